@@ -1,0 +1,1 @@
+"""The boundary: classes that own memory, take locks and turn status codes into exceptions."""

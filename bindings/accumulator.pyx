@@ -1,0 +1,119 @@
+# cython: language_level=3
+"""Records of one producer for one partition, encoded one by one until they make a batch."""
+
+from eoslog import errors
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, realloc
+
+from eoslog.bindings.columns cimport encode_headers
+from eoslog.native.record_batch cimport (
+    BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES_MAX, BatchIdentity, batch_header_store, record_encode,
+)
+
+
+@cython.final
+cdef class RecordAccumulator:
+    """A batch being filled: `add` encodes a record behind the last one. The GIL guards it."""
+
+    def __cinit__(self, int64_t batch_bytes_max):
+        self._buffer = NULL
+        self._capacity_bytes = 0
+        self.reset()
+        if batch_bytes_max <= BATCH_HEADER_BYTES:
+            raise ValueError(f"batch_bytes_max {batch_bytes_max}")
+        self.batch_bytes_max = batch_bytes_max
+
+    def __dealloc__(self):
+        free(self._buffer)
+
+    cdef void reset(self) noexcept:
+        self._used_bytes = BATCH_HEADER_BYTES
+        self._base_timestamp = -1
+        self._max_timestamp = -1
+        self._record_count = 0
+
+    @property
+    def record_count(self):
+        """Records held."""
+        return self._record_count
+
+    @property
+    def batch_bytes(self):
+        """Size in bytes of the batch as it would be written now; 61 when empty."""
+        return self._used_bytes
+
+    def clear(self):
+        """Forget the records held."""
+        self.reset()
+
+    def add(self, value, key=None, headers=None, int64_t timestamp_ms=-1):
+        """Encode one record behind the last one; answers the batch's size in bytes.
+
+        `value` and `key` are bytes or None. Raises TypeError, or RecordTooLargeError when the record
+        alone exceeds batch_bytes_max; nothing has changed then.
+        """
+        return self.add_record(value, key, headers, timestamp_ms)
+
+    cdef int64_t add_record(
+        self, object value, object key, object headers, int64_t timestamp_ms
+    ) except -1:
+        cdef const uint8_t* value_at = NULL
+        cdef const uint8_t* key_at = NULL
+        cdef const uint8_t* headers_at = NULL
+        cdef int64_t value_bytes = -1
+        cdef int64_t key_bytes = -1
+        cdef int64_t headers_bytes = 0
+        cdef int64_t bound
+        cdef bytes encoded = None
+        cdef uint8_t* grown
+        if type(value) is bytes:
+            value_at = <const uint8_t*>PyBytes_AS_STRING(value)
+            value_bytes = PyBytes_GET_SIZE(value)
+        elif value is not None:
+            raise TypeError(f"value: bytes or None, not {type(value).__name__}")
+        if type(key) is bytes:
+            key_at = <const uint8_t*>PyBytes_AS_STRING(key)
+            key_bytes = PyBytes_GET_SIZE(key)
+        elif key is not None:
+            raise TypeError(f"key: bytes or None, not {type(key).__name__}")
+        if headers:
+            encoded = encode_headers(headers)
+            headers_at = <const uint8_t*>PyBytes_AS_STRING(encoded)
+            headers_bytes = PyBytes_GET_SIZE(encoded)
+        bound = RECORD_OVERHEAD_BYTES_MAX + headers_bytes
+        if value_bytes > 0:
+            bound += value_bytes
+        if key_bytes > 0:
+            bound += key_bytes
+        if bound > self.batch_bytes_max - BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES_MAX:
+            raise errors.RecordTooLargeError(
+                f"a record of about {bound} bytes; batches hold {self.batch_bytes_max}")
+        if self._used_bytes + bound > self._capacity_bytes:
+            grown = <uint8_t*>realloc(
+                self._buffer, <size_t>(2 * self._capacity_bytes + self._used_bytes + bound))
+            if grown == NULL:
+                raise MemoryError("a record accumulator")
+            self._capacity_bytes = 2 * self._capacity_bytes + self._used_bytes + bound
+            self._buffer = grown
+        if self._record_count == 0:
+            self._base_timestamp = timestamp_ms
+        if timestamp_ms > self._max_timestamp:
+            self._max_timestamp = timestamp_ms
+        self._used_bytes = record_encode(
+            self._buffer + self._used_bytes, timestamp_ms - self._base_timestamp,
+            self._record_count, key_at, key_bytes, value_at, value_bytes, headers_at, headers_bytes
+        ) - self._buffer
+        self._record_count += 1
+        return self._used_bytes
+
+    cdef int finish(self, const BatchIdentity* identity) except -1:
+        """Write the header: the buffer's first _used_bytes are then one whole batch."""
+        if self._record_count == 0:
+            raise ValueError("no records to append")
+        with nogil:
+            batch_header_store(self._buffer, self._used_bytes, self._record_count,
+                               self._base_timestamp, self._max_timestamp, identity)
+        return 0

@@ -1,0 +1,222 @@
+# cython: language_level=3
+"""Columns handed in from Python: lists of bytes, Arrow arrays, numpy arrays; borrowed, not copied."""
+
+import numpy
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.pycapsule cimport PyCapsule_GetPointer
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+from eoslog.native.column cimport (
+    COLUMN_FIXED, COLUMN_NULL, COLUMN_OFFSETS_32, COLUMN_OFFSETS_64, COLUMN_POINTERS,
+)
+from eoslog.native.varint cimport store_varint
+
+cdef extern from "arrow_c_data.h" nogil:
+    struct ArrowSchema:
+        const char* format
+        ArrowSchema* dictionary
+    struct ArrowArray:
+        int64_t length
+        int64_t null_count
+        int64_t offset
+        int64_t n_buffers
+        const void** buffers
+
+
+@cython.final
+cdef class ColumnHolder:
+    """Where a column's bytes are, and what keeps them alive."""
+
+    def __cinit__(self):
+        memset(&self.column, 0, sizeof(Column))
+        self._scratch = NULL
+
+    def __dealloc__(self):
+        free(self._scratch)
+
+
+cdef ColumnHolder open_column(object source, str name):
+    """Borrow a column. None is a column of nulls. TypeError says which kind of value is no column."""
+    cdef ColumnHolder holder = ColumnHolder.__new__(ColumnHolder)
+    if source is None:
+        holder.column.kind = COLUMN_NULL
+        return holder
+    if isinstance(source, (list, tuple)):
+        open_list(holder, source, name)
+        return holder
+    if hasattr(source, "combine_chunks"):
+        source = source.combine_chunks()
+    if hasattr(source, "__arrow_c_array__"):
+        open_arrow(holder, source, name)
+        return holder
+    if isinstance(source, numpy.ndarray):
+        open_numpy(holder, source, name)
+        return holder
+    raise TypeError(
+        f"{name}: a column is a list of bytes, an Arrow binary or string array, or a numpy array "
+        f"of bytes, not {type(source).__name__}")
+
+
+cdef int open_list(ColumnHolder holder, object source, str name) except -1:
+    cdef object cells = tuple(source)    # Ours: nobody can change it while the GIL is released.
+    cdef Py_ssize_t count = len(cells)
+    cdef const uint8_t** pointers
+    cdef int64_t* lengths
+    cdef Py_ssize_t index
+    holder._scratch = malloc(<size_t>(count + 1) * (sizeof(uint8_t*) + sizeof(int64_t)))
+    if holder._scratch == NULL:
+        raise MemoryError(f"{name}: {count} pointers")
+    pointers = <const uint8_t**>holder._scratch
+    lengths = <int64_t*>(pointers + count + 1)
+    for index in range(count):
+        cell = cells[index]
+        if type(cell) is bytes:
+            pointers[index] = <const uint8_t*>PyBytes_AS_STRING(cell)
+            lengths[index] = PyBytes_GET_SIZE(cell)
+        elif cell is None:
+            pointers[index] = NULL
+            lengths[index] = -1
+        else:
+            raise TypeError(
+                f"{name}[{index}]: bytes or None, not {type(cell).__name__}")
+    holder._owner = cells
+    holder.column.kind = COLUMN_POINTERS
+    holder.column.count = count
+    holder.column.pointers = pointers
+    holder.column.lengths = lengths
+    return 0
+
+
+cdef int open_arrow(ColumnHolder holder, object source, str name) except -1:
+    """Borrow an Arrow array through the C data interface; the capsules keep it alive."""
+    cdef object schema_capsule, array_capsule
+    schema_capsule, array_capsule = source.__arrow_c_array__()
+    cdef ArrowSchema* schema = <ArrowSchema*>PyCapsule_GetPointer(schema_capsule, "arrow_schema")
+    cdef ArrowArray* array = <ArrowArray*>PyCapsule_GetPointer(array_capsule, "arrow_array")
+    cdef str form = schema.format.decode()
+    cdef Column* column = &holder.column
+    holder._owner = (schema_capsule, array_capsule)
+    column.count = array.length
+    if schema.dictionary != NULL:
+        raise TypeError(f"{name}: decode a dictionary array first")
+    if form in ("z", "u"):
+        column.kind = COLUMN_OFFSETS_32
+        column.offsets_32 = <const int32_t*>array.buffers[1] + array.offset
+        column.data = <const uint8_t*>array.buffers[2]
+    elif form in ("Z", "U"):
+        column.kind = COLUMN_OFFSETS_64
+        column.offsets_64 = <const int64_t*>array.buffers[1] + array.offset
+        column.data = <const uint8_t*>array.buffers[2]
+    elif form.startswith("w:"):
+        column.kind = COLUMN_FIXED
+        column.fixed_bytes = int(form[2:])
+        column.data = <const uint8_t*>array.buffers[1] + array.offset * column.fixed_bytes
+    elif form == "n":
+        column.kind = COLUMN_NULL
+        return 0
+    else:
+        raise TypeError(f"{name}: an Arrow binary or string array, not one of format {form!r}")
+    if array.null_count != 0 and array.buffers[0] != NULL:
+        column.validity = <const uint8_t*>array.buffers[0]
+        column.validity_bit_offset = array.offset
+    if array.length == 0:
+        column.kind = COLUMN_POINTERS    # An empty array may lack its offsets buffer.
+    return 0
+
+
+cdef int open_numpy(ColumnHolder holder, object source, str name) except -1:
+    cdef const uint8_t[:, ::1] rows
+    if source.dtype.kind == "S" and source.ndim == 1:
+        # numpy pads with zeros and hides them: a cell is what item access shows.
+        return open_list(holder, source.tolist(), name)
+    if source.dtype == numpy.uint8 and source.ndim == 2:
+        source = numpy.ascontiguousarray(source)
+        rows = source
+        holder._owner = source
+        holder.column.kind = COLUMN_FIXED
+        holder.column.count = rows.shape[0]
+        holder.column.fixed_bytes = rows.shape[1]
+        if rows.shape[0] and rows.shape[1]:
+            holder.column.data = &rows[0, 0]
+        return 0
+    if source.dtype.kind == "O" and source.ndim == 1:
+        return open_list(holder, source.tolist(), name)
+    raise TypeError(
+        f"{name}: a numpy array of dtype S or O, or a two-dimensional one of uint8, not "
+        f"{source.ndim}-dimensional {source.dtype}")
+
+
+cdef object open_timestamps(object timestamps, Py_ssize_t count):
+    """Timestamps in milliseconds as a contiguous int64 array, or None for the default timestamp."""
+    if timestamps is None:
+        return None
+    if hasattr(timestamps, "to_numpy"):
+        if getattr(timestamps, "null_count", 0):
+            raise ValueError("timestamps: nulls are not allowed")
+        timestamps = timestamps.to_numpy(zero_copy_only=False)
+    array = numpy.asarray(timestamps)
+    if array.dtype.kind == "M":
+        array = array.astype("datetime64[ms]").view(numpy.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"timestamps: integers (milliseconds), not {array.dtype}")
+    array = numpy.ascontiguousarray(array, dtype=numpy.int64)
+    if array.ndim != 1 or array.shape[0] != count:
+        raise ValueError(f"timestamps: {array.shape} for {count} records")
+    return array
+
+
+cdef int varint_append(bytearray out, Py_ssize_t value) except -1:
+    cdef uint8_t scratch[8]
+    cdef uint8_t* end
+    if not -1 <= value <= 0x7FFFFFFF:
+        raise ValueError(f"headers: a length of {value} bytes")
+    end = store_varint(scratch, <int32_t>value)
+    out += (<char*>scratch)[:end - scratch]
+    return 0
+
+
+cdef bytes encode_headers(object headers):
+    """The header section of one record: count, then name and value of each."""
+    cdef bytearray out = bytearray()
+    cdef object pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
+    varint_append(out, len(pairs))
+    for pair in pairs:
+        try:
+            name, value = pair
+        except (TypeError, ValueError):
+            raise TypeError(f"headers: pairs of (str, bytes or None), not {pair!r:.80}") from None
+        if not isinstance(name, str):
+            raise TypeError(f"headers: a header's name is str, not {type(name).__name__}")
+        if value is not None and not isinstance(value, bytes):
+            raise TypeError(f"headers: a header's value is bytes or None, not {type(value).__name__}")
+        raw = name.encode()
+        varint_append(out, len(raw))
+        out += raw
+        if value is None:
+            varint_append(out, -1)
+        else:
+            varint_append(out, len(value))
+            out += value
+    return bytes(out)
+
+
+cdef ColumnHolder open_headers(object headers, Py_ssize_t count):
+    """Encode each record's headers; None for no headers at all."""
+    if headers is None:
+        return open_column(None, "headers")
+    headers = headers.to_pylist() if hasattr(headers, "to_pylist") else list(headers)
+    if len(headers) != count:
+        raise ValueError(f"headers: {len(headers)} for {count} records")
+    return open_column(
+        [b"\x00" if not one else encode_headers(header_pairs(one)) for one in headers], "headers")
+
+
+cdef object header_pairs(object one):
+    """Arrow hands out headers as [{"key": …, "value": …}]; everything else is taken as it is."""
+    if isinstance(one, (list, tuple)) and one and isinstance(one[0], dict):
+        return [(item["key"], item["value"]) for item in one]
+    return one

@@ -1,0 +1,327 @@
+# cython: language_level=3
+"""Records and batches as Python sees them: encode columns, look at headers, decode records."""
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free, realloc
+from libc.string cimport memset
+
+from eoslog.bindings.columns cimport ColumnHolder, open_column, open_headers, open_timestamps
+from eoslog.bindings.status cimport raise_status
+from eoslog.native.column cimport COLUMN_NULL
+from eoslog.native.crc32c cimport crc32c as native_crc32c
+from eoslog.native.crc32c cimport crc32c_implementation_name
+from eoslog.native.record_batch cimport (
+    ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader as NativeHeader,
+    BatchIdentity, RecordCursor, batch_bytes_bound, batch_check, batch_encode, cursor_next,
+    cursor_open,
+)
+from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status
+from eoslog.native.varint cimport load_varint
+
+
+@cython.final
+@cython.freelist(512)                # One poll's worth: records are made by the hundred and dropped.
+cdef class Record:
+    """One record as read: where it stands, when it was made, what it holds. Immutable."""
+
+    def __init__(self, str topic, int partition, int64_t offset, int64_t timestamp_ms,
+                 int timestamp_type, key, value, tuple headers=()):
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.timestamp_ms = timestamp_ms
+        self.timestamp_type = timestamp_type
+        self.key = key
+        self.value = value
+        self.headers = headers
+
+    def _fields(self):
+        return (self.topic, self.partition, self.offset, self.timestamp_ms, self.timestamp_type,
+                self.key, self.value, self.headers)
+
+    def __eq__(self, other):
+        if not isinstance(other, Record):
+            return NotImplemented
+        return self._fields() == other._fields()
+
+    def __hash__(self):
+        return hash(self._fields())
+
+    def __reduce__(self):
+        return Record, self._fields()
+
+    def __repr__(self):
+        return (f"Record(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
+                f"timestamp_ms={self.timestamp_ms}, key={self.key!r:.60}, value={self.value!r:.60})")
+
+
+cdef Record make_record(
+    const NativeRecord* native, str topic, int partition, int timestamp_type
+):
+    """Copy a decoded record into Python objects."""
+    cdef Record record = Record.__new__(Record)
+    record.topic = topic
+    record.partition = partition
+    record.offset = native.offset
+    record.timestamp_ms = native.timestamp
+    record.timestamp_type = timestamp_type
+    record.key = None
+    record.value = None
+    record.headers = ()
+    if native.key_bytes >= 0:
+        record.key = PyBytes_FromStringAndSize(<const char*>native.key, native.key_bytes)
+    if native.value_bytes >= 0:
+        record.value = PyBytes_FromStringAndSize(<const char*>native.value, native.value_bytes)
+    if native.header_count > 0:
+        record.headers = decode_headers(native)
+    return record
+
+
+cdef tuple decode_headers(const NativeRecord* native):
+    """Headers of a record whose header section the cursor found whole."""
+    cdef const uint8_t* at = native.headers
+    cdef const uint8_t* end = native.headers + native.headers_bytes
+    cdef int32_t length = 0
+    cdef int32_t index
+    cdef list pairs = []
+    for index in range(native.header_count):
+        at = load_varint(at, end, &length)
+        name = PyBytes_FromStringAndSize(<const char*>at, length).decode("utf-8", "replace")
+        at += length
+        at = load_varint(at, end, &length)
+        if length < 0:
+            pairs.append((name, None))
+        else:
+            pairs.append((name, PyBytes_FromStringAndSize(<const char*>at, length)))
+            at += length
+    return tuple(pairs)
+
+
+@cython.final
+cdef class ColumnSet:
+    """Columns of one call, checked against each other and borrowed until it is dropped."""
+
+    def __cinit__(self):
+        memset(&self.columns, 0, sizeof(RecordColumns))
+
+
+cdef ColumnSet open_columns(
+    object values, object keys, object timestamps, object headers, int64_t timestamp_ms
+):
+    """Borrow the columns of a call. ValueError when their lengths differ."""
+    cdef ColumnSet opened = ColumnSet.__new__(ColumnSet)
+    cdef ColumnHolder value_holder = open_column(values, "values")
+    cdef ColumnHolder key_holder = open_column(keys, "keys")
+    cdef ColumnHolder header_holder
+    cdef const int64_t[::1] timestamps_view
+    cdef int64_t count = value_holder.column.count
+    if values is None:
+        if keys is None:
+            raise TypeError("values: a column, not None")
+        count = key_holder.column.count      # All values null: a column of tombstones.
+    if keys is not None and key_holder.column.count != count:
+        raise ValueError(f"keys: {key_holder.column.count} for {count} values")
+    header_holder = open_headers(headers, count)
+    opened._timestamps = open_timestamps(timestamps, count)
+    if opened._timestamps is not None and count:
+        timestamps_view = opened._timestamps
+        opened.columns.timestamps = &timestamps_view[0]
+    opened.columns.values = value_holder.column
+    opened.columns.keys = key_holder.column
+    opened.columns.headers = header_holder.column
+    opened.columns.default_timestamp_ms = timestamp_ms
+    opened.columns.count = count
+    opened._holders = (value_holder, key_holder, header_holder)
+    return opened
+
+
+@cython.final
+cdef class BatchEncoder:
+    """Encodes columns into whole v2 batches in one growing buffer of its own."""
+
+    cdef uint8_t* _buffer
+    cdef size_t _capacity_bytes
+
+    def __cinit__(self, Py_ssize_t initial_bytes=1 << 20):
+        self._buffer = NULL
+        self._capacity_bytes = 0
+
+    def __init__(self, Py_ssize_t initial_bytes=1 << 20):
+        if initial_bytes < 0:
+            raise ValueError(f"initial_bytes {initial_bytes}")
+        self._reserve(<size_t>initial_bytes)
+
+    def __dealloc__(self):
+        free(self._buffer)
+
+    cdef int _reserve(self, size_t wanted) except -1:
+        cdef uint8_t* grown
+        if wanted > self._capacity_bytes:
+            grown = <uint8_t*>realloc(self._buffer, wanted)
+            if grown == NULL:
+                raise MemoryError(f"a batch buffer of {wanted} bytes")
+            self._buffer = grown
+            self._capacity_bytes = wanted
+        return 0
+
+    def encode_columns(self, values, keys=None, timestamps=None, headers=None, *,
+                       int64_t timestamp_ms, Py_ssize_t first=0, Py_ssize_t count=-1,
+                       int64_t producer_id=-1, int producer_epoch=-1, int32_t base_sequence=-1,
+                       int64_t base_offset=0):
+        """Encode records [first, first + count) of the columns as one batch.
+
+        Answers the batch as bytes. `timestamp_ms` holds where no timestamps are given. Raises
+        TypeError or ValueError on columns that are none or differ in length.
+        """
+        cdef ColumnSet opened = open_columns(values, keys, timestamps, headers, timestamp_ms)
+        cdef BatchIdentity identity
+        cdef int64_t max_timestamp = 0
+        cdef int64_t batch_bytes
+        cdef int64_t bound
+        if count < 0:
+            count = opened.columns.count - first
+        if first < 0 or count <= 0 or first + count > opened.columns.count:
+            raise ValueError(f"records [{first}, {first + count}) of {opened.columns.count}")
+        bound = batch_bytes_bound(&opened.columns, first, count)
+        if bound > 0x7FFFFFFF or count > 0x7FFFFFFF:
+            raise ValueError(f"a batch of up to {bound} bytes; encode fewer records at once")
+        self._reserve(<size_t>bound)
+        identity.base_offset = base_offset
+        identity.producer_id = producer_id
+        identity.producer_epoch = <int16_t>producer_epoch
+        identity.base_sequence = base_sequence
+        identity.partition_leader_epoch = 0
+        identity.attributes = 0
+        with nogil:
+            batch_bytes = batch_encode(
+                self._buffer, &opened.columns, first, <int32_t>count, &identity, NULL,
+                &max_timestamp)
+        return PyBytes_FromStringAndSize(<const char*>self._buffer, batch_bytes)
+
+
+@cython.final
+cdef class BatchHeader:
+    """The header of one batch, by Kafka's names, and where it was found."""
+
+    cdef readonly int64_t position_bytes
+    cdef readonly int64_t base_offset
+    cdef readonly int64_t batch_bytes
+    cdef readonly int32_t partition_leader_epoch
+    cdef readonly int magic
+    cdef readonly uint32_t crc
+    cdef readonly int attributes
+    cdef readonly int32_t last_offset_delta
+    cdef readonly int64_t base_timestamp
+    cdef readonly int64_t max_timestamp
+    cdef readonly int64_t producer_id
+    cdef readonly int producer_epoch
+    cdef readonly int32_t base_sequence
+    cdef readonly int32_t record_count
+
+    @property
+    def last_offset(self):
+        return self.base_offset + self.last_offset_delta
+
+    @property
+    def compression(self):
+        names = ("none", "gzip", "snappy", "lz4", "zstd")
+        code = self.attributes & ATTRIBUTE_COMPRESSION_MASK
+        return names[code] if code < len(names) else f"unknown({code})"
+
+    @property
+    def is_transactional(self):
+        return bool(self.attributes & 0x10)
+
+    @property
+    def is_control(self):
+        return bool(self.attributes & 0x20)
+
+    def __repr__(self):
+        return (f"BatchHeader(base_offset={self.base_offset}, record_count={self.record_count}, "
+                f"batch_bytes={self.batch_bytes}, producer_id={self.producer_id}, "
+                f"producer_epoch={self.producer_epoch}, base_sequence={self.base_sequence})")
+
+
+cdef BatchHeader make_header(const NativeHeader* native, int64_t position_bytes):
+    cdef BatchHeader header = BatchHeader.__new__(BatchHeader)
+    header.position_bytes = position_bytes
+    header.base_offset = native.base_offset
+    header.batch_bytes = native.batch_bytes
+    header.partition_leader_epoch = native.partition_leader_epoch
+    header.magic = native.magic
+    header.crc = native.crc
+    header.attributes = native.attributes
+    header.last_offset_delta = native.last_offset_delta
+    header.base_timestamp = native.base_timestamp
+    header.max_timestamp = native.max_timestamp
+    header.producer_id = native.producer_id
+    header.producer_epoch = native.producer_epoch
+    header.base_sequence = native.base_sequence
+    header.record_count = native.record_count
+    return header
+
+
+def iter_batches(const uint8_t[::1] data not None):
+    """The headers of batches that stand back to back; each checksum is verified.
+
+    Raises CorruptRecordError with the position of the first bad one.
+    """
+    cdef NativeHeader native
+    cdef Fault fault
+    cdef Py_ssize_t position = 0
+    cdef Status status
+    cdef list found = []
+    memset(&fault, 0, sizeof(Fault))
+    fault.base_offset = -1
+    while position < data.shape[0]:
+        with nogil:
+            status = batch_check(&data[position], data.shape[0] - position, &native, &fault)
+        if status != STATUS_OK:
+            fault.position_bytes = position
+            raise_status(status, &fault, "batches", "")
+        found.append(make_header(&native, position))
+        position += native.batch_bytes
+    return found
+
+
+def decode_records(const uint8_t[::1] batch not None, str topic="", int partition=-1):
+    """The records of one whole, uncompressed batch; its checksum is verified."""
+    cdef NativeHeader header
+    cdef RecordCursor cursor
+    cdef NativeRecord native
+    cdef Fault fault
+    cdef Status status = STATUS_CORRUPT
+    cdef list records = []
+    cdef int32_t index
+    memset(&fault, 0, sizeof(Fault))
+    fault.base_offset = -1
+    fault.reason = b"no bytes"
+    if batch.shape[0]:
+        status = batch_check(&batch[0], batch.shape[0], &header, &fault)
+    if status != STATUS_OK:
+        raise_status(status, &fault, "batch", "")
+    if header.attributes & ATTRIBUTE_COMPRESSION_MASK:
+        fault.reason = b"compressed batches cannot be read by this version"
+        raise_status(STATUS_CORRUPT, &fault, "batch", "")
+    cursor_open(&cursor, &batch[0], &header)
+    for index in range(header.record_count):
+        status = cursor_next(&cursor, &native, &fault)
+        if status != STATUS_OK:
+            raise_status(status, &fault, "batch", "")
+        records.append(make_record(
+            &native, topic, partition, 1 if header.attributes & ATTRIBUTE_LOG_APPEND_TIME else 0))
+    return records
+
+
+def crc32c(const uint8_t[::1] data not None, uint32_t crc=0):
+    """CRC-32C of the data, or of what `crc` covers followed by the data."""
+    if data.shape[0] == 0:
+        return crc
+    return native_crc32c(crc, &data[0], <size_t>data.shape[0])
+
+
+def crc32c_implementation():
+    """Name of the implementation chosen for this processor."""
+    return (<bytes>crc32c_implementation_name()).decode()

@@ -1,0 +1,1 @@
+"""The engine: formats and algorithms in Cython, compiled without the Python interpreter."""

@@ -1,0 +1,8 @@
+# Acquire loads and release stores of counts that readers follow without a lock.
+from libc.stdint cimport int32_t, int64_t
+
+cdef extern from "atomics.h" nogil:
+    int32_t load_acquire_32(const int32_t* at) noexcept
+    void store_release_32(int32_t* at, int32_t value) noexcept
+    int64_t load_acquire_64(const int64_t* at) noexcept
+    void store_release_64(int64_t* at, int64_t value) noexcept

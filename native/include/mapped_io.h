@@ -1,0 +1,137 @@
+/* The calls to the operating system that a log needs, with EINTR handled and errno answered.
+   Every function answers 0 or the errno; none of them allocates. */
+#ifndef EOSLOG_MAPPED_IO_H
+#define EOSLOG_MAPPED_IO_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static inline int eos_open(const char *path, int create, int read_only, int *fd_out) {
+    int flags = O_CLOEXEC | (read_only ? O_RDONLY : O_RDWR) | (create ? O_CREAT : 0);
+    int fd;
+    do {
+        fd = open(path, flags, 0600);
+    } while (fd < 0 && errno == EINTR);
+    *fd_out = fd;
+    return fd < 0 ? errno : 0;
+}
+
+static inline int eos_file_bytes(int fd, int64_t *bytes_out, int64_t *modified_ms_out) {
+    struct stat status;
+    if (fstat(fd, &status) != 0) {
+        return errno;
+    }
+    *bytes_out = (int64_t)status.st_size;
+    *modified_ms_out = (int64_t)status.st_mtim.tv_sec * 1000 + status.st_mtim.tv_nsec / 1000000;
+    return 0;
+}
+
+static inline int eos_pwrite_all(int fd, const uint8_t *from, size_t bytes, int64_t position_bytes) {
+    while (bytes > 0) {
+        ssize_t done = pwrite(fd, from, bytes, (off_t)position_bytes);
+        if (done < 0) {
+            if (errno == EINTR) {
+                continue;
+            }
+            return errno;
+        }
+        from += done;
+        bytes -= (size_t)done;
+        position_bytes += done;
+    }
+    return 0;
+}
+
+static inline int eos_pread_all(int fd, uint8_t *to, size_t bytes, int64_t position_bytes) {
+    while (bytes > 0) {
+        ssize_t done = pread(fd, to, bytes, (off_t)position_bytes);
+        if (done < 0) {
+            if (errno == EINTR) {
+                continue;
+            }
+            return errno;
+        }
+        if (done == 0) {
+            return ENODATA;          /* The file ends before the bytes asked for. */
+        }
+        to += done;
+        bytes -= (size_t)done;
+        position_bytes += done;
+    }
+    return 0;
+}
+
+static inline int eos_truncate(int fd, int64_t bytes) {
+    int result;
+    do {
+        result = ftruncate(fd, (off_t)bytes);
+    } while (result != 0 && errno == EINTR);
+    return result != 0 ? errno : 0;
+}
+
+/* Reserve [from, upto) on disk and fill it with zeros by large writes, so that a full disk shows here as
+   ENOSPC and never as SIGBUS, and the page cache gets its large folios. */
+static inline int eos_reserve(int fd, int64_t from, int64_t upto) {
+    static const uint8_t zeros[1 << 20];
+    int result;
+    do {
+        result = posix_fallocate(fd, (off_t)from, (off_t)(upto - from));
+    } while (result == EINTR);
+    if (result != 0) {
+        return result;
+    }
+    while (from < upto) {
+        size_t step = (size_t)(upto - from) < sizeof zeros ? (size_t)(upto - from) : sizeof zeros;
+        result = eos_pwrite_all(fd, zeros, step, from);
+        if (result != 0) {
+            return result;
+        }
+        from += (int64_t)step;
+    }
+    return 0;
+}
+
+static inline int eos_sync_data(int fd) { return fdatasync(fd) != 0 ? errno : 0; }
+
+static inline int eos_sync_file(int fd) { return fsync(fd) != 0 ? errno : 0; }
+
+static inline int eos_sync_directory(const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int result;
+    if (fd < 0) {
+        return errno;
+    }
+    result = fsync(fd) != 0 ? errno : 0;
+    close(fd);
+    return result;
+}
+
+static inline int eos_map(int fd, size_t bytes, int writable, uint8_t **map_out) {
+    void *map = mmap(NULL, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
+    *map_out = map == MAP_FAILED ? NULL : (uint8_t *)map;
+    return map == MAP_FAILED ? errno : 0;
+}
+
+/* Zeroed memory that costs nothing until it is touched. */
+static inline uint8_t *eos_map_anonymous(size_t bytes) {
+    void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return map == MAP_FAILED ? NULL : (uint8_t *)map;
+}
+
+static inline int64_t eos_now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_REALTIME, &now);
+    return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+#endif

@@ -1,0 +1,480 @@
+# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+"""Appending to a partition's log: verdict, room, bytes in place, publish, remember.
+
+Invariants: an append with a producer id is written once, answered with the offsets of the first write,
+or refused, and a refused one has changed nothing; nothing is published before its last byte stands.
+A call that was split into several batches may stop between two of them: the outcome counts the
+records that are in.
+"""
+from libc.string cimport memcpy
+
+from eoslog.native.atomics cimport store_release_64
+from eoslog.native.byte_order cimport load_be64, store_be32, store_be64
+from eoslog.native.check cimport EOS_CHECK
+from eoslog.native.control_page cimport control_set_dirty
+from eoslog.native.mapped_io cimport eos_now_ms
+from eoslog.native.partition_log cimport (
+    log_active, log_end, log_lock, log_publish, log_roll, log_unlock,
+)
+from eoslog.native.producer_table cimport table_find, table_insert
+from eoslog.native.record_batch cimport (
+    ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME,
+    ATTRIBUTE_TRANSACTIONAL, BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_LEADER_EPOCH,
+    BatchHeader, BatchIdentity, Record, RecordCursor, batch_bytes_bound, batch_check, batch_encode,
+    batch_header_load, batch_terminate, cursor_next, cursor_open, record_bytes, sequence_add,
+)
+from eoslog.native.segment cimport Segment, segment_note_batch, segment_reserve
+from eoslog.native.sequence_window cimport (
+    NO_EPOCH, BatchMetadata, ProducerEntry, entry_clear, window_accept, window_last_sequence,
+    window_verdict,
+)
+from eoslog.native.status cimport (
+    STATUS_BATCH_TOO_LARGE, STATUS_CORRUPT, STATUS_DUPLICATE, STATUS_INVALID_RECORD,
+    STATUS_INVALID_TIMESTAMP, STATUS_INVALID_TXN_STATE, STATUS_NO_MEMORY, STATUS_OK,
+    STATUS_PRODUCER_NOT_CACHED, STATUS_RECORD_TOO_LARGE, STATUS_SEQUENCE_GAP, fault,
+)
+from eoslog.native.time_index cimport time_index_full
+
+cdef enum:
+    OFFSET_SPAN_MAX = 0x7FFFFFFF     # Offsets of a segment are kept as 32-bit distances.
+
+
+# One batch on its way in: either columns still to be encoded, or bytes that are whole already.
+cdef struct Incoming:
+    const RecordColumns* columns
+    int64_t first
+    const uint8_t* bytes
+    int64_t batch_bytes              # Exact for bytes; for columns an upper bound, then exact.
+    int64_t max_timestamp
+    int32_t record_count
+    int32_t last_offset_delta
+    int16_t attributes
+
+
+cdef Status check_sizes(
+    PartitionLog* log, const RecordColumns* columns, int64_t bytes_max, Fault* out
+) noexcept nogil:
+    """Refuse the whole call, before anything is written, if one record can never fit in a batch."""
+    cdef int64_t index, batch_bytes
+    if batch_bytes_bound(columns, 0, columns.count) <= bytes_max:
+        return STATUS_OK
+    for index in range(columns.count):
+        batch_bytes = BATCH_HEADER_BYTES + record_bytes(columns, index, index)
+        if batch_bytes > bytes_max:
+            out.position_bytes = index
+            return fault(out, STATUS_RECORD_TOO_LARGE,
+                         "a record alone is larger than max.message.bytes", bytes_max, batch_bytes)
+    return STATUS_OK
+
+
+cdef Status check_timestamps(
+    PartitionLog* log, const RecordColumns* columns, Fault* out
+) noexcept nogil:
+    cdef int64_t now_ms = eos_now_ms()
+    cdef int64_t index
+    cdef int64_t timestamp = columns.default_timestamp_ms
+    for index in range(columns.count if columns.timestamps != NULL else 1):
+        if columns.timestamps != NULL:
+            timestamp = columns.timestamps[index]
+        if not timestamp_allowed(log, timestamp, now_ms):
+            out.position_bytes = index
+            return fault(out, STATUS_INVALID_TIMESTAMP,
+                         "a record's timestamp is negative or too far from now", now_ms, timestamp)
+    return STATUS_OK
+
+
+cdef inline bint timestamp_allowed(PartitionLog* log, int64_t timestamp, int64_t now_ms) noexcept nogil:
+    if timestamp < 0:
+        return timestamp == -1
+    return (now_ms - timestamp <= log.options.timestamp_before_max_ms
+            and timestamp - now_ms <= log.options.timestamp_after_max_ms)
+
+
+cdef int64_t batch_record_count(
+    const RecordColumns* columns, int64_t first, int64_t records_max, int64_t bytes_max,
+    int64_t* batch_bytes,
+) noexcept nogil:
+    """How many records from `first` on go into the next batch; its size, or an upper bound of it."""
+    cdef int64_t count = columns.count - first
+    cdef int64_t index, next_bytes
+    if records_max > 0 and count > records_max:
+        count = records_max
+    if count > OFFSET_SPAN_MAX:
+        count = OFFSET_SPAN_MAX
+    batch_bytes[0] = batch_bytes_bound(columns, first, count)
+    if batch_bytes[0] <= bytes_max:
+        return count
+    batch_bytes[0] = BATCH_HEADER_BYTES
+    for index in range(first, first + count):
+        next_bytes = record_bytes(columns, index, first)
+        if batch_bytes[0] + next_bytes > bytes_max and index > first:
+            return index - first
+        batch_bytes[0] += next_bytes
+    return count
+
+
+cdef int64_t exact_bytes(const Incoming* incoming) noexcept nogil:
+    cdef int64_t total = BATCH_HEADER_BYTES
+    cdef int64_t index
+    for index in range(incoming.first, incoming.first + incoming.record_count):
+        total += record_bytes(incoming.columns, index, incoming.first)
+    return total
+
+
+cdef bint roll_is_due(PartitionLog* log, const Incoming* incoming) noexcept nogil:
+    """Kafka's roll rules, for a batch whose size is known."""
+    cdef Segment* active = log_active(log)
+    cdef int64_t waited_ms
+    if active.used_bytes + incoming.batch_bytes > log.options.segment.segment_bytes:
+        return active.used_bytes > 0
+    if active.used_bytes > 0:
+        if active.first_max_timestamp >= 0:
+            waited_ms = incoming.max_timestamp - active.first_max_timestamp
+        else:
+            waited_ms = eos_now_ms() - active.created_ms
+        if waited_ms > log.options.segment_ms:
+            return True
+    if active.offset_index.count >= active.offset_index.capacity_count:
+        return True
+    if time_index_full(&active.time_index):
+        return True
+    return log_end(log) + incoming.last_offset_delta - active.base_offset > OFFSET_SPAN_MAX
+
+
+cdef Status make_room(PartitionLog* log, Incoming* incoming, Fault* out) noexcept nogil:
+    """Have batch_bytes reserved at the end of an active segment that may take them."""
+    cdef Status status
+    cdef Segment* active = log_active(log)
+    cdef int64_t segment_bytes = log.options.segment.segment_bytes
+    if incoming.columns != NULL and active.used_bytes + incoming.batch_bytes > segment_bytes:
+        incoming.batch_bytes = exact_bytes(incoming)
+    if incoming.batch_bytes > segment_bytes:
+        return fault(out, STATUS_BATCH_TOO_LARGE, "a batch is larger than segment.bytes",
+                     segment_bytes, incoming.batch_bytes)
+    if roll_is_due(log, incoming):
+        status = log_roll(log, out)
+        if status != STATUS_OK:
+            return status
+        active = log_active(log)
+    return segment_reserve(
+        active, active.used_bytes + incoming.batch_bytes, &log.options.segment, out)
+
+
+cdef int64_t place_bytes(PartitionLog* log, const Incoming* incoming, uint8_t* at) noexcept nogil:
+    """Copy a whole batch to `at`: records, zeros behind, then the header with its new offset."""
+    cdef uint8_t header[BATCH_HEADER_BYTES]
+    cdef Segment* active = log_active(log)
+    memcpy(header, incoming.bytes, BATCH_HEADER_BYTES)
+    # Both fields stand before the checksummed part.
+    store_be64(&header[BATCH_BASE_OFFSET], log_end(log))
+    store_be32(&header[BATCH_LEADER_EPOCH], log.options.leader_epoch)
+    memcpy(at + BATCH_HEADER_BYTES, incoming.bytes + BATCH_HEADER_BYTES,
+           <size_t>(incoming.batch_bytes - BATCH_HEADER_BYTES))
+    batch_terminate(at + incoming.batch_bytes, active.map + active.reserved_bytes)
+    memcpy(at, header, BATCH_HEADER_BYTES)
+    return incoming.batch_bytes
+
+
+cdef void place(
+    PartitionLog* log, const Incoming* incoming, const ProducerStamp* stamp
+) noexcept nogil:
+    """Put the batch behind the last one and publish it. There is room, and nothing can fail."""
+    cdef Segment* active = log_active(log)
+    cdef uint8_t* at = active.map + active.used_bytes
+    cdef int64_t base_offset = log_end(log)
+    cdef BatchIdentity identity
+    cdef BatchHeader header
+    cdef int64_t max_timestamp = 0
+    cdef int64_t batch_bytes
+    control_set_dirty(log.page, 1)
+    if incoming.columns != NULL:
+        identity.base_offset = base_offset
+        identity.producer_id = stamp.producer_id
+        identity.producer_epoch = stamp.producer_epoch
+        identity.base_sequence = stamp.base_sequence
+        identity.partition_leader_epoch = log.options.leader_epoch
+        identity.attributes = incoming.attributes
+        batch_bytes = batch_encode(
+            at, incoming.columns, incoming.first, incoming.record_count, &identity,
+            active.map + active.reserved_bytes, &max_timestamp)
+    else:
+        batch_bytes = place_bytes(log, incoming, at)
+    EOS_CHECK(batch_bytes <= incoming.batch_bytes, "append: the batch fits its room")
+    EOS_CHECK(load_be64(at) == base_offset, "append: the batch stands at the log end")
+    batch_header_load(at, &header)
+    segment_note_batch(active, &header, active.used_bytes, &log.options.segment)
+    active.unsynced = True
+    store_release_64(&active.used_bytes, active.used_bytes + batch_bytes)
+    log_publish(log, base_offset + header.last_offset_delta + 1)
+    control_set_dirty(log.page, 0)
+
+
+cdef Status append_locked(
+    PartitionLog* log, Incoming* incoming, ProducerStamp* stamp, AppendOutcome* outcome, Fault* out
+) noexcept nogil:
+    """Judge one batch, write it, remember it. The caller holds the lock."""
+    cdef ProducerEntry* entry = NULL
+    cdef ProducerEntry unknown
+    cdef BatchMetadata first_write
+    cdef int64_t base_offset = log_end(log)
+    cdef bint known = True
+    cdef Status status
+    if stamp.producer_id >= 0:
+        entry = table_find(&log.producers, stamp.producer_id)
+        if entry == NULL:
+            if log.producers.evicted_count > 0:
+                return fault(out, STATUS_PRODUCER_NOT_CACHED, "the producer is not in memory", 0, 0)
+            known = False
+            entry_clear(&unknown, stamp.producer_id)
+            entry = &unknown
+        status = window_verdict(
+            entry, stamp.producer_epoch, stamp.base_sequence, incoming.last_offset_delta + 1,
+            incoming.attributes & ATTRIBUTE_TRANSACTIONAL, &first_write, out)
+        if status == STATUS_DUPLICATE:
+            outcome_add(outcome, first_write.last_offset - first_write.offset_delta,
+                        first_write.last_offset, first_write.timestamp, True)
+            return STATUS_DUPLICATE
+        if status != STATUS_OK:
+            return status
+    status = make_room(log, incoming, out)
+    if status != STATUS_OK:
+        return status
+    if stamp.producer_id >= 0 and not known:
+        # Before the bytes: memory that runs out later could not be answered with "nothing changed".
+        entry = table_insert(&log.producers, stamp.producer_id)
+        if entry == NULL:
+            return fault(out, STATUS_NO_MEMORY, "no memory for another producer", 0, 0)
+    place(log, incoming, stamp)
+    if entry != NULL:
+        window_accept(
+            entry, stamp.producer_epoch,
+            sequence_add(stamp.base_sequence, incoming.last_offset_delta),
+            incoming.last_offset_delta, log_end(log) - 1, incoming.max_timestamp)
+        entry.changed_at_offset = log_end(log)
+    outcome_add(outcome, base_offset, log_end(log) - 1, incoming.max_timestamp, False)
+    return STATUS_OK
+
+
+cdef void outcome_add(
+    AppendOutcome* outcome, int64_t base_offset, int64_t last_offset, int64_t timestamp,
+    bint duplicate,
+) noexcept nogil:
+    if outcome.record_count == 0:
+        outcome.base_offset = base_offset
+    outcome.last_offset = last_offset
+    outcome.timestamp = timestamp
+    outcome.record_count += last_offset - base_offset + 1
+    if duplicate:
+        outcome.duplicate_count += last_offset - base_offset + 1
+
+
+cdef int64_t max_timestamp_of(
+    const RecordColumns* columns, int64_t first, int64_t count
+) noexcept nogil:
+    cdef int64_t newest = columns.default_timestamp_ms
+    cdef int64_t index
+    if columns.timestamps == NULL:
+        return newest
+    newest = columns.timestamps[first]
+    for index in range(first + 1, first + count):
+        if columns.timestamps[index] > newest:
+            newest = columns.timestamps[index]
+    return newest
+
+
+cdef Status log_append_columns(
+    PartitionLog* log, const RecordColumns* columns, ProducerStamp* stamp,
+    int64_t batch_records_max, int64_t batch_bytes_max, AppendOutcome* outcome, Fault* out,
+) noexcept nogil:
+    """Append all records of the columns, in batches of at most the given records and bytes (0: no limit
+    but max.message.bytes). Sizes and timestamps of all are checked before the first is written."""
+    cdef Incoming incoming
+    cdef int64_t first = 0
+    cdef int64_t count = 0
+    cdef int64_t bytes_max = log.options.max_message_bytes
+    cdef Status status = check_sizes(log, columns, bytes_max, out)
+    if status == STATUS_OK:
+        status = check_timestamps(log, columns, out)
+    if status != STATUS_OK:
+        return status
+    if 0 < batch_bytes_max < bytes_max:
+        bytes_max = batch_bytes_max
+    while first < columns.count:
+        incoming.columns = columns
+        incoming.first = first
+        incoming.bytes = NULL
+        incoming.attributes = 0
+        count = batch_record_count(
+            columns, first, batch_records_max, bytes_max, &incoming.batch_bytes)
+        incoming.record_count = <int32_t>count
+        incoming.last_offset_delta = <int32_t>(count - 1)
+        incoming.max_timestamp = max_timestamp_of(columns, first, count)
+        status = log_lock(log, out)
+        if status != STATUS_OK:
+            return status
+        status = append_locked(log, &incoming, stamp, outcome, out)
+        log_unlock(log)
+        if status < 0:
+            return status
+        if stamp.producer_id >= 0:
+            stamp.base_sequence = sequence_add(stamp.base_sequence, <int32_t>count)
+        first += count
+    return STATUS_OK
+
+
+cdef Status check_client_batch(
+    PartitionLog* log, const uint8_t* batch, int64_t batch_bytes, BatchHeader* header,
+    int64_t* max_timestamp, Fault* out,
+) noexcept nogil:
+    """What a leader must refuse of a batch that a client built."""
+    cdef Status status = batch_check(batch, batch_bytes, header, out)
+    if status != STATUS_OK:
+        return status
+    if header.batch_bytes != batch_bytes:
+        return fault(out, STATUS_INVALID_RECORD, "an append takes exactly one batch",
+                     header.batch_bytes, batch_bytes)
+    if batch_bytes > log.options.max_message_bytes:
+        return fault(out, STATUS_RECORD_TOO_LARGE, "the batch is larger than max.message.bytes",
+                     log.options.max_message_bytes, batch_bytes)
+    if header.base_offset != 0:
+        return fault(out, STATUS_INVALID_RECORD, "a client's batch has base offset 0",
+                     0, header.base_offset)
+    if header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
+        return fault(out, STATUS_INVALID_RECORD, "record count and last offset delta differ",
+                     header.last_offset_delta + 1, header.record_count)
+    if header.attributes & ATTRIBUTE_CONTROL:
+        return fault(out, STATUS_INVALID_RECORD, "clients cannot write control batches", 0, 1)
+    if header.attributes & ATTRIBUTE_TRANSACTIONAL:
+        return fault(out, STATUS_INVALID_TXN_STATE,
+                     "the batch is transactional, and no transaction is open", 0, 1)
+    if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
+        return fault(out, STATUS_INVALID_TIMESTAMP, "clients cannot set log append time", 0, 1)
+    if header.attributes & ATTRIBUTE_COMPRESSION_MASK:
+        return fault(out, STATUS_INVALID_RECORD, "compressed batches are not taken",
+                     0, header.attributes & ATTRIBUTE_COMPRESSION_MASK)
+    if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
+        return fault(out, STATUS_INVALID_RECORD, "a producer's batch has an epoch and a sequence",
+                     0, header.base_sequence)
+    return check_client_records(log, batch, header, max_timestamp, out)
+
+
+cdef Status check_client_records(
+    PartitionLog* log, const uint8_t* batch, const BatchHeader* header, int64_t* max_timestamp,
+    Fault* out,
+) noexcept nogil:
+    cdef RecordCursor cursor
+    cdef Record record
+    cdef int64_t now_ms = eos_now_ms()
+    cdef int32_t index
+    cdef Status status
+    max_timestamp[0] = -1
+    cursor_open(&cursor, batch, header)
+    for index in range(header.record_count):
+        status = cursor_next(&cursor, &record, out)
+        if status != STATUS_OK:
+            return STATUS_INVALID_RECORD
+        if record.offset != index:
+            return fault(out, STATUS_INVALID_RECORD, "offset deltas do not count from 0",
+                         index, record.offset)
+        if not timestamp_allowed(log, record.timestamp, now_ms):
+            return fault(out, STATUS_INVALID_TIMESTAMP,
+                         "a record's timestamp is negative or too far from now",
+                         now_ms, record.timestamp)
+        if record.timestamp > max_timestamp[0]:
+            max_timestamp[0] = record.timestamp
+    if max_timestamp[0] != header.max_timestamp:
+        return fault(out, STATUS_INVALID_TIMESTAMP, "the header's max timestamp is not the records'",
+                     max_timestamp[0], header.max_timestamp)
+    return STATUS_OK
+
+
+cdef Status log_append_batch(
+    PartitionLog* log, const uint8_t* batch, int64_t batch_bytes, AppendOutcome* outcome, Fault* out
+) noexcept nogil:
+    """Append one whole v2 batch as a client built it (base offset 0), after a leader's checks."""
+    cdef BatchHeader header
+    cdef int64_t max_timestamp = 0
+    cdef Status status = check_client_batch(log, batch, batch_bytes, &header, &max_timestamp, out)
+    if status != STATUS_OK:
+        return status
+    status = log_lock(log, out)
+    if status != STATUS_OK:
+        return status
+    status = append_whole(log, batch, &header, outcome, out)
+    log_unlock(log)
+    return status
+
+
+cdef Status append_whole(
+    PartitionLog* log, const uint8_t* batch, const BatchHeader* header, AppendOutcome* outcome,
+    Fault* out,
+) noexcept nogil:
+    cdef Incoming incoming
+    cdef ProducerStamp stamp
+    incoming.columns = NULL
+    incoming.first = 0
+    incoming.bytes = batch
+    incoming.batch_bytes = header.batch_bytes
+    incoming.max_timestamp = header.max_timestamp
+    incoming.record_count = header.record_count
+    incoming.last_offset_delta = header.last_offset_delta
+    incoming.attributes = header.attributes
+    stamp.producer_id = header.producer_id
+    stamp.producer_epoch = header.producer_epoch
+    stamp.base_sequence = header.base_sequence
+    return append_locked(log, &incoming, &stamp, outcome, out)
+
+
+cdef Status log_adopt(
+    PartitionLog* log, const uint8_t* data, int64_t data_bytes, int64_t producer_id,
+    AppendOutcome* outcome, Fault* out,
+) noexcept nogil:
+    """Append the staged batches of one producer, whose sequences count from 0; go on after the last one
+    that the partition holds. All are checked before the first is written."""
+    cdef int64_t position = 0
+    cdef int32_t expected = 0
+    cdef BatchHeader header
+    cdef Status status
+    while position < data_bytes:
+        status = batch_check(data + position, data_bytes - position, &header, out)
+        out.position_bytes = position
+        if status != STATUS_OK:
+            return status
+        if header.producer_id != producer_id or header.base_sequence != expected or (
+                header.record_count <= 0 or header.last_offset_delta != header.record_count - 1):
+            return fault(out, STATUS_CORRUPT, "a staged batch is not its producer's next one",
+                         expected, header.base_sequence)
+        expected = sequence_add(expected, header.record_count)
+        position += header.batch_bytes
+    status = log_lock(log, out)
+    if status != STATUS_OK:
+        return status
+    status = adopt_locked(log, data, data_bytes, producer_id, outcome, out)
+    log_unlock(log)
+    return status
+
+
+cdef Status adopt_locked(
+    PartitionLog* log, const uint8_t* data, int64_t data_bytes, int64_t producer_id,
+    AppendOutcome* outcome, Fault* out,
+) noexcept nogil:
+    cdef ProducerEntry* entry = table_find(&log.producers, producer_id)
+    cdef int64_t position = 0
+    cdef int64_t held_count = 0
+    cdef BatchHeader header
+    cdef Status status
+    if entry == NULL and log.producers.evicted_count > 0:
+        return fault(out, STATUS_PRODUCER_NOT_CACHED, "the producer is not in memory", 0, 0)
+    if entry != NULL and entry.producer_epoch != NO_EPOCH:
+        held_count = <int64_t>window_last_sequence(entry) + 1
+    while position < data_bytes:
+        batch_header_load(data + position, &header)
+        if <int64_t>header.base_sequence + header.record_count > held_count:
+            if header.base_sequence < held_count:
+                return fault(out, STATUS_SEQUENCE_GAP, "the partition holds part of a staged batch",
+                             held_count, header.base_sequence)
+            status = append_whole(log, data + position, &header, outcome, out)
+            if status != STATUS_OK:
+                return status
+        position += header.batch_bytes
+    return STATUS_OK

@@ -1,0 +1,52 @@
+# Reading a partition's log: by offset, by time, into columns.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from eoslog.native.partition_log cimport PartitionLog
+from eoslog.native.segment cimport Segment
+from eoslog.native.status cimport Fault, Status
+
+# Whole batches of one segment, held until read_close.
+cdef struct ReadRange:
+    Segment* segment                 # NULL: nothing to read.
+    const uint8_t* data
+    int64_t data_bytes
+    int64_t position_bytes           # Of data[0] in the segment file.
+    int64_t next_offset              # Behind the last batch of the range.
+
+# What the records of a range need, from fetch_measure.
+cdef struct FetchSizes:
+    int64_t record_count
+    int64_t key_bytes
+    int64_t value_bytes
+    int64_t null_key_count
+    int64_t null_value_count
+    int64_t header_count
+    int64_t next_offset
+
+# Where fetch_fill puts them; validity bitmaps may be NULL, and are zeroed by the caller otherwise.
+cdef struct FetchColumns:
+    int64_t* offsets
+    int64_t* timestamps
+    int32_t* key_offsets
+    uint8_t* key_data
+    uint8_t* key_validity
+    int32_t* value_offsets
+    uint8_t* value_data
+    uint8_t* value_validity
+
+cdef Status read_open(
+    PartitionLog* log, int64_t offset, int64_t upper_bound, int64_t bytes_max, ReadRange* found,
+    Fault* out) noexcept nogil
+cdef void read_close(PartitionLog* log, ReadRange* found) noexcept nogil
+cdef Status fetch_measure(
+    const ReadRange* found, int64_t offset, int64_t upper_bound, int64_t records_max,
+    FetchSizes* sizes, Fault* out) noexcept nogil
+cdef Status fetch_fill(
+    const ReadRange* found, int64_t offset, const FetchSizes* sizes, FetchColumns* columns,
+    Fault* out) noexcept nogil
+cdef Status scan_headers(
+    PartitionLog* log, int64_t offset, int64_t upper_bound, int64_t* batch_count,
+    int64_t* record_count, int64_t* next_offset, Fault* out) noexcept nogil
+cdef Status offset_for_timestamp(
+    PartitionLog* log, int64_t timestamp, int64_t upper_bound, int64_t* offset_out,
+    int64_t* timestamp_out, Fault* out) noexcept nogil

@@ -1,0 +1,345 @@
+# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+"""Reading a partition's log: by offset, by time, into columns.
+
+Invariants: nothing at or above the upper bound is handed out; a range holds its segment's mapping until
+it is closed; records are decoded only from batches whose checksum was found true in the same call.
+"""
+from libc.string cimport memcpy
+
+from eoslog.native.atomics cimport load_acquire_64
+from eoslog.native.control_page cimport control_load
+from eoslog.native.partition_log cimport (
+    log_acquire, log_end, log_release, pthread_mutex_lock, pthread_mutex_unlock,
+)
+from eoslog.native.record_batch cimport (
+    ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, BATCH_HEADER_BYTES, BATCH_MAGIC_V2, BatchHeader,
+    Record, RecordCursor, batch_check, batch_header_load, cursor_next, cursor_open,
+)
+from eoslog.native.segment cimport segment_find
+from eoslog.native.status cimport (
+    STATUS_CORRUPT, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
+)
+from eoslog.native.time_index cimport time_index_lookup
+
+
+cdef Status check_offset(
+    PartitionLog* log, int64_t offset, Fault* out
+) noexcept nogil:
+    cdef int64_t start = control_load(&log.page.log_start_offset)
+    cdef int64_t end = log_end(log)
+    if offset < start or offset > end:
+        return fault(out, STATUS_OFFSET_OUT_OF_RANGE, "the offset is not in the log",
+                     start if offset < start else end, offset)
+    return STATUS_OK
+
+
+cdef int64_t next_base(PartitionLog* log, const Segment* segment) noexcept nogil:
+    """Base offset of the segment behind this one, -1 if it is the last."""
+    cdef int64_t base = -1
+    cdef int32_t low = 0
+    cdef int32_t high
+    cdef int32_t middle
+    pthread_mutex_lock(&log.segments_lock)
+    high = log.segment_count
+    while low < high:
+        middle = low + (high - low) // 2
+        if log.segments[middle].base_offset <= segment.base_offset:
+            low = middle + 1
+        else:
+            high = middle
+    if low < log.segment_count:
+        base = log.segments[low].base_offset
+    pthread_mutex_unlock(&log.segments_lock)
+    return base
+
+
+cdef Status read_open(
+    PartitionLog* log, int64_t offset, int64_t upper_bound, int64_t bytes_max, ReadRange* found,
+    Fault* out,
+) noexcept nogil:
+    """Hold the batches from the one with `offset` on: at least one, at most bytes_max, one segment.
+
+    `found.segment` is NULL when there is nothing between offset and upper bound.
+    """
+    cdef Segment* segment = NULL
+    cdef int64_t position = 0
+    cdef int64_t used_bytes
+    cdef int64_t behind
+    cdef Status status = check_offset(log, offset, out)
+    found.segment = NULL
+    found.data_bytes = 0
+    found.next_offset = offset
+    while status == STATUS_OK and offset < upper_bound:
+        status = log_acquire(log, offset, &segment, out)
+        if status != STATUS_OK:
+            return status
+        used_bytes = load_acquire_64(&segment.used_bytes)
+        status = segment_find(segment, offset, used_bytes, &position, out)
+        if status == STATUS_OK and position < used_bytes:
+            status = range_of(segment, position, used_bytes, upper_bound, bytes_max, found, out)
+            if status == STATUS_OK and found.data_bytes > 0:
+                found.segment = segment
+                return STATUS_OK
+            log_release(log, segment)
+            return status
+        # Nothing from `offset` on in this segment: go to the next.
+        behind = next_base(log, segment)
+        log_release(log, segment)
+        if behind <= offset:
+            return status
+        offset = behind
+    return status
+
+
+cdef Status range_of(
+    Segment* segment, int64_t position, int64_t used_bytes, int64_t upper_bound, int64_t bytes_max,
+    ReadRange* found, Fault* out,
+) noexcept nogil:
+    """Take whole batches from `position` on until a bound is met."""
+    cdef BatchHeader header
+    found.data = segment.map + position
+    found.position_bytes = position
+    found.data_bytes = 0
+    while position + BATCH_HEADER_BYTES <= used_bytes:
+        batch_header_load(segment.map + position, &header)
+        if header.batch_bytes < BATCH_HEADER_BYTES or header.magic != BATCH_MAGIC_V2 or (
+                header.batch_bytes > used_bytes - position):
+            if found.data_bytes > 0:
+                break                # The good ones first; the next read meets the bad one.
+            out.base_offset = segment.base_offset
+            out.position_bytes = position
+            return fault(out, STATUS_CORRUPT, "the chain of batches breaks",
+                         used_bytes - position, header.batch_bytes)
+        if header.base_offset >= upper_bound:
+            break
+        if found.data_bytes > 0 and found.data_bytes + header.batch_bytes > bytes_max:
+            break
+        found.data_bytes += header.batch_bytes
+        found.next_offset = header.base_offset + header.last_offset_delta + 1
+        position += header.batch_bytes
+    return STATUS_OK
+
+
+cdef void read_close(PartitionLog* log, ReadRange* found) noexcept nogil:
+    if found.segment != NULL:
+        log_release(log, found.segment)
+    found.segment = NULL
+
+
+cdef Status corrupt_at(
+    const ReadRange* found, int64_t position, Status status, Fault* out
+) noexcept nogil:
+    out.base_offset = found.segment.base_offset
+    out.position_bytes = found.position_bytes + position
+    return status
+
+
+cdef Status fetch_measure(
+    const ReadRange* found, int64_t offset, int64_t upper_bound, int64_t records_max,
+    FetchSizes* sizes, Fault* out,
+) noexcept nogil:
+    """Verify the range's batches and add up what their records need, from `offset` on.
+
+    Stops before record records_max + 1 (-1: no limit) and where sizes would leave 31 bits. A bad batch
+    behind good records ends the range; as the first one it is the answer.
+    """
+    cdef int64_t position = 0
+    cdef BatchHeader header
+    cdef RecordCursor cursor
+    cdef Record record
+    cdef FetchSizes before
+    cdef int32_t index
+    cdef Status status
+    sizes.record_count = sizes.key_bytes = sizes.value_bytes = sizes.header_count = 0
+    sizes.null_key_count = sizes.null_value_count = 0
+    sizes.next_offset = offset
+    while position < found.data_bytes:
+        before = sizes[0]
+        status = batch_check(found.data + position, found.data_bytes - position, &header, out)
+        if status == STATUS_OK and header.attributes & ATTRIBUTE_COMPRESSION_MASK:
+            status = fault(out, STATUS_CORRUPT, "compressed batches cannot be read by this version",
+                           0, header.attributes & ATTRIBUTE_COMPRESSION_MASK)
+        if status == STATUS_OK and not header.attributes & ATTRIBUTE_CONTROL:
+            cursor_open(&cursor, found.data + position, &header)
+            for index in range(header.record_count):
+                status = cursor_next(&cursor, &record, out)
+                if status != STATUS_OK:
+                    break
+                if record.offset < offset:
+                    continue
+                if record.offset >= upper_bound or sizes.record_count == records_max or (
+                        sizes.value_bytes + record.value_bytes > 0x7FFFFFF0
+                        or sizes.key_bytes + record.key_bytes > 0x7FFFFFF0):
+                    return STATUS_OK
+                measure_record(&record, sizes)
+        if status != STATUS_OK:
+            sizes[0] = before
+            if sizes.record_count > 0:
+                return STATUS_OK
+            return corrupt_at(found, position, status, out)
+        if header.base_offset + header.last_offset_delta + 1 > sizes.next_offset:
+            sizes.next_offset = header.base_offset + header.last_offset_delta + 1
+        position += header.batch_bytes
+    return STATUS_OK
+
+
+cdef inline void measure_record(const Record* record, FetchSizes* sizes) noexcept nogil:
+    sizes.record_count += 1
+    sizes.next_offset = record.offset + 1
+    sizes.header_count += record.header_count
+    if record.key_bytes >= 0:
+        sizes.key_bytes += record.key_bytes
+    else:
+        sizes.null_key_count += 1
+    if record.value_bytes >= 0:
+        sizes.value_bytes += record.value_bytes
+    else:
+        sizes.null_value_count += 1
+
+
+cdef Status fetch_fill(
+    const ReadRange* found, int64_t offset, const FetchSizes* sizes, FetchColumns* columns,
+    Fault* out,
+) noexcept nogil:
+    """Copy the records that fetch_measure counted into the columns."""
+    cdef int64_t position = 0
+    cdef int64_t row = 0
+    cdef int32_t key_end = 0
+    cdef int32_t value_end = 0
+    cdef BatchHeader header
+    cdef RecordCursor cursor
+    cdef Record record
+    cdef int32_t index
+    columns.key_offsets[0] = 0
+    columns.value_offsets[0] = 0
+    while row < sizes.record_count and position < found.data_bytes:
+        batch_header_load(found.data + position, &header)
+        if not header.attributes & ATTRIBUTE_CONTROL:
+            cursor_open(&cursor, found.data + position, &header)
+            for index in range(header.record_count):
+                if row == sizes.record_count:
+                    break
+                if cursor_next(&cursor, &record, out) != STATUS_OK:
+                    return corrupt_at(found, position, STATUS_CORRUPT, out)
+                if record.offset < offset:
+                    continue
+                columns.offsets[row] = record.offset
+                columns.timestamps[row] = record.timestamp
+                key_end = fill_cell(columns.key_data, columns.key_validity, row, key_end,
+                                    record.key, record.key_bytes)
+                value_end = fill_cell(columns.value_data, columns.value_validity, row, value_end,
+                                      record.value, record.value_bytes)
+                columns.key_offsets[row + 1] = key_end
+                columns.value_offsets[row + 1] = value_end
+                row += 1
+        position += header.batch_bytes
+    if row != sizes.record_count:
+        return corrupt_at(found, 0, fault(out, STATUS_CORRUPT, "the batches changed while being read",
+                                          sizes.record_count, row), out)
+    return STATUS_OK
+
+
+cdef inline int32_t fill_cell(
+    uint8_t* data, uint8_t* validity, int64_t row, int32_t end, const uint8_t* cell,
+    int32_t cell_bytes,
+) noexcept nogil:
+    """Copy one cell behind `end`; answers the new end."""
+    if cell_bytes < 0:
+        return end
+    if validity != NULL:
+        validity[row >> 3] |= <uint8_t>(1 << (row & 7))
+    memcpy(data + end, cell, <size_t>cell_bytes)
+    return end + cell_bytes
+
+
+cdef Status scan_headers(
+    PartitionLog* log, int64_t offset, int64_t upper_bound, int64_t* batch_count,
+    int64_t* record_count, int64_t* next_offset, Fault* out,
+) noexcept nogil:
+    """Walk the batch headers from `offset` on without looking at a record."""
+    cdef ReadRange found
+    cdef int64_t position
+    cdef BatchHeader header
+    cdef Status status
+    batch_count[0] = 0
+    record_count[0] = 0
+    next_offset[0] = offset
+    while True:
+        status = read_open(log, next_offset[0], upper_bound, 0x7FFFFFFF, &found, out)
+        if status != STATUS_OK or found.segment == NULL:
+            return status
+        position = 0
+        while position < found.data_bytes:
+            batch_header_load(found.data + position, &header)
+            batch_count[0] += 1
+            record_count[0] += header.record_count
+            position += header.batch_bytes
+        next_offset[0] = found.next_offset
+        read_close(log, &found)
+
+
+cdef Status offset_for_timestamp(
+    PartitionLog* log, int64_t timestamp, int64_t upper_bound, int64_t* offset_out,
+    int64_t* timestamp_out, Fault* out,
+) noexcept nogil:
+    """First record at or past log start with a timestamp >= the given one; offset -1 if there is none."""
+    cdef int64_t offset = control_load(&log.page.log_start_offset)
+    cdef Segment* segment = NULL
+    cdef int64_t behind
+    cdef Status status = STATUS_OK
+    offset_out[0] = -1
+    while status == STATUS_OK and offset < upper_bound and offset_out[0] < 0:
+        status = log_acquire(log, offset, &segment, out)
+        if status != STATUS_OK:
+            return status
+        if segment.max_timestamp >= timestamp:
+            status = time_in_segment(
+                segment, timestamp, offset, upper_bound, offset_out, timestamp_out, out)
+        behind = next_base(log, segment)
+        log_release(log, segment)
+        if behind <= offset:
+            return status
+        offset = behind
+    return status
+
+
+cdef Status time_in_segment(
+    Segment* segment, int64_t timestamp, int64_t offset, int64_t upper_bound, int64_t* offset_out,
+    int64_t* timestamp_out, Fault* out,
+) noexcept nogil:
+    cdef int64_t used_bytes = load_acquire_64(&segment.used_bytes)
+    cdef int64_t position = 0
+    # The entry below the target: every earlier batch is older than the target.
+    cdef int32_t entry = time_index_lookup(&segment.time_index, timestamp - 1)
+    cdef int64_t start = offset
+    cdef BatchHeader header
+    cdef RecordCursor cursor
+    cdef Record record
+    cdef int32_t index
+    cdef Status status
+    if entry >= 0:
+        start = segment.base_offset + segment.time_index.entries[entry].relative_offset
+        if start < offset:
+            start = offset
+    status = segment_find(segment, start, used_bytes, &position, out)
+    while status == STATUS_OK and position + BATCH_HEADER_BYTES <= used_bytes:
+        batch_header_load(segment.map + position, &header)
+        if header.base_offset >= upper_bound:
+            return STATUS_OK
+        if header.max_timestamp >= timestamp and not header.attributes & ATTRIBUTE_CONTROL:
+            status = batch_check(segment.map + position, used_bytes - position, &header, out)
+            out.base_offset = segment.base_offset
+            out.position_bytes = position
+            if status != STATUS_OK:
+                return status
+            cursor_open(&cursor, segment.map + position, &header)
+            for index in range(header.record_count):
+                status = cursor_next(&cursor, &record, out)
+                if status != STATUS_OK:
+                    return status
+                if record.timestamp >= timestamp and offset <= record.offset < upper_bound:
+                    offset_out[0] = record.offset
+                    timestamp_out[0] = record.timestamp
+                    return STATUS_OK
+        position += header.batch_bytes
+    return status

@@ -1,0 +1,420 @@
+# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+"""Opening a partition's log, repairing its tail, rebuilding its producers, cutting it back.
+
+Invariants: after a clean stop no record is scanned, only the headers past the last index entry; after an
+unclean one every batch at or above the recovery point has had its checksum verified; what is cut off is
+kept in the cut directory, unless it is zeros or the leftovers of a recycled file behind a
+terminator. A batch whose base offset is below the expected one is no batch of this log.
+"""
+from libc.stdio cimport rename, snprintf
+from libc.stdint cimport uint8_t
+from libc.stdlib cimport free
+
+from eoslog.native.check cimport EOS_CHECK
+from eoslog.native.control_page cimport control_store
+from eoslog.native.mapped_io cimport (
+    close_fd, eos_now_ms, eos_open, eos_pwrite_all, eos_sync_data, eos_truncate,
+)
+from eoslog.native.offset_index cimport offset_index_lookup, offset_index_truncate
+from eoslog.native.partition_log cimport (
+    log_acquire, log_active, log_add_segment, log_end, log_lock, log_publish, log_release,
+    log_replay_batch, log_start_segment, log_unlock, pthread_mutex_lock, pthread_mutex_unlock,
+)
+from eoslog.native.record_batch cimport (
+    BATCH_HEADER_BYTES, BATCH_MAGIC_V2, BATCH_TERMINATOR_BYTES, BatchHeader, batch_check,
+    batch_header_load,
+)
+from eoslog.native.segment cimport (
+    SEGMENT_PATH_BYTES_MAX, Segment, index_entry_holds, segment_find, segment_load,
+    segment_note_batch, segment_path, segment_rebuild_indexes, segment_store_indexes, segment_unload,
+)
+from eoslog.native.status cimport (
+    STATUS_CORRUPT, STATUS_IO, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
+)
+from eoslog.native.time_index cimport time_index_truncate
+
+cdef extern from "<unistd.h>" nogil:
+    int unlink(const char* path) noexcept
+
+
+cdef Status log_open(
+    PartitionLog* log, const SegmentFile* files, int32_t file_count, bint clean,
+    int64_t recovery_point, int64_t log_start_offset, Fault* out,
+) noexcept nogil:
+    """Take up the segments that the directory holds (in order), find the log end, publish it.
+
+    `log.recovery_point` is then what is known to be synced.
+    """
+    cdef int32_t index
+    cdef int64_t end = log_start_offset
+    cdef Status status = STATUS_OK
+    for index in range(file_count):
+        status = log_add_segment(log, files[index].base_offset, files[index].file_bytes)
+        if status != STATUS_OK:
+            return status
+    if file_count == 0:
+        status = log_start_segment(log, log_start_offset, out)
+        clean = True
+    elif clean:
+        status = open_active(log, &end, out)
+    else:
+        status = recover(log, recovery_point, &end, out)
+    if status != STATUS_OK:
+        return status
+    if end < log_start_offset:
+        end = log_start_offset
+    log.recovery_point = end
+    if not clean and recovery_point < end:
+        log.recovery_point = recovery_point
+    control_store(&log.page.log_start_offset, log_start_offset)
+    if log.segments[0].base_offset > log_start_offset:
+        control_store(&log.page.log_start_offset, log.segments[0].base_offset)
+    log_publish(log, end)
+    return STATUS_OK
+
+
+cdef Status open_active(PartitionLog* log, int64_t* end, Fault* out) noexcept nogil:
+    """Map the last segment for appends and walk the headers behind its last index entry."""
+    cdef Segment* active = log_active(log)
+    cdef int64_t position = 0
+    cdef int64_t next_offset = active.base_offset
+    cdef BatchHeader header
+    cdef Status status
+    active.active = True
+    status = segment_load(active, log.directory, True, &log.options.segment, out)
+    if status != STATUS_OK:
+        return status
+    if active.offset_index.count == 0 or not index_entry_holds(
+            active, active.offset_index.count - 1):
+        active.max_timestamp = -1
+        offset_index_truncate(&active.offset_index, -1)
+        time_index_truncate(&active.time_index, -1)
+    else:
+        position = active.offset_index.entries[active.offset_index.count - 1].position_bytes
+        offset_index_truncate(
+            &active.offset_index,
+            active.offset_index.entries[active.offset_index.count - 1].relative_offset)
+        # Its own entry is made again by the walk: so many bytes lie before it.
+        active.bytes_since_index_entry = log.options.segment.index_interval_bytes + 1
+        if time_entries_past(active):
+            time_index_truncate(&active.time_index, last_indexed_offset(active) + 1)
+    while position + BATCH_HEADER_BYTES <= active.used_bytes:
+        batch_header_load(active.map + position, &header)
+        if header.batch_bytes < BATCH_HEADER_BYTES or header.magic != BATCH_MAGIC_V2 or (
+                header.batch_bytes > active.used_bytes - position
+                or header.base_offset < next_offset):
+            break
+        segment_note_batch(active, &header, position, &log.options.segment)
+        next_offset = header.base_offset + header.last_offset_delta + 1
+        position += header.batch_bytes
+    if position != active.used_bytes:
+        out.base_offset = active.base_offset
+        out.position_bytes = position
+        return fault(out, STATUS_CORRUPT, "the log was closed cleanly, and its batches break off here",
+                     active.used_bytes, position)
+    if active.used_bytes > 0:
+        batch_header_load(active.map, &header)
+        active.first_max_timestamp = header.max_timestamp
+    end[0] = next_offset
+    return STATUS_OK
+
+
+cdef int64_t last_indexed_offset(const Segment* segment) noexcept nogil:
+    """Relative offset of the last offset index entry, -1 if none."""
+    if segment.offset_index.count == 0:
+        return -1
+    return segment.offset_index.entries[segment.offset_index.count - 1].relative_offset
+
+
+cdef bint time_entries_past(const Segment* segment) noexcept nogil:
+    """Whether the time index names offsets behind the last indexed one (the entry of a sealing)."""
+    return segment.time_index.count > 0 and (
+        segment.time_index.entries[segment.time_index.count - 1].relative_offset
+        > last_indexed_offset(segment))
+
+
+cdef Status recover(
+    PartitionLog* log, int64_t recovery_point, int64_t* end, Fault* out
+) noexcept nogil:
+    """Verify every batch from the recovery point on; cut at the first bad one, and all behind it."""
+    cdef int32_t index
+    cdef Segment* segment
+    cdef bint cut = False
+    cdef bint last
+    cdef Status status
+    for index in range(log.segment_count):
+        last = index == log.segment_count - 1
+        segment = log.segments[index]
+        if not last and log.segments[index + 1].base_offset <= recovery_point:
+            continue
+        segment.active = True
+        status = segment_load(segment, log.directory, True, &log.options.segment, out)
+        if status == STATUS_OK:
+            status = recover_segment(log, segment, recovery_point, end, &cut, out)
+        if status != STATUS_OK:
+            return status
+        if not last and end[0] != log.segments[index + 1].base_offset and not cut:
+            # Whole, but it ends before the next begins: Kafka allows gaps that compaction left.
+            cut = end[0] > log.segments[index + 1].base_offset
+        if cut:
+            return drop_segments_behind(log, index, out)
+        if not last:
+            segment.active = False
+            status = segment_store_indexes(segment, log.directory, False, out)
+            if status != STATUS_OK:
+                return status
+            segment_unload(segment)
+    return STATUS_OK
+
+
+cdef int64_t scan_start(Segment* segment, int64_t recovery_point) noexcept nogil:
+    """Where to begin: at the last indexed batch that ends below the recovery point, else at 0.
+
+    Index entries from there on are dropped; the scan makes them again.
+    """
+    cdef int32_t entry = offset_index_lookup(
+        &segment.offset_index, recovery_point - 1 - segment.base_offset)
+    if entry >= 0 and index_entry_holds(segment, entry):
+        return segment.offset_index.entries[entry].position_bytes
+    return 0
+
+
+cdef Status recover_segment(
+    PartitionLog* log, Segment* segment, int64_t recovery_point, int64_t* end, bint* cut, Fault* out
+) noexcept nogil:
+    cdef int64_t position = scan_start(segment, recovery_point)
+    cdef int64_t next_offset = segment.base_offset
+    cdef int64_t relative_offset
+    cdef BatchHeader header
+    if position > 0:
+        batch_header_load(segment.map + position, &header)
+        relative_offset = header.base_offset + header.last_offset_delta - segment.base_offset
+        offset_index_truncate(&segment.offset_index, relative_offset)
+        time_index_truncate(&segment.time_index, last_indexed_offset(segment) + 1)
+        segment.bytes_since_index_entry = log.options.segment.index_interval_bytes + 1
+        next_offset = header.base_offset
+    else:
+        offset_index_truncate(&segment.offset_index, -1)
+        time_index_truncate(&segment.time_index, -1)
+    segment.max_timestamp = -1
+    if segment.time_index.count > 0:
+        segment.max_timestamp = segment.time_index.entries[segment.time_index.count - 1].timestamp
+        segment.max_timestamp_offset = segment.base_offset + (
+            segment.time_index.entries[segment.time_index.count - 1].relative_offset)
+    while segment.used_bytes - position >= BATCH_HEADER_BYTES:
+        if batch_check(segment.map + position, segment.used_bytes - position, &header, out) < 0 or (
+                header.base_offset < next_offset
+                or header.base_offset + header.last_offset_delta - segment.base_offset > 0x7FFFFFFF):
+            break
+        segment_note_batch(segment, &header, position, &log.options.segment)
+        next_offset = header.base_offset + header.last_offset_delta + 1
+        position += header.batch_bytes
+    end[0] = next_offset
+    cut[0] = position < segment.used_bytes
+    if position > 0:
+        batch_header_load(segment.map, &header)
+        segment.first_max_timestamp = header.max_timestamp
+    segment.unsynced = True
+    if cut[0]:
+        return cut_tail(log, segment, position, out)
+    return STATUS_OK
+
+
+cdef bint zeros_only(const uint8_t* at, int64_t count) noexcept nogil:
+    cdef int64_t index
+    for index in range(count):
+        if at[index] != 0:
+            return False
+    return True
+
+
+cdef Status cut_tail(
+    PartitionLog* log, Segment* segment, int64_t position, Fault* out
+) noexcept nogil:
+    """Cut the file at `position`; keep the bytes aside unless a terminator stands there."""
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef int64_t tail_bytes = segment.used_bytes - position
+    cdef int64_t probe = tail_bytes
+    cdef int fd = -1
+    cdef int error = 0
+    if probe > BATCH_TERMINATOR_BYTES:
+        probe = BATCH_TERMINATOR_BYTES
+    if not zeros_only(segment.map + position, probe):
+        while tail_bytes > 0 and segment.map[position + tail_bytes - 1] == 0:
+            tail_bytes -= 1
+        snprintf(path, SEGMENT_PATH_BYTES_MAX, "%s/%020lld.log.%lld.%lld", log.cut_directory,
+                 <long long>segment.base_offset, <long long>position, <long long>eos_now_ms())
+        error = eos_open(path, True, False, &fd)
+        if error == 0:
+            error = eos_pwrite_all(fd, segment.map + position, <size_t>tail_bytes, 0)
+            if error == 0:
+                error = eos_sync_data(fd)
+            close_fd(fd)
+        log.cut_bytes += tail_bytes
+    if error == 0:
+        segment.used_bytes = position
+        error = eos_truncate(segment.fd, position)
+        segment.reserved_bytes = position
+    if error != 0:
+        out.os_errno = error
+        return fault(out, STATUS_IO, "a torn tail could not be cut off", position, error)
+    return STATUS_OK
+
+
+cdef Status drop_segments_behind(PartitionLog* log, int32_t index, Fault* out) noexcept nogil:
+    """Make segment `index` the last one; the files behind it go to the cut directory."""
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef char kept[SEGMENT_PATH_BYTES_MAX]
+    cdef Segment* segment
+    while log.segment_count - 1 > index:
+        segment = log.segments[log.segment_count - 1]
+        segment_path(log.directory, segment.base_offset, b".log", path)
+        snprintf(kept, SEGMENT_PATH_BYTES_MAX, "%s/%020lld.log.0.%lld", log.cut_directory,
+                 <long long>segment.base_offset, <long long>eos_now_ms())
+        if rename(path, kept) != 0:
+            return fault(out, STATUS_IO, "a segment behind a torn one could not be set aside",
+                         segment.base_offset, 0)
+        log.cut_bytes += segment.used_bytes
+        forget_derived(log, segment.base_offset)
+        segment_unload(segment)
+        free(segment)
+        log.segment_count -= 1
+    log.directory_unsynced = True
+    return STATUS_OK
+
+
+cdef void forget_derived(PartitionLog* log, int64_t base_offset) noexcept nogil:
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    segment_path(log.directory, base_offset, b".index", path)
+    unlink(path)
+    segment_path(log.directory, base_offset, b".timeindex", path)
+    unlink(path)
+    segment_path(log.directory, base_offset, b".snapshot", path)
+    unlink(path)
+
+
+cdef Status log_replay(PartitionLog* log, int64_t from_offset, Fault* out) noexcept nogil:
+    """Take every batch with records at or above from_offset into the producer table."""
+    cdef int64_t upper_bound = log_end(log)
+    cdef int64_t offset = from_offset
+    cdef Segment* segment = NULL
+    cdef Status status
+    if offset < log.segments[0].base_offset:
+        offset = log.segments[0].base_offset
+    while offset < upper_bound:
+        status = log_acquire(log, offset, &segment, out)
+        if status != STATUS_OK:
+            return status
+        status = replay_segment(log, segment, &offset, out)
+        log_release(log, segment)
+        if status != STATUS_OK:
+            return status
+    return STATUS_OK
+
+
+cdef Status replay_segment(
+    PartitionLog* log, Segment* segment, int64_t* offset, Fault* out
+) noexcept nogil:
+    cdef int64_t position = 0
+    cdef int64_t used_bytes = segment.used_bytes
+    cdef BatchHeader header
+    cdef Status status = segment_find(segment, offset[0], used_bytes, &position, out)
+    cdef int32_t index
+    while status == STATUS_OK and position + BATCH_HEADER_BYTES <= used_bytes:
+        batch_header_load(segment.map + position, &header)
+        if header.batch_bytes < BATCH_HEADER_BYTES or header.batch_bytes > used_bytes - position:
+            out.base_offset = segment.base_offset
+            out.position_bytes = position
+            return fault(out, STATUS_CORRUPT, "the chain of batches breaks",
+                         used_bytes - position, header.batch_bytes)
+        status = log_replay_batch(log, segment.map + position, &header)
+        offset[0] = header.base_offset + header.last_offset_delta + 1
+        position += header.batch_bytes
+    if status == STATUS_OK:
+        # The end of a segment may lie before the next one's base.
+        for index in range(log.segment_count - 1):
+            if log.segments[index] == segment and offset[0] < log.segments[index + 1].base_offset:
+                offset[0] = log.segments[index + 1].base_offset
+    return status
+
+
+cdef Status log_truncate(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil:
+    """Cut the log back so that it ends at `offset`; a batch that straddles it goes whole.
+
+    Producers are the caller's to rebuild. Files above are deleted, and the log is published anew.
+    """
+    cdef Status status = log_lock(log, out)
+    if status != STATUS_OK:
+        return status
+    status = truncate_locked(log, offset, out)
+    log_unlock(log)
+    return status
+
+
+cdef Status truncate_locked(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil:
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef Segment* active
+    cdef int64_t position = 0
+    cdef int error
+    cdef Status status = STATUS_OK
+    if offset >= log_end(log):
+        return STATUS_OK
+    pthread_mutex_lock(&log.segments_lock)
+    for error in range(log.segment_count):
+        if log.segments[error].references > 0:
+            pthread_mutex_unlock(&log.segments_lock)
+            return fault(out, STATUS_OFFSET_OUT_OF_RANGE, "a reader holds a segment", 0, offset)
+    while log.segment_count > 0 and log_active(log).base_offset > offset:
+        active = log_active(log)
+        forget_derived(log, active.base_offset)
+        segment_path(log.directory, active.base_offset, b".log", path)
+        unlink(path)
+        segment_unload(active)
+        free(active)
+        log.segment_count -= 1
+    pthread_mutex_unlock(&log.segments_lock)
+    log.directory_unsynced = True
+    if log.segment_count == 0:
+        control_store(&log.page.log_start_offset, offset)
+        status = log_start_segment(log, offset, out)
+    else:
+        active = log_active(log)
+        segment_unload(active)
+        active.active = True
+        status = segment_load(active, log.directory, True, &log.options.segment, out)
+        if status == STATUS_OK:
+            status = rebuild_below(log, active, offset, &position, out)
+    if status != STATUS_OK:
+        log.failed_errno = out.os_errno if out.os_errno != 0 else 5
+        return status
+    if log.recovery_point > offset:
+        log.recovery_point = offset
+    log.snapshot_offset = -1
+    log_publish(log, offset)
+    return STATUS_OK
+
+
+cdef Status rebuild_below(
+    PartitionLog* log, Segment* active, int64_t offset, int64_t* position, Fault* out
+) noexcept nogil:
+    """Cut the active file at the first batch that reaches `offset` and make its indexes anew."""
+    cdef Status status
+    cdef int error
+    if active.used_bytes > active.reserved_bytes:
+        active.used_bytes = active.reserved_bytes
+    status = segment_find(active, offset, active.used_bytes, position, out)
+    if status != STATUS_OK:
+        return status
+    error = eos_truncate(active.fd, position[0])
+    if error != 0:
+        out.os_errno = error
+        return fault(out, STATUS_IO, "a segment could not be cut back", position[0], error)
+    active.used_bytes = position[0]
+    active.reserved_bytes = position[0]
+    active.first_max_timestamp = -1
+    active.unsynced = True
+    status = segment_rebuild_indexes(active, &log.options.segment, out)
+    if status == STATUS_OK:
+        status = segment_store_indexes(active, log.directory, False, out)
+    EOS_CHECK(active.used_bytes <= active.reserved_bytes, "truncate: used within reserved")
+    return status

@@ -1,0 +1,35 @@
+# The calls to the operating system that a log needs. Each answers 0 or an errno.
+from libc.stddef cimport size_t
+from libc.stdint cimport int64_t, uint8_t
+
+cdef extern from "mapped_io.h" nogil:
+    int eos_open(const char* path, bint create, bint read_only, int* fd_out) noexcept
+    int eos_file_bytes(int fd, int64_t* bytes_out, int64_t* modified_ms_out) noexcept
+    int eos_pwrite_all(
+        int fd, const uint8_t* data, size_t bytes, int64_t position_bytes) noexcept
+    int eos_pread_all(int fd, uint8_t* to, size_t bytes, int64_t position_bytes) noexcept
+    int eos_truncate(int fd, int64_t bytes) noexcept
+    int eos_reserve(int fd, int64_t reserve_from, int64_t upto) noexcept
+    int eos_sync_data(int fd) noexcept
+    int eos_sync_file(int fd) noexcept
+    int eos_sync_directory(const char* path) noexcept
+    int eos_map(int fd, size_t bytes, bint writable, uint8_t** map_out) noexcept
+    uint8_t* eos_map_anonymous(size_t bytes) noexcept
+    int64_t eos_now_ms() noexcept
+
+cdef extern from "<sys/mman.h>" nogil:
+    int munmap(void* map, size_t bytes) noexcept
+    int madvise(void* map, size_t bytes, int advice) noexcept
+    int MADV_DONTNEED
+
+cdef extern from "<unistd.h>" nogil:
+    int close_fd "close"(int fd) noexcept
+
+cdef extern from "<errno.h>" nogil:
+    int ENOSPC
+    int EDQUOT
+    int EFBIG
+    int ENOENT
+    int ENOMEM
+    int EROFS
+    int EACCES

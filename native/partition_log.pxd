@@ -1,0 +1,72 @@
+# One partition's log: segments, producers, published offsets. The modules log_append, log_read and
+# log_recovery work on this struct.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from eoslog.native.control_page cimport ControlPage
+from eoslog.native.producer_table cimport ProducerTable
+from eoslog.native.record_batch cimport BatchHeader
+from eoslog.native.segment cimport Segment, SegmentOptions
+from eoslog.native.status cimport Fault, Status
+
+cdef extern from "<pthread.h>" nogil:
+    ctypedef struct pthread_mutex_t:
+        pass
+    int pthread_mutex_init(pthread_mutex_t* mutex, void* attributes) noexcept
+    int pthread_mutex_destroy(pthread_mutex_t* mutex) noexcept
+    int pthread_mutex_lock(pthread_mutex_t* mutex) noexcept
+    int pthread_mutex_unlock(pthread_mutex_t* mutex) noexcept
+
+cdef struct LogOptions:
+    SegmentOptions segment
+    int64_t segment_ms
+    int64_t max_message_bytes
+    int64_t timestamp_before_max_ms
+    int64_t timestamp_after_max_ms
+    int32_t spare_segments
+    int32_t leader_epoch
+
+# What a directory listing says of one segment.
+cdef struct SegmentFile:
+    int64_t base_offset
+    int64_t file_bytes
+
+cdef struct PartitionLog:
+    const char* directory            # Borrowed; the owner keeps them alive and NUL-terminated.
+    const char* spare_directory
+    const char* cut_directory
+    LogOptions options
+    ControlPage* page
+    ProducerTable producers
+    Segment** segments               # By base offset; the last is active. Guarded by segments_lock.
+    int32_t segment_count
+    int32_t segment_capacity
+    pthread_mutex_t segments_lock    # Held for look-ups and list changes, never for I/O but a first load.
+    pthread_mutex_t flush_lock       # One sync at a time; taken before the page's lock.
+    int64_t recovery_point           # Everything below is synced.
+    int64_t snapshot_offset          # Of the newest .snapshot file, -1 if none.
+    int64_t cut_bytes                # What recovery cut off, 0 if nothing.
+    int failed_errno                 # A sync failed: no append is taken until the log is recovered.
+    bint closed
+    bint opened
+    bint directory_unsynced          # A file was made or renamed since the directory's last sync.
+
+cdef Status log_init(PartitionLog* log) noexcept nogil
+cdef void log_free(PartitionLog* log) noexcept nogil
+cdef Status log_add_segment(PartitionLog* log, int64_t base_offset, int64_t file_bytes) noexcept nogil
+cdef Status log_load_segment(
+    PartitionLog* log, Segment* segment, bint writable, Fault* out) noexcept nogil
+cdef Segment* log_active(PartitionLog* log) noexcept nogil
+cdef int64_t log_end(PartitionLog* log) noexcept nogil
+cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil
+cdef void log_unlock(PartitionLog* log) noexcept nogil
+cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil
+cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil
+cdef Status log_roll(PartitionLog* log, Fault* out) noexcept nogil
+cdef Status log_flush(PartitionLog* log, Fault* out) noexcept nogil
+cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil
+cdef Status log_replay_batch(
+    PartitionLog* log, const uint8_t* batch, const BatchHeader* header) noexcept nogil
+cdef Status log_acquire(
+    PartitionLog* log, int64_t offset, Segment** segment_out, Fault* out) noexcept nogil
+cdef void log_release(PartitionLog* log, Segment* segment) noexcept nogil
+cdef int32_t log_delete_segments(PartitionLog* log, int64_t upto_offset) noexcept nogil

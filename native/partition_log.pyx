@@ -1,0 +1,431 @@
+# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+"""One partition's log: its segments, its producers, its published offsets.
+
+Invariants: segments are in the order of their base offsets and only the last takes appends; readers
+see nothing at or above the published log end, and every byte below it was in place before it was
+published; a log whose sync failed takes nothing more. Lock order: the page's lock (writers), then
+segments_lock.
+"""
+from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memmove
+
+from eoslog.native.byte_order cimport load_be16, load_be32
+from eoslog.native.check cimport EOS_CHECK
+from eoslog.native.control_page cimport (
+    control_load, control_lock, control_store, control_unlock, control_write_begin,
+    control_write_end,
+)
+from eoslog.native.mapped_io cimport (
+    close_fd, eos_file_bytes, eos_open, eos_sync_data, eos_sync_directory,
+)
+from eoslog.native.producer_table cimport table_free, table_init, table_insert
+from eoslog.native.record_batch cimport (
+    ATTRIBUTE_CONTROL, Record, RecordCursor, cursor_next, cursor_open,
+)
+from eoslog.native.segment cimport (
+    segment_create, segment_init, segment_load, segment_path, segment_recycle, segment_seal,
+    segment_store_indexes, segment_unload, SEGMENT_PATH_BYTES_MAX,
+)
+from eoslog.native.segment cimport segment_rebuild_indexes
+from eoslog.native.sequence_window cimport ProducerEntry, entry_marker, entry_replay
+from eoslog.native.snapshot cimport snapshot_write
+from eoslog.native.status cimport (
+    STATUS_CLOSED, STATUS_CORRUPT, STATUS_FAILED, STATUS_IO, STATUS_NO_MEMORY, STATUS_OFFSET_OUT_OF_RANGE,
+    STATUS_OK, fault,
+)
+
+cdef extern from "<unistd.h>" nogil:
+    int unlink(const char* path) noexcept
+
+cdef enum:
+    MARKER_KEY_BYTES = 4
+    MARKER_VALUE_BYTES = 6
+
+
+cdef Status log_init(PartitionLog* log) noexcept nogil:
+    """Prepare the parts that need it; directories, options and page are the caller's."""
+    table_init(&log.producers)
+    log.segments = NULL
+    log.segment_count = 0
+    log.segment_capacity = 0
+    log.snapshot_offset = -1
+    pthread_mutex_init(&log.segments_lock, NULL)
+    pthread_mutex_init(&log.flush_lock, NULL)
+    log.opened = True
+    return STATUS_OK
+
+
+cdef void log_free(PartitionLog* log) noexcept nogil:
+    """Give all memory and files back; what was not written stays unwritten."""
+    cdef int32_t index
+    if not log.opened:
+        return
+    for index in range(log.segment_count):
+        segment_unload(log.segments[index])
+        free(log.segments[index])
+    free(log.segments)
+    log.segments = NULL
+    log.segment_count = 0
+    table_free(&log.producers)
+    pthread_mutex_destroy(&log.segments_lock)
+    pthread_mutex_destroy(&log.flush_lock)
+    log.opened = False
+
+
+cdef Status log_add_segment(
+    PartitionLog* log, int64_t base_offset, int64_t file_bytes
+) noexcept nogil:
+    """Append an unloaded segment to the list; base offsets rise."""
+    cdef Segment* segment
+    cdef Segment** segments
+    if log.segment_count == log.segment_capacity:
+        # Readers bisect the list under the same lock that guards this change.
+        segments = <Segment**>realloc(
+            log.segments, <size_t>(log.segment_capacity * 2 + 8) * sizeof(Segment*))
+        if segments == NULL:
+            return STATUS_NO_MEMORY
+        log.segments = segments
+        log.segment_capacity = log.segment_capacity * 2 + 8
+    segment = <Segment*>malloc(sizeof(Segment))
+    if segment == NULL:
+        return STATUS_NO_MEMORY
+    segment_init(segment, base_offset)
+    segment.used_bytes = file_bytes
+    segment.reserved_bytes = file_bytes
+    log.segments[log.segment_count] = segment
+    log.segment_count += 1
+    return STATUS_OK
+
+
+cdef Status log_load_segment(
+    PartitionLog* log, Segment* segment, bint writable, Fault* out
+) noexcept nogil:
+    """Map a segment and have its indexes in memory, rebuilt from the log where the files do not do."""
+    cdef Status status
+    if segment.loaded:
+        return STATUS_OK
+    status = segment_load(segment, log.directory, writable, &log.options.segment, out)
+    if status != STATUS_OK:
+        return status
+    if not writable and (
+            segment.time_index.count == 0
+            or (segment.offset_index.count == 0
+                and segment.used_bytes > 2 * log.options.segment.index_interval_bytes)):
+        # A sealed segment with records has a last time entry: without it the files are not its own.
+        return segment_rebuild_indexes(segment, &log.options.segment, out)
+    return STATUS_OK
+
+
+cdef Segment* log_active(PartitionLog* log) noexcept nogil:
+    EOS_CHECK(log.segment_count > 0, "partition log: there is an active segment")
+    return log.segments[log.segment_count - 1]
+
+
+cdef int64_t log_end(PartitionLog* log) noexcept nogil:
+    """Log end offset as published: every record below it may be read."""
+    return control_load(&log.page.log_end_offset)
+
+
+cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil:
+    """Take the writer's lock of a log that is open and sound; otherwise it is not held."""
+    control_lock(log.page)
+    if log.closed:
+        control_unlock(log.page)
+        return fault(out, STATUS_CLOSED, "the log is closed", 0, 0)
+    if log.failed_errno != 0:
+        out.os_errno = log.failed_errno
+        control_unlock(log.page)
+        return fault(out, STATUS_FAILED, "an earlier sync of this log failed", 0, log.failed_errno)
+    return STATUS_OK
+
+
+cdef void log_unlock(PartitionLog* log) noexcept nogil:
+    control_unlock(log.page)
+
+
+cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil:
+    """Let readers see everything below log_end_offset; its bytes are in place."""
+    cdef Segment* active = log_active(log)
+    control_write_begin(log.page)
+    log.page.active_base_offset = active.base_offset
+    log.page.active_valid_bytes = active.used_bytes
+    log.page.offset_index_bytes = <int64_t>active.offset_index.count * 8
+    log.page.time_index_bytes = <int64_t>active.time_index.count * 12
+    control_store(&log.page.log_end_offset, log_end_offset)
+    control_store(&log.page.high_watermark, log_end_offset)
+    control_store(&log.page.last_stable_offset, log_end_offset)
+    control_write_end(log.page)
+
+
+cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil:
+    """Make a new, empty active segment at the end of the list."""
+    cdef Segment* segment
+    cdef Status status
+    pthread_mutex_lock(&log.segments_lock)
+    status = log_add_segment(log, base_offset, 0)
+    if status == STATUS_OK:
+        segment = log.segments[log.segment_count - 1]
+        status = segment_create(
+            segment, log.directory, log.spare_directory, log.options.spare_segments,
+            &log.options.segment, out)
+        if status != STATUS_OK:
+            log.segment_count -= 1
+            free(segment)
+    log.directory_unsynced = True
+    pthread_mutex_unlock(&log.segments_lock)
+    return status
+
+
+cdef Status log_roll(PartitionLog* log, Fault* out) noexcept nogil:
+    """Seal the active segment and start the next at the log end. The caller holds the lock.
+
+    The new file is made first: when there is no room for it, nothing has changed. An active segment
+    without records is kept as it is.
+    """
+    cdef Segment* sealed = log_active(log)
+    cdef int64_t end = log_end(log)
+    cdef Status status
+    if sealed.used_bytes == 0:
+        return STATUS_OK
+    status = log_start_segment(log, end, out)
+    if status != STATUS_OK:
+        return status
+    status = segment_seal(sealed, log.directory, out)
+    if status != STATUS_OK:
+        log.failed_errno = out.os_errno
+        return status
+    log_publish(log, end)
+    # Kept only where it is complete: entries that LMDB alone remembers are not in memory.
+    if log.producers.evicted_count == 0:
+        if snapshot_write(log.directory, end, &log.producers, False, out) == STATUS_OK:
+            log.snapshot_offset = end
+    return STATUS_OK
+
+
+cdef Status log_flush(PartitionLog* log, Fault* out) noexcept nogil:
+    """Sync all that was appended; then recovery_point is the log end as it was on the call.
+
+    Appends go on meanwhile. A sync that fails is never repeated: the log refuses appends from then on.
+    """
+    cdef Status status
+    # One at a time: whoever waits here would otherwise return before the sync it relies on.
+    pthread_mutex_lock(&log.flush_lock)
+    status = flush_in_turn(log, out)
+    pthread_mutex_unlock(&log.flush_lock)
+    return status
+
+
+cdef Status flush_in_turn(PartitionLog* log, Fault* out) noexcept nogil:
+    cdef int64_t end
+    cdef int64_t after_offset = -1
+    cdef Segment* segment
+    cdef Status status = log_lock(log, out)
+    cdef int error = 0
+    if status != STATUS_OK:
+        return status
+    end = log_end(log)
+    status = segment_store_indexes(log_active(log), log.directory, False, out)
+    log_unlock(log)
+    if status != STATUS_OK:
+        log.failed_errno = out.os_errno
+        return status
+    while error == 0:
+        segment = next_unsynced(log, after_offset)
+        if segment == NULL:
+            break
+        after_offset = segment.base_offset
+        error = eos_sync_data(segment.fd)
+        if error == 0:
+            error = sync_indexes(log, segment.base_offset)
+        log_release(log, segment)
+    if error == 0 and log.directory_unsynced:
+        log.directory_unsynced = False
+        error = eos_sync_directory(log.directory)
+    if error != 0:
+        log.failed_errno = error
+        out.os_errno = error
+        return fault(out, STATUS_IO, "a sync failed", 0, error)
+    if end > log.recovery_point:
+        log.recovery_point = end
+    return STATUS_OK
+
+
+cdef Segment* next_unsynced(PartitionLog* log, int64_t after_offset) noexcept nogil:
+    """The next segment past after_offset with unsynced bytes, held and marked as synced from here on."""
+    cdef Segment* segment
+    cdef int32_t index
+    pthread_mutex_lock(&log.segments_lock)
+    for index in range(log.segment_count):
+        segment = log.segments[index]
+        if segment.base_offset > after_offset and segment.unsynced and segment.fd >= 0:
+            segment.unsynced = False
+            segment.references += 1
+            pthread_mutex_unlock(&log.segments_lock)
+            return segment
+    pthread_mutex_unlock(&log.segments_lock)
+    return NULL
+
+
+cdef int sync_indexes(PartitionLog* log, int64_t base_offset) noexcept nogil:
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef int error
+    segment_path(log.directory, base_offset, b".index", path)
+    error = sync_path(path)
+    if error == 0:
+        segment_path(log.directory, base_offset, b".timeindex", path)
+        error = sync_path(path)
+    return error
+
+
+cdef int sync_path(const char* path) noexcept nogil:
+    cdef int fd = -1
+    cdef int error = eos_open(path, False, True, &fd)
+    if error != 0:
+        return error
+    error = eos_sync_data(fd)
+    close_fd(fd)
+    return error
+
+
+cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
+    """Take no more appends. With `clean`: indexes, snapshot and file lengths as Kafka leaves them."""
+    cdef Segment* active
+    cdef Status status = STATUS_OK
+    control_lock(log.page)
+    if not log.closed:
+        log.closed = True
+        if clean and log.failed_errno == 0:
+            active = log_active(log)
+            status = segment_seal(active, log.directory, out)
+            if status == STATUS_OK and log.producers.evicted_count == 0:
+                if log_end(log) > 0 and log.snapshot_offset != log_end(log):
+                    status = snapshot_write(
+                        log.directory, log_end(log), &log.producers, False, out)
+    control_unlock(log.page)
+    return status
+
+
+cdef Status log_replay_batch(
+    PartitionLog* log, const uint8_t* batch, const BatchHeader* header
+) noexcept nogil:
+    """Take a batch that stands in the log into the producer table."""
+    cdef ProducerEntry* entry
+    cdef RecordCursor cursor
+    cdef Record record
+    cdef Fault ignored
+    if header.producer_id < 0:
+        return STATUS_OK
+    entry = table_insert(&log.producers, header.producer_id)
+    if entry == NULL:
+        return STATUS_NO_MEMORY
+    if header.attributes & ATTRIBUTE_CONTROL:
+        if header.record_count > 0:
+            cursor_open(&cursor, batch, header)
+            if cursor_next(&cursor, &record, &ignored) == STATUS_OK and (
+                    record.key_bytes >= MARKER_KEY_BYTES and record.value_bytes >= MARKER_VALUE_BYTES
+                    and load_be16(record.key + 2) in (0, 1)):
+                entry_marker(entry, header.producer_epoch, load_be32(record.value + 2),
+                             record.timestamp)
+    else:
+        entry_replay(entry, header)
+    entry.changed_at_offset = header.base_offset + header.last_offset_delta + 1
+    return STATUS_OK
+
+
+cdef int32_t segment_index_for(PartitionLog* log, int64_t offset) noexcept nogil:
+    """Greatest segment whose base is <= offset, or -1. The caller holds segments_lock."""
+    cdef int32_t low = 0
+    cdef int32_t high = log.segment_count
+    cdef int32_t middle
+    while low < high:
+        middle = low + (high - low) // 2
+        if log.segments[middle].base_offset <= offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low - 1
+
+
+cdef Status log_acquire(
+    PartitionLog* log, int64_t offset, Segment** segment_out, Fault* out
+) noexcept nogil:
+    """The segment that may hold `offset`, loaded, held for a reader until log_release."""
+    cdef Segment* segment
+    cdef int64_t file_bytes = 0
+    cdef int64_t modified_ms = 0
+    cdef int32_t index
+    cdef Status status
+    pthread_mutex_lock(&log.segments_lock)
+    index = segment_index_for(log, offset)
+    if index < 0:
+        index = 0
+    if log.segment_count == 0:
+        pthread_mutex_unlock(&log.segments_lock)
+        return fault(out, STATUS_OFFSET_OUT_OF_RANGE, "the log has no segment", 0, offset)
+    segment = log.segments[index]
+    status = log_load_segment(log, segment, False, out)
+    # A file cut short by somebody else is noticed before it is touched: a store or load through the
+    # map beyond its end would be a SIGBUS.
+    if status == STATUS_OK and segment.fd >= 0 and (
+            eos_file_bytes(segment.fd, &file_bytes, &modified_ms) != 0
+            or file_bytes < segment.used_bytes):
+        out.base_offset = segment.base_offset
+        out.position_bytes = file_bytes
+        status = fault(out, STATUS_CORRUPT, "a segment file is shorter than what was written to it",
+                       segment.used_bytes, file_bytes)
+    if status == STATUS_OK:
+        segment.references += 1
+        segment_out[0] = segment
+    pthread_mutex_unlock(&log.segments_lock)
+    return status
+
+
+cdef void log_release(PartitionLog* log, Segment* segment) noexcept nogil:
+    """Give back a segment from log_acquire; the last one to do so frees a deleted one."""
+    cdef bint free_now
+    pthread_mutex_lock(&log.segments_lock)
+    EOS_CHECK(segment.references > 0, "partition log: a held segment has a holder")
+    segment.references -= 1
+    free_now = segment.retired and segment.references == 0
+    pthread_mutex_unlock(&log.segments_lock)
+    if free_now:
+        segment_unload(segment)
+        free(segment)
+
+
+cdef int32_t log_delete_segments(PartitionLog* log, int64_t upto_offset) noexcept nogil:
+    """Delete the oldest segments that end at or below upto_offset, never the active one; how many.
+
+    A file that a reader has mapped is unlinked and not recycled: its bytes must not change under it.
+    """
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef Segment* segment
+    cdef int64_t base_offset
+    cdef int32_t deleted = 0
+    cdef bint held
+    while True:
+        pthread_mutex_lock(&log.segments_lock)
+        if log.segment_count < 2 or log.segments[1].base_offset > upto_offset:
+            pthread_mutex_unlock(&log.segments_lock)
+            return deleted
+        segment = log.segments[0]
+        log.segment_count -= 1
+        memmove(log.segments, log.segments + 1, <size_t>log.segment_count * sizeof(Segment*))
+        segment.retired = True
+        base_offset = segment.base_offset
+        held = segment.references > 0
+        control_store(&log.page.log_start_offset, log.segments[0].base_offset)
+        pthread_mutex_unlock(&log.segments_lock)
+        segment_path(log.directory, base_offset, b".index", path)
+        unlink(path)
+        segment_path(log.directory, base_offset, b".timeindex", path)
+        unlink(path)
+        segment_path(log.directory, base_offset, b".snapshot", path)
+        unlink(path)
+        segment_recycle(log.directory, base_offset, log.spare_directory,
+                        0 if held else log.options.spare_segments)
+        if not held:
+            segment_unload(segment)
+            free(segment)
+        log.directory_unsynced = True
+        deleted += 1

@@ -1,0 +1,23 @@
+# Producer id -> entry, for one partition: open addressing over chunks that never move.
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+from eoslog.native.sequence_window cimport ProducerEntry
+from eoslog.native.status cimport Status
+
+cdef struct ProducerTable:
+    uint32_t* slots                  # Entry index + 1; 0 = empty. Power of two.
+    uint32_t slot_count
+    ProducerEntry** chunks           # PRODUCER_CHUNK_ENTRIES each.
+    uint32_t chunk_count
+    uint32_t entry_count             # Entries [0, entry_count) are in use, without holes.
+    int64_t evicted_count            # Producers that LMDB alone remembers; > 0 makes a miss uncertain.
+    int64_t persisted_offset         # LMDB rows are true up to here.
+
+cdef void table_init(ProducerTable* table) noexcept nogil
+cdef void table_free(ProducerTable* table) noexcept nogil
+cdef ProducerEntry* table_find(const ProducerTable* table, int64_t producer_id) noexcept nogil
+cdef ProducerEntry* table_insert(ProducerTable* table, int64_t producer_id) noexcept nogil
+cdef void table_remove(ProducerTable* table, int64_t producer_id) noexcept nogil
+cdef ProducerEntry* table_at(const ProducerTable* table, uint32_t index) noexcept nogil
+cdef uint32_t table_evict(ProducerTable* table, uint32_t keep_max) noexcept nogil
+cdef int64_t table_memory_bytes(const ProducerTable* table) noexcept nogil

@@ -1,0 +1,124 @@
+# Record batch v2: header, encoder from columns, validator, record cursor.
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
+
+from eoslog.native.column cimport Column
+from eoslog.native.status cimport Fault, Status
+
+cdef extern from "record_batch_layout.h" nogil:
+    enum:
+        BATCH_BASE_OFFSET
+        BATCH_LENGTH
+        BATCH_LEADER_EPOCH
+        BATCH_MAGIC
+        BATCH_CRC
+        BATCH_ATTRIBUTES
+        BATCH_LAST_OFFSET_DELTA
+        BATCH_BASE_TIMESTAMP
+        BATCH_MAX_TIMESTAMP
+        BATCH_PRODUCER_ID
+        BATCH_PRODUCER_EPOCH
+        BATCH_BASE_SEQUENCE
+        BATCH_RECORD_COUNT
+        BATCH_HEADER_BYTES
+        BATCH_LENGTH_OVERHEAD
+        BATCH_MAGIC_V2
+        ATTRIBUTE_COMPRESSION_MASK
+        ATTRIBUTE_LOG_APPEND_TIME
+        ATTRIBUTE_TRANSACTIONAL
+        ATTRIBUTE_CONTROL
+
+# Bytes a record may need besides its key, value and headers: length 5, attributes 1, timestamp 10,
+# offset 5, key length 5, value length 5, header count 5.
+cdef enum:
+    RECORD_OVERHEAD_BYTES_MAX = 36
+    BATCH_TERMINATOR_BYTES = 17      # Zeros after the last batch: a length of 0 ends every scan.
+
+cdef struct BatchHeader:
+    int64_t base_offset
+    int64_t base_timestamp
+    int64_t max_timestamp
+    int64_t producer_id
+    int64_t batch_bytes              # The whole batch, with offset and length.
+    uint32_t crc
+    int32_t partition_leader_epoch
+    int32_t last_offset_delta
+    int32_t base_sequence
+    int32_t record_count
+    int16_t producer_epoch
+    int16_t attributes
+    uint8_t magic
+
+# Who writes a batch, and where it will stand.
+cdef struct BatchIdentity:
+    int64_t base_offset
+    int64_t producer_id
+    int32_t partition_leader_epoch
+    int32_t base_sequence
+    int16_t producer_epoch
+    int16_t attributes
+
+# Records to encode. `headers` holds each record's whole header section (count and entries) already
+# encoded, or is COLUMN_NULL; `timestamps` is NULL when all records carry `default_timestamp_ms`.
+cdef struct RecordColumns:
+    Column keys
+    Column values
+    Column headers
+    const int64_t* timestamps
+    int64_t default_timestamp_ms
+    int64_t count
+
+cdef struct Record:
+    int64_t offset
+    int64_t timestamp
+    const uint8_t* key
+    const uint8_t* value
+    const uint8_t* headers           # First header entry, past the count.
+    int32_t key_bytes                # -1 = null.
+    int32_t value_bytes              # -1 = null.
+    int32_t header_count
+    int32_t headers_bytes
+
+# Walks the records of one validated batch.
+cdef struct RecordCursor:
+    const uint8_t* at
+    const uint8_t* end
+    int64_t base_offset
+    int64_t base_timestamp
+    int64_t append_timestamp         # -1 unless the batch has log append time.
+    int32_t remaining_count
+
+cdef void batch_header_load(const uint8_t* batch, BatchHeader* header) noexcept nogil
+cdef Status batch_check(
+    const uint8_t* batch, int64_t available_bytes, BatchHeader* header, Fault* out
+) noexcept nogil
+cdef int64_t batch_bytes_bound(
+    const RecordColumns* columns, int64_t first, int64_t count
+) noexcept nogil
+cdef int64_t record_bytes(
+    const RecordColumns* columns, int64_t index, int64_t first
+) noexcept nogil
+cdef int64_t batch_encode(
+    uint8_t* at, const RecordColumns* columns, int64_t first, int32_t count,
+    const BatchIdentity* identity, uint8_t* limit, int64_t* max_timestamp,
+) noexcept nogil
+cdef void batch_terminate(uint8_t* end, uint8_t* limit) noexcept nogil
+cdef void batch_header_store(
+    uint8_t* at, int64_t batch_bytes, int32_t record_count, int64_t base_timestamp,
+    int64_t max_timestamp, const BatchIdentity* identity,
+) noexcept nogil
+cdef uint8_t* record_encode(
+    uint8_t* at, int64_t timestamp_delta, int32_t offset_delta,
+    const uint8_t* key, int64_t key_bytes, const uint8_t* value, int64_t value_bytes,
+    const uint8_t* headers, int64_t headers_bytes,
+) noexcept nogil
+cdef void cursor_open(
+    RecordCursor* cursor, const uint8_t* batch, const BatchHeader* header
+) noexcept nogil
+cdef Status cursor_next(RecordCursor* cursor, Record* record, Fault* out) noexcept nogil
+
+cdef inline int32_t sequence_add(int32_t sequence, int32_t delta) noexcept nogil:
+    # Sequences wrap from 2**31 - 1 to 0. Widen first: signed overflow is undefined in C.
+    return <int32_t>((<int64_t>sequence + delta) & 0x7FFFFFFF)
+
+cdef inline int32_t sequence_subtract(int32_t sequence, int32_t delta) noexcept nogil:
+    return <int32_t>((<int64_t>sequence - delta) & 0x7FFFFFFF)

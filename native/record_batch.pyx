@@ -1,0 +1,299 @@
+# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+"""Record batch v2: header, encoder from columns, validator, record cursor.
+
+Invariants: batch_encode writes exactly the bytes that the record sizes add up to and never more than
+batch_bytes_bound; a batch that batch_check let pass has a true checksum and fits in what is there;
+cursor_next never reads past the end of its batch.
+"""
+from libc.string cimport memcpy, memset
+
+from eoslog.native.byte_order cimport (
+    load_be16, load_be32, load_be64, store_be16, store_be32, store_be64,
+)
+from eoslog.native.column cimport COLUMN_NULL, column_bytes, column_get
+from eoslog.native.crc32c cimport crc32c
+from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, fault
+from eoslog.native.varint cimport (
+    load_varint, load_varlong, store_varint, store_varlong, varint_bytes, varlong_bytes,
+)
+
+
+cdef void batch_header_load(const uint8_t* batch, BatchHeader* header) noexcept nogil:
+    """Read the 61 header bytes at `batch`; nothing is judged."""
+    header.base_offset = load_be64(batch + BATCH_BASE_OFFSET)
+    header.batch_bytes = <int64_t>load_be32(batch + BATCH_LENGTH) + BATCH_LENGTH_OVERHEAD
+    header.partition_leader_epoch = load_be32(batch + BATCH_LEADER_EPOCH)
+    header.magic = batch[BATCH_MAGIC]
+    header.crc = <uint32_t>load_be32(batch + BATCH_CRC)
+    header.attributes = load_be16(batch + BATCH_ATTRIBUTES)
+    header.last_offset_delta = load_be32(batch + BATCH_LAST_OFFSET_DELTA)
+    header.base_timestamp = load_be64(batch + BATCH_BASE_TIMESTAMP)
+    header.max_timestamp = load_be64(batch + BATCH_MAX_TIMESTAMP)
+    header.producer_id = load_be64(batch + BATCH_PRODUCER_ID)
+    header.producer_epoch = load_be16(batch + BATCH_PRODUCER_EPOCH)
+    header.base_sequence = load_be32(batch + BATCH_BASE_SEQUENCE)
+    header.record_count = load_be32(batch + BATCH_RECORD_COUNT)
+
+
+cdef Status batch_check(
+    const uint8_t* batch, int64_t available_bytes, BatchHeader* header, Fault* out
+) noexcept nogil:
+    """Load and judge the batch at `batch`: it fits, is magic 2, and its checksum is true.
+
+    Only after STATUS_OK may the other fields be believed.
+    """
+    cdef uint32_t crc
+    if available_bytes < BATCH_HEADER_BYTES:
+        return fault(out, STATUS_CORRUPT, "fewer bytes left than a batch header",
+                     BATCH_HEADER_BYTES, available_bytes)
+    # The magic byte stands at the same place in every format, so it is asked first.
+    if batch[BATCH_MAGIC] != BATCH_MAGIC_V2:
+        return fault(out, STATUS_CORRUPT, "batch magic is not 2", BATCH_MAGIC_V2, batch[BATCH_MAGIC])
+    batch_header_load(batch, header)
+    if header.batch_bytes < BATCH_HEADER_BYTES:
+        return fault(out, STATUS_CORRUPT, "batch length is below the header size",
+                     BATCH_HEADER_BYTES, header.batch_bytes)
+    if header.batch_bytes > available_bytes:
+        return fault(out, STATUS_CORRUPT, "batch runs past the end of the bytes",
+                     header.batch_bytes, available_bytes)
+    crc = crc32c(0, batch + BATCH_ATTRIBUTES, <size_t>(header.batch_bytes - BATCH_ATTRIBUTES))
+    if crc != header.crc:
+        return fault(out, STATUS_CORRUPT, "batch checksum does not match its bytes",
+                     header.crc, crc)
+    if header.record_count < 0 or header.last_offset_delta < 0:
+        return fault(out, STATUS_CORRUPT, "batch counts are negative", 0, header.record_count)
+    return STATUS_OK
+
+
+cdef int64_t batch_bytes_bound(
+    const RecordColumns* columns, int64_t first, int64_t count
+) noexcept nogil:
+    """Upper bound of the size in bytes of a batch of records [first, first + count)."""
+    return (
+        BATCH_HEADER_BYTES + count * RECORD_OVERHEAD_BYTES_MAX
+        + column_bytes(&columns.keys, first, count)
+        + column_bytes(&columns.values, first, count)
+        + column_bytes(&columns.headers, first, count)
+    )
+
+
+cdef inline int64_t body_bytes(
+    int64_t timestamp_delta, int32_t offset_delta, int64_t key_bytes, int64_t value_bytes,
+    int64_t headers_bytes,
+) noexcept nogil:
+    """Size of a record after its length field; headers_bytes counts the header count's own bytes."""
+    return (
+        1 + varlong_bytes(timestamp_delta) + varint_bytes(offset_delta)
+        + varint_bytes(<int32_t>key_bytes) + (key_bytes if key_bytes > 0 else 0)
+        + varint_bytes(<int32_t>value_bytes) + (value_bytes if value_bytes > 0 else 0)
+        + headers_bytes
+    )
+
+
+cdef int64_t record_bytes(
+    const RecordColumns* columns, int64_t index, int64_t first
+) noexcept nogil:
+    """Exact encoded size in bytes of record `index` in a batch whose first record is `first`."""
+    cdef const uint8_t* ignored
+    cdef int64_t key_bytes = column_get(&columns.keys, index, &ignored)
+    cdef int64_t value_bytes = column_get(&columns.values, index, &ignored)
+    cdef int64_t headers_bytes = 1
+    cdef int64_t timestamp_delta = 0
+    cdef int64_t body
+    if columns.headers.kind != COLUMN_NULL:
+        headers_bytes = column_get(&columns.headers, index, &ignored)
+    if key_bytes > 0x7FFFFFFF or value_bytes > 0x7FFFFFFF:
+        return (1 << 40)             # Larger than any limit: the caller refuses it.
+    if columns.timestamps != NULL:
+        timestamp_delta = columns.timestamps[index] - columns.timestamps[first]
+    body = body_bytes(
+        timestamp_delta, <int32_t>(index - first), key_bytes, value_bytes, headers_bytes)
+    return body + varint_bytes(<int32_t>body)
+
+
+cdef uint8_t* record_encode(
+    uint8_t* at, int64_t timestamp_delta, int32_t offset_delta,
+    const uint8_t* key, int64_t key_bytes, const uint8_t* value, int64_t value_bytes,
+    const uint8_t* headers, int64_t headers_bytes,
+) noexcept nogil:
+    """Write one record at `at` and answer the place after it.
+
+    `headers` holds the encoded header section; NULL stands for "no headers" (one zero byte).
+    """
+    if headers == NULL:
+        headers_bytes = 1
+    at = store_varint(at, <int32_t>body_bytes(
+        timestamp_delta, offset_delta, key_bytes, value_bytes, headers_bytes))
+    at[0] = 0
+    at = store_varlong(at + 1, timestamp_delta)
+    at = store_varint(at, offset_delta)
+    at = store_varint(at, <int32_t>key_bytes)
+    if key_bytes > 0:
+        memcpy(at, key, <size_t>key_bytes)
+        at += key_bytes
+    at = store_varint(at, <int32_t>value_bytes)
+    if value_bytes > 0:
+        memcpy(at, value, <size_t>value_bytes)
+        at += value_bytes
+    if headers == NULL:
+        at[0] = 0
+        return at + 1
+    memcpy(at, headers, <size_t>headers_bytes)
+    return at + headers_bytes
+
+
+cdef int64_t batch_encode(
+    uint8_t* at, const RecordColumns* columns, int64_t first, int32_t count,
+    const BatchIdentity* identity, uint8_t* limit, int64_t* max_timestamp,
+) noexcept nogil:
+    """Encode records [first, first + count) as one batch at `at`; answers its size in bytes.
+
+    The records go first, then zeros behind them as far as `limit` allows, and the header last: a
+    writer killed in between leaves whatever stood in the place of the header, which is zeros.
+    """
+    cdef uint8_t* end = at + BATCH_HEADER_BYTES
+    cdef int64_t base_timestamp = columns.default_timestamp_ms
+    cdef int64_t newest_timestamp
+    cdef int64_t timestamp_delta = 0
+    cdef int64_t key_bytes, value_bytes
+    cdef int64_t headers_bytes = 0
+    cdef const uint8_t* key = NULL
+    cdef const uint8_t* value = NULL
+    cdef const uint8_t* headers = NULL
+    cdef int32_t index
+    if columns.timestamps != NULL:
+        base_timestamp = columns.timestamps[first]
+    newest_timestamp = base_timestamp
+    for index in range(count):
+        if columns.timestamps != NULL:
+            timestamp_delta = columns.timestamps[first + index] - base_timestamp
+            if base_timestamp + timestamp_delta > newest_timestamp:
+                newest_timestamp = base_timestamp + timestamp_delta
+        key_bytes = column_get(&columns.keys, first + index, &key)
+        value_bytes = column_get(&columns.values, first + index, &value)
+        if columns.headers.kind != COLUMN_NULL:
+            headers_bytes = column_get(&columns.headers, first + index, &headers)
+        end = record_encode(
+            end, timestamp_delta, index, key, key_bytes, value, value_bytes, headers, headers_bytes)
+    max_timestamp[0] = newest_timestamp
+    batch_terminate(end, limit)
+    batch_header_store(at, end - at, count, base_timestamp, newest_timestamp, identity)
+    return end - at
+
+
+cdef void batch_terminate(uint8_t* end, uint8_t* limit) noexcept nogil:
+    """Zero the place of the next header's length and magic, so that a scan ends here."""
+    cdef int64_t room = limit - end
+    if room > 0:
+        memset(end, 0, <size_t>(room if room < BATCH_TERMINATOR_BYTES else BATCH_TERMINATOR_BYTES))
+
+
+cdef void batch_header_store(
+    uint8_t* at, int64_t batch_bytes, int32_t record_count, int64_t base_timestamp,
+    int64_t max_timestamp, const BatchIdentity* identity,
+) noexcept nogil:
+    """Write the header of a batch whose records stand behind it, checksum included."""
+    cdef uint8_t header[BATCH_HEADER_BYTES]
+    cdef uint32_t crc
+    store_be64(&header[BATCH_BASE_OFFSET], identity.base_offset)
+    store_be32(&header[BATCH_LENGTH], <int32_t>(batch_bytes - BATCH_LENGTH_OVERHEAD))
+    store_be32(&header[BATCH_LEADER_EPOCH], identity.partition_leader_epoch)
+    header[BATCH_MAGIC] = BATCH_MAGIC_V2
+    store_be16(&header[BATCH_ATTRIBUTES], identity.attributes)
+    store_be32(&header[BATCH_LAST_OFFSET_DELTA], record_count - 1)
+    store_be64(&header[BATCH_BASE_TIMESTAMP], base_timestamp)
+    store_be64(&header[BATCH_MAX_TIMESTAMP], max_timestamp)
+    store_be64(&header[BATCH_PRODUCER_ID], identity.producer_id)
+    store_be16(&header[BATCH_PRODUCER_EPOCH], identity.producer_epoch)
+    store_be32(&header[BATCH_BASE_SEQUENCE], identity.base_sequence)
+    store_be32(&header[BATCH_RECORD_COUNT], record_count)
+    crc = crc32c(0, &header[BATCH_ATTRIBUTES], BATCH_HEADER_BYTES - BATCH_ATTRIBUTES)
+    crc = crc32c(crc, at + BATCH_HEADER_BYTES, <size_t>(batch_bytes - BATCH_HEADER_BYTES))
+    store_be32(&header[BATCH_CRC], <int32_t>crc)
+    memcpy(at, header, BATCH_HEADER_BYTES)
+
+
+cdef void cursor_open(
+    RecordCursor* cursor, const uint8_t* batch, const BatchHeader* header
+) noexcept nogil:
+    """Stand before the first record of an uncompressed batch that batch_check let pass."""
+    cursor.at = batch + BATCH_HEADER_BYTES
+    cursor.end = batch + header.batch_bytes
+    cursor.base_offset = header.base_offset
+    cursor.base_timestamp = header.base_timestamp
+    cursor.append_timestamp = -1
+    if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
+        cursor.append_timestamp = header.max_timestamp
+    cursor.remaining_count = header.record_count
+
+
+cdef Status cursor_next(RecordCursor* cursor, Record* record, Fault* out) noexcept nogil:
+    """Decode the next record. The caller asks no more than record_count times."""
+    cdef int32_t body_length = 0
+    cdef int32_t offset_delta = 0
+    cdef int64_t timestamp_delta = 0
+    cdef const uint8_t* at = load_varint(cursor.at, cursor.end, &body_length)
+    cdef const uint8_t* end
+    if at == NULL or body_length < 0 or body_length > cursor.end - at:
+        return fault(out, STATUS_CORRUPT, "record runs past the end of its batch",
+                     body_length, cursor.end - cursor.at)
+    end = at + body_length
+    if at == end:
+        return fault(out, STATUS_CORRUPT, "record is empty", 1, 0)
+    at = load_varlong(at + 1, end, &timestamp_delta)       # Past the unused attributes byte.
+    if at != NULL:
+        at = load_varint(at, end, &offset_delta)
+    if at != NULL:
+        at = field_load(at, end, &record.key, &record.key_bytes)
+    if at != NULL:
+        at = field_load(at, end, &record.value, &record.value_bytes)
+    if at != NULL:
+        at = load_varint(at, end, &record.header_count)
+    if at == NULL or record.header_count < 0 or record.header_count > end - at:
+        return fault(out, STATUS_CORRUPT, "record fields run past the end of the record",
+                     body_length, cursor.remaining_count)
+    record.headers = at
+    record.headers_bytes = <int32_t>(end - at)
+    if record.header_count == 0 and at != end:
+        return fault(out, STATUS_CORRUPT, "record has bytes after its last field", 0, end - at)
+    if record.header_count > 0 and not headers_fill(at, end, record.header_count):
+        return fault(out, STATUS_CORRUPT, "record headers do not fill the record",
+                     record.header_count, end - at)
+    record.offset = cursor.base_offset + offset_delta
+    record.timestamp = cursor.append_timestamp
+    if record.timestamp < 0:
+        record.timestamp = cursor.base_timestamp + timestamp_delta
+    cursor.at = end
+    cursor.remaining_count -= 1
+    if cursor.remaining_count == 0 and end != cursor.end:
+        return fault(out, STATUS_CORRUPT, "batch has bytes after its last record",
+                     0, cursor.end - end)
+    return STATUS_OK
+
+
+cdef inline const uint8_t* field_load(
+    const uint8_t* at, const uint8_t* end, const uint8_t** bytes_out, int32_t* length_out
+) noexcept nogil:
+    """Load a length (-1 = null) and step over its bytes; NULL when they are not all there."""
+    at = load_varint(at, end, length_out)
+    if at == NULL or length_out[0] < -1 or length_out[0] > end - at:
+        return NULL
+    bytes_out[0] = at
+    if length_out[0] > 0:
+        at += length_out[0]
+    return at
+
+
+cdef bint headers_fill(const uint8_t* at, const uint8_t* end, int32_t count) noexcept nogil:
+    """Whether `count` headers fill the bytes exactly, each with a key that is not null."""
+    cdef const uint8_t* ignored = NULL
+    cdef int32_t length = 0
+    cdef int32_t index
+    for index in range(count):
+        at = field_load(at, end, &ignored, &length)
+        if at == NULL or length < 0:
+            return False
+        at = field_load(at, end, &ignored, &length)
+        if at == NULL:
+            return False
+    return at == end

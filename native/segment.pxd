@@ -1,0 +1,67 @@
+# One segment: a mapped .log file with its two indexes.
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from eoslog.native.offset_index cimport OffsetIndex
+from eoslog.native.record_batch cimport BatchHeader
+from eoslog.native.status cimport Fault, Status
+from eoslog.native.time_index cimport TimeIndex
+
+cdef enum:
+    SEGMENT_PATH_BYTES_MAX = 4096
+
+cdef struct SegmentOptions:
+    int64_t segment_bytes
+    int64_t segment_index_bytes
+    int64_t index_interval_bytes
+
+cdef struct Segment:
+    int64_t base_offset
+    uint8_t* map                     # map_bytes long, shared with the file; NULL until it is needed.
+    int64_t map_bytes
+    int64_t used_bytes               # Valid batches end here; <= reserved_bytes while active.
+    int64_t reserved_bytes           # Length of the file: nothing is stored beyond it.
+    int64_t max_timestamp            # -1 = no record yet.
+    int64_t max_timestamp_offset     # Last offset of the earliest batch that has it.
+    int64_t first_max_timestamp      # Of the first batch: the age of the segment counts from it.
+    int64_t created_ms
+    int64_t bytes_since_index_entry
+    OffsetIndex offset_index
+    TimeIndex time_index
+    int fd                           # -1 until it is needed.
+    int32_t references               # Readers that hold the map; guarded by the log's segment lock.
+    bint active
+    bint loaded                      # Indexes are in memory.
+    bint retired                     # Deleted from the log; freed by the last reader.
+    bint unsynced                    # Has bytes that no sync covers.
+
+cdef void segment_init(Segment* segment, int64_t base_offset) noexcept nogil
+cdef void segment_path(
+    const char* directory, int64_t base_offset, const char* suffix, char* path) noexcept nogil
+cdef Status segment_create(
+    Segment* segment, const char* directory, const char* spare_directory, int32_t spare_max,
+    const SegmentOptions* options, Fault* out) noexcept nogil
+cdef Status segment_load(
+    Segment* segment, const char* directory, bint writable, const SegmentOptions* options,
+    Fault* out) noexcept nogil
+cdef Status segment_reserve(
+    Segment* segment, int64_t bytes_wanted, const SegmentOptions* options, Fault* out
+) noexcept nogil
+cdef void segment_note_batch(
+    Segment* segment, const BatchHeader* header, int64_t position_bytes,
+    const SegmentOptions* options) noexcept nogil
+cdef bint index_entry_holds(const Segment* segment, int32_t entry) noexcept nogil
+cdef Status segment_find(
+    const Segment* segment, int64_t offset, int64_t upper_bytes, int64_t* position_bytes, Fault* out
+) noexcept nogil
+cdef Status segment_rebuild_indexes(
+    Segment* segment, const SegmentOptions* options, Fault* out) noexcept nogil
+cdef Status segment_store_indexes(
+    Segment* segment, const char* directory, bint sync, Fault* out) noexcept nogil
+cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) noexcept nogil
+cdef void segment_unload(Segment* segment) noexcept nogil
+cdef int segment_recycle(
+    const char* directory, int64_t base_offset, const char* spare_directory, int32_t spare_max
+) noexcept nogil
+cdef Status spare_fill(
+    const char* spare_directory, int32_t spare_max, int64_t bytes, int32_t* made, Fault* out
+) noexcept nogil

@@ -1,0 +1,420 @@
+# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+"""One segment: batches back to back in one mapping, zeros after them, and two sparse indexes.
+
+Invariants: used_bytes <= reserved_bytes <= segment.bytes while active, and the file is reserved_bytes
+long, so no store through the map can fault; BATCH_TERMINATOR_BYTES zeros follow the last batch (or the reserved
+end does), so a scan ends there whatever a recycled file held before; a sealed segment's file ends at
+used_bytes. Files are recycled within one partition only: whatever stands in them has lower offsets.
+"""
+from libc.stdio cimport rename, snprintf
+from libc.string cimport memset
+
+from eoslog.native.byte_order cimport load_be32, load_be64
+from eoslog.native.mapped_io cimport (
+    EDQUOT, ENOENT, ENOMEM, ENOSPC, close_fd, eos_file_bytes, eos_map, eos_now_ms, eos_open,
+    eos_reserve, eos_sync_file, eos_truncate, munmap,
+)
+from eoslog.native.offset_index cimport (
+    offset_index_append, offset_index_close, offset_index_load, offset_index_lookup,
+    offset_index_open, offset_index_store,
+)
+from eoslog.native.record_batch cimport (
+    BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_LAST_OFFSET_DELTA, BATCH_LENGTH,
+    BATCH_LENGTH_OVERHEAD, BATCH_MAGIC, BATCH_MAGIC_V2, batch_header_load, batch_terminate,
+)
+from eoslog.native.status cimport (
+    STATUS_CORRUPT, STATUS_IO, STATUS_NO_MEMORY, STATUS_NO_SPACE, STATUS_OK, fault,
+)
+from eoslog.native.time_index cimport (
+    time_index_append, time_index_close, time_index_load, time_index_open, time_index_store,
+)
+
+cdef extern from "<unistd.h>" nogil:
+    int unlink(const char* path) noexcept
+    int access(const char* path, int mode) noexcept
+    int F_OK
+
+cdef enum:
+    RESERVE_STEP_BYTES_MIN = 65536
+    RESERVE_STEP_BYTES_MAX = 67108864
+
+
+cdef void segment_init(Segment* segment, int64_t base_offset) noexcept nogil:
+    memset(segment, 0, sizeof(Segment))
+    segment.base_offset = base_offset
+    segment.fd = -1
+    segment.max_timestamp = -1
+    segment.max_timestamp_offset = base_offset
+    segment.first_max_timestamp = -1
+    segment.created_ms = eos_now_ms()
+
+
+cdef void segment_path(
+    const char* directory, int64_t base_offset, const char* suffix, char* path
+) noexcept nogil:
+    """<directory>/<base offset, 20 digits><suffix> into `path` (SEGMENT_PATH_BYTES_MAX bytes)."""
+    snprintf(path, SEGMENT_PATH_BYTES_MAX, "%s/%020lld%s", directory, <long long>base_offset, suffix)
+
+
+cdef inline Status io_fault(Fault* out, int error, const char* reason) noexcept nogil:
+    out.os_errno = error
+    if error == ENOSPC or error == EDQUOT:
+        return fault(out, STATUS_NO_SPACE, reason, 0, error)
+    if error == ENOMEM:
+        return fault(out, STATUS_NO_MEMORY, reason, 0, error)
+    return fault(out, STATUS_IO, reason, 0, error)
+
+
+cdef void spare_path(const char* spare_directory, int32_t slot, char* path) noexcept nogil:
+    snprintf(path, SEGMENT_PATH_BYTES_MAX, "%s/%d.spare", spare_directory, slot)
+
+
+cdef Status segment_create(
+    Segment* segment, const char* directory, const char* spare_directory, int32_t spare_max,
+    const SegmentOptions* options, Fault* out,
+) noexcept nogil:
+    """Make the file of a new active segment, from a spare one if there is any, and map it."""
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef char spare[SEGMENT_PATH_BYTES_MAX]
+    cdef int64_t file_bytes = 0
+    cdef int64_t modified_ms = 0
+    cdef int32_t slot
+    cdef int error
+    segment_path(directory, segment.base_offset, b".log", path)
+    out.base_offset = segment.base_offset
+    for slot in range(spare_max):
+        spare_path(spare_directory, slot, spare)
+        if rename(spare, path) == 0:
+            break
+    error = eos_open(path, True, False, &segment.fd)
+    if error == 0:
+        error = eos_file_bytes(segment.fd, &file_bytes, &modified_ms)
+    if error == 0 and file_bytes > options.segment_bytes:
+        file_bytes = options.segment_bytes
+        error = eos_truncate(segment.fd, file_bytes)
+    if error == 0:
+        error = eos_map(segment.fd, <size_t>options.segment_bytes, True, &segment.map)
+    if error != 0:
+        segment_unload(segment)
+        return io_fault(out, error, "a new segment file could not be made")
+    segment.map_bytes = options.segment_bytes
+    segment.reserved_bytes = file_bytes
+    segment.active = True
+    if file_bytes > 0:
+        batch_terminate(segment.map, segment.map + file_bytes)
+    if offset_index_open(&segment.offset_index, options.segment_index_bytes) != STATUS_OK or (
+            time_index_open(&segment.time_index, options.segment_index_bytes) != STATUS_OK):
+        segment_unload(segment)
+        return io_fault(out, ENOMEM, "no memory for a segment's indexes")
+    segment.loaded = True
+    return STATUS_OK
+
+
+cdef Status segment_load(
+    Segment* segment, const char* directory, bint writable, const SegmentOptions* options,
+    Fault* out,
+) noexcept nogil:
+    """Open and map an existing file and read its indexes; missing or senseless ones are left empty.
+
+    used_bytes is the file's length until the caller knows better; `unsynced` is left alone.
+    """
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef int64_t modified_ms = 0
+    cdef int64_t map_bytes
+    cdef int error
+    segment_path(directory, segment.base_offset, b".log", path)
+    out.base_offset = segment.base_offset
+    error = eos_open(path, False, not writable, &segment.fd)
+    if error == 0:
+        error = eos_file_bytes(segment.fd, &segment.reserved_bytes, &modified_ms)
+    if error != 0:
+        segment_unload(segment)
+        return io_fault(out, error, "a segment file could not be opened")
+    if segment.used_bytes == 0 or segment.active:
+        segment.used_bytes = segment.reserved_bytes
+    elif segment.used_bytes > segment.reserved_bytes:
+        out.position_bytes = segment.reserved_bytes
+        segment_unload(segment)
+        return fault(out, STATUS_CORRUPT, "a segment file is shorter than it was",
+                     segment.used_bytes, segment.reserved_bytes)
+    segment.created_ms = modified_ms
+    map_bytes = segment.reserved_bytes
+    if writable and map_bytes < options.segment_bytes:
+        map_bytes = options.segment_bytes
+    if map_bytes > 0:
+        error = eos_map(segment.fd, <size_t>map_bytes, writable, &segment.map)
+        if error != 0:
+            segment_unload(segment)
+            return io_fault(out, error, "a segment file could not be mapped")
+        segment.map_bytes = map_bytes
+    return load_indexes(segment, directory, options, out)
+
+
+cdef Status load_indexes(
+    Segment* segment, const char* directory, const SegmentOptions* options, Fault* out
+) noexcept nogil:
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef int64_t file_bytes = 0
+    cdef int64_t modified_ms = 0
+    cdef int64_t capacity = options.segment_index_bytes
+    cdef int fd = -1
+    cdef Status status
+    segment_path(directory, segment.base_offset, b".index", path)
+    if eos_open(path, False, True, &fd) == 0:
+        eos_file_bytes(fd, &file_bytes, &modified_ms)
+    if file_bytes > capacity:
+        capacity = file_bytes
+    status = offset_index_open(&segment.offset_index, capacity)
+    if fd >= 0:
+        if status == STATUS_OK:
+            offset_index_load(&segment.offset_index, fd, file_bytes, segment.used_bytes, out)
+        close_fd(fd)
+    segment_path(directory, segment.base_offset, b".timeindex", path)
+    file_bytes = 0
+    fd = -1
+    if eos_open(path, False, True, &fd) == 0:
+        eos_file_bytes(fd, &file_bytes, &modified_ms)
+    if file_bytes > capacity:
+        capacity = file_bytes
+    if status == STATUS_OK:
+        status = time_index_open(&segment.time_index, capacity)
+    if fd >= 0:
+        if status == STATUS_OK:
+            time_index_load(&segment.time_index, fd, file_bytes, out)
+        close_fd(fd)
+    if status != STATUS_OK:
+        segment_unload(segment)
+        return io_fault(out, ENOMEM, "no memory for a segment's indexes")
+    if segment.time_index.count > 0:
+        segment.max_timestamp = segment.time_index.entries[segment.time_index.count - 1].timestamp
+        segment.max_timestamp_offset = segment.base_offset + (
+            segment.time_index.entries[segment.time_index.count - 1].relative_offset)
+    segment.loaded = True
+    return STATUS_OK
+
+
+cdef Status segment_reserve(
+    Segment* segment, int64_t bytes_wanted, const SegmentOptions* options, Fault* out
+) noexcept nogil:
+    """Make sure that [0, bytes_wanted) of the file exists on disk. Steps grow with the segment."""
+    cdef int64_t upto
+    cdef int error
+    if bytes_wanted <= segment.reserved_bytes:
+        return STATUS_OK
+    upto = segment.reserved_bytes * 2
+    if upto > segment.reserved_bytes + RESERVE_STEP_BYTES_MAX:
+        upto = segment.reserved_bytes + RESERVE_STEP_BYTES_MAX
+    if upto < RESERVE_STEP_BYTES_MIN:
+        upto = RESERVE_STEP_BYTES_MIN
+    if upto < bytes_wanted:
+        upto = bytes_wanted
+    if upto > options.segment_bytes:
+        upto = options.segment_bytes
+    error = eos_reserve(segment.fd, segment.reserved_bytes, upto)
+    if error == ENOSPC and upto > bytes_wanted:
+        upto = bytes_wanted
+        error = eos_reserve(segment.fd, segment.reserved_bytes, upto)
+    if error != 0:
+        eos_truncate(segment.fd, segment.reserved_bytes)
+        out.base_offset = segment.base_offset
+        return io_fault(out, error, "no space could be reserved for the batch")
+    segment.reserved_bytes = upto
+    return STATUS_OK
+
+
+cdef void segment_note_batch(
+    Segment* segment, const BatchHeader* header, int64_t position_bytes,
+    const SegmentOptions* options,
+) noexcept nogil:
+    """Enter a whole batch at `position_bytes` into the indexes, by Kafka's rule, and into the clocks."""
+    cdef int64_t last_offset = header.base_offset + header.last_offset_delta
+    cdef int32_t relative_offset = <int32_t>(last_offset - segment.base_offset)
+    cdef Fault ignored
+    if position_bytes == 0:
+        segment.first_max_timestamp = header.max_timestamp
+    if header.max_timestamp > segment.max_timestamp:
+        segment.max_timestamp = header.max_timestamp
+        segment.max_timestamp_offset = last_offset
+    if segment.bytes_since_index_entry > options.index_interval_bytes:
+        offset_index_append(
+            &segment.offset_index, relative_offset, <int32_t>position_bytes, &ignored)
+        if segment.max_timestamp >= 0 and (
+                segment.time_index.count < segment.time_index.capacity_count - 1):
+            time_index_append(&segment.time_index, segment.max_timestamp,
+                              <int32_t>(segment.max_timestamp_offset - segment.base_offset))
+        segment.bytes_since_index_entry = 0
+    segment.bytes_since_index_entry += header.batch_bytes
+
+
+cdef bint index_entry_holds(const Segment* segment, int32_t entry) noexcept nogil:
+    """Whether an offset index entry points at the batch it names."""
+    cdef int64_t position = segment.offset_index.entries[entry].position_bytes
+    cdef const uint8_t* batch = segment.map + position
+    if position + BATCH_HEADER_BYTES > segment.used_bytes or batch[BATCH_MAGIC] != BATCH_MAGIC_V2:
+        return False
+    return load_be64(batch + BATCH_BASE_OFFSET) + load_be32(batch + BATCH_LAST_OFFSET_DELTA) == (
+        segment.base_offset + segment.offset_index.entries[entry].relative_offset)
+
+
+cdef Status segment_find(
+    const Segment* segment, int64_t offset, int64_t upper_bytes, int64_t* position_bytes,
+    Fault* out,
+) noexcept nogil:
+    """Position of the first batch below upper_bytes with a last offset >= `offset`, else upper_bytes."""
+    cdef int64_t position = 0
+    cdef int32_t entry = offset_index_lookup(&segment.offset_index, offset - segment.base_offset)
+    cdef BatchHeader header
+    # An index that lies is ignored: the log is the truth.
+    if entry >= 0 and index_entry_holds(segment, entry):
+        position = segment.offset_index.entries[entry].position_bytes
+    while position + BATCH_HEADER_BYTES <= upper_bytes:
+        batch_header_load(segment.map + position, &header)
+        if header.batch_bytes < BATCH_HEADER_BYTES or header.magic != BATCH_MAGIC_V2 or (
+                header.batch_bytes > upper_bytes - position):
+            out.base_offset = segment.base_offset
+            out.position_bytes = position
+            return fault(out, STATUS_CORRUPT, "the chain of batches breaks",
+                         upper_bytes - position, header.batch_bytes)
+        if header.base_offset + header.last_offset_delta >= offset:
+            position_bytes[0] = position
+            return STATUS_OK
+        position += header.batch_bytes
+    position_bytes[0] = upper_bytes
+    return STATUS_OK
+
+
+cdef Status segment_rebuild_indexes(
+    Segment* segment, const SegmentOptions* options, Fault* out
+) noexcept nogil:
+    """Make both indexes anew from the batch headers in [0, used_bytes)."""
+    cdef int64_t position = 0
+    cdef BatchHeader header
+    segment.offset_index.count = 0
+    segment.offset_index.stored_count = 0
+    segment.time_index.count = 0
+    segment.time_index.stored_count = 0
+    segment.bytes_since_index_entry = 0
+    segment.max_timestamp = -1
+    while position + BATCH_HEADER_BYTES <= segment.used_bytes:
+        batch_header_load(segment.map + position, &header)
+        if header.batch_bytes < BATCH_HEADER_BYTES or header.magic != BATCH_MAGIC_V2 or (
+                header.batch_bytes > segment.used_bytes - position):
+            out.base_offset = segment.base_offset
+            out.position_bytes = position
+            return fault(out, STATUS_CORRUPT, "the chain of batches breaks",
+                         segment.used_bytes - position, header.batch_bytes)
+        segment_note_batch(segment, &header, position, options)
+        position += header.batch_bytes
+    return STATUS_OK
+
+
+cdef Status segment_store_indexes(
+    Segment* segment, const char* directory, bint sync, Fault* out
+) noexcept nogil:
+    """Write both index files up to the entries in memory; with `sync`, to the disk."""
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef int fd = -1
+    cdef int error
+    cdef Status status
+    out.base_offset = segment.base_offset
+    segment_path(directory, segment.base_offset, b".index", path)
+    error = eos_open(path, True, False, &fd)
+    if error != 0:
+        return io_fault(out, error, "an index file could not be opened")
+    status = offset_index_store(&segment.offset_index, fd, out)
+    if status == STATUS_OK and sync:
+        error = eos_sync_file(fd)
+    close_fd(fd)
+    if status != STATUS_OK or error != 0:
+        return io_fault(out, error or out.os_errno, "an index file could not be written")
+    segment_path(directory, segment.base_offset, b".timeindex", path)
+    error = eos_open(path, True, False, &fd)
+    if error != 0:
+        return io_fault(out, error, "a time index file could not be opened")
+    status = time_index_store(&segment.time_index, fd, out)
+    if status == STATUS_OK and sync:
+        error = eos_sync_file(fd)
+    close_fd(fd)
+    if status != STATUS_OK or error != 0:
+        return io_fault(out, error or out.os_errno, "a time index file could not be written")
+    return STATUS_OK
+
+
+cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) noexcept nogil:
+    """End a segment: last time index entry, index files, file cut to its batches. Not synced.
+
+    The mapping stays, for readers; nobody stores through it any more.
+    """
+    cdef Status status
+    cdef int error
+    if segment.max_timestamp >= 0:
+        time_index_append(&segment.time_index, segment.max_timestamp,
+                          <int32_t>(segment.max_timestamp_offset - segment.base_offset))
+    status = segment_store_indexes(segment, directory, False, out)
+    if status != STATUS_OK:
+        return status
+    error = eos_truncate(segment.fd, segment.used_bytes)
+    if error != 0:
+        return io_fault(out, error, "a segment file could not be cut to its batches")
+    segment.reserved_bytes = segment.used_bytes
+    segment.active = False
+    return STATUS_OK
+
+
+cdef void segment_unload(Segment* segment) noexcept nogil:
+    """Give back the mapping, the file and the indexes; the fields that describe the file stay."""
+    if segment.map != NULL:
+        munmap(segment.map, <size_t>segment.map_bytes)
+    segment.map = NULL
+    if segment.fd >= 0:
+        close_fd(segment.fd)
+    segment.fd = -1
+    offset_index_close(&segment.offset_index)
+    time_index_close(&segment.time_index)
+    segment.loaded = False
+
+
+cdef int segment_recycle(
+    const char* directory, int64_t base_offset, const char* spare_directory, int32_t spare_max
+) noexcept nogil:
+    """Take a deleted segment's .log out of the log, into a free spare slot or away; 0 or an errno."""
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef char spare[SEGMENT_PATH_BYTES_MAX]
+    cdef int32_t slot
+    segment_path(directory, base_offset, b".log", path)
+    for slot in range(spare_max):
+        spare_path(spare_directory, slot, spare)
+        if access(spare, F_OK) != 0 and rename(path, spare) == 0:
+            return 0
+    if unlink(path) != 0:
+        return ENOENT
+    return 0
+
+
+cdef Status spare_fill(
+    const char* spare_directory, int32_t spare_max, int64_t bytes, int32_t* made, Fault* out
+) noexcept nogil:
+    """Fill the free spare slots with zeroed files of `bytes` each, ahead of need; how many in `made`."""
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef char building[SEGMENT_PATH_BYTES_MAX]
+    cdef int32_t slot
+    cdef int fd = -1
+    cdef int error
+    made[0] = 0
+    for slot in range(spare_max):
+        spare_path(spare_directory, slot, path)
+        if access(path, F_OK) == 0:
+            continue
+        snprintf(building, SEGMENT_PATH_BYTES_MAX, "%s/%d.building", spare_directory, slot)
+        unlink(building)
+        error = eos_open(building, True, False, &fd)
+        if error == 0:
+            error = eos_reserve(fd, 0, bytes)
+            close_fd(fd)
+        if error == 0 and rename(building, path) != 0:
+            error = ENOENT
+        if error != 0:
+            unlink(building)
+            return io_fault(out, error, "a spare segment file could not be filled")
+        made[0] += 1
+    return STATUS_OK

@@ -1,0 +1,137 @@
+# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+"""Producer state as a file: Kafka's .snapshot, version 1.
+
+Invariants: the file named by an offset describes the state of all batches below it; it appears under
+its name only when it is whole (written aside, then renamed). It keeps the last batch of a producer,
+not all five.
+"""
+from libc.stdio cimport rename
+from libc.stdint cimport int32_t, uint32_t
+from libc.stdlib cimport free, malloc
+
+from eoslog.native.byte_order cimport (
+    load_be16, load_be32, load_be64, store_be16, store_be32, store_be64,
+)
+from eoslog.native.crc32c cimport crc32c
+from eoslog.native.mapped_io cimport (
+    close_fd, eos_open, eos_pwrite_all, eos_sync_data, eos_truncate,
+)
+from eoslog.native.producer_table cimport table_at, table_insert
+from eoslog.native.segment cimport SEGMENT_PATH_BYTES_MAX, segment_path
+from eoslog.native.sequence_window cimport (
+    BatchMetadata, ProducerEntry, entry_clear, window_accept, window_at,
+)
+from eoslog.native.status cimport STATUS_CORRUPT, STATUS_IO, STATUS_NO_MEMORY, STATUS_OK, fault
+
+cdef extern from "<unistd.h>" nogil:
+    int unlink(const char* path) noexcept
+
+cdef enum:
+    SNAPSHOT_VERSION = 1
+    SNAPSHOT_CRC = 2
+    SNAPSHOT_COUNT = 6
+    SNAPSHOT_ENTRIES = 10
+    ENTRY_BYTES = 46
+    ENTRY_PRODUCER_ID = 0
+    ENTRY_EPOCH = 8
+    ENTRY_LAST_SEQUENCE = 10
+    ENTRY_LAST_OFFSET = 14
+    ENTRY_OFFSET_DELTA = 22
+    ENTRY_TIMESTAMP = 26
+    ENTRY_COORDINATOR_EPOCH = 34
+    ENTRY_TXN_FIRST_OFFSET = 38
+
+
+cdef void entry_store(uint8_t* at, ProducerEntry* entry) noexcept nogil:
+    cdef BatchMetadata* last
+    store_be64(at + ENTRY_PRODUCER_ID, entry.producer_id)
+    store_be16(at + ENTRY_EPOCH, entry.producer_epoch)
+    store_be32(at + ENTRY_LAST_SEQUENCE, -1)
+    store_be64(at + ENTRY_LAST_OFFSET, -1)
+    store_be32(at + ENTRY_OFFSET_DELTA, 0)
+    if entry.batch_count > 0:
+        last = window_at(entry, entry.batch_count - 1)
+        store_be32(at + ENTRY_LAST_SEQUENCE, last.last_sequence)
+        store_be64(at + ENTRY_LAST_OFFSET, last.last_offset)
+        store_be32(at + ENTRY_OFFSET_DELTA, last.offset_delta)
+    store_be64(at + ENTRY_TIMESTAMP, entry.last_timestamp)
+    store_be32(at + ENTRY_COORDINATOR_EPOCH, entry.coordinator_epoch)
+    store_be64(at + ENTRY_TXN_FIRST_OFFSET, entry.current_txn_first_offset)
+
+
+cdef Status snapshot_write(
+    const char* directory, int64_t offset, ProducerTable* producers, bint sync, Fault* out
+) noexcept nogil:
+    """Write the producers' state as the snapshot at `offset`; with `sync`, its bytes are on disk."""
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef char building[SEGMENT_PATH_BYTES_MAX]
+    cdef int64_t file_bytes = SNAPSHOT_ENTRIES + <int64_t>producers.entry_count * ENTRY_BYTES
+    cdef uint8_t* data = <uint8_t*>malloc(<size_t>file_bytes)
+    cdef uint32_t index
+    cdef int fd = -1
+    cdef int error
+    if data == NULL:
+        return fault(out, STATUS_NO_MEMORY, "no memory for a producer snapshot", file_bytes, 0)
+    for index in range(producers.entry_count):
+        entry_store(data + SNAPSHOT_ENTRIES + <int64_t>index * ENTRY_BYTES, table_at(producers, index))
+    store_be16(data, SNAPSHOT_VERSION)
+    store_be32(data + SNAPSHOT_COUNT, <int32_t>producers.entry_count)
+    store_be32(data + SNAPSHOT_CRC, <int32_t>crc32c(
+        0, data + SNAPSHOT_COUNT, <size_t>(file_bytes - SNAPSHOT_COUNT)))
+    segment_path(directory, offset, b".snapshot", path)
+    segment_path(directory, offset, b".snapshot.tmp", building)
+    error = eos_open(building, True, False, &fd)
+    if error == 0:
+        error = eos_truncate(fd, 0)
+        if error == 0:
+            error = eos_pwrite_all(fd, data, <size_t>file_bytes, 0)
+        if error == 0 and sync:
+            error = eos_sync_data(fd)
+        close_fd(fd)
+    free(data)
+    if error == 0 and rename(building, path) != 0:
+        error = 5
+    if error != 0:
+        unlink(building)
+        out.os_errno = error
+        return fault(out, STATUS_IO, "a producer snapshot could not be written", 0, error)
+    return STATUS_OK
+
+
+cdef Status snapshot_load(
+    const uint8_t* data, int64_t data_bytes, int64_t oldest_timestamp, ProducerTable* producers,
+    Fault* out,
+) noexcept nogil:
+    """Put a snapshot's producers into the table; those last seen before oldest_timestamp are skipped."""
+    cdef const uint8_t* at
+    cdef ProducerEntry* entry
+    cdef int64_t entry_count, index, txn_first_offset
+    if data_bytes < SNAPSHOT_ENTRIES or load_be16(data) != SNAPSHOT_VERSION:
+        return fault(out, STATUS_CORRUPT, "not a snapshot of version 1", SNAPSHOT_ENTRIES, data_bytes)
+    entry_count = load_be32(data + SNAPSHOT_COUNT)
+    if entry_count < 0 or data_bytes != SNAPSHOT_ENTRIES + entry_count * ENTRY_BYTES:
+        return fault(out, STATUS_CORRUPT, "a snapshot's size does not fit its count",
+                     SNAPSHOT_ENTRIES + entry_count * ENTRY_BYTES, data_bytes)
+    if <uint32_t>load_be32(data + SNAPSHOT_CRC) != crc32c(
+            0, data + SNAPSHOT_COUNT, <size_t>(data_bytes - SNAPSHOT_COUNT)):
+        return fault(out, STATUS_CORRUPT, "a snapshot's checksum does not match its bytes", 0, 0)
+    for index in range(entry_count):
+        at = data + SNAPSHOT_ENTRIES + index * ENTRY_BYTES
+        txn_first_offset = load_be64(at + ENTRY_TXN_FIRST_OFFSET)
+        if txn_first_offset < 0 and load_be64(at + ENTRY_TIMESTAMP) < oldest_timestamp:
+            continue
+        entry = table_insert(producers, load_be64(at + ENTRY_PRODUCER_ID))
+        if entry == NULL:
+            return fault(out, STATUS_NO_MEMORY, "no memory for the producers of a snapshot",
+                         entry_count, index)
+        entry_clear(entry, entry.producer_id)
+        if load_be32(at + ENTRY_LAST_SEQUENCE) >= 0 or load_be64(at + ENTRY_LAST_OFFSET) >= 0:
+            window_accept(
+                entry, load_be16(at + ENTRY_EPOCH), load_be32(at + ENTRY_LAST_SEQUENCE),
+                load_be32(at + ENTRY_OFFSET_DELTA), load_be64(at + ENTRY_LAST_OFFSET),
+                load_be64(at + ENTRY_TIMESTAMP))
+        entry.producer_epoch = load_be16(at + ENTRY_EPOCH)
+        entry.last_timestamp = load_be64(at + ENTRY_TIMESTAMP)
+        entry.coordinator_epoch = load_be32(at + ENTRY_COORDINATOR_EPOCH)
+        entry.current_txn_first_offset = txn_first_offset
+    return STATUS_OK

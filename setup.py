@@ -1,0 +1,217 @@
+"""Build eoslog's extension modules; all else that packaging needs is in pyproject.toml.
+
+Three environment variables choose another build than the release one:
+
+- ``EOSLOG_DEBUG=1``: line tracing, costly checks, ``-O1 -g``;
+- ``EOSLOG_SANITIZE=address,undefined``: built with these sanitizers of the C compiler;
+- ``EOSLOG_WERROR=1``: a warning of the C compiler fails the build.
+
+A change of any of them rebuilds every module; otherwise only what changed is rebuilt.
+"""
+
+import fcntl
+import os
+import re
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy
+from Cython.Build import cythonize
+from setuptools import Extension, setup
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import CompileError
+
+ROOT = Path(__file__).resolve().parent
+LAYERS = {
+    "eoslog": "eoslog",
+    "eoslog.native": "native",
+    "eoslog.bindings": "bindings",
+    "eoslog.spark": "spark",
+}
+CYTHON_LAYERS = ("native", "bindings")
+HEADERS = Path("native/include")
+STAGED_PXD = Path("build/pxd")
+HINT_IN_NATIVE = re.compile(r"^performance hint: (?:\S*/)?native/", re.MULTILINE)
+INCLUDED_HEADER = re.compile(r'^\s*#\s*include\s+[<"]([^">]+)[">]', re.MULTILINE)
+
+DEBUG = os.environ.get("EOSLOG_DEBUG", "") not in ("", "0")
+SANITIZERS = os.environ.get("EOSLOG_SANITIZE", "")
+WARNINGS_ARE_ERRORS = os.environ.get("EOSLOG_WERROR", "") not in ("", "0")
+
+
+class CythonModule(Extension):
+    """An extension that Cython's bookkeeping of failures can put into a set."""
+
+    __hash__ = object.__hash__
+
+
+def compile_flags() -> list[str]:
+    """The C compiler's flags; those for one processor are chosen per function, at run time."""
+    flags = ["-std=gnu11", "-pthread", "-fno-strict-aliasing", "-Wall", "-Wextra"]
+    # Cython writes unused parameters, partial initialisers and casts of method pointers.
+    flags += ["-Wno-unused-parameter", "-Wno-missing-field-initializers"]
+    flags += ["-Wno-cast-function-type", "-Wno-unused-function", "-Wno-sign-compare"]
+    flags += ["-O1", "-g", "-fno-omit-frame-pointer"] if DEBUG or SANITIZERS else ["-O3"]
+    if SANITIZERS:
+        flags += [f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all"]
+    if WARNINGS_ARE_ERRORS:
+        flags.append("-Werror")
+    return flags
+
+
+def compile_macros() -> list[tuple[str, str]]:
+    macros = [("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")]
+    if DEBUG:
+        macros += [("EOSLOG_DEBUG", "1"), ("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1")]
+    return macros
+
+
+def extensions() -> list[CythonModule]:
+    """One extension per .pyx file, named after its layer and file."""
+    sources = [path for layer in CYTHON_LAYERS for path in sorted(Path(layer).glob("*.pyx"))]
+    flags = compile_flags()
+    # Warnings inside numpy's headers are not ours to mend: they are system headers here.
+    flags += ["-isystem", numpy.get_include()]
+    link_flags = ["-pthread"] + ([f"-fsanitize={SANITIZERS}"] if SANITIZERS else [])
+    return [
+        CythonModule(
+            f"eoslog.{source.parent.name}.{source.stem}",
+            [source.as_posix()],
+            include_dirs=[HEADERS.as_posix()],
+            define_macros=compile_macros(),
+            extra_compile_args=flags,
+            extra_link_args=link_flags,
+        )
+        for source in sources
+    ]
+
+
+def write_if_changed(path: Path, text: str) -> None:
+    """Leave an equal file and its modification time alone: the time decides what is rebuilt."""
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+
+
+def stage_pxd() -> None:
+    """Mirror the .pxd files to where `cimport eoslog.<layer>.<module>` finds them."""
+    write_if_changed(STAGED_PXD / "eoslog/__init__.pxd", "")
+    for layer in CYTHON_LAYERS:
+        folder = STAGED_PXD / "eoslog" / layer
+        write_if_changed(folder / "__init__.pxd", "")
+        sources = {path.name: path for path in Path(layer).glob("*.pxd")}
+        for name, path in sources.items():
+            write_if_changed(folder / name, path.read_text(encoding="utf-8"))
+        for staged in folder.glob("*.pxd"):
+            if staged.name not in sources and staged.name != "__init__.pxd":
+                staged.unlink()
+
+
+@contextmanager
+def one_build_at_a_time() -> Iterator[None]:
+    """Two builds in one tree would write each other's files: the second waits."""
+    Path("build").mkdir(exist_ok=True)
+    with open("build/lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+@contextmanager
+def copy_of_standard_error(into: list[str]) -> Iterator[None]:
+    """Collect what this process and Cython's workers write to standard error, and show it."""
+    sys.stderr.flush()
+    saved = os.dup(2)
+    with tempfile.TemporaryFile() as collected:
+        os.dup2(collected.fileno(), 2)
+        try:
+            yield
+        finally:
+            sys.stderr.flush()
+            os.dup2(saved, 2)
+            os.close(saved)
+            collected.seek(0)
+            into.append(collected.read().decode(errors="replace"))
+            sys.stderr.write(into[-1])
+
+
+def headers_of(generated: Path) -> list[str]:
+    """Our headers that a C file includes, directly or through another of ours."""
+    found: set[str] = set()
+    waiting = [generated]
+    while waiting:
+        text = waiting.pop().read_text(encoding="utf-8", errors="replace")
+        for name in set(INCLUDED_HEADER.findall(text)) - found:
+            if (HEADERS / name).is_file():
+                found.add(name)
+                waiting.append(HEADERS / name)
+    return sorted((HEADERS / name).as_posix() for name in found)
+
+
+class BuildExtensions(build_ext):
+    """Translate with Cython, then compile; straight into the source tree when built in place."""
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        if self.parallel is None:
+            self.parallel = 2
+
+    def run(self) -> None:
+        with one_build_at_a_time():
+            failed = self.translate()
+            # setuptools compiles elsewhere and copies. In place, its base class compares the
+            # sources with the module in the tree itself, and so rebuilds only what changed.
+            super(build_ext, self).run() if self.inplace else super().run()
+        if failed:
+            raise CompileError(f"Cython could not translate {', '.join(failed)}")
+
+    def translate(self) -> list[str]:
+        """Turn .pyx into C under build/; return the sources that Cython refused."""
+        stage_pxd()
+        generated = Path("build/cython-debug" if DEBUG else "build/cython")
+        flags_file = Path("build/flags.txt")
+        write_if_changed(flags_file, f"{compile_flags()} {compile_macros()} {sys.version}\n")
+        directives = {"language_level": 3, "linetrace": DEBUG}
+        messages: list[str] = []
+        started_s = time.time()
+        wanted = {extension.name: extension for extension in self.extensions}
+        with copy_of_standard_error(messages):
+            translated = cythonize(
+                [CythonModule(name, list(wanted[name].sources)) for name in wanted],
+                build_dir=str(generated),
+                include_path=[str(STAGED_PXD)],
+                compiler_directives=directives,
+                nthreads=2,
+                exclude_failures=True,
+            )
+        if HINT_IN_NATIVE.search("".join(messages)) and not DEBUG:
+            self.forget_since(generated, started_s)
+            raise CompileError("Cython gave a performance hint for native/ (see above)")
+        for extension in translated:
+            ours = wanted.pop(extension.name)
+            ours.sources = extension.sources
+            ours.depends = [str(flags_file), *headers_of(Path(extension.sources[0]))]
+        failed = [extension.sources[0] for extension in wanted.values()]
+        self.extensions = [
+            extension for extension in self.extensions if extension.name not in wanted
+        ]
+        return failed
+
+    @staticmethod
+    def forget_since(generated: Path, started_s: float) -> None:
+        """Delete C files just written, so that the next build meets the same hint again."""
+        for path in generated.rglob("*.c"):
+            if path.stat().st_mtime >= started_s - 1:
+                path.unlink()
+
+
+os.chdir(ROOT)
+setup(
+    packages=list(LAYERS),
+    package_dir=LAYERS,
+    ext_modules=extensions(),
+    cmdclass={"build_ext": BuildExtensions},
+)
