@@ -10,6 +10,7 @@ cdef class RecordAccumulator:
     cdef int64_t _base_timestamp
     cdef int64_t _max_timestamp
     cdef int32_t _record_count
+    cdef bint _busy                  # An append without the GIL is reading the buffer.
     cdef readonly int64_t batch_bytes_max
 
     cdef int64_t add_record(

@@ -47,6 +47,8 @@ cdef class RecordAccumulator:
 
     def clear(self):
         """Forget the records held."""
+        if self._busy:
+            raise RuntimeError("the accumulator is being appended by another thread")
         self.reset()
 
     def add(self, value, key=None, headers=None, int64_t timestamp_ms=-1):
@@ -69,6 +71,10 @@ cdef class RecordAccumulator:
         cdef int64_t bound
         cdef bytes encoded = None
         cdef uint8_t* grown
+        if self._busy:
+            raise RuntimeError("the accumulator is being appended by another thread")
+        if timestamp_ms < -1:
+            raise ValueError(f"timestamp_ms {timestamp_ms}")
         if type(value) is bytes:
             value_at = <const uint8_t*>PyBytes_AS_STRING(value)
             value_bytes = PyBytes_GET_SIZE(value)
@@ -111,6 +117,8 @@ cdef class RecordAccumulator:
 
     cdef int finish(self, const BatchIdentity* identity) except -1:
         """Write the header: the buffer's first _used_bytes are then one whole batch."""
+        if self._busy:
+            raise RuntimeError("the accumulator is being appended by another thread")
         if self._record_count == 0:
             raise ValueError("no records to append")
         with nogil:

@@ -120,12 +120,31 @@ cdef int open_arrow(ColumnHolder holder, object source, str name) except -1:
         return 0
     else:
         raise TypeError(f"{name}: an Arrow binary or string array, not one of format {form!r}")
+    if not offsets_rise(column):
+        raise ValueError(f"{name}: the Arrow array's offsets do not rise")
     if array.null_count != 0 and array.buffers[0] != NULL:
         column.validity = <const uint8_t*>array.buffers[0]
         column.validity_bit_offset = array.offset
     if array.length == 0:
         column.kind = COLUMN_POINTERS    # An empty array may lack its offsets buffer.
     return 0
+
+
+cdef bint offsets_rise(const Column* column) noexcept nogil:
+    """Whether no cell has a negative length; an array made by hand may."""
+    cdef int64_t index
+    cdef bint rise = True
+    if column.count == 0:
+        return True
+    if column.kind == COLUMN_OFFSETS_32:
+        for index in range(column.count):
+            rise &= column.offsets_32[index] <= column.offsets_32[index + 1]
+        return rise and column.offsets_32[0] >= 0
+    if column.kind == COLUMN_OFFSETS_64:
+        for index in range(column.count):
+            rise &= column.offsets_64[index] <= column.offsets_64[index + 1]
+        return rise and column.offsets_64[0] >= 0
+    return True
 
 
 cdef int open_numpy(ColumnHolder holder, object source, str name) except -1:

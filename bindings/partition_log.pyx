@@ -39,7 +39,8 @@ from eoslog.native.partition_log cimport (
     log_free, log_init, log_lock, log_roll, log_unlock, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.producer_table cimport (
-    table_at, table_evict, table_find, table_insert, table_memory_bytes, table_remove,
+    ProducerTable, table_at, table_evict, table_find, table_free, table_init, table_insert,
+    table_memory_bytes, table_remove,
 )
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader,
@@ -53,7 +54,7 @@ from eoslog.native.sequence_window cimport (
 )
 from eoslog.native.snapshot cimport snapshot_load, snapshot_write
 from eoslog.native.status cimport (
-    STATUS_CORRUPT, STATUS_OK, Fault, Status,
+    STATUS_CORRUPT, STATUS_NO_MEMORY, STATUS_OK, Fault, Status,
 )
 
 PRODUCER_ROW_BYTES = sizeof(ProducerEntry)
@@ -276,6 +277,7 @@ cdef class PartitionLog:
         free(files)
         if status != STATUS_OK:
             self._raise(status, &fault)
+        self._remove_stray_snapshots()
         return 0
 
     cdef void _fault_init(self, Fault* fault) noexcept:
@@ -310,7 +312,7 @@ cdef class PartitionLog:
         self._check_open()
         if opened.columns.count == 0:
             raise ValueError("no records to append")
-        if producer_id >= 0 and (producer_epoch < 0 or base_sequence < 0):
+        if producer_epoch > 0x7FFF or producer_id >= 0 and (producer_epoch < 0 or base_sequence < 0):
             raise ValueError(f"producer epoch {producer_epoch}, base sequence {base_sequence}")
         stamp.producer_id = producer_id
         stamp.producer_epoch = <int16_t>producer_epoch
@@ -334,22 +336,24 @@ cdef class PartitionLog:
             error.appended_record_count = outcome.record_count
             raise
 
-    def append_batch(self, const uint8_t[::1] batch not None):
+    def append_batch(self, batch not None):
         """Append one whole v2 batch as a client builds it (base offset 0); an AppendResult.
 
         A leader's checks apply: checksum, size, counts, deltas, timestamps. Nothing is written on an error.
         """
+        # A copy unless it is bytes: nobody may change it between the checksum and the write.
+        cdef const uint8_t[::1] whole = batch if isinstance(batch, bytes) else bytes(batch)
         cdef AppendOutcome outcome
         cdef Fault fault
         cdef Status status
         self._check_open()
-        if batch.shape[0] == 0:
+        if whole.shape[0] == 0:
             raise errors.CorruptRecordError("", 0, "no bytes")
         memset(&outcome, 0, sizeof(AppendOutcome))
         self._fault_init(&fault)
         with nogil:
             status = log_append_batch(
-                &self._log, &batch[0], batch.shape[0], &outcome, &fault)
+                &self._log, &whole[0], whole.shape[0], &outcome, &fault)
         if status < 0:
             raise_status(status, &fault, f"{self.topic}-{self.partition}", "")
         return make_result(&outcome)
@@ -374,9 +378,11 @@ cdef class PartitionLog:
         accumulator.finish(&identity)
         memset(&outcome, 0, sizeof(AppendOutcome))
         self._fault_init(&fault)
+        accumulator._busy = True
         with nogil:
             status = log_append_batch(
                 &self._log, accumulator._buffer, accumulator._used_bytes, &outcome, &fault)
+        accumulator._busy = False
         if status < 0:
             raise_status(status, &fault, f"{self.topic}-{self.partition}", "")
         accumulator.reset()
@@ -680,8 +686,11 @@ cdef class PartitionLog:
 
     # --- Durability and maintenance --------------------------------------------------------------
 
-    def flush(self):
+    def flush(self, bint with_indexes=True):
         """Sync all that was appended before the call; the new recovery point.
+
+        `with_indexes` also writes index entries, so that a recovery begins at the last of them and not
+        at the segment's start: for checkpoints, not for each commit.
 
         Raises StoreFailedError when the sync fails: what the disk holds is then unknown, and the log
         refuses appends until it was recovered.
@@ -691,7 +700,7 @@ cdef class PartitionLog:
         self._check_open()
         self._fault_init(&fault)
         with nogil:
-            status = log_flush(&self._log, &fault)
+            status = log_flush(&self._log, with_indexes, &fault)
         if status != STATUS_OK:
             self._raise(status, &fault)
         return self._log.recovery_point
@@ -804,7 +813,7 @@ cdef class PartitionLog:
         self._check_open()
         self._clear_producers()
         if rows is not None and rows_offset <= self.log_end_offset:
-            self._load_rows(rows)
+            _load_rows(&self._log.producers, rows)
             self._log.producers.evicted_count = evicted_count
             self._log.producers.persisted_offset = rows_offset
             self._replay(rows_offset)
@@ -819,23 +828,6 @@ cdef class PartitionLog:
             table_remove(&self._log.producers, table_at(&self._log.producers, 0).producer_id)
         self._log.producers.evicted_count = 0
         self._log.producers.persisted_offset = -1
-        return 0
-
-    cdef int _load_rows(self, bytes rows) except -1:
-        cdef const char* at = rows
-        cdef Py_ssize_t position
-        cdef ProducerEntry row
-        cdef ProducerEntry* entry
-        if len(rows) % PRODUCER_ROW_BYTES:
-            raise ValueError(f"{len(rows)} bytes are no producer rows of {PRODUCER_ROW_BYTES}")
-        for position in range(0, len(rows), sizeof(ProducerEntry)):
-            memcpy(&row, at + position, sizeof(ProducerEntry))
-            if row.batch_count > 5 or row.batch_first > 4:
-                raise ValueError(f"producer row at byte {position}: {row.batch_count} batches")
-            entry = table_insert(&self._log.producers, row.producer_id)
-            if entry == NULL:
-                raise MemoryError("producer rows")
-            entry[0] = row
         return 0
 
     cdef int _replay(self, int64_t from_offset) except -1:
@@ -859,7 +851,7 @@ cdef class PartitionLog:
     cdef int64_t _load_newest_snapshot(self) except -2:
         """Load the newest snapshot that can be read and is not beyond the log; its offset or -1.
 
-        Unreadable ones, those beyond the log end and those not above the log start are deleted.
+        Unreadable ones, those beyond the log end and those below the log start are deleted.
         """
         cdef const uint8_t[::1] data
         cdef Fault fault
@@ -868,7 +860,8 @@ cdef class PartitionLog:
         cdef int64_t end = log_end(&self._log)
         for offset in reversed(self.snapshots()):
             path = self._snapshot_path(offset)
-            if start < offset <= end:
+            # At the log start too: it may be all that remembers producers whose batches were deleted.
+            if start <= offset <= end:
                 with open(path, "rb") as file:
                     raw = file.read()
                 self._fault_init(&fault)
@@ -1055,27 +1048,47 @@ cdef class PartitionLog:
         """Bytes of memory that the producer table holds."""
         return table_memory_bytes(&self._log.producers)
 
-    def take_snapshot(self, bint sync=False):
-        """Write a .snapshot at the log end; its path, or None when there is nothing new."""
+    def take_snapshot(self, bint sync=False, bytes evicted_rows=b""):
+        """Write a .snapshot at the log end; its path, or None when there is nothing new.
+
+        `evicted_rows` are the rows of producers that are not in memory: the snapshot is to be complete.
+        With `sync` it survives a power cut.
+        """
+        cdef ProducerTable table
         cdef Fault fault
         cdef Status status = STATUS_OK
         cdef int64_t end
         self._check_open()
         self._fault_init(&fault)
-        with nogil:
-            control_lock(self._log.page)
-            end = log_end(&self._log)
-            if end > self._log.snapshot_offset and end > 0:
-                status = snapshot_write(
-                    self._log.directory, end, &self._log.producers, sync, &fault)
-                if status == STATUS_OK:
-                    self._log.snapshot_offset = end
-            else:
-                end = -1
-            control_unlock(self._log.page)
+        table_init(&table)
+        try:
+            _load_rows(&table, evicted_rows)
+            with nogil:
+                control_lock(self._log.page)
+                end = log_end(&self._log)
+                if end > self._log.snapshot_offset and end > 0:
+                    status = copy_entries(&table, &self._log.producers, &fault)
+                    if status == STATUS_OK:
+                        status = snapshot_write(self._log.directory, end, &table, sync, &fault)
+                    if status == STATUS_OK:
+                        self._log.snapshot_offset = end
+                else:
+                    end = -1
+                control_unlock(self._log.page)
+        finally:
+            table_free(&table)
         if status != STATUS_OK:
             self._raise(status, &fault)
+        if sync and end >= 0:
+            self._sync_directory()
         return None if end < 0 else self._snapshot_path(end)
+
+    def _sync_directory(self):
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     # --- Verification ----------------------------------------------------------------------------
 
@@ -1130,6 +1143,40 @@ cdef class PartitionLog:
             position += header.batch_bytes
         _verify_index(described, batches, problems)
         return expected
+
+
+cdef int _load_rows(ProducerTable* table, bytes rows) except -1:
+    """Put stored rows into a table."""
+    cdef const char* at = rows
+    cdef Py_ssize_t position
+    cdef ProducerEntry row
+    cdef ProducerEntry* entry
+    if len(rows) % PRODUCER_ROW_BYTES:
+        raise ValueError(f"{len(rows)} bytes are no producer rows of {PRODUCER_ROW_BYTES}")
+    for position in range(0, len(rows), sizeof(ProducerEntry)):
+        memcpy(&row, at + position, sizeof(ProducerEntry))
+        if row.batch_count > 5 or row.batch_first > 4:
+            raise ValueError(f"producer row at byte {position}: {row.batch_count} batches")
+        entry = table_insert(table, row.producer_id)
+        if entry == NULL:
+            raise MemoryError("producer rows")
+        entry[0] = row
+    return 0
+
+
+cdef Status copy_entries(
+    ProducerTable* target, const ProducerTable* source, Fault* out
+) noexcept nogil:
+    """Put all of the source's entries into the target, over older ones."""
+    cdef ProducerEntry* entry
+    cdef uint32_t index
+    for index in range(source.entry_count):
+        entry = table_insert(target, table_at(source, index).producer_id)
+        if entry == NULL:
+            out.reason = b"no memory for a producer snapshot"
+            return STATUS_NO_MEMORY
+        entry[0] = table_at(source, index)[0]
+    return STATUS_OK
 
 
 def _verify_index(dict described, dict batches, list problems):

@@ -45,6 +45,8 @@ cdef object fault_error(Status status, const Fault* fault, str context, str path
     """Make the exception of a negative status; `path` is a file, or the log's directory."""
     cdef str reason = "unknown reason" if fault.reason == NULL else fault.reason.decode()
     cdef str message = f"{context}: {reason} (got {fault.actual}, expected {fault.expected})"
+    if status in (STATUS_RECORD_TOO_LARGE, STATUS_INVALID_TIMESTAMP) and fault.position_bytes > 0:
+        message = f"{message} at record {fault.position_bytes}"
     if status == STATUS_CORRUPT:
         if path and fault.base_offset >= 0 and not path.endswith(".log"):
             path = os.path.join(path, f"{fault.base_offset:020d}.log")

@@ -26,7 +26,8 @@ from eoslog.native.record_batch cimport (
 )
 from eoslog.native.segment cimport (
     SEGMENT_PATH_BYTES_MAX, Segment, index_entry_holds, segment_find, segment_load,
-    segment_note_batch, segment_path, segment_rebuild_indexes, segment_store_indexes, segment_unload,
+    segment_note_batch, segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes,
+    segment_unload,
 )
 from eoslog.native.status cimport (
     STATUS_CORRUPT, STATUS_IO, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
@@ -159,10 +160,18 @@ cdef Status recover(
         if cut:
             return drop_segments_behind(log, index, out)
         if not last:
-            segment.active = False
-            status = segment_store_indexes(segment, log.directory, False, out)
+            # Sealed again, with the last time entry, and synced here: nobody holds its file open for
+            # the next flush.
+            status = segment_seal(segment, log.directory, out)
+            if status == STATUS_OK:
+                status = segment_store_indexes(segment, log.directory, True, out)
             if status != STATUS_OK:
                 return status
+            out.os_errno = eos_sync_data(segment.fd)
+            if out.os_errno != 0:
+                return fault(out, STATUS_IO, "a recovered segment could not be synced", 0, out.os_errno)
+            segment.unsynced = False
+            segment.indexes_unsynced = False
             segment_unload(segment)
     return STATUS_OK
 
@@ -185,6 +194,7 @@ cdef Status recover_segment(
     cdef int64_t position = scan_start(segment, recovery_point)
     cdef int64_t next_offset = segment.base_offset
     cdef int64_t relative_offset
+    cdef bint leftover = False
     cdef BatchHeader header
     if position > 0:
         batch_header_load(segment.map + position, &header)
@@ -202,9 +212,12 @@ cdef Status recover_segment(
         segment.max_timestamp_offset = segment.base_offset + (
             segment.time_index.entries[segment.time_index.count - 1].relative_offset)
     while segment.used_bytes - position >= BATCH_HEADER_BYTES:
-        if batch_check(segment.map + position, segment.used_bytes - position, &header, out) < 0 or (
-                header.base_offset < next_offset
-                or header.base_offset + header.last_offset_delta - segment.base_offset > 0x7FFFFFFF):
+        if batch_check(segment.map + position, segment.used_bytes - position, &header, out) < 0:
+            break
+        if header.base_offset < next_offset:
+            leftover = True          # Of the recycled file: whole, and older than anything here.
+            break
+        if header.base_offset + header.last_offset_delta - segment.base_offset > 0x7FFFFFFF:
             break
         segment_note_batch(segment, &header, position, &log.options.segment)
         next_offset = header.base_offset + header.last_offset_delta + 1
@@ -216,7 +229,7 @@ cdef Status recover_segment(
         segment.first_max_timestamp = header.max_timestamp
     segment.unsynced = True
     if cut[0]:
-        return cut_tail(log, segment, position, out)
+        return cut_tail(log, segment, position, not leftover, out)
     return STATUS_OK
 
 
@@ -229,9 +242,9 @@ cdef bint zeros_only(const uint8_t* at, int64_t count) noexcept nogil:
 
 
 cdef Status cut_tail(
-    PartitionLog* log, Segment* segment, int64_t position, Fault* out
+    PartitionLog* log, Segment* segment, int64_t position, bint keep, Fault* out
 ) noexcept nogil:
-    """Cut the file at `position`; keep the bytes aside unless a terminator stands there."""
+    """Cut the file at `position`; with `keep`, the bytes go aside unless a terminator stands there."""
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t tail_bytes = segment.used_bytes - position
     cdef int64_t probe = tail_bytes
@@ -239,7 +252,7 @@ cdef Status cut_tail(
     cdef int error = 0
     if probe > BATCH_TERMINATOR_BYTES:
         probe = BATCH_TERMINATOR_BYTES
-    if not zeros_only(segment.map + position, probe):
+    if keep and not zeros_only(segment.map + position, probe):
         while tail_bytes > 0 and segment.map[position + tail_bytes - 1] == 0:
             tail_bytes -= 1
         snprintf(path, SEGMENT_PATH_BYTES_MAX, "%s/%020lld.log.%lld.%lld", log.cut_directory,

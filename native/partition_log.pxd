@@ -62,7 +62,7 @@ cdef void log_unlock(PartitionLog* log) noexcept nogil
 cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil
 cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil
 cdef Status log_roll(PartitionLog* log, Fault* out) noexcept nogil
-cdef Status log_flush(PartitionLog* log, Fault* out) noexcept nogil
+cdef Status log_flush(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil
 cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil
 cdef Status log_replay_batch(
     PartitionLog* log, const uint8_t* batch, const BatchHeader* header) noexcept nogil

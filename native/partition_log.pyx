@@ -202,40 +202,56 @@ cdef Status log_roll(PartitionLog* log, Fault* out) noexcept nogil:
     return STATUS_OK
 
 
-cdef Status log_flush(PartitionLog* log, Fault* out) noexcept nogil:
+cdef Status log_flush(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil:
     """Sync all that was appended; then recovery_point is the log end as it was on the call.
 
-    Appends go on meanwhile. A sync that fails is never repeated: the log refuses appends from then on.
+    Appends go on meanwhile. A sync that fails is never repeated: the log refuses appends from then
+    on. `with_indexes` also writes the active segment's index entries, so that a recovery starts at the
+    last of them; without them it begins with the segment.
     """
     cdef Status status
     # One at a time: whoever waits here would otherwise return before the sync it relies on.
     pthread_mutex_lock(&log.flush_lock)
-    status = flush_in_turn(log, out)
+    status = flush_in_turn(log, with_indexes, out)
     pthread_mutex_unlock(&log.flush_lock)
     return status
 
 
-cdef Status flush_in_turn(PartitionLog* log, Fault* out) noexcept nogil:
+cdef Status flush_in_turn(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil:
     cdef int64_t end
-    cdef int64_t after_offset = -1
-    cdef Segment* segment
+    cdef Segment* active
     cdef Status status = log_lock(log, out)
-    cdef int error = 0
     if status != STATUS_OK:
         return status
     end = log_end(log)
-    status = segment_store_indexes(log_active(log), log.directory, False, out)
+    active = log_active(log)
+    if with_indexes and (active.offset_index.count > active.offset_index.stored_count
+                         or active.time_index.count > active.time_index.stored_count):
+        status = segment_store_indexes(active, log.directory, False, out)
+        active.indexes_unsynced = True
+        if status != STATUS_OK:
+            log.failed_errno = out.os_errno
     log_unlock(log)
-    if status != STATUS_OK:
-        log.failed_errno = out.os_errno
-        return status
+    if status == STATUS_OK:
+        status = sync_segments(log, out)
+    if status == STATUS_OK and end > log.recovery_point:
+        log.recovery_point = end
+    return status
+
+
+cdef Status sync_segments(PartitionLog* log, Fault* out) noexcept nogil:
+    """Sync every segment with unsynced bytes, its index files, and the directory if it changed."""
+    cdef int64_t after_offset = -1
+    cdef Segment* segment
+    cdef int error = 0
     while error == 0:
         segment = next_unsynced(log, after_offset)
         if segment == NULL:
             break
         after_offset = segment.base_offset
         error = eos_sync_data(segment.fd)
-        if error == 0:
+        if error == 0 and segment.indexes_unsynced:
+            segment.indexes_unsynced = False
             error = sync_indexes(log, segment.base_offset)
         log_release(log, segment)
     if error == 0 and log.directory_unsynced:
@@ -245,8 +261,6 @@ cdef Status flush_in_turn(PartitionLog* log, Fault* out) noexcept nogil:
         log.failed_errno = error
         out.os_errno = error
         return fault(out, STATUS_IO, "a sync failed", 0, error)
-    if end > log.recovery_point:
-        log.recovery_point = end
     return STATUS_OK
 
 
@@ -288,20 +302,34 @@ cdef int sync_path(const char* path) noexcept nogil:
 
 
 cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
-    """Take no more appends. With `clean`: indexes, snapshot and file lengths as Kafka leaves them."""
-    cdef Segment* active
+    """Take no more appends. With `clean`: indexes, snapshot and file lengths as Kafka leaves them, and
+    all of it synced, since nobody will verify these bytes on the next opening."""
     cdef Status status = STATUS_OK
+    cdef bint closed_now = False
+    pthread_mutex_lock(&log.flush_lock)
     control_lock(log.page)
     if not log.closed:
         log.closed = True
-        if clean and log.failed_errno == 0:
-            active = log_active(log)
-            status = segment_seal(active, log.directory, out)
-            if status == STATUS_OK and log.producers.evicted_count == 0:
-                if log_end(log) > 0 and log.snapshot_offset != log_end(log):
-                    status = snapshot_write(
-                        log.directory, log_end(log), &log.producers, False, out)
+        closed_now = clean and log.failed_errno == 0
+        if closed_now:
+            status = close_cleanly(log, out)
     control_unlock(log.page)
+    if closed_now and status == STATUS_OK:
+        status = sync_segments(log, out)
+    if closed_now and status == STATUS_OK:
+        log.recovery_point = log_end(log)
+    pthread_mutex_unlock(&log.flush_lock)
+    return status
+
+
+cdef Status close_cleanly(PartitionLog* log, Fault* out) noexcept nogil:
+    cdef Segment* active = log_active(log)
+    cdef Status status = segment_seal(active, log.directory, out)
+    active.unsynced = True
+    if status == STATUS_OK and log.producers.evicted_count == 0:
+        if log_end(log) > 0 and log.snapshot_offset != log_end(log):
+            status = snapshot_write(log.directory, log_end(log), &log.producers, True, out)
+            log.directory_unsynced = True
     return status
 
 

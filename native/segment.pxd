@@ -33,6 +33,7 @@ cdef struct Segment:
     bint loaded                      # Indexes are in memory.
     bint retired                     # Deleted from the log; freed by the last reader.
     bint unsynced                    # Has bytes that no sync covers.
+    bint indexes_unsynced            # Its index files do.
 
 cdef void segment_init(Segment* segment, int64_t base_offset) noexcept nogil
 cdef void segment_path(

@@ -358,6 +358,7 @@ cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) no
         return io_fault(out, error, "a segment file could not be cut to its batches")
     segment.reserved_bytes = segment.used_bytes
     segment.active = False
+    segment.indexes_unsynced = True
     return STATUS_OK
 
 
