@@ -1,0 +1,252 @@
+# cython: language_level=3
+"""The hot path of a producer's send(): a record is encoded into its partition's batch, no more.
+
+A subclass in Python opens topics and appends full batches. Threads may share a sender: adding a
+record runs no Python code, and so no other thread, from its first look to its last store. All else
+is done by whoever holds `exclusive`; threads that would add a record meanwhile wait for him, since
+the engine may be reading the batches without the GIL then.
+"""
+
+import threading
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, int64_t, uint8_t
+
+from eoslog.bindings.accumulator cimport RecordAccumulator
+from eoslog.native.murmur2 cimport murmur2 as hash_of
+from eoslog.native.murmur2 cimport partition_for_hash
+from eoslog.native.record_batch cimport BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES_MAX
+
+cdef extern from "<time.h>" nogil:
+    struct timespec:
+        int64_t tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec* out) noexcept
+    enum:
+        CLOCK_REALTIME
+
+cdef enum:
+    NO_PARTITION = -1
+
+
+cdef inline int64_t now_ms() noexcept:
+    cdef timespec moment
+    clock_gettime(CLOCK_REALTIME, &moment)
+    return moment.tv_sec * 1000 + moment.tv_nsec // 1000000
+
+
+@cython.final
+cdef class PartitionBuffer:
+    """What a sender gathered for one partition."""
+
+    cdef readonly RecordAccumulator accumulator
+    cdef readonly str topic
+    cdef readonly int32_t partition
+    cdef readonly int64_t first_ms           # When the oldest record held was added.
+
+    def __cinit__(self, str topic not None, int32_t partition, int64_t batch_bytes_max):
+        self.accumulator = RecordAccumulator(batch_bytes_max)
+        self.topic = topic
+        self.partition = partition
+        self.first_ms = 0
+
+
+@cython.final
+cdef class TopicBuffers:
+    """A topic as a sender knows it."""
+
+    cdef list buffers                        # PartitionBuffer by partition.
+    cdef int32_t partition_count
+    cdef int32_t sticky_partition            # Takes the records without a key until its batch is full.
+
+    def __cinit__(self, str topic not None, int32_t partition_count, int64_t batch_bytes_max):
+        if partition_count < 1:
+            raise ValueError(f"{partition_count} partitions")
+        self.partition_count = partition_count
+        self.sticky_partition = 0
+        self.buffers = [
+            PartitionBuffer(topic, number, batch_bytes_max) for number in range(partition_count)]
+
+
+@cython.final
+cdef class Exclusive:
+    """Holds the sender for one thread, which may append what was gathered. May be nested."""
+
+    cdef object _lock
+    cdef int _depth
+
+    def __cinit__(self):
+        self._lock = threading.RLock()
+        self._depth = 0
+
+    def __enter__(self):
+        self._lock.acquire()
+        self._depth += 1
+
+    def __exit__(self, *ignored):
+        self._depth -= 1
+        self._lock.release()
+
+
+cdef class Sender:
+    """Gathers records into batches; a subclass says what a topic is and appends the batches."""
+
+    cdef dict _topics
+    cdef int64_t _batch_bytes
+    cdef bint _lingering                     # A record was added since the last look.
+    cdef readonly Exclusive exclusive
+    cdef object _refused                     # Why no record is taken any more; None while they are.
+
+    def __cinit__(self, *arguments, **named):
+        self._topics = {}
+        self._batch_bytes = 16384
+        self._lingering = False
+        self.exclusive = Exclusive()
+        self._refused = None
+
+    def send(self, str topic not None, value=None, key=None, partition=None, headers=None,
+             timestamp_ms=None):
+        """Add one record to the batch of its partition; a full batch is appended first.
+
+        `value` and `key` are bytes or None; `headers` a list of (str, bytes or None). Without a
+        partition, a key chooses it as in Kafka; records without a key keep to one partition until its
+        batch is full. `timestamp_ms` (>= 0) is now if it is not given. The record is in the log once
+        its batch is full, once it waited for `linger.ms`, or once flush() returned.
+
+        Raises TypeError, ValueError, RecordTooLargeError, UnknownTopicOrPartitionError,
+        ProducerFencedError or LogClosedError; or the error of appending the batch before it. In each
+        case this record was not taken.
+        """
+        cdef int64_t timestamp
+        if timestamp_ms is None:
+            timestamp = now_ms()
+        else:
+            timestamp = timestamp_ms
+            if timestamp < 0:
+                raise ValueError(f"timestamp_ms {timestamp}: below 0")
+        if headers is not None and not isinstance(headers, (list, tuple, dict)):
+            headers = list(headers)
+        if self.exclusive._depth != 0 or headers or not self._add(
+                topic, value, key, partition, headers, timestamp, False):
+            # Python code runs on this way: a full batch is appended, headers are read, or another
+            # thread appends just now. Whoever is exclusive sees no other record come or go.
+            with self.exclusive:
+                self._add(topic, value, key, partition, headers, timestamp, True)
+        if not self._lingering:
+            self._lingering = True
+            self._start_lingering()
+
+    cdef bint _add(self, str topic, object value, object key, object partition, object headers,
+                   int64_t timestamp, bint may_drain) except -1:
+        """Add the record; False if a batch has to be appended first and may not be.
+
+        Runs no Python code unless may_drain, so that no other thread comes in between.
+        """
+        cdef TopicBuffers buffers
+        cdef PartitionBuffer buffer
+        cdef int64_t held_bytes
+        cdef int32_t chosen
+        if self._refused is not None:
+            self._refuse()
+        found = self._topics.get(topic)
+        if found is None:
+            if not may_drain:
+                return False
+            found = self._add_topic(topic)
+        buffers = <TopicBuffers?>found
+        if partition is not None:
+            chosen = partition
+            if not 0 <= chosen < buffers.partition_count:
+                self._no_partition(topic, chosen, buffers.partition_count)
+        elif key is None:
+            chosen = buffers.sticky_partition
+        elif type(key) is bytes:
+            chosen = partition_for_hash(
+                hash_of(<const uint8_t*>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key)),
+                buffers.partition_count)
+        else:
+            raise TypeError(f"key: bytes or None, not {type(key).__name__}")
+        buffer = <PartitionBuffer>buffers.buffers[chosen]
+        held_bytes = buffer.accumulator._used_bytes
+        if held_bytes > BATCH_HEADER_BYTES and held_bytes + record_bytes_bound(
+                value, key, headers) > self._batch_bytes:
+            if not may_drain:
+                return False
+            self._drain(buffer)
+            if partition is None and key is None:
+                buffers.sticky_partition = (chosen + 1) % buffers.partition_count
+        buffer.accumulator.add_record(value, key, headers, timestamp)
+        if buffer.accumulator._record_count == 1:
+            buffer.first_ms = now_ms()
+        return True
+
+    def _set_batch_bytes(self, int64_t batch_bytes):
+        self._batch_bytes = batch_bytes
+
+    def _set_refused(self, reason):
+        self._refused = reason
+
+    def _buffers_of(self, str topic not None):
+        """The buffers of a topic's partitions; none if nothing was sent to it."""
+        found = self._topics.get(topic)
+        return [] if found is None else list((<TopicBuffers>found).buffers)
+
+    def _filled_buffers(self, int64_t first_ms_max=0x7FFFFFFFFFFFFFFF):
+        """The buffers that hold records, the oldest of which was added by a time at the latest."""
+        cdef PartitionBuffer buffer
+        cdef list found = []
+        self._lingering = False
+        for topic in list(self._topics.values()):
+            for one in (<TopicBuffers>topic).buffers:
+                buffer = <PartitionBuffer>one
+                if buffer.accumulator._record_count:
+                    if buffer.first_ms <= first_ms_max:
+                        found.append(buffer)
+                    else:
+                        self._lingering = True
+        return found
+
+    def _has_lingering(self):
+        """Whether records wait for their linger.ms to pass."""
+        return bool(self._lingering)
+
+    def _keep_topic(self, str topic not None, TopicBuffers buffers not None):
+        self._topics[topic] = buffers
+
+    def _drop_topic(self, str topic not None):
+        self._topics.pop(topic, None)
+
+    def _add_topic(self, topic):
+        """Open a topic: call _keep_topic and return its TopicBuffers, or raise."""
+        raise NotImplementedError
+
+    def _drain(self, buffer):
+        """Append what a buffer holds, and empty it."""
+        raise NotImplementedError
+
+    def _start_lingering(self):
+        """Records wait from now on."""
+        raise NotImplementedError
+
+    def _refuse(self):
+        """Raise the error that _set_refused gave the reason for."""
+        raise NotImplementedError
+
+    def _no_partition(self, topic, partition, partition_count):
+        """Raise the error for a partition that does not exist."""
+        raise NotImplementedError
+
+
+cdef inline int64_t record_bytes_bound(object value, object key, object headers) except -1:
+    """The most that a record can add to a batch; of a wrong type, the overhead: add_record refuses."""
+    cdef int64_t bound = RECORD_OVERHEAD_BYTES_MAX
+    if type(value) is bytes:
+        bound += PyBytes_GET_SIZE(value)
+    if type(key) is bytes:
+        bound += PyBytes_GET_SIZE(key)
+    if headers:
+        # Counted generously: names are at most 4 bytes a character, lengths at most 5 bytes.
+        for name, content in (headers.items() if isinstance(headers, dict) else headers):
+            bound += 10 + 4 * len(name) + (0 if content is None else len(content))
+    return bound

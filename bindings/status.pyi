@@ -1,0 +1,1 @@
+class ProducerNotCached(Exception): ...  # noqa: N818 (no error: a question to the caller)

@@ -1,0 +1,1 @@
+"""An embedded log with exactly-once semantics, in Kafka's format."""

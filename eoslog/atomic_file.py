@@ -1,0 +1,50 @@
+"""Small files that are replaced as a whole: a reader finds the old content or the new, never a mix.
+
+The new content goes to `<name>.tmp`, is synced, takes the name by a rename, and the directory is
+synced: after a power cut the file is the old one or the new one. Without the first sync a rename
+may reach the disk before the bytes do.
+"""
+
+import os
+from pathlib import Path
+
+from eoslog.os_errors import named_os_errors
+
+TEMPORARY_SUFFIX = ".tmp"
+
+
+def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
+    """Replace the file at `path`, durably when `sync` is true.
+
+    Raises StoreFullError, StoreReadOnlyError or StoreFailedError; the old content is then in place.
+    """
+    temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
+    with named_os_errors(f"writing {path}"):
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            if sync:
+                os.fsync(file.fileno())
+        temporary.replace(path)
+        if sync:
+            sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable: files created, renamed or deleted there."""
+    with named_os_errors(f"syncing the directory {path}"):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def sync_file(path: Path) -> None:
+    """Make the content of a file durable."""
+    with named_os_errors(f"syncing {path}"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

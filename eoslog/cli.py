@@ -1,0 +1,21 @@
+"""The command line `eoslog`: its entry point, and one clear sentence when its packages are missing."""
+
+import sys
+from collections.abc import Sequence
+
+_CLI_PACKAGES = {"click", "rich"}
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and leave the process: status 0 done, 1 failed, 2 wrong use."""
+    try:
+        from eoslog.cli_group import cli
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] not in _CLI_PACKAGES:
+            raise
+        sys.exit("error: the command line needs click and rich: run `pip install 'eoslog[cli]'`")
+    cli.main(args=list(arguments) if arguments is not None else None, prog_name="eoslog")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,101 @@
+"""What all commands share: --store and --json, how they print, and how they fail.
+
+A user's mistake is one line on standard error and a status, never a traceback; EOSLOG_TRACEBACK=1
+in the environment shows the traceback to those who want it.
+"""
+
+import base64
+import functools
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+import eoslog
+from eoslog.errors import EoslogError
+
+STORE_VARIABLE = "EOSLOG_STORE"
+TRACEBACK_VARIABLE = "EOSLOG_TRACEBACK"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What --store and --json said, before or after the command's name."""
+
+    store_path: str | None
+    as_json: bool
+
+    def path(self) -> Path:
+        """The store's directory; it is a usage error if nothing names one."""
+        if self.store_path is None:
+            raise click.UsageError(f"no store: give --store PATH, or set {STORE_VARIABLE}")
+        return Path(self.store_path)
+
+    def open(self) -> "eoslog.Store":
+        """Open the store, which must exist."""
+        return eoslog.open(self.path(), create=False)
+
+
+def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add --store and --json to a command and hand them in as its first argument, `settings`.
+
+    It also turns errors into one line: EoslogError and OSError end with status 1, arguments that
+    the API refuses with status 2.
+    """
+
+    @click.option(
+        "--store", "store_path", type=click.Path(), envvar=STORE_VARIABLE, help="The store."
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @click.pass_context
+    @functools.wraps(function)
+    def command(ctx: click.Context, store_path: str | None, as_json: bool, **arguments: Any) -> Any:
+        outer = ctx.find_object(Settings) or Settings(None, False)
+        named = ctx.get_parameter_source("store_path") is click.core.ParameterSource.COMMANDLINE
+        path = store_path if named or outer.store_path is None else outer.store_path
+        settings = Settings(path, as_json or outer.as_json)
+        # A command's own subcommands find what was said to it.
+        ctx.obj = settings
+        try:
+            return function(settings, **arguments)
+        except (EoslogError, OSError, ValueError, TypeError) as error:
+            if os.environ.get(TRACEBACK_VARIABLE) or isinstance(error, BrokenPipeError):
+                raise
+            raise as_click_error(error) from error
+
+    return command
+
+
+def as_click_error(error: Exception) -> click.ClickException:
+    """Status 2 for arguments that were refused, 1 for everything that went wrong after them."""
+    if isinstance(error, EoslogError):
+        message = f"{error} ({type(error).__name__})"
+        wrong_use = isinstance(error, ValueError)
+    elif isinstance(error, OSError):
+        place = f"{error.filename}: " if error.filename is not None else ""
+        message, wrong_use = f"{place}{error.strerror or error}", False
+    else:
+        message, wrong_use = str(error), True
+    message = "; ".join([message, *getattr(error, "__notes__", ())])
+    return click.UsageError(message) if wrong_use else click.ClickException(message)
+
+
+def echo_json(data: Any) -> None:
+    """Print one JSON document on one line."""
+    click.echo(json.dumps(data, separators=(", ", ": "), ensure_ascii=False, default=json_value))
+
+
+def json_value(value: Any) -> Any:
+    """Bytes are text where they are UTF-8, else {"base64": ...}; paths are text."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        try:
+            return bytes(value).decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode("ascii")}
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"no JSON for {type(value).__name__}")

@@ -1,0 +1,60 @@
+"""`eoslog producers`: the producers that partitions remember, as Kafka's describe-producers."""
+
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import eoslog
+from eoslog.cli_options import Settings, echo_json, shared_options
+
+
+@click.command()
+@click.option("--topic", help="Only this topic.")
+@click.option("--partition", type=click.IntRange(min=0), help="Only this partition of it.")
+@shared_options
+def producers(settings: Settings, topic: str | None, partition: int | None) -> None:
+    """List, for each partition, the producers it remembers and where each stands."""
+    if partition is not None and topic is None:
+        raise click.UsageError("--partition needs --topic")
+    with settings.open() as store:
+        rows = producer_rows(store, topic, partition)
+    if settings.as_json:
+        echo_json(rows)
+        return
+    table = Table(box=box.SIMPLE)
+    for name in ("topic", "partition", "producer id", "epoch", "last sequence", "last offset"):
+        table.add_column(name, justify="left" if name == "topic" else "right")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in list(row.values())[:6]))
+    Console().print(table)
+
+
+def producer_rows(
+    store: "eoslog.Store", topic: str | None, partition: int | None
+) -> list[dict[str, Any]]:
+    """One row for each producer of each partition asked for."""
+    found = store.topics()
+    if topic is not None and topic not in found:
+        raise eoslog.errors.UnknownTopicOrPartitionError(f"no topic {topic!r} in {store.path}")
+    rows = []
+    for name in [topic] if topic is not None else sorted(found):
+        numbers = range(found[name].partitions) if partition is None else [partition]
+        for number in numbers:
+            for state in store.partition(name, number).producers():
+                rows.append(
+                    {
+                        "topic": name,
+                        "partition": number,
+                        "producer_id": state.producer_id,
+                        "producer_epoch": state.producer_epoch,
+                        "last_sequence": state.last_sequence,
+                        "last_offset": state.last_offset,
+                        "last_timestamp": state.last_timestamp,
+                        "coordinator_epoch": state.coordinator_epoch,
+                        "current_txn_first_offset": state.current_txn_first_offset,
+                    }
+                )
+    return rows

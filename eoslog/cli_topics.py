@@ -1,0 +1,130 @@
+"""`eoslog topics`: list, create, describe and delete."""
+
+from typing import Any
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+import eoslog
+from eoslog.cli_options import Settings, echo_json, shared_options
+
+
+@click.group(invoke_without_command=True)
+@shared_options
+def topics(settings: Settings) -> None:
+    """List, create, describe and delete topics. Without a subcommand: list."""
+    context = click.get_current_context()
+    if context.invoked_subcommand is None:
+        show_topics(settings)
+
+
+@topics.command("list")
+@shared_options
+def list_topics(settings: Settings) -> None:
+    """List the topics with their partitions and records."""
+    show_topics(settings)
+
+
+@topics.command("create")
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option("--config", "pairs", multiple=True, metavar="NAME=VALUE", help="Kafka's names.")
+@shared_options
+def create_topic(settings: Settings, name: str, partitions: int, pairs: tuple[str, ...]) -> None:
+    """Create a topic; the store is created too where there is none."""
+    with eoslog.open(settings.path(), create=True) as store:
+        store.create_topic(name, partitions=partitions, config=parse_config(pairs))
+    if settings.as_json:
+        echo_json({"topic": name, "partitions": partitions})
+    else:
+        click.echo(f"created {name} with {partitions} partition{'s' if partitions > 1 else ''}")
+
+
+@topics.command("describe")
+@click.argument("name")
+@shared_options
+def describe_topic(settings: Settings, name: str) -> None:
+    """Show a topic's partitions: offsets, segments, bytes."""
+    with settings.open() as store:
+        rows = partition_rows(store, name)
+    if settings.as_json:
+        echo_json({"topic": name, "partitions": rows})
+        return
+    table = Table(title=name, box=box.SIMPLE)
+    for column in rows[0] if rows else ():
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*(str(cell) for cell in row.values()))
+    Console().print(table)
+
+
+@topics.command("delete")
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@shared_options
+def delete_topic(settings: Settings, name: str, yes: bool) -> None:
+    """Delete a topic and all its records."""
+    if not yes:
+        click.confirm(f"Delete {name} and all its records?", abort=True, err=True)
+    with settings.open() as store:
+        store.delete_topic(name)
+    if settings.as_json:
+        echo_json({"deleted": name})
+    else:
+        click.echo(f"deleted {name}")
+
+
+def show_topics(settings: Settings) -> None:
+    """Print every topic with its number of partitions and records."""
+    with settings.open() as store:
+        rows = [topic_row(store, name) for name in sorted(store.topics())]
+    if settings.as_json:
+        echo_json(rows)
+        return
+    table = Table(box=box.SIMPLE)
+    table.add_column("topic")
+    table.add_column("partitions", justify="right")
+    table.add_column("records", justify="right")
+    for row in rows:
+        table.add_row(row["topic"], str(row["partitions"]), f"{row['records']:,}")
+    Console().print(table)
+
+
+def topic_row(store: "eoslog.Store", name: str) -> dict[str, Any]:
+    """One line of the list. `records` counts offsets, of which control records take some too."""
+    partitions = partition_rows(store, name)
+    records = sum(row["log_end_offset"] - row["log_start_offset"] for row in partitions)
+    return {"topic": name, "partitions": len(partitions), "records": records}
+
+
+def partition_rows(store: "eoslog.Store", name: str) -> list[dict[str, int]]:
+    """The state of each partition of a topic. Raises UnknownTopicOrPartitionError."""
+    found = store.topics().get(name)
+    if found is None:
+        raise eoslog.errors.UnknownTopicOrPartitionError(f"no topic {name!r} in {store.path}")
+    logs = [(number, store.partition(name, number)) for number in range(found.partitions)]
+    return [
+        {
+            "partition": number,
+            "log_start_offset": log.log_start_offset,
+            "log_end_offset": log.log_end_offset,
+            "high_watermark": log.high_watermark,
+            "last_stable_offset": log.last_stable_offset,
+            "segments": log.segment_count,
+            "size_bytes": log.size_bytes,
+        }
+        for number, log in logs
+    ]
+
+
+def parse_config(pairs: tuple[str, ...]) -> dict[str, str]:
+    """Turn NAME=VALUE arguments into a config."""
+    config = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals or not name:
+            raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint="--config")
+        config[name] = value
+    return config

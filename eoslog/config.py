@@ -1,0 +1,220 @@
+"""Settings under Kafka's own names: which exist, their types, ranges and defaults.
+
+Every setting named here does what it says. One of Kafka's that this version does not carry out is
+refused by name, unless it is given the one value that describes what eoslog does anyway. A name
+that Kafka does not know either is refused with the nearest name that exists.
+"""
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from eoslog.errors import InvalidConfigError
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+ConfigValue = int | str | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting: its type is its default's; a number has a range, a text a set of choices."""
+
+    name: str
+    default: ConfigValue
+    smallest: int = 0
+    largest: int = INT64_MAX
+    choices: tuple[str, ...] = ()
+
+    def parse(self, value: object) -> ConfigValue:
+        """The value in the setting's type; numbers and truth values may come as text, as in Kafka.
+
+        Raises InvalidConfigError.
+        """
+        if isinstance(self.default, bool):
+            return self._parse_bool(value)
+        if isinstance(self.default, int):
+            return self._parse_int(value)
+        if not isinstance(value, str) or value not in self.choices:
+            raise InvalidConfigError(f"{self.name}={value!r}: one of {', '.join(self.choices)}")
+        return value
+
+    def _parse_bool(self, value: object) -> bool:
+        if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+            return value.strip().lower() == "true"
+        if not isinstance(value, bool):
+            raise InvalidConfigError(f"{self.name}={value!r}: true or false")
+        return value
+
+    def _parse_int(self, value: object) -> int:
+        number = value
+        if isinstance(number, str):
+            try:
+                number = int(number)
+            except ValueError as error:
+                raise InvalidConfigError(f"{self.name}={value!r}: a whole number") from error
+        if isinstance(number, bool) or not isinstance(number, int):
+            raise InvalidConfigError(f"{self.name}={value!r}: a whole number")
+        if not self.smallest <= number <= self.largest:
+            raise InvalidConfigError(
+                f"{self.name}={number}: a number from {self.smallest} to {self.largest}"
+            )
+        return number
+
+
+def _by_name(*settings: Setting) -> dict[str, Setting]:
+    return {setting.name: setting for setting in settings}
+
+
+TOPIC_SETTINGS = _by_name(
+    Setting("segment.bytes", 1 << 30, smallest=1 << 10, largest=INT32_MAX),
+    Setting("segment.ms", 604_800_000, smallest=1),
+    Setting("segment.index.bytes", 10_485_760, smallest=48, largest=INT32_MAX),
+    Setting("index.interval.bytes", 4096, largest=INT32_MAX),
+    Setting("max.message.bytes", 1_048_588, smallest=128, largest=INT32_MAX),
+    Setting("retention.ms", 604_800_000, smallest=-1),
+    Setting("retention.bytes", -1, smallest=-1),
+    Setting("message.timestamp.before.max.ms", INT64_MAX),
+    Setting("message.timestamp.after.max.ms", INT64_MAX),
+)
+
+# The names under which Kafka's brokers know the defaults of the topics' settings.
+BROKER_NAMES = {
+    "log.segment.bytes": "segment.bytes",
+    "log.roll.ms": "segment.ms",
+    "log.index.size.max.bytes": "segment.index.bytes",
+    "log.index.interval.bytes": "index.interval.bytes",
+    "message.max.bytes": "max.message.bytes",
+    "log.retention.ms": "retention.ms",
+    "log.retention.bytes": "retention.bytes",
+    "log.message.timestamp.before.max.ms": "message.timestamp.before.max.ms",
+    "log.message.timestamp.after.max.ms": "message.timestamp.after.max.ms",
+}
+
+STORE_SETTINGS = _by_name(
+    Setting("producer.id.expiration.ms", 86_400_000, smallest=1),
+    Setting("producer.id.expiration.check.interval.ms", 600_000, smallest=1),
+    Setting("log.retention.check.interval.ms", 300_000, smallest=1),
+    Setting("log.flush.offset.checkpoint.interval.ms", 60_000, smallest=1),
+    Setting("log.initial.task.delay.ms", 30_000),
+    # eoslog's own. How often changed producer rows go to LMDB:
+    Setting("eoslog.checkpoint.interval.ms", 5_000, smallest=1),
+    # ... at the latest after so many appended bytes of a partition:
+    Setting("eoslog.checkpoint.bytes", 256 << 20, smallest=1),
+    # ... how many producers a partition keeps in memory:
+    Setting("eoslog.producers.cached.max", 100_000, smallest=1, largest=INT32_MAX),
+    # ... how many segment files each partition keeps for reuse:
+    Setting("eoslog.spare.segments", 1, largest=64),
+    # ... and after what time staged files that nobody committed are swept.
+    Setting("eoslog.staging.retention.ms", 604_800_000, smallest=0),
+)
+
+PRODUCER_SETTINGS = _by_name(
+    Setting("batch.size", 16_384, smallest=1, largest=INT32_MAX),
+    Setting("linger.ms", 5, largest=INT32_MAX),
+    Setting("enable.idempotence", True),
+)
+
+CONSUMER_SETTINGS = _by_name(
+    Setting("max.poll.records", 500, smallest=1, largest=INT32_MAX),
+    Setting("fetch.max.bytes", 52_428_800, smallest=1, largest=INT32_MAX),
+    Setting("max.partition.fetch.bytes", 1_048_576, smallest=1, largest=INT32_MAX),
+    Setting("isolation.level", "", choices=("read_committed", "read_uncommitted")),
+    Setting("auto.offset.reset", "", choices=("earliest", "latest", "none")),
+)
+
+# Kafka's settings that are not carried out, each with the values that describe what is done anyway.
+_FIXED: dict[str, tuple[str, ...]] = {
+    "cleanup.policy": ("delete",),
+    "compression.type": ("producer", "none"),
+    "delete.retention.ms": (),
+    "file.delete.delay.ms": (),
+    "flush.messages": (str(INT64_MAX),),
+    "flush.ms": (str(INT64_MAX),),
+    "max.compaction.lag.ms": (str(INT64_MAX),),
+    "message.timestamp.type": ("CreateTime",),
+    "min.cleanable.dirty.ratio": (),
+    "min.compaction.lag.ms": ("0",),
+    "min.insync.replicas": ("1",),
+    "preallocate": (),
+    "segment.jitter.ms": ("0",),
+    "unclean.leader.election.enable": ("false",),
+    "acks": ("all", "-1"),
+    "buffer.memory": (),
+    "max.in.flight.requests.per.connection": ("1", "2", "3", "4", "5"),
+    "max.request.size": (),
+    "transaction.timeout.ms": (),
+    "transactional.id": (),
+    "enable.auto.commit": ("false",),
+    "group.id": (),
+}
+
+
+def parse_config(
+    given: Mapping[str, object] | None, settings: Mapping[str, Setting], what: str
+) -> dict[str, ConfigValue]:
+    """Check the given settings and return them in their own types, without the defaults.
+
+    `what` names the owner for messages: "topic", "store". Raises InvalidConfigError.
+    """
+    parsed: dict[str, ConfigValue] = {}
+    for name, value in (given or {}).items():
+        if name in settings:
+            parsed[name] = settings[name].parse(value)
+        elif name in _FIXED:
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            if text not in _FIXED[name]:
+                allowed = " or ".join(_FIXED[name])
+                hint = f"; only {allowed} describes it" if allowed else ""
+                raise InvalidConfigError(
+                    f"{name}={value!r}: Kafka's setting is not carried out by this version{hint}"
+                )
+        else:
+            raise InvalidConfigError(_unknown_name(name, settings, what))
+    return parsed
+
+
+def with_defaults(
+    parsed: Mapping[str, ConfigValue], settings: Mapping[str, Setting]
+) -> dict[str, ConfigValue]:
+    """The parsed settings, and every other one's default."""
+    return {name: parsed.get(name, setting.default) for name, setting in settings.items()}
+
+
+def parse_store_config(
+    given: Mapping[str, object] | None,
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Split what `open` was given into the store's settings and defaults for its topics' settings.
+
+    The store's come back complete; the topics' only as far as given, under the topics' names.
+    """
+    known = dict(STORE_SETTINGS)
+    for broker_name, name in BROKER_NAMES.items():
+        known[broker_name] = TOPIC_SETTINGS[name]
+    parsed = parse_config(given, known, "store")
+    topic_defaults = {
+        BROKER_NAMES[name]: int(value) for name, value in parsed.items() if name in BROKER_NAMES
+    }
+    store = with_defaults(parsed, STORE_SETTINGS)
+    return {name: int(value) for name, value in store.items()}, topic_defaults
+
+
+def parse_topic_config(given: Mapping[str, object] | None) -> dict[str, int]:
+    """The settings a topic is created with, in their own types, without the defaults."""
+    parsed = parse_config(given, TOPIC_SETTINGS, "topic")
+    segment_bytes = parsed.get("segment.bytes", TOPIC_SETTINGS["segment.bytes"].default)
+    message_bytes = parsed.get("max.message.bytes")
+    if message_bytes is not None and int(message_bytes) > int(segment_bytes):
+        raise InvalidConfigError(
+            f"max.message.bytes={message_bytes}: more than segment.bytes={segment_bytes}"
+        )
+    return {name: int(value) for name, value in parsed.items()}
+
+
+def _unknown_name(name: object, settings: Mapping[str, Setting], what: str) -> str:
+    if not isinstance(name, str):
+        return f"a {what} setting's name is a str, not {type(name).__name__}"
+    nearest = difflib.get_close_matches(name, settings, n=1, cutoff=0.5)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    return f"{name!r} is no {what} setting{hint}"

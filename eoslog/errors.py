@@ -1,0 +1,295 @@
+"""Every error of eoslog: what became of the data, and what to do next.
+
+A caller asks one thing first: was it written? `outcome` answers it:
+
+- "not_appended": nothing of the call was written;
+- "unknown": it may or may not have been written; ask the log before trying again;
+- "damaged": bytes that were written earlier can no longer be read.
+
+`code` is Kafka's error code, -1 where Kafka has none. `retriable`: the same call may succeed
+later. `abortable`: the transaction must be aborted, the producer goes on. `fatal`: the object that
+raised can do nothing more; make a new one.
+
+All errors can be pickled. This module imports nothing of eoslog.
+"""
+
+from typing import ClassVar, Literal
+
+Outcome = Literal["not_appended", "unknown", "damaged"]
+
+NO_ERROR_CODE = -1
+
+
+class EoslogError(Exception):
+    """The root of all errors of eoslog. Look at `outcome` first, then at `retriable` and `fatal`."""
+
+    outcome: ClassVar[Outcome] = "not_appended"
+    code: ClassVar[int] = NO_ERROR_CODE
+    retriable: ClassVar[bool] = False
+    abortable: ClassVar[bool] = False
+    fatal: ClassVar[bool] = False
+
+
+class KafkaError(EoslogError):
+    """An error that Kafka has too, under the same name and with the same code."""
+
+
+class OffsetOutOfRangeError(KafkaError):
+    """The offset is below the log's start or beyond its end: seek to one that exists."""
+
+    code = 1
+
+
+class CorruptRecordError(KafkaError):
+    """Bytes of the log, or of a batch that was handed in, are not what was written.
+
+    `path` names the file ("" for bytes in memory), `position_bytes` the place in it and `reason`
+    what is wrong there. A batch that was handed in is not appended: send an undamaged one. A damaged
+    file is left as it is: `Partition.verify()` lists what else is wrong; restore it from a copy.
+    """
+
+    outcome = "damaged"
+    code = 2
+
+    path: str
+    position_bytes: int
+    reason: str
+
+    def __init__(self, path: str = "", position_bytes: int = 0, reason: str = "corrupt") -> None:
+        place = f"{path} at byte {position_bytes}" if path else f"byte {position_bytes}"
+        super().__init__(f"{place}: {reason}")
+        self.path = path
+        self.position_bytes = position_bytes
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["CorruptRecordError"], tuple[str, int, str]]:
+        return type(self), (self.path, self.position_bytes, self.reason)
+
+
+class UnknownTopicOrPartitionError(KafkaError):
+    """The store has no such topic or partition: create it, or correct the name."""
+
+    code = 3
+    retriable = True
+
+
+class RecordTooLargeError(KafkaError):
+    """A record or batch exceeds `max.message.bytes`: make it smaller, or raise the topic's limit."""
+
+    code = 10
+
+
+class InvalidTopicError(KafkaError):
+    """Kafka refuses this topic name: use 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_', '-'."""
+
+    code = 17
+
+
+class RecordBatchTooLargeError(KafkaError):
+    """The batch does not fit into one segment: send smaller ones, or raise `segment.bytes`."""
+
+    code = 18
+
+
+class InvalidTimestampError(KafkaError):
+    """A timestamp is outside the topic's limits, or negative: nothing of the batch was written."""
+
+    code = 32
+
+
+class TopicAlreadyExistsError(KafkaError):
+    """The topic exists already: use it, or delete it first."""
+
+    code = 36
+
+
+class InvalidPartitionsError(KafkaError):
+    """The number of partitions is not a positive number the store can hold."""
+
+    code = 37
+
+
+class InvalidConfigError(KafkaError, ValueError):
+    """A configuration has an unknown name, a wrong type or a value out of its range."""
+
+    code = 40
+
+
+class UnsupportedForMessageFormatError(KafkaError):
+    """The batch is of an older record format (magic 0 or 1): send format 2."""
+
+    code = 43
+
+
+class OutOfOrderSequenceError(KafkaError):
+    """The sequence is neither the next one nor that of a batch still remembered.
+
+    A batch before this one is missing, or this one is older than the last five of its producer.
+    Ask the producer where it stands (`Producer.next_sequence`) and go on from there.
+    """
+
+    code = 45
+
+
+class DuplicateSequenceNumberError(KafkaError):
+    """Kafka's older answer to a batch that is in the log already. eoslog answers with its offsets."""
+
+    code = 46
+
+
+class InvalidProducerEpochError(KafkaError):
+    """The partition has seen a newer epoch of this producer id: this producer was replaced."""
+
+    code = 47
+    abortable = True
+
+
+class InvalidTxnStateError(KafkaError):
+    """The call does not fit the transaction's state; the producer made a call out of order."""
+
+    code = 48
+    fatal = True
+
+
+class InvalidProducerIdMappingError(KafkaError):
+    """The producer id is not the one that the name or transactional id has now."""
+
+    code = 49
+    abortable = True
+
+
+class ConcurrentTransactionsError(KafkaError):
+    """Another transaction of the same id is still being completed: try again shortly."""
+
+    code = 51
+    retriable = True
+
+
+class TransactionCoordinatorFencedError(KafkaError):
+    """A newer coordinator has written to the partition: this one must stop."""
+
+    code = 52
+    fatal = True
+
+
+class KafkaStorageError(KafkaError):
+    """The disk refused an operation on a partition. Whether an append reached it is not known."""
+
+    outcome = "unknown"
+    code = 56
+    retriable = True
+
+
+class UnknownProducerIdError(KafkaError):
+    """The partition no longer knows this producer id: its records were deleted or it expired."""
+
+    code = 59
+    abortable = True
+
+
+class InvalidRecordError(KafkaError):
+    """A record or batch breaks a rule of the format; the whole batch was refused."""
+
+    code = 87
+
+
+class ProducerFencedError(KafkaError):
+    """A newer producer of the same name has taken over; the message says who and when.
+
+    Nothing of this call was written. Close this producer. Only one of the two may go on.
+    """
+
+    code = 90
+    fatal = True
+
+
+class TransactionAbortableError(KafkaError):
+    """The transaction cannot go on: abort it and begin again."""
+
+    code = 120
+    abortable = True
+
+
+class NoOffsetForPartitionError(EoslogError):
+    """There is no position to start from and `auto_offset_reset` is "none": seek first."""
+
+
+class StoreError(EoslogError):
+    """An error of the store itself: its directory, its lock, its disk."""
+
+
+class NotAStoreError(StoreError):
+    """The path is not a store: correct it, or open an empty directory with `create=True`."""
+
+    fatal = True
+
+
+class StoreInUseError(StoreError):
+    """Another process, or another part of this one, has the store open; the message says who."""
+
+    retriable = True
+
+
+class StoreVersionError(StoreError):
+    """The store was written by a newer eoslog: install that version or a newer one."""
+
+    fatal = True
+
+
+class StoreFullError(StoreError):
+    """There is no space on the device. Nothing was written; the store stays readable.
+
+    Free space or lower the topics' `retention.bytes`, then make the same call again.
+    """
+
+    retriable = True
+
+
+class StoreReadOnlyError(StoreError):
+    """The file system or the store's directory cannot be written to: change that, then reopen."""
+
+    fatal = True
+
+
+class StoreFailedError(StoreError):
+    """A flush failed, so what the disk holds is not known; nothing more is appended until recovery.
+
+    Close the store and open it again: that recovers what is whole. Then a producer with a name asks
+    `next_sequence` where to go on; a plain producer reads what is there.
+    """
+
+    outcome = "unknown"
+    fatal = True
+
+
+class LogClosedError(StoreError):
+    """The store, partition, producer or consumer is closed: open a new one."""
+
+    fatal = True
+
+
+class ForkedProcessError(StoreError):
+    """A store opened before a fork was used in the child: open it anew in the child.
+
+    The parent has to close it first; only one process has a store open at a time.
+    """
+
+    fatal = True
+
+
+class StagedCommitError(EoslogError):
+    """A staged commit was refused before its decision: nothing of the job is in the log.
+
+    The message names the file or the id that is wrong. Stage the job again under a new run id.
+    """
+
+
+class StagedRunFencedError(StagedCommitError):
+    """A newer run of the same application has taken over: this run must stop."""
+
+    code = 90
+    fatal = True
+
+
+class MissingDependencyError(EoslogError, ImportError):
+    """An optional package is not installed; the message says which extra brings it."""

@@ -1,0 +1,77 @@
+"""`meta.properties`: Kafka's identity of a log directory, and eoslog's version of the store in it."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from eoslog.atomic_file import write_atomically
+from eoslog.errors import NotAStoreError, StoreVersionError
+from eoslog.kafka_uuid import new_id
+
+FILE_NAME = "meta.properties"
+KAFKA_VERSION = 1
+STORE_VERSION = 1
+_STORE_VERSION_KEY = "eoslog.store.version"
+
+
+@dataclass(frozen=True, slots=True)
+class MetaProperties:
+    """Who the store is: `cluster_id` and `directory_id` are ids, `node_id` is 0 for a store."""
+
+    cluster_id: str
+    directory_id: str
+    node_id: int = 0
+    store_version: int = STORE_VERSION
+
+    @classmethod
+    def new(cls) -> "MetaProperties":
+        return cls(cluster_id=new_id(), directory_id=new_id())
+
+
+def write_meta_properties(store_path: Path, properties: MetaProperties) -> None:
+    """Write the file, durably: from then on the directory is a store."""
+    moment = time.strftime("%a %b %d %H:%M:%S UTC %Y", time.gmtime())
+    lines = [
+        "#",
+        f"#{moment}",
+        f"cluster.id={properties.cluster_id}",
+        f"directory.id={properties.directory_id}",
+        f"{_STORE_VERSION_KEY}={properties.store_version}",
+        f"node.id={properties.node_id}",
+        f"version={KAFKA_VERSION}",
+    ]
+    write_atomically(store_path / FILE_NAME, ("\n".join(lines) + "\n").encode())
+
+
+def read_meta_properties(store_path: Path) -> MetaProperties:
+    """The store's identity. Raises NotAStoreError or StoreVersionError."""
+    path = store_path / FILE_NAME
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError) as error:
+        raise NotAStoreError(f"{store_path} is not a store: no readable {FILE_NAME}") from error
+    fields = {}
+    for line in text.splitlines():
+        name, equals, value = line.strip().partition("=")
+        if equals and not name.startswith(("#", "!")):
+            fields[name.strip()] = value.strip()
+    if _STORE_VERSION_KEY not in fields:
+        raise NotAStoreError(f"{store_path} is not a store: {path} names no {_STORE_VERSION_KEY}")
+    try:
+        store_version = int(fields[_STORE_VERSION_KEY])
+        node_id = int(fields.get("node.id", "0"))
+    except ValueError as error:
+        raise NotAStoreError(f"{path}: {error}") from error
+    if store_version > STORE_VERSION:
+        raise StoreVersionError(
+            f"{store_path} has store version {store_version}; "
+            f"this eoslog reads versions up to {STORE_VERSION}"
+        )
+    if store_version < 1:
+        raise NotAStoreError(f"{path}: store version {store_version}")
+    return MetaProperties(
+        cluster_id=fields.get("cluster.id", ""),
+        directory_id=fields.get("directory.id", ""),
+        node_id=node_id,
+        store_version=store_version,
+    )

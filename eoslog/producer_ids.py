@@ -1,0 +1,35 @@
+"""Ids for producers: each given out once in the life of a store, in blocks of 1000.
+
+A block is synced before its first id is used, whatever the store's durability: an id given out twice
+would make new records look like old duplicates.
+"""
+
+import threading
+
+from eoslog.state_log import PRODUCER_ID_BLOCK, StateLog
+
+BLOCK_IDS = 1000
+# At or above: the random ids of staged files.
+STAGED_PRODUCER_ID_MIN = 1 << 62
+
+
+class ProducerIds:
+    """Gives out ids below STAGED_PRODUCER_ID_MIN."""
+
+    def __init__(self, state_log: StateLog) -> None:
+        self._state_log = state_log
+        self._lock = threading.Lock()
+        self._next = 0
+        self._block_end = 0
+
+    def take(self) -> int:
+        """A producer id that was never given out before."""
+        with self._lock:
+            if self._next == self._block_end:
+                state = self._state_log.get(PRODUCER_ID_BLOCK, "")
+                first = 0 if state is None else int(state["next_producer_id"])
+                block = {"next_producer_id": first + BLOCK_IDS}
+                self._state_log.append(PRODUCER_ID_BLOCK, "", block, sync=True)
+                self._next, self._block_end = first, first + BLOCK_IDS
+            self._next += 1
+            return self._next - 1

@@ -1,0 +1,50 @@
+"""Kafka's rules for the names of topics, and the names that the store keeps for itself."""
+
+import re
+from collections.abc import Iterable
+
+from eoslog.errors import InvalidTopicError
+
+TOPIC_NAME_CHARACTERS_MAX = 249
+TRANSACTION_STATE_TOPIC = "__transaction_state"
+CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
+
+_ALLOWED = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
+
+
+def check_topic_name(name: str) -> None:
+    """Raise InvalidTopicError, saying why, if Kafka would refuse the name; TypeError if no text."""
+    if not isinstance(name, str):
+        raise TypeError(f"a topic name is a str, not {type(name).__name__}")
+    if not name:
+        raise InvalidTopicError("a topic name must not be empty")
+    if name in (".", ".."):
+        raise InvalidTopicError(f"a topic cannot be named {name!r}")
+    if len(name) > TOPIC_NAME_CHARACTERS_MAX:
+        raise InvalidTopicError(
+            f"a topic name of {len(name)} characters; at most {TOPIC_NAME_CHARACTERS_MAX} are allowed"
+        )
+    if _ALLOWED.fullmatch(name) is None:
+        wrong = next(character for character in name if not _ALLOWED.fullmatch(character))
+        raise InvalidTopicError(
+            f"topic name {name!r} holds {wrong!r}; allowed are a-z, A-Z, 0-9, '.', '_' and '-'"
+        )
+
+
+def check_user_topic_name(name: str) -> None:
+    """As `check_topic_name`, and refuse the names of the store's internal topics."""
+    check_topic_name(name)
+    if name in INTERNAL_TOPICS:
+        raise InvalidTopicError(f"{name!r} is an internal topic of the store")
+
+
+def colliding_topic(name: str, others: Iterable[str]) -> str | None:
+    """A topic in `others` that differs from `name` only in '.' against '_', or None.
+
+    Kafka's metrics write both as '_', so that two such topics are told apart there no more.
+    """
+    folded = name.replace(".", "_")
+    return next(
+        (other for other in others if other != name and other.replace(".", "_") == folded), None
+    )

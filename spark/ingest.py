@@ -1,0 +1,121 @@
+"""Land whole files in a topic, exactly once, through Spark.
+
+The application id makes a second run a no-op. Without one it is made of the topic and the contents
+of the files: the same data is landed once in a topic, whatever its files are called and when.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import eoslog
+from eoslog.spark.input_files import InputFileError, check_files, fingerprint, lay_out
+from eoslog.spark.partition_writer import EachTask, reason_of, write_partitions
+from eoslog.spark.row_frame import RowFormat, row_frame
+from eoslog.spark.spark_session import LOCAL_MASTER, session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from rich.console import Console
+
+DEFAULT_PARTITIONS = 1
+INGEST_VERSION = 0
+# Smaller than Spark's 128 MB: more tasks, so that less is done again when one is lost.
+SPLIT_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class IngestResult:
+    """What became of the files: `committed` is False if the id was in the log already."""
+
+    app_id: str
+    topic: str
+    committed: bool
+    records: int
+    seconds: float
+    task_retries: int
+
+
+def ingest(
+    files: Iterable[str | os.PathLike[str]],
+    *,
+    topic: str,
+    store: str | os.PathLike[str],
+    row_format: RowFormat | None = None,
+    partitions: int | None = None,
+    app_id: str | None = None,
+    spark: "SparkSession | None" = None,
+    master: str = LOCAL_MASTER,
+    log_path: str | os.PathLike[str] | None = None,
+    split_bytes: int = SPLIT_BYTES,
+    each_task: EachTask | None = None,
+    console: "Console | None" = None,
+) -> IngestResult:
+    """Land every row of the files in the topic, all at once, unless `app_id` was landed before.
+
+    The store and the topic are made where there are none, the topic with `partitions` (1). `spark`
+    is started with `master` and `log_path` if it is not given, but not for files that are in the log already. `console` shows progress,
+    if it is a terminal. `seconds` of the result begins when Spark runs. `each_task` is that of
+    `write_partitions`.
+
+    Raises InputFileError for files that are missing, damaged or of unknown format, SparkJobFailedError
+    for rows that do not fit, MissingDependencyError, JavaNotFoundError; nothing is in the log then.
+    """
+    paths = check_files(Path(file) for file in files)
+    job_id = app_id or f"ingest-{topic}-{fingerprint(paths)}"
+    row_format = row_format or RowFormat()
+    with eoslog.open(store, create=True) as log:
+        done = log.application(job_id)
+        if done is not None and done.version >= INGEST_VERSION:
+            return IngestResult(job_id, topic, False, 0, 0.0, 0)
+        if topic not in log.topics():
+            partitions = partitions or DEFAULT_PARTITIONS
+        with tempfile.TemporaryDirectory(prefix="eoslog-ingest-") as folder:
+            inputs = lay_out(paths, Path(folder), row_format.file_format)
+            spark = spark or session("eoslog ingest", master, log_path=log_path)
+            spark.conf.set("spark.sql.files.maxPartitionBytes", str(split_bytes))
+            started_s = time.monotonic()
+            with _progress(spark, console, f"ingest into {topic}"):
+                with _named_errors():
+                    frame = row_frame(spark, inputs, row_format)
+                result = write_partitions(
+                    frame,
+                    log,
+                    topic,
+                    app_id=job_id,
+                    version=INGEST_VERSION,
+                    partitions=partitions,
+                    each_task=each_task,
+                )
+            seconds = time.monotonic() - started_s
+    return IngestResult(
+        job_id, topic, result.committed, result.records, seconds, result.task_retries
+    )
+
+
+@contextmanager
+def _progress(spark: "SparkSession", console: "Console | None", what: str) -> Iterator[None]:
+    if console is None:
+        yield
+        return
+    from eoslog.spark.job_progress import job_progress
+
+    with job_progress(spark, console, what):
+        yield
+
+
+@contextmanager
+def _named_errors() -> Iterator[None]:
+    """Turn what Spark says about the files and the key into an InputFileError."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (PySparkException, Py4JError) as error:
+        raise InputFileError(f"Spark cannot read the files: {reason_of(error)}") from error

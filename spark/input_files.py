@@ -1,0 +1,135 @@
+"""Files to ingest: what format they have, what they hold, and where Spark can read them.
+
+Spark reads a path as a pattern, skips files whose names begin with `_` or `.`, and cannot read zip.
+So each input is linked, or unpacked, into a folder of its own under a plain name.
+"""
+
+import hashlib
+import shutil
+import zipfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from eoslog.errors import EoslogError
+
+FORMATS = ("csv", "jsonl", "parquet", "text")
+_FORMAT_OF_SUFFIX = {
+    ".csv": "csv",
+    ".json": "jsonl",
+    ".jsonl": "jsonl",
+    ".log": "text",
+    ".ndjson": "jsonl",
+    ".parquet": "parquet",
+    ".text": "text",
+    ".txt": "text",
+}
+_READ_BYTES = 1 << 20
+
+
+class InputFileError(EoslogError, ValueError):
+    """A file to ingest is missing, damaged or of an unknown kind: nothing was landed."""
+
+
+@dataclass(frozen=True)
+class InputFolder:
+    """Files of one format that Spark can read, in the order they were given."""
+
+    paths: Sequence[Path]
+    file_format: str
+    size_bytes: int
+
+
+def check_files(files: Iterable[Path]) -> list[Path]:
+    """Absolute paths of the files. Raises InputFileError for one that cannot be read."""
+    found = []
+    for path in files:
+        if path.is_dir():
+            raise InputFileError(f"{path}: a directory; name the files in it")
+        try:
+            with open(path, "rb"):
+                found.append(path.resolve())
+        except OSError as error:
+            raise InputFileError(f"{path}: {error.strerror}") from error
+    if not found:
+        raise InputFileError("no file to ingest")
+    return found
+
+
+def fingerprint(files: Iterable[Path]) -> str:
+    """A text that stands for the contents of the files, whatever their names, times and order."""
+    digests = []
+    for path in files:
+        digest = hashlib.blake2b(digest_size=16)
+        with open(path, "rb") as file:
+            while data := file.read(_READ_BYTES):
+                digest.update(data)
+        digests.append(digest.digest())
+    return hashlib.blake2b(b"".join(sorted(digests)), digest_size=12).hexdigest()
+
+
+def format_of(path: Path) -> str:
+    """The format that the file's name says, through .gz. Raises InputFileError if it says none."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    if suffixes and suffixes[-1] == ".gz":
+        suffixes.pop()
+    found = _FORMAT_OF_SUFFIX.get(suffixes[-1]) if suffixes else None
+    if found is None:
+        raise InputFileError(f"{path}: its name says no format; say --format {'|'.join(FORMATS)}")
+    return found
+
+
+def lay_out(files: Sequence[Path], folder: Path, file_format: str | None = None) -> InputFolder:
+    """Put all inputs into the folder under plain names; members of a zip file become inputs too.
+
+    Raises InputFileError for a damaged zip file, an unknown format, and inputs of several formats.
+    """
+    inputs: list[tuple[Path, str]] = []
+    for path in files:
+        if path.suffix.lower() == ".zip":
+            inputs.extend(_unpack(path, folder, file_format, len(inputs)))
+        else:
+            inputs.append(_link(path, folder, file_format, len(inputs)))
+    formats = {found for _, found in inputs}
+    if len(formats) != 1:
+        raise InputFileError(f"the files are of several formats: {', '.join(sorted(formats))}")
+    paths = [path for path, _ in inputs]
+    return InputFolder(paths, formats.pop(), sum(path.stat().st_size for path in paths))
+
+
+def _plain_name(number: int, name: Path, file_format: str) -> str:
+    packed = ".gz" if name.suffix.lower() == ".gz" else ""
+    return f"{number:06d}.{file_format}{packed}"
+
+
+def _link(path: Path, folder: Path, file_format: str | None, number: int) -> tuple[Path, str]:
+    found = file_format or format_of(path)
+    if found == "parquet" and path.suffix.lower() == ".gz":
+        raise InputFileError(f"{path}: Parquet has compression of its own; unpack it first")
+    link = folder / _plain_name(number, path, found)
+    link.symlink_to(path)
+    return link, found
+
+
+def _unpack(
+    path: Path, folder: Path, file_format: str | None, number: int
+) -> list[tuple[Path, str]]:
+    inputs = []
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                name = Path(member.filename)
+                if member.is_dir() or name.parts[0] == "__MACOSX":
+                    continue
+                found = file_format or format_of(name)
+                target = folder / _plain_name(number + len(inputs), name, found)
+                # Reading to the end checks the member's checksum.
+                with archive.open(member) as packed, open(target, "wb") as unpacked:
+                    shutil.copyfileobj(packed, unpacked, _READ_BYTES)
+                inputs.append((target, found))
+    # zipfile raises RuntimeError for an encrypted member, NotImplementedError for a rare method.
+    except (zipfile.BadZipFile, EOFError, RuntimeError) as error:
+        raise InputFileError(f"{path}: {error}") from error
+    if not inputs:
+        raise InputFileError(f"{path}: an empty zip file")
+    return inputs

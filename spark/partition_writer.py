@@ -1,0 +1,245 @@
+"""A whole job: stage a DataFrame or RDD in Spark's tasks, then decide once on the driver.
+
+The driver holds the store open from before the job until after its decision. Tasks only stage, so a
+task that is retried, a second copy of it, and one that goes on writing after the job has failed
+change nothing that a reader could see.
+"""
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from eoslog.errors import EoslogError, MissingDependencyError, UnknownTopicOrPartitionError
+from eoslog.spark.columns import KAFKA_COLUMNS, check_columns
+from eoslog.spark.decision import opened
+from eoslog.spark.staging import MESSAGE_SCHEMA, as_messages, attempt_number, mark_of_store, stage
+
+if TYPE_CHECKING:
+    from pyspark import RDD
+    from pyspark.sql import DataFrame
+
+    from eoslog import Store, TopicPartition
+
+EachTask = Callable[[Iterator[Any]], Iterable[Any]]
+
+
+class SparkJobFailedError(EoslogError):
+    """The Spark job failed before the decision: nothing of it is in the log. Run it again."""
+
+    retriable = True
+
+
+@dataclass(frozen=True)
+class WriteResult:
+    """What became of one job.
+
+    `committed` is True if this call added the records, False if the version was there already; then
+    `records` is 0 and `offsets` is empty. `offsets` holds the first and last offset, both
+    inclusive, of each partition that got records. `task_retries` counts the tasks whose first
+    attempt did not make it.
+    """
+
+    app_id: str
+    version: int
+    committed: bool
+    records: int = 0
+    offsets: "Mapping[TopicPartition, tuple[int, int]]" = field(default_factory=dict)
+    task_retries: int = 0
+
+
+def write_partitions(
+    df_or_rdd: "DataFrame | RDD[Any]",
+    store: "Store | str | os.PathLike[str]",
+    topic: str | None = None,
+    *,
+    app_id: str | None = None,
+    version: int | None = None,
+    partitions: int | None = None,
+    each_task: EachTask | None = None,
+) -> WriteResult:
+    """Land all rows of a DataFrame or RDD in the log exactly once, visible all at once.
+
+    A DataFrame has Kafka's columns: `value` (string or binary), and if wanted `key`, `partition`,
+    `headers`, `timestamp`, `topic`. An RDD holds bytes, pairs (key, value), or dicts and Rows with
+    these columns. A DataFrame is much faster than its own `df.rdd`.
+
+    `store` is a path or an open Store of this process. `topic` overrides a topic column. A topic
+    that does not exist is made if `partitions` says with how many.
+
+    `app_id` and `version` (Delta's txnAppId and txnVersion) name the job for ever: a job whose
+    version, or a later one, is committed does nothing, whether it is run again by a retry, by hand
+    or by a new driver. Give both or neither. Without them the job is safe against retries of its
+    tasks, and running it again adds the rows again. The rows of a version are those of the run that
+    was committed: give a version to one set of rows only.
+
+    `each_task`, if given, is called in each task with its iterator (of rows or of record batches)
+    and returns the one to stage; it must be importable or picklable by Spark.
+
+    On return the records are as durable as the store's mode says. Raises SparkJobFailedError when
+    Spark gave up (nothing is in the log then), StagedRunFencedError when a newer run of the
+    application has taken over, UnknownTopicOrPartitionError, ValueError and TypeError.
+    """
+    job_id, job_version = _job_name(app_id, version)
+    with opened(store) as log:
+        done = log.application(job_id)
+        if done is not None and done.version >= job_version:
+            return WriteResult(job_id, job_version, committed=False)
+        counts = _partition_counts(log, topic, partitions)
+        task = _StageTask(
+            store=str(log.path),
+            store_mark=mark_of_store(log.path),
+            topic=topic,
+            partitions=counts,
+            app_id=job_id,
+            run_id=uuid.uuid4().hex,
+            durability=log.durability,
+            each_task=each_task,
+        )
+        messages = as_messages(_run(df_or_rdd, task, log))
+        decided = log.commit_staged(job_id, job_version, messages, run_id=task.run_id)
+    return WriteResult(
+        job_id,
+        job_version,
+        committed=decided.committed,
+        records=decided.records,
+        offsets=decided.offsets,
+        task_retries=sum(attempt_number(message.attempt) > 0 for message in messages),
+    )
+
+
+def _job_name(app_id: str | None, version: int | None) -> tuple[str, int]:
+    if (app_id is None) != (version is None):
+        raise ValueError("app_id and version belong together: give both or neither")
+    if app_id is None or version is None:
+        return f"job-{uuid.uuid4().hex}", 0
+    if isinstance(version, bool) or not isinstance(version, int):
+        raise TypeError(f"version is an int, not {type(version).__name__}")
+    if version < 0:
+        raise ValueError(f"version {version} is negative")
+    return app_id, version
+
+
+def _partition_counts(log: "Store", topic: str | None, partitions: int | None) -> dict[str, int]:
+    """The number of partitions of each topic the job may write to."""
+    counts = {name: found.partitions for name, found in log.topics().items()}
+    if topic is None:
+        if partitions is not None:
+            raise ValueError("partitions is for one topic: name it")
+        return counts
+    if topic not in counts:
+        if partitions is None:
+            raise UnknownTopicOrPartitionError(
+                f"no topic {topic!r} in {log.path}: create it, or say partitions=..."
+            )
+        log.create_topic(topic, partitions=partitions)
+        counts[topic] = partitions
+    if partitions is not None and counts[topic] != partitions:
+        raise ValueError(f"topic {topic!r} has {counts[topic]} partitions, not {partitions}")
+    return {topic: counts[topic]}
+
+
+@dataclass(frozen=True)
+class _StageTask:
+    """What every task is given; it is pickled and sent to the workers."""
+
+    store: str
+    store_mark: str
+    topic: str | None
+    partitions: dict[str, int]
+    app_id: str
+    run_id: str
+    durability: str
+    each_task: EachTask | None
+
+    def __call__(self, iterator: Iterator[Any]) -> Iterator[Any]:
+        rows = iterator if self.each_task is None else self.each_task(iterator)
+        return stage(
+            rows,
+            store=self.store,
+            topic=self.topic,
+            partitions=self.partitions,
+            app_id=self.app_id,
+            run_id=self.run_id,
+            durability=self.durability,
+            store_mark=self.store_mark,
+        )
+
+
+def _run(df_or_rdd: "DataFrame | RDD[Any]", task: _StageTask, log: "Store") -> list[Any]:
+    """Run the job and return its messages; a job that fails leaves nothing behind but its error."""
+    from py4j.protocol import Py4JError
+    from pyspark import RDD
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame
+
+    if isinstance(df_or_rdd, DataFrame):
+        job = _arrow_job(df_or_rdd, task)
+    elif isinstance(df_or_rdd, RDD):
+        job = df_or_rdd.mapPartitions(task)
+    else:
+        raise TypeError(f"a DataFrame or an RDD is expected, not {type(df_or_rdd).__name__}")
+    try:
+        return list(job.collect())
+    except (PySparkException, Py4JError) as error:
+        log.sweep_staged(task.app_id, task.run_id)
+        raise SparkJobFailedError(
+            f"the Spark job failed and nothing of it is in the log: {reason_of(error)}"
+        ) from error
+    except BaseException:
+        log.sweep_staged(task.app_id, task.run_id)
+        raise
+
+
+def _arrow_job(df: "DataFrame", task: _StageTask) -> "DataFrame":
+    try:
+        import pandas  # noqa: F401
+        import pyarrow  # noqa: F401
+    except ImportError as error:
+        raise MissingDependencyError(
+            "Spark's mapInArrow needs pyarrow and pandas: run `pip install 'eoslog[spark]'`"
+        ) from error
+
+    def run(batches: Iterator[Any]) -> Iterator[Any]:
+        return task(batches)
+
+    return kafka_columns(df, task.topic).mapInArrow(run, MESSAGE_SCHEMA)
+
+
+def kafka_columns(df: "DataFrame", topic: str | None) -> "DataFrame":
+    """Select Kafka's columns with the types that a task expects; raise ValueError for others."""
+    from pyspark.sql import functions
+
+    check_columns(df.columns)
+    if topic is None and "topic" not in df.columns:
+        raise ValueError("no topic: name one, or give the DataFrame a column 'topic'")
+    types = dict(df.dtypes)
+    columns = []
+    for name in KAFKA_COLUMNS:
+        if name not in types or (name == "topic" and topic is not None):
+            continue
+        column = df[name]
+        if name in ("key", "value"):
+            if types[name] not in ("binary", "string", "void"):
+                raise TypeError(f"column {name} is binary or string, not {types[name]}")
+            column = column.cast("binary").alias(name)
+        elif name == "timestamp" and types[name].startswith("timestamp"):
+            column = functions.unix_millis(column.cast("timestamp")).alias(name)
+        columns.append(column)
+    return df.select(*columns)
+
+
+def reason_of(error: BaseException) -> str:
+    """The one line of Spark's error that says why: the last error of a worker's traceback."""
+    lines = str(error).strip().splitlines()
+    reason = lines[0] if lines else type(error).__name__
+    in_traceback = False
+    for line in lines:
+        if "Traceback (most recent call last)" in line:
+            in_traceback = True
+        elif in_traceback and line and not line[0].isspace():
+            reason, in_traceback = line, False
+        elif "Python worker exited unexpectedly" in line:
+            reason = line.strip()
+    return reason.strip()

@@ -1,0 +1,135 @@
+"""A Spark session that works from a plain virtual environment, and does not fill the terminal.
+
+It sets what a job with Python workers needs and what people forget: the workers' interpreter, a
+Java, UTC, the loopback address, task retries in local mode, and Arrow batches of a good size.
+"""
+
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eoslog.errors import MissingDependencyError
+from eoslog.spark.java import find_java
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Two tasks at a time, each tried up to four times; `local[2]` alone would never retry.
+LOCAL_MASTER = "local[2,4]"
+
+_LOG4J = """\
+rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
+"""
+
+
+def session(
+    app_name: str = "eoslog",
+    master: str = LOCAL_MASTER,
+    config: Mapping[str, object] | None = None,
+    log_path: str | os.PathLike[str] | None = None,
+) -> "SparkSession":
+    """Return a SparkSession whose tasks run in this Python environment.
+
+    `master` is Spark's; `local[N,M]` runs N tasks at a time and tries each up to M times. `config`
+    holds any Spark settings and wins over the ones set here. With `log_path` all that the Java
+    process and the Python workers print goes to the end of that file, not to the terminal.
+
+    A session that exists is returned as Spark does it: with the SQL settings of `config` applied.
+    Raises MissingDependencyError without pyspark, JavaNotFoundError without a Java 17 or newer.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingDependencyError(
+            "pyspark is not installed: run `pip install 'eoslog[spark]'`"
+        ) from error
+    _quiet_python()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app_name).master(master)
+    running = SparkSession.getActiveSession() is not None
+    if not running:
+        os.environ["JAVA_HOME"] = str(find_java().home)
+    with tempfile.TemporaryDirectory(prefix="eoslog-spark-") as folder:
+        log4j = Path(folder) / "log4j2.properties"
+        log4j.write_text(_LOG4J, encoding="utf-8")
+        settings = _settings(master, log4j) if not running else {}
+        for name, value in {**settings, **(config or {})}.items():
+            builder = builder.config(name, str(value))
+        # Java reads the logging configuration while it starts, so the folder may go afterwards.
+        with _standard_error_to(log_path):
+            spark = builder.getOrCreate()
+    if not running:
+        spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _settings(master: str, log4j: Path) -> dict[str, object]:
+    settings: dict[str, object] = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        # Batches of about 1 MB move fastest between Java and Python, whatever a row's size.
+        "spark.sql.execution.arrow.maxBytesPerBatch": 1 << 20,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log4j.as_uri()}",
+        # A failed task's message is shown with the worker's own traceback, not Spark's part of it.
+        "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "true",
+    }
+    if master.startswith("local"):
+        settings["spark.driver.bindAddress"] = "127.0.0.1"
+        settings["spark.driver.host"] = "127.0.0.1"
+    return settings
+
+
+def _quiet_python() -> None:
+    """Silence one warning of pyspark: eoslog uses Arrow, and no pandas object is ever made."""
+    warnings.filterwarnings(
+        "ignore", message="PySpark does not yet fully support pandas", category=FutureWarning
+    )
+
+
+@contextmanager
+def session_log() -> Iterator[Path]:
+    """A file for what Java and the workers print, kept only if the work within fails."""
+    handle, name = tempfile.mkstemp(prefix="eoslog-spark-", suffix=".log")
+    os.close(handle)
+    path = Path(name)
+    try:
+        yield path
+    except Exception as error:
+        if path.stat().st_size:
+            error.add_note(f"Spark's own messages are in {path}")
+        else:
+            path.unlink()
+        raise
+    path.unlink()
+
+
+@contextmanager
+def _standard_error_to(path: str | os.PathLike[str] | None) -> Iterator[None]:
+    """Let processes started within write their standard error to the end of the file."""
+    if path is None:
+        yield
+        return
+    sys.stderr.flush()
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+    saved = os.dup(2)
+    try:
+        os.dup2(log, 2)
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(log)

@@ -1,0 +1,195 @@
+"""What a task does: write its rows into staged files of its own, and say so in one small message.
+
+Invariants:
+
+- the whole iterator is consumed before the message is handed out, so a consumer that stops early
+  (`first()`) cannot leave half a partition behind a message;
+- a task attempt writes files that no other attempt writes, and that nobody reads before the
+  driver's decision names them;
+- an attempt that fails gives up its files; one that is killed leaves them to be swept.
+
+Rows come as Arrow record batches (`mapInArrow`), whose buffers go to the encoder as they are, or as
+Python objects (`mapPartitions`).
+"""
+
+import hashlib
+import json
+import os
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from eoslog.errors import StoreError
+from eoslog.spark.rows import append_rows
+
+if TYPE_CHECKING:
+    import pyarrow
+
+    from eoslog.staged import StagedMessage, StagedWriter
+
+# The schema to give `mapInArrow`: one row for each partition that had rows.
+MESSAGE_SCHEMA = "message string"
+META_PROPERTIES = "meta.properties"
+
+
+class StoreNotVisibleError(StoreError):
+    """A Spark worker does not see the store that the driver writes to: nothing was staged.
+
+    A store is used from one host, or staged to through a file system that all hosts share.
+    """
+
+    fatal = True
+
+
+def stage(
+    iterator: Iterable[Any],
+    *,
+    store: str | os.PathLike[str],
+    topic: str | None,
+    partitions: int | Mapping[str, int],
+    app_id: str,
+    run_id: str,
+    durability: str = "commit",
+    attempt: str | None = None,
+    store_mark: str | None = None,
+) -> "Iterator[StagedMessage | pyarrow.RecordBatch]":
+    """Write all rows of the iterator into staged files, then yield one message for `commit`.
+
+    To be called inside a task: `rdd.mapPartitions(lambda rows: stage(rows, ...)).collect()`, or
+    `df.mapInArrow(lambda batches: stage(batches, ...), MESSAGE_SCHEMA).collect()`. A partition
+    without rows yields nothing.
+
+    Rows are bytes or str (values), pairs (key, value), or dicts and Rows with Kafka's columns:
+    value, and if wanted key, partition, headers, timestamp, topic. Record batches have the same
+    columns. A row without a partition goes where Kafka's partitioner puts its key.
+
+    `store` is the store's path, `topic` overrides a topic column, `partitions` is the number of
+    partitions of the topic, or of each topic by name. `app_id` and `run_id` are the same in every
+    task of the job; a run id is used for one job only. With durability "commit" and "always" the
+    files are on disk when the message is yielded. `attempt` names the files and is taken from
+    Spark's task context by default. `store_mark`, from `mark_of_store` on the driver, lets a worker
+    notice that its path leads to another store.
+
+    Raises StoreNotVisibleError, TypeError and ValueError for rows that are no records,
+    RecordTooLargeError, StoreFullError. Nothing is visible to readers in any case.
+    """
+    from eoslog.staged import StagedWriter
+
+    path = Path(store)
+    check_store_visible(path, store_mark)
+    rest = iter(iterator)
+    try:
+        first = next(rest)
+    except StopIteration:
+        return
+    writer = StagedWriter(
+        path,
+        app_id,
+        run_id,
+        attempt or task_attempt(),
+        partitions=_partition_counts(topic, partitions),
+        durability=durability,
+    )
+    arrow = _is_record_batch(first)
+    append: Callable[[StagedWriter, Iterator[Any], str | None], None]
+    if arrow:
+        from eoslog.spark.arrow_rows import append_batches as append
+    else:
+        append = append_rows
+    try:
+        append(writer, chain([first], rest), topic)
+        message = writer.close()
+    except BaseException:
+        writer.abandon()
+        raise
+    yield message_as_batch(message) if arrow else message
+
+
+def _partition_counts(topic: str | None, partitions: int | Mapping[str, int]) -> dict[str, int]:
+    if isinstance(partitions, Mapping):
+        return dict(partitions)
+    if topic is None:
+        raise ValueError("rows of several topics need partitions={topic: count, ...}")
+    return {topic: partitions}
+
+
+def _is_record_batch(row: object) -> bool:
+    return type(row).__name__ == "RecordBatch" and type(row).__module__.startswith("pyarrow")
+
+
+def task_attempt() -> str:
+    """A name for this task attempt: partition, attempt id (unique in the context), attempt number.
+
+    It sorts by partition, so that messages sorted by it are in the order of the data.
+    """
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        return f"000000-{uuid.uuid4().hex}-0"
+    return f"{context.partitionId():06d}-{context.taskAttemptId()}-{context.attemptNumber()}"
+
+
+def attempt_number(attempt: str) -> int:
+    """Which try of its task wrote a message: 0 is the first."""
+    number = attempt.rpartition("-")[2]
+    return int(number) if number.isdigit() else 0
+
+
+def mark_of_store(path: str | os.PathLike[str]) -> str:
+    """A short text that is the same wherever this very store is seen, and differs for others."""
+    return hashlib.sha256((Path(path) / META_PROPERTIES).read_bytes()).hexdigest()[:16]
+
+
+def check_store_visible(path: Path, mark: str | None) -> None:
+    """Raise StoreNotVisibleError unless the path leads to a store, the one of the mark if given."""
+    host = os.uname().nodename
+    hint = "run Spark on the store's host (master local[N,M]), or put the store on a shared path"
+    try:
+        found = mark_of_store(path)
+    except OSError as error:
+        raise StoreNotVisibleError(
+            f"the Spark worker on host {host} sees no store at {path} ({error.strerror}): {hint}"
+        ) from error
+    if mark is not None and mark != found:
+        raise StoreNotVisibleError(
+            f"the Spark worker on host {host} sees another store at {path} than the driver: {hint}"
+        )
+
+
+def message_as_batch(message: "StagedMessage") -> "pyarrow.RecordBatch":
+    """The message as one row of MESSAGE_SCHEMA, for `mapInArrow`."""
+    import pyarrow as pa
+
+    text = json.dumps(asdict(message), separators=(",", ":"))
+    return pa.RecordBatch.from_pydict({"message": [text]})
+
+
+def as_messages(messages: Iterable[Any]) -> "list[StagedMessage]":
+    """Take messages as `stage` handed them out or as Spark collected them, in the data's order.
+
+    Raises ValueError if one was handed in twice, TypeError for anything else than a message.
+    """
+    found = [_as_message(message) for message in messages]
+    found.sort(key=lambda message: message.attempt)
+    for before, message in zip(found, found[1:], strict=False):
+        if (before.run_id, before.attempt) == (message.run_id, message.attempt):
+            raise ValueError(f"the message of attempt {message.attempt} was handed in twice")
+    return found
+
+
+def _as_message(message: Any) -> "StagedMessage":
+    from eoslog.staged import StagedMessage
+
+    if isinstance(message, StagedMessage):
+        return message
+    if isinstance(message, Sequence) and len(message) == 1 and not isinstance(message, str):
+        message = message[0]  # A Row of MESSAGE_SCHEMA.
+    if isinstance(message, str):
+        message = json.loads(message)
+    if isinstance(message, Mapping):
+        return StagedMessage(**message)
+    raise TypeError(f"a message of stage() is expected, not {type(message).__name__}")

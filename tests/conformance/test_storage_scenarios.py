@@ -1,0 +1,192 @@
+"""Every storage scenario, run by the model and by the engine."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+from reference_model.producer_model import ModelError
+
+from conformance import steps
+from conformance.engines import BindingsEngine, ModelEngine, error_name
+from conformance.storage_scenarios import IN_OTHER_TESTS, NOT_IN_THIS_STAGE, SCENARIOS
+from eoslog.errors import EoslogError
+
+SCENARIO_NUMBERS = range(1, 90)
+
+
+@pytest.fixture(params=["model", "bindings"])
+def engine_of(request, tmp_path):
+    made = []
+
+    def make(scenario):
+        if request.param == "model":
+            made.append(ModelEngine(scenario))
+        else:
+            made.append(BindingsEngine(scenario, tmp_path))
+        return made[-1]
+
+    yield make
+    for engine in made:
+        engine.close()
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.id)
+def test_scenario(scenario, engine_of):
+    engine = engine_of(scenario)
+    for number, step in enumerate(scenario.steps):
+        try:
+            run_step(engine, step)
+        except AssertionError as error:
+            raise AssertionError(
+                f"{scenario.id} ({scenario.name}), step {number}: {step}\n{error}"
+            ) from error
+
+
+def run_step(engine, step):
+    RUNNERS[type(step)](engine, step)
+
+
+def run_append(engine, step):
+    try:
+        base_offset, last_offset, duplicate = engine.append(engine.batch(step))
+    except (EoslogError, ModelError) as error:
+        assert error_name(error) == getattr(step, "error", None), str(error)
+        return
+    assert getattr(step, "error", None) is None, f"appended at {base_offset}"
+    assert (base_offset, last_offset) == (step.offset, step.offset + step.count - 1)
+    assert duplicate == getattr(step, "duplicate", False)
+
+
+def run_stored(engine, step):
+    engine.replicate(engine.stored_batch(step))
+
+
+def run_stored_marker(engine, step):
+    engine.replicate(engine.stored_marker(step))
+
+
+def run_state(engine, step):
+    state = engine.state(step.producer_id)
+    assert state is not None, "nothing is known of the producer"
+    expected = {
+        field.name: getattr(step, field.name)
+        for field in fields(step)
+        if field.name != "producer_id" and getattr(step, field.name) is not None
+    }
+    assert {name: state[name] for name in expected} == expected
+
+
+def run_unknown(engine, step):
+    assert engine.state(step.producer_id) is None
+
+
+def run_reopen(engine, step):
+    restored_from = engine.reopen(step.clean, step.recovery_point)
+    if step.restored_from is not None:
+        assert restored_from == step.restored_from
+
+
+def run_bounds(engine, step):
+    found = engine.bounds()
+    for name in ("start", "end", "segments", "snapshots", "recovery_point"):
+        expected = getattr(step, name)
+        if expected is not None:
+            assert found[name] == expected, name
+    if step.segment_count is not None:
+        assert len(found["segments"]) == step.segment_count
+    if step.snapshots_up_to is not None:
+        assert max(found["snapshots"], default=-1) <= step.snapshots_up_to
+    if step.largest_times_ms is not None:
+        times_ms = tuple(newest - engine.start_ms for newest in found["largest_times_ms"])
+        assert times_ms == step.largest_times_ms
+
+
+def run_roll(engine, step):
+    assert engine.roll() == step.base
+
+
+def run_flush(engine, step):
+    assert engine.flush() == step.recovery_point
+
+
+def run_truncate(engine, step):
+    engine.truncate(step.offset)
+
+
+def run_advance_start(engine, step):
+    engine.advance_start(step.offset)
+
+
+def run_delete_segments(engine, step):
+    assert engine.delete_segments(step.up_to) == step.count
+
+
+def run_expire(engine, step):
+    assert tuple(engine.expire(engine.start_ms + step.at_ms)) == step.expired
+
+
+def run_snapshot(engine, step):
+    assert engine.snapshot() == step.written
+
+
+def run_read(engine, step):
+    try:
+        offsets = engine.read(step.offset, step.record_count_max)
+    except (EoslogError, ModelError) as error:
+        assert error_name(error) == step.error, str(error)
+        return
+    assert step.error is None, f"got {offsets}"
+    assert offsets == step.offsets
+
+
+def run_find_time(engine, step):
+    assert engine.find_time(engine.start_ms + step.at_ms) == step.offset
+
+
+def run_break_file(engine, step):
+    engine.break_file(step)
+
+
+def run_stray_file(engine, step):
+    assert engine.stray_file(step) == (not step.removed)
+
+
+RUNNERS = {
+    steps.Append: run_append,
+    steps.Plain: run_append,
+    steps.Stored: run_stored,
+    steps.StoredMarker: run_stored_marker,
+    steps.State: run_state,
+    steps.Unknown: run_unknown,
+    steps.Reopen: run_reopen,
+    steps.Bounds: run_bounds,
+    steps.Roll: run_roll,
+    steps.Flush: run_flush,
+    steps.Truncate: run_truncate,
+    steps.AdvanceStart: run_advance_start,
+    steps.DeleteSegments: run_delete_segments,
+    steps.Expire: run_expire,
+    steps.Snapshot: run_snapshot,
+    steps.Read: run_read,
+    steps.FindTime: run_find_time,
+    steps.BreakFile: run_break_file,
+    steps.StrayFile: run_stray_file,
+}
+
+
+def test_every_number_is_in_exactly_one_place():
+    told = {scenario.number for scenario in SCENARIOS}
+    places = [told, set(IN_OTHER_TESTS), set(NOT_IN_THIS_STAGE)]
+    for number in SCENARIO_NUMBERS:
+        assert sum(number in place for place in places) == 1, f"S{number:02d}"
+    assert set().union(*places) == set(SCENARIO_NUMBERS)
+
+
+def test_every_scenario_has_an_id_of_its_own():
+    ids = [scenario.id for scenario in SCENARIOS]
+    assert len(ids) == len(set(ids))
+
+
+def test_every_scenario_left_out_says_why():
+    assert all(len(reason) > 10 for reason in NOT_IN_THIS_STAGE.values())

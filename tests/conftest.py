@@ -1,0 +1,48 @@
+"""What several folders of tests share: markers, and a partition to open and reopen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+MARKERS = (
+    "crash: kills processes or breaks files, and recovers from it",
+    "spark: starts Spark, and so needs a Java runtime",
+)
+TOO_SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+settings.register_profile(
+    "quick", max_examples=30, stateful_step_count=25, deadline=None, print_blob=True,
+    suppress_health_check=TOO_SLOW_IS_FINE,
+)
+settings.register_profile(
+    "soak", max_examples=1500, stateful_step_count=60, deadline=None, print_blob=True,
+    suppress_health_check=TOO_SLOW_IS_FINE,
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+    wanted = str(config.getoption("markexpr"))
+    settings.load_profile("soak" if wanted == "soak" else "quick")
+
+
+@pytest.fixture
+def make_partition(tmp_path: Path) -> Iterator[Callable[..., object]]:
+    """Make partitions (each in a folder of its own) that are closed at the test's end."""
+    from partition_files import PartitionFiles
+
+    made: list[PartitionFiles] = []
+
+    def make(**config: int) -> PartitionFiles:
+        settings_by_name = {name.replace("_", "."): number for name, number in config.items()}
+        made.append(PartitionFiles(tmp_path / f"partition-{len(made)}", settings_by_name))
+        return made[-1]
+
+    yield make
+    for files in made:
+        files.close(clean=False)

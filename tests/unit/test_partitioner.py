@@ -1,0 +1,113 @@
+"""The partition of a key: the same as Kafka's clients choose."""
+
+import random
+
+import numpy
+import pyarrow
+import pytest
+from kafka.partitioner.default import murmur2 as peer_murmur2
+
+from eoslog.bindings.partitioner import murmur2, partition_column, partition_for_key
+
+# Kafka's own test of its hash (org.apache.kafka.common.utils.UtilsTest), as signed numbers.
+KAFKA_VECTORS = [
+    (b"21", -973932308),
+    (b"foobar", -790332482),
+    (b"a-little-bit-long-string", -985981536),
+    (b"a-little-bit-longer-string", -1486304829),
+    (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+    (b"abc", 479470107),
+]
+PARTITION_COUNT_MAX = 2**31 - 1
+
+
+def random_keys(count: int, seed: int) -> list[bytes]:
+    source = random.Random(seed)
+    return [source.randbytes(source.randrange(40)) for _ in range(count)]
+
+
+def signed(value: int) -> int:
+    return value - 2**32 if value >= 2**31 else value
+
+
+@pytest.mark.parametrize(("key", "expected"), KAFKA_VECTORS)
+def test_hash_of_kafkas_own_test_keys(key, expected):
+    assert murmur2(key) == expected
+
+
+def test_hash_agrees_with_another_client():
+    for key in [b"", *random_keys(5_000, seed=1)]:
+        assert murmur2(key) == signed(peer_murmur2(key) & 0xFFFFFFFF), key
+
+
+def test_partition_clears_the_sign_bit_as_kafka_does():
+    keys = random_keys(2_000, seed=2)
+    assert any(murmur2(key) < 0 for key in keys)
+    for key in keys:
+        for partitions in (1, 2, 3, 50, 1_000, PARTITION_COUNT_MAX):
+            expected = (murmur2(key) & 0x7FFFFFFF) % partitions
+            assert partition_for_key(key, partitions) == expected
+
+
+def columns_of(keys: list[bytes | None]) -> list[object]:
+    """The same keys as every kind of column that can hold them."""
+    arrow = pyarrow.array([b"before", *keys], pyarrow.binary())
+    return [
+        keys,
+        tuple(keys),
+        pyarrow.array(keys, pyarrow.binary()),
+        pyarrow.array(keys, pyarrow.large_binary()),
+        arrow.slice(1),
+        pyarrow.chunked_array([arrow.slice(1, 100), arrow.slice(101)]),
+        numpy.array(keys, dtype=object),
+    ]
+
+
+@pytest.mark.parametrize("kind", range(7))
+def test_a_column_is_placed_like_its_keys_one_by_one(kind):
+    keys: list[bytes | None] = [*random_keys(500, seed=3)]
+    keys[::7] = [None] * len(keys[::7])
+    placed = partition_column(columns_of(keys)[kind], 12)
+    assert placed.dtype == numpy.int32
+    expected = [-1 if key is None else partition_for_key(key, 12) for key in keys]
+    assert placed.tolist() == expected
+
+
+def test_columns_of_one_width_and_of_text():
+    keys = [key[:8].ljust(8, b"x") for key in random_keys(200, seed=4)]
+    expected = [partition_for_key(key, 5) for key in keys]
+    rows = numpy.frombuffer(b"".join(keys), dtype=numpy.uint8).reshape(-1, 8)
+    assert partition_column(rows, 5).tolist() == expected
+    assert partition_column(pyarrow.array(keys, pyarrow.binary(8)), 5).tolist() == expected
+    names = ["orders", "éclair", ""]
+    expected = [partition_for_key(name.encode(), 5) for name in names]
+    assert partition_column(pyarrow.array(names), 5).tolist() == expected
+
+
+def test_empty_columns_and_columns_of_nulls():
+    assert partition_column([], 3).tolist() == []
+    assert partition_column(pyarrow.array([], pyarrow.binary()), 3).tolist() == []
+    assert partition_column(pyarrow.nulls(4), 3).tolist() == [-1] * 4
+    assert partition_column([b"", None], 3).tolist() == [partition_for_key(b"", 3), -1]
+
+
+@pytest.mark.parametrize("partitions", [0, -1, PARTITION_COUNT_MAX + 1])
+def test_a_count_of_partitions_out_of_range_is_refused(partitions):
+    with pytest.raises(ValueError, match=f"partitions: {partitions}"):
+        partition_for_key(b"key", partitions)
+    with pytest.raises(ValueError, match=f"partitions: {partitions}"):
+        partition_column([b"key"], partitions)
+
+
+@pytest.mark.parametrize("key", [None, "text", 3])
+def test_a_key_that_is_not_bytes_is_refused(key):
+    with pytest.raises(TypeError):
+        murmur2(key)
+    with pytest.raises(TypeError):
+        partition_for_key(key, 3)
+
+
+@pytest.mark.parametrize("keys", [None, ["text"], 3, numpy.arange(3)])
+def test_what_is_no_column_of_keys_is_refused(keys):
+    with pytest.raises(TypeError):
+        partition_column(keys, 3)
