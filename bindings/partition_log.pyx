@@ -43,8 +43,8 @@ from eoslog.native.producer_table cimport (
     table_memory_bytes, table_remove,
 )
 from eoslog.native.record_batch cimport (
-    ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader,
-    BatchIdentity, Record as NativeRecord, RecordCursor, batch_check, batch_header_load,
+    ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, BATCH_HEADER_BYTES,
+    BATCH_MAGIC_V2, BatchHeader, BatchIdentity, Record as NativeRecord, RecordCursor, batch_check, batch_header_load,
     cursor_next, cursor_open,
 )
 from eoslog.native.segment cimport Segment, spare_fill
@@ -312,8 +312,7 @@ cdef class PartitionLog:
         self._check_open()
         if opened.columns.count == 0:
             raise ValueError("no records to append")
-        if producer_epoch > 0x7FFF or producer_id >= 0 and (producer_epoch < 0 or base_sequence < 0):
-            raise ValueError(f"producer epoch {producer_epoch}, base sequence {base_sequence}")
+        check_identity(producer_id, producer_epoch, base_sequence)
         stamp.producer_id = producer_id
         stamp.producer_epoch = <int16_t>producer_epoch
         stamp.base_sequence = base_sequence
@@ -369,6 +368,7 @@ cdef class PartitionLog:
         cdef Fault fault
         cdef Status status
         self._check_open()
+        check_identity(producer_id, producer_epoch, base_sequence)
         identity.base_offset = 0
         identity.producer_id = producer_id
         identity.partition_leader_epoch = 0
@@ -453,8 +453,9 @@ cdef class PartitionLog:
         cdef Fault fault
         cdef Status status
         cdef Columns columns
-        cdef int64_t bound = self._bound(upper_bound)
+        cdef int64_t bound
         self._check_open()
+        bound = self._bound(upper_bound)
         self._fault_init(&fault)
         with nogil:
             status = read_open(&self._log, offset, bound, max_bytes, &found, &fault)
@@ -560,8 +561,9 @@ cdef class PartitionLog:
         cdef FetchSizes sizes
         cdef Fault fault
         cdef Status status
-        cdef int64_t bound = self._bound(upper_bound)
+        cdef int64_t bound
         self._check_open()
+        bound = self._bound(upper_bound)
         self._fault_init(&fault)
         with nogil:
             status = read_open(&self._log, offset, bound, max_bytes, &found, &fault)
@@ -583,10 +585,11 @@ cdef class PartitionLog:
         cdef int64_t batch_count = 0
         cdef int64_t record_count = 0
         cdef int64_t next_offset = offset
-        cdef int64_t bound = self._bound(upper_bound)
+        cdef int64_t bound
         cdef Fault fault
         cdef Status status
         self._check_open()
+        bound = self._bound(upper_bound)
         self._fault_init(&fault)
         with nogil:
             status = scan_headers(
@@ -599,10 +602,11 @@ cdef class PartitionLog:
         """First record with a timestamp >= timestamp_ms as (offset, timestamp), or None."""
         cdef int64_t offset = -1
         cdef int64_t timestamp = -1
-        cdef int64_t bound = self._bound(upper_bound)
+        cdef int64_t bound
         cdef Fault fault
         cdef Status status
         self._check_open()
+        bound = self._bound(upper_bound)
         self._fault_init(&fault)
         with nogil:
             status = offset_for_timestamp(
@@ -654,6 +658,7 @@ cdef class PartitionLog:
 
     @property
     def active_base_offset(self):
+        self._check_open()
         return control_load(&self._log.page.active_base_offset)
 
     @property
@@ -726,7 +731,7 @@ cdef class PartitionLog:
         The log start offset moves to the first one left. Files are kept as spares, up to
         eoslog.spare.segments. The caller has written down what it needs of them.
         """
-        cdef int32_t deleted
+        cdef int32_t deleted = 0
         cdef Fault fault
         cdef Status status
         self._check_open()
@@ -878,11 +883,13 @@ cdef class PartitionLog:
         return -1
 
     def _remove_stray_snapshots(self):
-        """Keep the snapshots of live segments, and of all others only the newest, if it is newer."""
+        """Keep the snapshots of live segments, and of all others the newest that the log reaches."""
         bases = {int(match[1]) for match in map(_SEGMENT_NAME.match, os.listdir(self.path)) if match}
         stray = [offset for offset in self.snapshots() if offset not in bases]
-        if stray and stray[-1] >= max(bases, default=0):
-            stray.pop()
+        end = log_end(&self._log)
+        newest = max((offset for offset in stray if offset <= end), default=-1)
+        if newest >= max(bases, default=0):
+            stray.remove(newest)
         for offset in stray:
             os.unlink(self._snapshot_path(offset))
 
@@ -1104,13 +1111,10 @@ cdef class PartitionLog:
     cdef int64_t _verify_segment(self, dict described, int64_t expected, list problems) except -2:
         cdef const uint8_t[::1] data
         cdef BatchHeader header
-        cdef RecordCursor cursor
-        cdef NativeRecord record
         cdef Fault fault
         cdef Status status
         cdef int64_t position = 0
         cdef int64_t size = described["size_bytes"]
-        cdef int32_t index
         cdef dict batches = {}
         raw = numpy.memmap(described["path"], numpy.uint8, "r") if size else numpy.empty(0, numpy.uint8)
         if raw.shape[0] < size:
@@ -1122,27 +1126,69 @@ cdef class PartitionLog:
             expected = described["base_offset"]
         while position < size:
             self._fault_init(&fault)
-            status = batch_check(&data[position], size - position, &header, &fault)
-            if status == STATUS_OK and header.base_offset < expected:
-                status = STATUS_CORRUPT
-                fault.reason = b"the base offset is below the end of the batch before"
+            status = verify_batch(&data[position], size - position, expected, &header, &fault)
             if status != STATUS_OK:
                 problems.append({"path": described["path"], "position_bytes": position,
                                  "reason": fault.reason.decode()})
-                break
-            if not header.attributes & ATTRIBUTE_COMPRESSION_MASK:
-                cursor_open(&cursor, &data[position], &header)
-                for index in range(header.record_count):
-                    status = cursor_next(&cursor, &record, &fault)
-                    if status != STATUS_OK:
-                        problems.append({"path": described["path"], "position_bytes": position,
-                                         "reason": fault.reason.decode()})
-                        break
-            batches[position] = header.base_offset + header.last_offset_delta
-            expected = header.base_offset + header.last_offset_delta + 1
+                if not leads_on(&data[position], size - position, expected):
+                    return expected  # Nothing says where the next batch begins.
+                batch_header_load(&data[position], &header)
+                batches[position] = None
+            else:
+                batches[position] = header.base_offset + header.last_offset_delta
+                expected = header.base_offset + header.last_offset_delta + 1
             position += header.batch_bytes
         _verify_index(described, batches, problems)
         return expected
+
+
+cdef Status verify_batch(
+    const uint8_t* batch, int64_t bytes_left, int64_t base_offset_min, BatchHeader* header, Fault* out
+) noexcept nogil:
+    """Check everything about a batch that stands in a log."""
+    cdef RecordCursor cursor
+    cdef NativeRecord record
+    cdef int32_t index
+    cdef Status status = batch_check(batch, bytes_left, header, out)
+    if status == STATUS_OK and header.base_offset < base_offset_min:
+        out.reason = b"the base offset is below the end of the batch before"
+        return STATUS_CORRUPT
+    if status == STATUS_OK and not header.attributes & ATTRIBUTE_COMPRESSION_MASK:
+        cursor_open(&cursor, batch, header)
+        for index in range(header.record_count):
+            status = cursor_next(&cursor, &record, out)
+            if status != STATUS_OK:
+                break
+    return status
+
+
+cdef bint leads_on(const uint8_t* batch, int64_t bytes_left, int64_t base_offset_min) noexcept nogil:
+    """Whether a broken batch's length is to be believed: another batch, or the end, follows there."""
+    cdef BatchHeader header
+    cdef BatchHeader following
+    if bytes_left < BATCH_HEADER_BYTES:
+        return False
+    batch_header_load(batch, &header)
+    if header.batch_bytes < BATCH_HEADER_BYTES or header.batch_bytes > bytes_left:
+        return False
+    if header.batch_bytes == bytes_left:
+        return True
+    if header.batch_bytes + BATCH_HEADER_BYTES > bytes_left:
+        return False
+    batch_header_load(batch + header.batch_bytes, &following)
+    return following.magic == BATCH_MAGIC_V2 and following.base_offset > base_offset_min and (
+        BATCH_HEADER_BYTES <= following.batch_bytes <= bytes_left - header.batch_bytes)
+
+
+cdef int check_identity(int64_t producer_id, int producer_epoch, int32_t base_sequence) except -1:
+    """A producer id comes with an epoch and a sequence, and without an id there are neither."""
+    if producer_id >= 0:
+        if 0 <= producer_epoch <= 0x7FFF and base_sequence >= 0:
+            return 0
+    elif producer_id == -1 and producer_epoch == -1 and base_sequence == -1:
+        return 0
+    raise ValueError(f"producer id {producer_id}, epoch {producer_epoch}, sequence {base_sequence}: "
+                     "all of them 0 or more, the epoch at most 32767, or all of them -1")
 
 
 cdef int _load_rows(ProducerTable* table, bytes rows) except -1:
@@ -1192,7 +1238,9 @@ def _verify_index(dict described, dict batches, list problems):
     for position in range(0, len(raw) - 7, 8):
         relative = int.from_bytes(raw[position:position + 4], "big", signed=True)
         place = int.from_bytes(raw[position + 4:position + 8], "big", signed=True)
-        if batches.get(place) != described["base_offset"] + relative:
+        if relative == 0 and place == 0:
+            return                   # The zero tail of a file that was made larger ahead of need.
+        if batches.get(place, -1) not in (None, described["base_offset"] + relative):
             problems.append({"path": path, "position_bytes": position,
                              "reason": f"no batch at {place} ends at relative offset {relative}"})
             return

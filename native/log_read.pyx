@@ -12,10 +12,10 @@ from eoslog.native.partition_log cimport (
     log_acquire, log_end, log_release, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.record_batch cimport (
-    ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, BATCH_HEADER_BYTES, BATCH_MAGIC_V2, BatchHeader,
-    Record, RecordCursor, batch_check, batch_header_load, cursor_next, cursor_open,
+    ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, BATCH_HEADER_BYTES, BatchHeader, Record,
+    RecordCursor, batch_check, batch_header_load, cursor_next, cursor_open,
 )
-from eoslog.native.segment cimport segment_find
+from eoslog.native.segment cimport batch_end_offset, batch_in_chain, segment_find
 from eoslog.native.status cimport (
     STATUS_CORRUPT, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
 )
@@ -76,7 +76,10 @@ cdef Status read_open(
         used_bytes = load_acquire_64(&segment.used_bytes)
         status = segment_find(segment, offset, used_bytes, &position, out)
         if status == STATUS_OK and position < used_bytes:
-            status = range_of(segment, position, used_bytes, upper_bound, bytes_max, found, out)
+            behind = next_base(log, segment)
+            status = range_of(
+                segment, position, used_bytes, upper_bound, bytes_max,
+                behind if behind >= 0 else log_end(log), found, out)
             if status == STATUS_OK and found.data_bytes > 0:
                 found.segment = segment
                 return STATUS_OK
@@ -93,31 +96,62 @@ cdef Status read_open(
 
 cdef Status range_of(
     Segment* segment, int64_t position, int64_t used_bytes, int64_t upper_bound, int64_t bytes_max,
-    ReadRange* found, Fault* out,
+    int64_t segment_end, ReadRange* found, Fault* out,
 ) noexcept nogil:
-    """Take whole batches from `position` on until a bound is met."""
+    """Take whole batches from `position` on until a bound is met.
+
+    `segment_end` is where the segment's offsets end for readers, taken after used_bytes. Each batch is
+    compared with the next one too: a base offset that was damaged upwards shows there alone.
+    """
+    cdef int64_t base_offset_min = segment.base_offset
+    cdef int64_t last_bytes = 0      # Of the last batch taken, if nothing but the next one proves it.
+    cdef int64_t last_base = 0
     cdef BatchHeader header
+    cdef Status status
     found.data = segment.map + position
     found.position_bytes = position
     found.data_bytes = 0
     while position + BATCH_HEADER_BYTES <= used_bytes:
-        batch_header_load(segment.map + position, &header)
-        if header.batch_bytes < BATCH_HEADER_BYTES or header.magic != BATCH_MAGIC_V2 or (
-                header.batch_bytes > used_bytes - position):
-            if found.data_bytes > 0:
-                break                # The good ones first; the next read meets the bad one.
-            out.base_offset = segment.base_offset
-            out.position_bytes = position
-            return fault(out, STATUS_CORRUPT, "the chain of batches breaks",
-                         used_bytes - position, header.batch_bytes)
+        status = batch_in_chain(segment, position, used_bytes, base_offset_min, &header, out)
+        if status != STATUS_OK:
+            if header.base_offset < base_offset_min:
+                found.data_bytes -= last_bytes
+                if last_bytes > 0:
+                    found.next_offset = last_base
+                out.position_bytes = position - last_bytes
+            return STATUS_OK if found.data_bytes > 0 else status
         if header.base_offset >= upper_bound:
+            # Appended behind the bound, unless nothing of the kind can be there.
+            if batch_end_offset(&header) > segment_end and header.base_offset > segment_end and (
+                    found.data_bytes == 0 or header.base_offset != base_offset_min):
+                return beyond_segment(segment, position, segment_end, &header, found, out)
             break
+        if batch_end_offset(&header) > segment_end:
+            return beyond_segment(segment, position, segment_end, &header, found, out)
         if found.data_bytes > 0 and found.data_bytes + header.batch_bytes > bytes_max:
             break
+        last_bytes = header.batch_bytes
+        last_base = header.base_offset
+        if found.data_bytes > 0 and header.base_offset == base_offset_min:
+            last_bytes = 0
         found.data_bytes += header.batch_bytes
-        found.next_offset = header.base_offset + header.last_offset_delta + 1
+        found.next_offset = batch_end_offset(&header)
+        base_offset_min = found.next_offset
         position += header.batch_bytes
     return STATUS_OK
+
+
+cdef Status beyond_segment(
+    const Segment* segment, int64_t position, int64_t segment_end, const BatchHeader* header,
+    const ReadRange* found, Fault* out,
+) noexcept nogil:
+    """The good batches before it first; as the first one it is the answer."""
+    if found.data_bytes > 0:
+        return STATUS_OK
+    out.base_offset = segment.base_offset
+    out.position_bytes = position
+    return fault(out, STATUS_CORRUPT, "a batch's offsets lie beyond those of its segment",
+                 segment_end, batch_end_offset(header))
 
 
 cdef void read_close(PartitionLog* log, ReadRange* found) noexcept nogil:
@@ -309,23 +343,17 @@ cdef Status time_in_segment(
 ) noexcept nogil:
     cdef int64_t used_bytes = load_acquire_64(&segment.used_bytes)
     cdef int64_t position = 0
-    # The entry below the target: every earlier batch is older than the target.
-    cdef int32_t entry = time_index_lookup(&segment.time_index, timestamp - 1)
-    cdef int64_t start = offset
+    cdef int64_t base_offset_min = segment.base_offset
     cdef BatchHeader header
     cdef RecordCursor cursor
     cdef Record record
     cdef int32_t index
-    cdef Status status
-    if entry >= 0:
-        start = segment.base_offset + segment.time_index.entries[entry].relative_offset
-        if start < offset:
-            start = offset
-    status = segment_find(segment, start, used_bytes, &position, out)
+    cdef Status status = time_scan_start(segment, timestamp, offset, used_bytes, &position, out)
     while status == STATUS_OK and position + BATCH_HEADER_BYTES <= used_bytes:
-        batch_header_load(segment.map + position, &header)
-        if header.base_offset >= upper_bound:
-            return STATUS_OK
+        status = batch_in_chain(segment, position, used_bytes, base_offset_min, &header, out)
+        if status != STATUS_OK or header.base_offset >= upper_bound:
+            return status
+        base_offset_min = batch_end_offset(&header)
         if header.max_timestamp >= timestamp and not header.attributes & ATTRIBUTE_CONTROL:
             status = batch_check(segment.map + position, used_bytes - position, &header, out)
             out.base_offset = segment.base_offset
@@ -343,3 +371,25 @@ cdef Status time_in_segment(
                     return STATUS_OK
         position += header.batch_bytes
     return status
+
+
+cdef Status time_scan_start(
+    const Segment* segment, int64_t timestamp, int64_t offset, int64_t used_bytes,
+    int64_t* position, Fault* out,
+) noexcept nogil:
+    """Position of a batch before which every record from `offset` on is older than the timestamp."""
+    # The entry below the target: every batch before the one it names is older than the target.
+    cdef int32_t entry = time_index_lookup(&segment.time_index, timestamp - 1)
+    cdef int64_t start
+    cdef BatchHeader header
+    cdef Status status
+    if entry >= 0:
+        start = segment.base_offset + segment.time_index.entries[entry].relative_offset
+        if start > offset:
+            status = segment_find(segment, start, used_bytes, position, out)
+            if status == STATUS_OK and position[0] + BATCH_HEADER_BYTES <= used_bytes:
+                batch_header_load(segment.map + position[0], &header)
+                if header.max_timestamp == segment.time_index.entries[entry].timestamp:
+                    return STATUS_OK
+            # An index that lies is ignored: the log is the truth.
+    return segment_find(segment, offset, used_bytes, position, out)

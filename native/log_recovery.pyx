@@ -21,12 +21,12 @@ from eoslog.native.partition_log cimport (
     log_replay_batch, log_start_segment, log_unlock, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.record_batch cimport (
-    BATCH_HEADER_BYTES, BATCH_MAGIC_V2, BATCH_TERMINATOR_BYTES, BatchHeader, batch_check,
+    BATCH_HEADER_BYTES, BATCH_TERMINATOR_BYTES, BatchHeader, batch_check,
     batch_header_load,
 )
 from eoslog.native.segment cimport (
-    SEGMENT_PATH_BYTES_MAX, Segment, index_entry_holds, segment_find, segment_load,
-    segment_note_batch, segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes,
+    SEGMENT_PATH_BYTES_MAX, Segment, batch_end_offset, batch_in_chain, index_entry_holds,
+    segment_find, segment_indexes_hold, segment_load, segment_note_batch, segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes,
     segment_unload,
 )
 from eoslog.native.status cimport (
@@ -85,8 +85,7 @@ cdef Status open_active(PartitionLog* log, int64_t* end, Fault* out) noexcept no
     status = segment_load(active, log.directory, True, &log.options.segment, out)
     if status != STATUS_OK:
         return status
-    if active.offset_index.count == 0 or not index_entry_holds(
-            active, active.offset_index.count - 1):
+    if active.offset_index.count == 0 or not segment_indexes_hold(active):
         active.max_timestamp = -1
         offset_index_truncate(&active.offset_index, -1)
         time_index_truncate(&active.time_index, -1)
@@ -100,13 +99,10 @@ cdef Status open_active(PartitionLog* log, int64_t* end, Fault* out) noexcept no
         if time_entries_past(active):
             time_index_truncate(&active.time_index, last_indexed_offset(active) + 1)
     while position + BATCH_HEADER_BYTES <= active.used_bytes:
-        batch_header_load(active.map + position, &header)
-        if header.batch_bytes < BATCH_HEADER_BYTES or header.magic != BATCH_MAGIC_V2 or (
-                header.batch_bytes > active.used_bytes - position
-                or header.base_offset < next_offset):
+        if batch_in_chain(active, position, active.used_bytes, next_offset, &header, out) != STATUS_OK:
             break
         segment_note_batch(active, &header, position, &log.options.segment)
-        next_offset = header.base_offset + header.last_offset_delta + 1
+        next_offset = batch_end_offset(&header)
         position += header.batch_bytes
     if position != active.used_bytes:
         out.base_offset = active.base_offset
@@ -330,19 +326,17 @@ cdef Status replay_segment(
 ) noexcept nogil:
     cdef int64_t position = 0
     cdef int64_t used_bytes = segment.used_bytes
+    cdef int64_t base_offset_min = segment.base_offset
     cdef BatchHeader header
     cdef Status status = segment_find(segment, offset[0], used_bytes, &position, out)
     cdef int32_t index
     while status == STATUS_OK and position + BATCH_HEADER_BYTES <= used_bytes:
-        batch_header_load(segment.map + position, &header)
-        if header.batch_bytes < BATCH_HEADER_BYTES or header.batch_bytes > used_bytes - position:
-            out.base_offset = segment.base_offset
-            out.position_bytes = position
-            return fault(out, STATUS_CORRUPT, "the chain of batches breaks",
-                         used_bytes - position, header.batch_bytes)
-        status = log_replay_batch(log, segment.map + position, &header)
-        offset[0] = header.base_offset + header.last_offset_delta + 1
-        position += header.batch_bytes
+        status = batch_in_chain(segment, position, used_bytes, base_offset_min, &header, out)
+        if status == STATUS_OK:
+            status = log_replay_batch(log, segment.map + position, &header)
+            base_offset_min = batch_end_offset(&header)
+            offset[0] = base_offset_min
+            position += header.batch_bytes
     if status == STATUS_OK:
         # The end of a segment may lie before the next one's base.
         for index in range(log.segment_count - 1):

@@ -103,6 +103,9 @@ cdef Status offset_index_load(
     cdef int64_t position = 0
     cdef int32_t slot, chunk_count, relative_offset, position_bytes
     cdef int error
+    if file_bytes % OFFSET_INDEX_ENTRY_BYTES != 0:
+        return fault(out, STATUS_CORRUPT, "an index does not end with a whole entry",
+                     OFFSET_INDEX_ENTRY_BYTES, file_bytes)
     while file_bytes - position >= OFFSET_INDEX_ENTRY_BYTES:
         chunk_count = <int32_t>((file_bytes - position) // OFFSET_INDEX_ENTRY_BYTES)
         if chunk_count > CHUNK_ENTRIES:

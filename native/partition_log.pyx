@@ -23,10 +23,10 @@ from eoslog.native.record_batch cimport (
     ATTRIBUTE_CONTROL, Record, RecordCursor, cursor_next, cursor_open,
 )
 from eoslog.native.segment cimport (
-    segment_create, segment_init, segment_load, segment_path, segment_recycle, segment_seal,
-    segment_store_indexes, segment_unload, SEGMENT_PATH_BYTES_MAX,
+    SEGMENT_PATH_BYTES_MAX, segment_create, segment_indexes_hold, segment_init, segment_load,
+    segment_path, segment_rebuild_indexes, segment_recycle, segment_seal, segment_store_indexes,
+    segment_unload,
 )
-from eoslog.native.segment cimport segment_rebuild_indexes
 from eoslog.native.sequence_window cimport ProducerEntry, entry_marker, entry_replay
 from eoslog.native.snapshot cimport snapshot_write
 from eoslog.native.status cimport (
@@ -108,10 +108,9 @@ cdef Status log_load_segment(
     if status != STATUS_OK:
         return status
     if not writable and (
-            segment.time_index.count == 0
+            not segment_indexes_hold(segment)
             or (segment.offset_index.count == 0
                 and segment.used_bytes > 2 * log.options.segment.index_interval_bytes)):
-        # A sealed segment with records has a last time entry: without it the files are not its own.
         return segment_rebuild_indexes(segment, &log.options.segment, out)
     return STATUS_OK
 

@@ -2,8 +2,10 @@
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from eoslog.native.offset_index cimport OffsetIndex
-from eoslog.native.record_batch cimport BatchHeader
-from eoslog.native.status cimport Fault, Status
+from eoslog.native.record_batch cimport (
+    BATCH_HEADER_BYTES, BATCH_MAGIC_V2, BatchHeader, batch_header_load,
+)
+from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status, fault
 from eoslog.native.time_index cimport TimeIndex
 
 cdef enum:
@@ -50,10 +52,40 @@ cdef Status segment_reserve(
 cdef void segment_note_batch(
     Segment* segment, const BatchHeader* header, int64_t position_bytes,
     const SegmentOptions* options) noexcept nogil
+cdef inline Status batch_in_chain(
+    const Segment* segment, int64_t position_bytes, int64_t upper_bytes, int64_t base_offset_min,
+    BatchHeader* header, Fault* out,
+) noexcept nogil:
+    """Load the header at a position that follows another batch, or begins the segment.
+
+    STATUS_CORRUPT unless the batch ends by upper_bytes and its offsets are base_offset_min or more:
+    base offsets lie outside of the checksum, and in a log they rise.
+    """
+    batch_header_load(segment.map + position_bytes, header)
+    if header.batch_bytes < BATCH_HEADER_BYTES or header.magic != BATCH_MAGIC_V2 or (
+            header.batch_bytes > upper_bytes - position_bytes):
+        out.base_offset = segment.base_offset
+        out.position_bytes = position_bytes
+        return fault(out, STATUS_CORRUPT, "the chain of batches breaks",
+                     upper_bytes - position_bytes, header.batch_bytes)
+    if header.base_offset < base_offset_min or header.last_offset_delta < 0:
+        out.base_offset = segment.base_offset
+        out.position_bytes = position_bytes
+        return fault(out, STATUS_CORRUPT, "a base offset is below the end of the batch before",
+                     base_offset_min, header.base_offset)
+    return STATUS_OK
+
+
+cdef inline int64_t batch_end_offset(const BatchHeader* header) noexcept nogil:
+    """The offset behind the batch's last record."""
+    return header.base_offset + header.last_offset_delta + 1
+
+
 cdef bint index_entry_holds(const Segment* segment, int32_t entry) noexcept nogil
 cdef Status segment_find(
     const Segment* segment, int64_t offset, int64_t upper_bytes, int64_t* position_bytes, Fault* out
 ) noexcept nogil
+cdef bint segment_indexes_hold(const Segment* segment) noexcept nogil
 cdef Status segment_rebuild_indexes(
     Segment* segment, const SegmentOptions* options, Fault* out) noexcept nogil
 cdef Status segment_store_indexes(

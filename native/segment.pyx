@@ -262,25 +262,69 @@ cdef Status segment_find(
 ) noexcept nogil:
     """Position of the first batch below upper_bytes with a last offset >= `offset`, else upper_bytes."""
     cdef int64_t position = 0
+    cdef int64_t base_offset_min = segment.base_offset
     cdef int32_t entry = offset_index_lookup(&segment.offset_index, offset - segment.base_offset)
     cdef BatchHeader header
+    cdef Status status
     # An index that lies is ignored: the log is the truth.
     if entry >= 0 and index_entry_holds(segment, entry):
         position = segment.offset_index.entries[entry].position_bytes
     while position + BATCH_HEADER_BYTES <= upper_bytes:
-        batch_header_load(segment.map + position, &header)
-        if header.batch_bytes < BATCH_HEADER_BYTES or header.magic != BATCH_MAGIC_V2 or (
-                header.batch_bytes > upper_bytes - position):
-            out.base_offset = segment.base_offset
-            out.position_bytes = position
-            return fault(out, STATUS_CORRUPT, "the chain of batches breaks",
-                         upper_bytes - position, header.batch_bytes)
+        status = batch_in_chain(segment, position, upper_bytes, base_offset_min, &header, out)
+        if status != STATUS_OK:
+            return status
         if header.base_offset + header.last_offset_delta >= offset:
             position_bytes[0] = position
             return STATUS_OK
+        base_offset_min = batch_end_offset(&header)
         position += header.batch_bytes
     position_bytes[0] = upper_bytes
     return STATUS_OK
+
+
+cdef bint time_entry_holds(const Segment* segment, int32_t entry) noexcept nogil:
+    """Whether a time index entry names the last offset of a batch, and that batch's timestamp."""
+    cdef int64_t offset = segment.base_offset + segment.time_index.entries[entry].relative_offset
+    cdef int64_t position = 0
+    cdef BatchHeader header
+    cdef Fault ignored
+    if segment_find(segment, offset, segment.used_bytes, &position, &ignored) != STATUS_OK or (
+            position + BATCH_HEADER_BYTES > segment.used_bytes):
+        return False
+    batch_header_load(segment.map + position, &header)
+    return header.max_timestamp == segment.time_index.entries[entry].timestamp and (
+        header.base_offset + header.last_offset_delta == offset)
+
+
+cdef bint segment_indexes_hold(const Segment* segment) noexcept nogil:
+    """Whether the indexes of a segment that was ended agree with its batches, as far as a short look tells.
+
+    The last entries name what stands there, no later batch is newer than the last time entry, and
+    there are not more batches without an entry than there may be.
+    """
+    cdef int64_t position = 0
+    cdef int64_t base_offset_min = segment.base_offset
+    cdef int32_t last = segment.offset_index.count - 1
+    cdef BatchHeader header
+    cdef Fault ignored
+    if segment.used_bytes == 0:
+        return True
+    if segment.time_index.count == 0 or not time_entry_holds(segment, segment.time_index.count - 1):
+        return False
+    if last >= 0:
+        if not index_entry_holds(segment, last):
+            return False
+        position = segment.offset_index.entries[last].position_bytes
+    while position + BATCH_HEADER_BYTES <= segment.used_bytes:
+        if batch_in_chain(segment, position, segment.used_bytes, base_offset_min, &header,
+                          &ignored) != STATUS_OK:
+            return False
+        if header.max_timestamp > (
+                segment.time_index.entries[segment.time_index.count - 1].timestamp):
+            return False
+        base_offset_min = batch_end_offset(&header)
+        position += header.batch_bytes
+    return True
 
 
 cdef Status segment_rebuild_indexes(
@@ -288,7 +332,9 @@ cdef Status segment_rebuild_indexes(
 ) noexcept nogil:
     """Make both indexes anew from the batch headers in [0, used_bytes)."""
     cdef int64_t position = 0
+    cdef int64_t base_offset_min = segment.base_offset
     cdef BatchHeader header
+    cdef Status status
     segment.offset_index.count = 0
     segment.offset_index.stored_count = 0
     segment.time_index.count = 0
@@ -296,13 +342,11 @@ cdef Status segment_rebuild_indexes(
     segment.bytes_since_index_entry = 0
     segment.max_timestamp = -1
     while position + BATCH_HEADER_BYTES <= segment.used_bytes:
-        batch_header_load(segment.map + position, &header)
-        if header.batch_bytes < BATCH_HEADER_BYTES or header.magic != BATCH_MAGIC_V2 or (
-                header.batch_bytes > segment.used_bytes - position):
-            out.base_offset = segment.base_offset
-            out.position_bytes = position
-            return fault(out, STATUS_CORRUPT, "the chain of batches breaks",
-                         segment.used_bytes - position, header.batch_bytes)
+        status = batch_in_chain(
+            segment, position, segment.used_bytes, base_offset_min, &header, out)
+        if status != STATUS_OK:
+            return status
+        base_offset_min = batch_end_offset(&header)
         segment_note_batch(segment, &header, position, options)
         position += header.batch_bytes
     return STATUS_OK

@@ -130,6 +130,8 @@ cdef Status snapshot_load(
                 entry, load_be16(at + ENTRY_EPOCH), load_be32(at + ENTRY_LAST_SEQUENCE),
                 load_be32(at + ENTRY_OFFSET_DELTA), load_be64(at + ENTRY_LAST_OFFSET),
                 load_be64(at + ENTRY_TIMESTAMP))
+        # Changed since the last stored rows, whichever those are: rows made from a snapshot hold all of it.
+        entry.changed_at_offset = 0
         entry.producer_epoch = load_be16(at + ENTRY_EPOCH)
         entry.last_timestamp = load_be64(at + ENTRY_TIMESTAMP)
         entry.coordinator_epoch = load_be32(at + ENTRY_COORDINATOR_EPOCH)

@@ -80,12 +80,18 @@ cdef void time_index_truncate(TimeIndex* index, int64_t relative_offset) noexcep
 cdef Status time_index_load(
     TimeIndex* index, int fd, int64_t file_bytes, Fault* out
 ) noexcept nogil:
-    """Read the file's entries; STATUS_CORRUPT (and an empty index) when they do not rise."""
+    """Read the file's entries; STATUS_CORRUPT (and an empty index) when they are not whole or do not rise.
+
+    A zero tail, left by a writer that preallocates, ends the entries.
+    """
     cdef uint8_t chunk[CHUNK_ENTRIES * TIME_INDEX_ENTRY_BYTES]
     cdef int64_t position = 0
     cdef int64_t timestamp
     cdef int32_t slot, chunk_count, relative_offset
     cdef int error
+    if file_bytes % TIME_INDEX_ENTRY_BYTES != 0:
+        return fault(out, STATUS_CORRUPT, "a time index does not end with a whole entry",
+                     TIME_INDEX_ENTRY_BYTES, file_bytes)
     while file_bytes - position >= TIME_INDEX_ENTRY_BYTES:
         chunk_count = <int32_t>((file_bytes - position) // TIME_INDEX_ENTRY_BYTES)
         if chunk_count > CHUNK_ENTRIES:
