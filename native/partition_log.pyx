@@ -24,11 +24,11 @@ from eoslog.native.record_batch cimport (
 )
 from eoslog.native.segment cimport (
     SEGMENT_PATH_BYTES_MAX, segment_create, segment_indexes_hold, segment_init, segment_load,
-    segment_path, segment_rebuild_indexes, segment_recycle, segment_seal, segment_store_indexes,
-    segment_unload,
+    segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes, segment_unload,
 )
 from eoslog.native.sequence_window cimport ProducerEntry, entry_marker, entry_replay
 from eoslog.native.snapshot cimport snapshot_write
+from eoslog.native.spare_file cimport spare_keep
 from eoslog.native.status cimport (
     STATUS_CLOSED, STATUS_CORRUPT, STATUS_FAILED, STATUS_IO, STATUS_NO_MEMORY, STATUS_OFFSET_OUT_OF_RANGE,
     STATUS_OK, fault,
@@ -449,8 +449,8 @@ cdef int32_t log_delete_segments(PartitionLog* log, int64_t upto_offset) noexcep
         unlink(path)
         segment_path(log.directory, base_offset, b".snapshot", path)
         unlink(path)
-        segment_recycle(log.directory, base_offset, log.spare_directory,
-                        0 if held else log.options.spare_segments)
+        segment_path(log.directory, base_offset, b".log", path)
+        spare_keep(log.spare_directory, 0 if held else log.options.spare_segments, path)
         if not held:
             segment_unload(segment)
             free(segment)

@@ -92,9 +92,3 @@ cdef Status segment_store_indexes(
     Segment* segment, const char* directory, bint sync, Fault* out) noexcept nogil
 cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) noexcept nogil
 cdef void segment_unload(Segment* segment) noexcept nogil
-cdef int segment_recycle(
-    const char* directory, int64_t base_offset, const char* spare_directory, int32_t spare_max
-) noexcept nogil
-cdef Status spare_fill(
-    const char* spare_directory, int32_t spare_max, int64_t bytes, int32_t* made, Fault* out
-) noexcept nogil

@@ -6,12 +6,12 @@ long, so no store through the map can fault; BATCH_TERMINATOR_BYTES zeros follow
 end does), so a scan ends there whatever a recycled file held before; a sealed segment's file ends at
 used_bytes. Files are recycled within one partition only: whatever stands in them has lower offsets.
 """
-from libc.stdio cimport rename, snprintf
+from libc.stdio cimport snprintf
 from libc.string cimport memset
 
 from eoslog.native.byte_order cimport load_be32, load_be64
 from eoslog.native.mapped_io cimport (
-    EDQUOT, ENOENT, ENOMEM, ENOSPC, close_fd, eos_file_bytes, eos_map, eos_now_ms, eos_open,
+    EDQUOT, ENOMEM, ENOSPC, close_fd, eos_file_bytes, eos_map, eos_now_ms, eos_open,
     eos_reserve, eos_sync_file, eos_truncate, munmap,
 )
 from eoslog.native.offset_index cimport (
@@ -22,17 +22,13 @@ from eoslog.native.record_batch cimport (
     BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_LAST_OFFSET_DELTA, BATCH_LENGTH,
     BATCH_LENGTH_OVERHEAD, BATCH_MAGIC, BATCH_MAGIC_V2, batch_header_load, batch_terminate,
 )
+from eoslog.native.spare_file cimport spare_take
 from eoslog.native.status cimport (
     STATUS_CORRUPT, STATUS_IO, STATUS_NO_MEMORY, STATUS_NO_SPACE, STATUS_OK, fault,
 )
 from eoslog.native.time_index cimport (
     time_index_append, time_index_close, time_index_load, time_index_open, time_index_store,
 )
-
-cdef extern from "<unistd.h>" nogil:
-    int unlink(const char* path) noexcept
-    int access(const char* path, int mode) noexcept
-    int F_OK
 
 cdef enum:
     RESERVE_STEP_BYTES_MIN = 65536
@@ -65,27 +61,18 @@ cdef inline Status io_fault(Fault* out, int error, const char* reason) noexcept 
     return fault(out, STATUS_IO, reason, 0, error)
 
 
-cdef void spare_path(const char* spare_directory, int32_t slot, char* path) noexcept nogil:
-    snprintf(path, SEGMENT_PATH_BYTES_MAX, "%s/%d.spare", spare_directory, slot)
-
-
 cdef Status segment_create(
     Segment* segment, const char* directory, const char* spare_directory, int32_t spare_max,
     const SegmentOptions* options, Fault* out,
 ) noexcept nogil:
     """Make the file of a new active segment, from a spare one if there is any, and map it."""
     cdef char path[SEGMENT_PATH_BYTES_MAX]
-    cdef char spare[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t file_bytes = 0
     cdef int64_t modified_ms = 0
-    cdef int32_t slot
     cdef int error
     segment_path(directory, segment.base_offset, b".log", path)
     out.base_offset = segment.base_offset
-    for slot in range(spare_max):
-        spare_path(spare_directory, slot, spare)
-        if rename(spare, path) == 0:
-            break
+    spare_take(spare_directory, spare_max, path)
     error = eos_open(path, True, False, &segment.fd)
     if error == 0:
         error = eos_file_bytes(segment.fd, &file_bytes, &modified_ms)
@@ -417,49 +404,3 @@ cdef void segment_unload(Segment* segment) noexcept nogil:
     offset_index_close(&segment.offset_index)
     time_index_close(&segment.time_index)
     segment.loaded = False
-
-
-cdef int segment_recycle(
-    const char* directory, int64_t base_offset, const char* spare_directory, int32_t spare_max
-) noexcept nogil:
-    """Take a deleted segment's .log out of the log, into a free spare slot or away; 0 or an errno."""
-    cdef char path[SEGMENT_PATH_BYTES_MAX]
-    cdef char spare[SEGMENT_PATH_BYTES_MAX]
-    cdef int32_t slot
-    segment_path(directory, base_offset, b".log", path)
-    for slot in range(spare_max):
-        spare_path(spare_directory, slot, spare)
-        if access(spare, F_OK) != 0 and rename(path, spare) == 0:
-            return 0
-    if unlink(path) != 0:
-        return ENOENT
-    return 0
-
-
-cdef Status spare_fill(
-    const char* spare_directory, int32_t spare_max, int64_t bytes, int32_t* made, Fault* out
-) noexcept nogil:
-    """Fill the free spare slots with zeroed files of `bytes` each, ahead of need; how many in `made`."""
-    cdef char path[SEGMENT_PATH_BYTES_MAX]
-    cdef char building[SEGMENT_PATH_BYTES_MAX]
-    cdef int32_t slot
-    cdef int fd = -1
-    cdef int error
-    made[0] = 0
-    for slot in range(spare_max):
-        spare_path(spare_directory, slot, path)
-        if access(path, F_OK) == 0:
-            continue
-        snprintf(building, SEGMENT_PATH_BYTES_MAX, "%s/%d.building", spare_directory, slot)
-        unlink(building)
-        error = eos_open(building, True, False, &fd)
-        if error == 0:
-            error = eos_reserve(fd, 0, bytes)
-            close_fd(fd)
-        if error == 0 and rename(building, path) != 0:
-            error = ENOENT
-        if error != 0:
-            unlink(building)
-            return io_fault(out, error, "a spare segment file could not be filled")
-        made[0] += 1
-    return STATUS_OK

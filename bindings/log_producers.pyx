@@ -1,0 +1,298 @@
+# cython: language_level=3
+"""The producers of an opened log: restored from rows, a snapshot or the log; stored, evicted, dropped.
+
+The table is looked at and changed under the partition's lock; no file is read while it is held.
+"""
+
+import os
+
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.string cimport memcpy
+
+from eoslog.bindings.producer_state cimport check_row, copy_entries, load_rows, make_state
+from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES
+from eoslog.native.control_page cimport control_load, control_lock, control_unlock
+from eoslog.native.log_read cimport ReadRange, read_close, read_open
+from eoslog.native.log_recovery cimport log_replay
+from eoslog.native.partition_log cimport log_end
+from eoslog.native.producer_table cimport (
+    ProducerTable, table_at, table_evict, table_find, table_free, table_init, table_insert,
+    table_memory_bytes, table_remove,
+)
+from eoslog.native.record_batch cimport BatchHeader, batch_header_load
+from eoslog.native.sequence_window cimport ProducerEntry
+from eoslog.native.snapshot cimport snapshot_load, snapshot_write
+from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status
+
+
+cdef class LogProducers(LogReader):
+    """A log that can be read and knows its producers."""
+
+    def restore_producers(self, bytes rows, int64_t rows_offset, int64_t evicted_count=0):
+        """Fill the producer table. Says from what: "rows", "snapshot" or "log".
+
+        `rows` (PRODUCER_ROW_BYTES each) are true for all batches below rows_offset; the rest is
+        replayed. None stands for no rows: the newest readable .snapshot serves, else the whole log.
+        """
+        self._check_open()
+        self._clear_producers()
+        if rows is not None and rows_offset <= self.log_end_offset:
+            load_rows(&self._log.producers, rows)
+            self._log.producers.evicted_count = evicted_count
+            self._log.producers.persisted_offset = rows_offset
+            self._replay(rows_offset)
+            return "rows"
+        snapshot = self._load_newest_snapshot()
+        self._log.producers.persisted_offset = -1
+        self._replay(max(snapshot, 0))
+        return "snapshot" if snapshot >= 0 else "log"
+
+    cdef int _clear_producers(self) except -1:
+        while self._log.producers.entry_count:
+            table_remove(&self._log.producers, table_at(&self._log.producers, 0).producer_id)
+        self._log.producers.evicted_count = 0
+        self._log.producers.persisted_offset = -1
+        return 0
+
+    cdef int _replay(self, int64_t from_offset) except -1:
+        cdef Fault fault
+        cdef Status status
+        self._fault_init(&fault)
+        with nogil:
+            status = log_replay(&self._log, from_offset, &fault)
+        if status != STATUS_OK:
+            self._raise(status, &fault)
+        return 0
+
+    cdef int64_t _load_newest_snapshot(self) except -2:
+        """Load the newest snapshot that can be read and is not beyond the log; its offset or -1.
+
+        Unreadable ones, those beyond the log end and those below the log start are deleted.
+        """
+        cdef const uint8_t[::1] data
+        cdef Fault fault
+        cdef Status status
+        cdef int64_t start = control_load(&self._log.page.log_start_offset)
+        cdef int64_t end = log_end(&self._log)
+        for offset in reversed(self.snapshots()):
+            path = self._snapshot_path(offset)
+            # At the log start too: it may be all that remembers producers whose batches were deleted.
+            if start <= offset <= end:
+                with open(path, "rb") as file:
+                    raw = file.read()
+                self._fault_init(&fault)
+                status = STATUS_CORRUPT
+                if raw:
+                    data = raw
+                    status = snapshot_load(
+                        &data[0], data.shape[0], -0x7FFFFFFFFFFFFFFF, &self._log.producers, &fault)
+                if status == STATUS_OK:
+                    self._log.snapshot_offset = offset
+                    return offset
+                self._clear_producers()
+            os.unlink(path)
+        return -1
+
+    def producer_ids_since(self, int64_t offset):
+        """Ids of the producers with batches at or above `offset`: whose rows a replay needs."""
+        cdef set found = set()
+        cdef int64_t position
+        cdef ReadRange batches
+        cdef BatchHeader header
+        cdef Fault fault
+        cdef Status status
+        self._check_open()
+        offset = max(offset, self.log_start_offset)
+        while offset < self.log_end_offset:
+            self._fault_init(&fault)
+            status = read_open(
+                &self._log, offset, log_end(&self._log), 1 << 26, &batches, &fault)
+            if status != STATUS_OK:
+                self._raise_read(status, &fault, offset)
+            if batches.segment == NULL:
+                break
+            position = 0
+            while position < batches.data_bytes:
+                batch_header_load(batches.data + position, &header)
+                if header.producer_id >= 0:
+                    found.add(header.producer_id)
+                position += header.batch_bytes
+            offset = batches.next_offset
+            read_close(&self._log, &batches)
+        return found
+
+    def dirty_producers(self):
+        """Rows changed since the last producers_persisted, and the offset they are true at."""
+        cdef list rows = []
+        cdef ProducerEntry* entry
+        cdef int64_t end
+        cdef uint32_t index
+        self._check_open()
+        with nogil:
+            control_lock(self._log.page)
+        try:
+            end = log_end(&self._log)
+            for index in range(self._log.producers.entry_count):
+                entry = table_at(&self._log.producers, index)
+                if entry.changed_at_offset > self._log.producers.persisted_offset:
+                    rows.append(PyBytes_FromStringAndSize(<const char*>entry, sizeof(ProducerEntry)))
+        finally:
+            control_unlock(self._log.page)
+        return b"".join(rows), end
+
+    def producers_persisted(self, int64_t offset):
+        """The rows of dirty_producers are stored: they need not be handed out again."""
+        self._check_open()
+        if offset > self._log.producers.persisted_offset:
+            self._log.producers.persisted_offset = offset
+
+    def evict_producers(self, uint32_t keep_max):
+        """Drop the longest idle stored producers from memory until keep_max are left; how many."""
+        cdef uint32_t evicted
+        self._check_open()
+        with nogil:
+            control_lock(self._log.page)
+            evicted = table_evict(&self._log.producers, keep_max)
+            control_unlock(self._log.page)
+        return evicted
+
+    def install_producer(self, bytes row not None, bint was_evicted=True):
+        """Put a row into the table if its producer is not there."""
+        cdef ProducerEntry entry
+        cdef ProducerEntry* target
+        self._check_open()
+        if len(row) != PRODUCER_ROW_BYTES:
+            raise ValueError(f"a producer row of {len(row)} bytes, not {PRODUCER_ROW_BYTES}")
+        memcpy(&entry, <const char*>row, sizeof(ProducerEntry))
+        check_row(&entry)
+        with nogil:
+            control_lock(self._log.page)
+            target = table_find(&self._log.producers, entry.producer_id)
+            if target == NULL:
+                target = table_insert(&self._log.producers, entry.producer_id)
+                if target != NULL:
+                    target[0] = entry
+                    if was_evicted and self._log.producers.evicted_count > 0:
+                        self._log.producers.evicted_count -= 1
+            control_unlock(self._log.page)
+        if target == NULL:
+            raise MemoryError("no memory for another producer")
+
+    def expired_producers(self, int64_t oldest_timestamp_ms):
+        """Ids last seen before the given time that have no open transaction."""
+        cdef list ids = []
+        cdef ProducerEntry* entry
+        cdef uint32_t index
+        self._check_open()
+        with nogil:
+            control_lock(self._log.page)
+        try:
+            for index in range(self._log.producers.entry_count):
+                entry = table_at(&self._log.producers, index)
+                if entry.current_txn_first_offset < 0 and entry.last_timestamp < oldest_timestamp_ms:
+                    ids.append(entry.producer_id)
+        finally:
+            control_unlock(self._log.page)
+        return ids
+
+    def drop_producers(self, ids):
+        """Forget producers; those with an open transaction stay. How many went."""
+        cdef int64_t producer_id
+        cdef ProducerEntry* entry
+        cdef int dropped = 0
+        self._check_open()
+        for value in ids:
+            producer_id = value
+            with nogil:
+                control_lock(self._log.page)
+                entry = table_find(&self._log.producers, producer_id)
+                if entry != NULL and entry.current_txn_first_offset < 0:
+                    table_remove(&self._log.producers, producer_id)
+                    dropped += 1
+                control_unlock(self._log.page)
+        return dropped
+
+    def producer(self, int64_t producer_id):
+        """The ProducerState of an id in memory, or None."""
+        cdef ProducerEntry copied
+        cdef ProducerEntry* entry
+        self._check_open()
+        with nogil:
+            control_lock(self._log.page)
+            entry = table_find(&self._log.producers, producer_id)
+            if entry != NULL:
+                copied = entry[0]
+            control_unlock(self._log.page)
+        return None if entry == NULL else make_state(&copied)
+
+    def producers(self):
+        """The ProducerState of every id in memory."""
+        cdef list entries = []
+        cdef uint32_t index
+        self._check_open()
+        with nogil:
+            control_lock(self._log.page)
+        try:
+            for index in range(self._log.producers.entry_count):
+                entries.append(make_state(table_at(&self._log.producers, index)))
+        finally:
+            control_unlock(self._log.page)
+        return entries
+
+    @property
+    def producer_count(self):
+        """Producers in memory."""
+        return self._log.producers.entry_count
+
+    @property
+    def evicted_producer_count(self):
+        """Producers that the state store alone remembers."""
+        return self._log.producers.evicted_count
+
+    @property
+    def producer_memory_bytes(self):
+        """Bytes of memory that the producer table holds."""
+        return table_memory_bytes(&self._log.producers)
+
+    def take_snapshot(self, bint sync=False, bytes evicted_rows=b""):
+        """Write a .snapshot at the log end; its path, or None when there is nothing new.
+
+        `evicted_rows` are the rows of producers that are not in memory: the snapshot is to be complete.
+        With `sync` it survives a power cut.
+        """
+        cdef ProducerTable table
+        cdef Fault fault
+        cdef Status status = STATUS_OK
+        cdef int64_t end
+        self._check_open()
+        self._fault_init(&fault)
+        table_init(&table)
+        try:
+            load_rows(&table, evicted_rows)
+            with nogil:
+                control_lock(self._log.page)
+                end = log_end(&self._log)
+                if end > self._log.snapshot_offset and end > 0:
+                    status = copy_entries(&table, &self._log.producers, &fault)
+                    if status == STATUS_OK:
+                        status = snapshot_write(self._log.directory, end, &table, sync, &fault)
+                    if status == STATUS_OK:
+                        self._log.snapshot_offset = end
+                else:
+                    end = -1
+                control_unlock(self._log.page)
+        finally:
+            table_free(&table)
+        if status != STATUS_OK:
+            self._raise(status, &fault)
+        if sync and end >= 0:
+            self._sync_directory()
+        return None if end < 0 else self._snapshot_path(end)
+
+    def _sync_directory(self):
+        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,14 @@
+# Reading an opened log: batches, columns, records.
+from libc.stdint cimport int64_t
+
+from eoslog.bindings.opened_log cimport OpenedLog
+from eoslog.native.log_read cimport FetchSizes, ReadRange
+from eoslog.native.status cimport Fault, Status
+
+
+cdef class LogReader(OpenedLog):
+    cdef Status _fill(
+        self, const ReadRange* found, int64_t offset, const FetchSizes* sizes, object columns,
+        Fault* fault) except *
+    cdef list _headers(self, const ReadRange* found, int64_t offset, int64_t record_count)
+    cdef list _records(self, const ReadRange* found, int64_t offset, int64_t record_count)

@@ -1,0 +1,53 @@
+from typing import final
+
+import numpy
+import numpy.typing
+
+from eoslog.bindings.opened_log import OpenedLog
+from eoslog.bindings.record_batch import Record
+
+@final
+class Columns:
+    @property
+    def record_count(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    @property
+    def offsets(self) -> numpy.typing.NDArray[numpy.int64]: ...
+    @property
+    def timestamps(self) -> numpy.typing.NDArray[numpy.int64]: ...
+    @property
+    def key_data(self) -> numpy.typing.NDArray[numpy.uint8]: ...
+    @property
+    def key_offsets(self) -> numpy.typing.NDArray[numpy.int32]: ...
+    @property
+    def key_validity(self) -> numpy.typing.NDArray[numpy.uint8] | None: ...
+    @property
+    def value_data(self) -> numpy.typing.NDArray[numpy.uint8]: ...
+    @property
+    def value_offsets(self) -> numpy.typing.NDArray[numpy.int32]: ...
+    @property
+    def value_validity(self) -> numpy.typing.NDArray[numpy.uint8] | None: ...
+    @property
+    def headers(self) -> list[tuple[tuple[str, bytes | None], ...]] | None: ...
+
+class LogReader(OpenedLog):
+    def read(self, offset: int, max_bytes: int = ..., upper_bound: int = -1) -> bytes: ...
+    def fetch_columns(
+        self,
+        offset: int,
+        max_bytes: int = ...,
+        upper_bound: int = -1,
+        max_records: int = -1,
+    ) -> Columns | None: ...
+    def fetch_records(
+        self,
+        offset: int,
+        max_records: int = 500,
+        max_bytes: int = ...,
+        upper_bound: int = -1,
+    ) -> tuple[list[Record], int]: ...
+    def scan_headers(self, offset: int = 0, upper_bound: int = -1) -> tuple[int, int, int]: ...
+    def offset_for_timestamp(
+        self, timestamp_ms: int, upper_bound: int = -1
+    ) -> tuple[int, int] | None: ...

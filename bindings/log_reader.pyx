@@ -1,0 +1,241 @@
+# cython: language_level=3
+"""Reading an opened log: whole batches, records as columns, records as objects, offsets by time.
+
+No lock is taken: a read holds the mapping of its segment, and sees what was published before it.
+"""
+
+import numpy
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.string cimport memset
+
+from eoslog.bindings.record_batch cimport make_record
+from eoslog.native.log_read cimport (
+    FetchColumns, fetch_fill, fetch_measure, offset_for_timestamp, read_close, read_open,
+    scan_headers,
+)
+from eoslog.native.record_batch cimport (
+    ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, Record as NativeRecord,
+    RecordCursor, batch_check, cursor_next, cursor_open,
+)
+from eoslog.native.status cimport STATUS_OK
+
+
+@cython.final
+cdef class Columns:
+    """Records of one fetch as columns, copied out of the log."""
+
+    cdef readonly int64_t record_count
+    cdef readonly int64_t next_offset
+    cdef readonly object offsets             # int64
+    cdef readonly object timestamps          # int64, milliseconds
+    cdef readonly object key_data            # uint8
+    cdef readonly object key_offsets         # int32, record_count + 1
+    cdef readonly object key_validity        # uint8 bitmap (bit set = not null), None without nulls
+    cdef readonly object value_data
+    cdef readonly object value_offsets
+    cdef readonly object value_validity
+    cdef readonly object headers             # list of tuples of (str, bytes | None), None if no record has any
+
+
+cdef class LogReader(OpenedLog):
+    """An opened log that can be read."""
+
+    def read(self, int64_t offset, int64_t max_bytes=1 << 20, int64_t upper_bound=-1):
+        """Whole batches from the one that holds `offset` on: at least one, at most max_bytes.
+
+        The first may begin below `offset`. Empty at the end of the log.
+        """
+        cdef ReadRange found
+        cdef Fault fault
+        cdef Status status
+        self._check_open()
+        self._fault_init(&fault)
+        with nogil:
+            status = read_open(
+                &self._log, offset, self._bound(upper_bound), max_bytes, &found, &fault)
+        if status != STATUS_OK:
+            self._raise_read(status, &fault, offset)
+        if found.segment == NULL:
+            return b""
+        try:
+            return PyBytes_FromStringAndSize(<const char*>found.data, found.data_bytes)
+        finally:
+            read_close(&self._log, &found)
+
+    def fetch_columns(self, int64_t offset, int64_t max_bytes=1 << 23, int64_t upper_bound=-1,
+                      int64_t max_records=-1):
+        """Records from `offset` on as Columns, checksums verified; None where there are none.
+
+        Control records are passed over: `next_offset` is where to go on. A single batch may exceed
+        max_bytes.
+        """
+        cdef ReadRange found
+        cdef FetchSizes sizes
+        cdef Fault fault
+        cdef Status status
+        cdef Columns columns
+        cdef int64_t bound
+        self._check_open()
+        bound = self._bound(upper_bound)
+        self._fault_init(&fault)
+        with nogil:
+            status = read_open(&self._log, offset, bound, max_bytes, &found, &fault)
+        if status != STATUS_OK:
+            self._raise_read(status, &fault, offset)
+        if found.segment == NULL:
+            return None
+        try:
+            with nogil:
+                status = fetch_measure(&found, offset, bound, max_records, &sizes, &fault)
+            if status != STATUS_OK:
+                self._raise_read(status, &fault, offset)
+            columns = Columns.__new__(Columns)
+            status = self._fill(&found, offset, &sizes, columns, &fault)
+            if status != STATUS_OK:
+                self._raise_read(status, &fault, offset)
+            if sizes.header_count:
+                columns.headers = self._headers(&found, offset, sizes.record_count)
+            return columns
+        finally:
+            read_close(&self._log, &found)
+
+    cdef Status _fill(
+        self, const ReadRange* found, int64_t offset, const FetchSizes* sizes, object into,
+        Fault* fault,
+    ) except *:
+        cdef Columns columns = into
+        cdef int64_t count = sizes.record_count
+        cdef FetchColumns target
+        cdef int64_t[::1] offsets = numpy.empty(count, numpy.int64)
+        cdef int64_t[::1] timestamps = numpy.empty(count, numpy.int64)
+        cdef int32_t[::1] key_offsets = numpy.empty(count + 1, numpy.int32)
+        cdef int32_t[::1] value_offsets = numpy.empty(count + 1, numpy.int32)
+        cdef uint8_t[::1] key_data = numpy.empty(sizes.key_bytes, numpy.uint8)
+        cdef uint8_t[::1] value_data = numpy.empty(sizes.value_bytes, numpy.uint8)
+        cdef uint8_t[::1] key_validity = None
+        cdef uint8_t[::1] value_validity = None
+        cdef Status status
+        memset(&target, 0, sizeof(FetchColumns))
+        target.offsets = &offsets[0] if count else NULL
+        target.timestamps = &timestamps[0] if count else NULL
+        target.key_offsets = &key_offsets[0]
+        target.value_offsets = &value_offsets[0]
+        target.key_data = &key_data[0] if sizes.key_bytes else NULL
+        target.value_data = &value_data[0] if sizes.value_bytes else NULL
+        if sizes.null_key_count:
+            key_validity = numpy.zeros((count + 7) // 8, numpy.uint8)
+            target.key_validity = &key_validity[0]
+            columns.key_validity = key_validity.base
+        if sizes.null_value_count:
+            value_validity = numpy.zeros((count + 7) // 8, numpy.uint8)
+            target.value_validity = &value_validity[0]
+            columns.value_validity = value_validity.base
+        with nogil:
+            status = fetch_fill(found, offset, sizes, &target, fault)
+        columns.record_count = count
+        columns.next_offset = sizes.next_offset
+        columns.offsets = offsets.base
+        columns.timestamps = timestamps.base
+        columns.key_offsets = key_offsets.base
+        columns.value_offsets = value_offsets.base
+        columns.key_data = key_data.base
+        columns.value_data = value_data.base
+        return status
+
+    cdef list _headers(self, const ReadRange* found, int64_t offset, int64_t record_count):
+        """Headers of the records that fetch_fill copied; only where some record has any."""
+        cdef list headers = []
+        for record in self._records(found, offset, record_count):
+            headers.append(record.headers)
+        return headers
+
+    cdef list _records(self, const ReadRange* found, int64_t offset, int64_t record_count):
+        """Records of a range that fetch_measure verified, from `offset` on."""
+        cdef list records = []
+        cdef int64_t position = 0
+        cdef BatchHeader header
+        cdef RecordCursor cursor
+        cdef NativeRecord native
+        cdef Fault fault
+        cdef int32_t index
+        cdef int timestamp_type
+        while position < found.data_bytes and len(records) < record_count:
+            if batch_check(found.data + position, found.data_bytes - position, &header, &fault) < 0:
+                break
+            timestamp_type = 1 if header.attributes & ATTRIBUTE_LOG_APPEND_TIME else 0
+            if not header.attributes & ATTRIBUTE_CONTROL:
+                cursor_open(&cursor, found.data + position, &header)
+                for index in range(header.record_count):
+                    if len(records) == record_count:
+                        break
+                    if cursor_next(&cursor, &native, &fault) != STATUS_OK:
+                        break
+                    if native.offset >= offset:
+                        records.append(
+                            make_record(&native, self.topic, self.partition, timestamp_type))
+            position += header.batch_bytes
+        return records
+
+    def fetch_records(self, int64_t offset, int64_t max_records=500, int64_t max_bytes=1 << 20,
+                      int64_t upper_bound=-1):
+        """Records from `offset` on as (list of Record, offset to go on from)."""
+        cdef ReadRange found
+        cdef FetchSizes sizes
+        cdef Fault fault
+        cdef Status status
+        cdef int64_t bound
+        self._check_open()
+        bound = self._bound(upper_bound)
+        self._fault_init(&fault)
+        with nogil:
+            status = read_open(&self._log, offset, bound, max_bytes, &found, &fault)
+        if status != STATUS_OK:
+            self._raise_read(status, &fault, offset)
+        if found.segment == NULL:
+            return [], offset
+        try:
+            with nogil:
+                status = fetch_measure(&found, offset, bound, max_records, &sizes, &fault)
+            if status != STATUS_OK:
+                self._raise_read(status, &fault, offset)
+            return self._records(&found, offset, sizes.record_count), sizes.next_offset
+        finally:
+            read_close(&self._log, &found)
+
+    def scan_headers(self, int64_t offset=0, int64_t upper_bound=-1):
+        """Walk the batch headers from `offset` on: (batches, records, offset behind the last)."""
+        cdef int64_t batch_count = 0
+        cdef int64_t record_count = 0
+        cdef int64_t next_offset = offset
+        cdef int64_t bound
+        cdef Fault fault
+        cdef Status status
+        self._check_open()
+        bound = self._bound(upper_bound)
+        self._fault_init(&fault)
+        with nogil:
+            status = scan_headers(
+                &self._log, offset, bound, &batch_count, &record_count, &next_offset, &fault)
+        if status != STATUS_OK:
+            self._raise_read(status, &fault, next_offset)
+        return batch_count, record_count, next_offset
+
+    def offset_for_timestamp(self, int64_t timestamp_ms, int64_t upper_bound=-1):
+        """First record with a timestamp >= timestamp_ms as (offset, timestamp), or None."""
+        cdef int64_t offset = -1
+        cdef int64_t timestamp = -1
+        cdef int64_t bound
+        cdef Fault fault
+        cdef Status status
+        self._check_open()
+        bound = self._bound(upper_bound)
+        self._fault_init(&fault)
+        with nogil:
+            status = offset_for_timestamp(
+                &self._log, timestamp_ms, bound, &offset, &timestamp, &fault)
+        if status != STATUS_OK:
+            self._raise_read(status, &fault, offset)
+        return None if offset < 0 else (offset, timestamp)

@@ -1,0 +1,24 @@
+# The native log of one partition, opened, with its control page and its directories.
+from libc.stdint cimport int64_t, uint8_t
+
+from eoslog.native.partition_log cimport PartitionLog as NativeLog
+from eoslog.native.status cimport Fault, Status
+
+
+cdef class OpenedLog:
+    cdef NativeLog _log
+    cdef uint8_t* _page_map
+    cdef bytes _directory_bytes, _spare_bytes, _cut_bytes
+    cdef readonly str path
+    cdef readonly str topic
+    cdef readonly int partition
+    cdef object _close_lock
+
+    cdef int _set_options(self, dict config) except -1
+    cdef int _open_page(self, str control_path) except -1
+    cdef int _open_log(self, bint clean, int64_t recovery_point, int64_t log_start) except -1
+    cdef void _fault_init(self, Fault* fault) noexcept
+    cdef int _raise(self, Status status, Fault* fault) except -1
+    cdef int _raise_read(self, Status status, Fault* fault, int64_t offset) except -1
+    cdef int _check_open(self) except -1
+    cdef int64_t _bound(self, int64_t upper_bound) noexcept nogil

@@ -1,0 +1,11 @@
+# Segment files kept for reuse, in slots of a partition's spare directory.
+from libc.stdint cimport int32_t, int64_t
+
+from eoslog.native.status cimport Fault, Status
+
+cdef bint spare_take(
+    const char* spare_directory, int32_t spare_max, const char* path) noexcept nogil
+cdef int spare_keep(const char* spare_directory, int32_t spare_max, const char* path) noexcept nogil
+cdef Status spare_prepare(
+    const char* spare_directory, int32_t spare_max, int64_t bytes, int32_t* made, Fault* out
+) noexcept nogil

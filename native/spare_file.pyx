@@ -1,0 +1,142 @@
+# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+"""Segment files kept for reuse: deleted ones, and new ones filled ahead of need.
+
+Invariants: a slot holds one file, `<slot>.spare` if it may be used, `<slot>.stale` if it still holds
+whole batches. Of a usable file no old batch passes for a batch, on disk either: base offset and length
+lie outside of a batch's checksum, so a power cut that kept only the first sector of a new header could
+otherwise lend them to the old batch behind it.
+"""
+from libc.stdio cimport rename, snprintf
+from libc.stdint cimport uint8_t
+from libc.string cimport memset
+
+from eoslog.native.mapped_io cimport (
+    ENOENT, ENOSPC, EDQUOT, close_fd, eos_file_bytes, eos_map, eos_open, eos_reserve, eos_sync_data,
+    munmap,
+)
+from eoslog.native.record_batch cimport (
+    BATCH_ATTRIBUTES, BATCH_HEADER_BYTES, BATCH_MAGIC, BATCH_MAGIC_V2, BatchHeader,
+    batch_header_load,
+)
+from eoslog.native.segment cimport SEGMENT_PATH_BYTES_MAX
+from eoslog.native.status cimport STATUS_IO, STATUS_NO_SPACE, STATUS_OK, fault
+
+cdef extern from "<unistd.h>" nogil:
+    int unlink(const char* path) noexcept
+    int access(const char* path, int mode) noexcept
+    int F_OK
+
+
+cdef void slot_path(
+    const char* spare_directory, int32_t slot, const char* suffix, char* path
+) noexcept nogil:
+    snprintf(path, SEGMENT_PATH_BYTES_MAX, "%s/%d%s", spare_directory, slot, suffix)
+
+
+cdef bint spare_take(
+    const char* spare_directory, int32_t spare_max, const char* path
+) noexcept nogil:
+    """Move a usable file to `path`; False if there is none."""
+    cdef char spare[SEGMENT_PATH_BYTES_MAX]
+    cdef int32_t slot
+    for slot in range(spare_max):
+        slot_path(spare_directory, slot, b".spare", spare)
+        if rename(spare, path) == 0:
+            return True
+    return False
+
+
+cdef int spare_keep(const char* spare_directory, int32_t spare_max, const char* path) noexcept nogil:
+    """Move a deleted segment's file to a free slot, or delete it; 0 or an errno."""
+    cdef char spare[SEGMENT_PATH_BYTES_MAX]
+    cdef int32_t slot
+    for slot in range(spare_max):
+        slot_path(spare_directory, slot, b".spare", spare)
+        if access(spare, F_OK) == 0:
+            continue
+        slot_path(spare_directory, slot, b".stale", spare)
+        if access(spare, F_OK) != 0 and rename(path, spare) == 0:
+            return 0
+    return ENOENT if unlink(path) != 0 else 0
+
+
+cdef Status spare_prepare(
+    const char* spare_directory, int32_t spare_max, int64_t bytes, int32_t* made, Fault* out
+) noexcept nogil:
+    """Have a usable file in each slot: old ones made unreadable, missing ones filled with zeros.
+
+    `made` counts the files that became usable. Takes long; nobody waits for it, and no lock is held.
+    """
+    cdef char usable[SEGMENT_PATH_BYTES_MAX]
+    cdef char stale[SEGMENT_PATH_BYTES_MAX]
+    cdef char building[SEGMENT_PATH_BYTES_MAX]
+    cdef int32_t slot
+    cdef int error
+    made[0] = 0
+    for slot in range(spare_max):
+        slot_path(spare_directory, slot, b".spare", usable)
+        if access(usable, F_OK) == 0:
+            continue
+        slot_path(spare_directory, slot, b".stale", stale)
+        if access(stale, F_OK) == 0:
+            error = spoil_batches(stale)
+            if error == 0 and rename(stale, usable) != 0:
+                error = ENOENT
+        else:
+            slot_path(spare_directory, slot, b".building", building)
+            error = fill_zeros(building, bytes)
+            if error == 0 and rename(building, usable) != 0:
+                error = ENOENT
+            if error != 0:
+                unlink(building)
+        if error != 0:
+            out.os_errno = error
+            return fault(
+                out, STATUS_NO_SPACE if error == ENOSPC or error == EDQUOT else STATUS_IO,
+                "a spare segment file could not be prepared", 0, error)
+        made[0] += 1
+    return STATUS_OK
+
+
+cdef int fill_zeros(const char* path, int64_t bytes) noexcept nogil:
+    cdef int fd = -1
+    cdef int error
+    unlink(path)
+    error = eos_open(path, True, False, &fd)
+    if error == 0:
+        error = eos_reserve(fd, 0, bytes)
+        close_fd(fd)
+    return error
+
+
+cdef int spoil_batches(const char* path) noexcept nogil:
+    """Zero magic and checksum of every batch of a file, on disk too; 0 or an errno."""
+    cdef uint8_t* map = NULL
+    cdef int64_t file_bytes = 0
+    cdef int64_t modified_ms = 0
+    cdef int fd = -1
+    cdef int error = eos_open(path, False, False, &fd)
+    if error != 0:
+        return error
+    error = eos_file_bytes(fd, &file_bytes, &modified_ms)
+    if error == 0 and file_bytes > 0:
+        error = eos_map(fd, <size_t>file_bytes, True, &map)
+        if error == 0:
+            spoil_chain(map, file_bytes)
+            munmap(map, <size_t>file_bytes)
+            error = eos_sync_data(fd)
+    close_fd(fd)
+    return error
+
+
+cdef void spoil_chain(uint8_t* batches, int64_t bytes) noexcept nogil:
+    cdef int64_t position = 0
+    cdef BatchHeader header
+    while position + BATCH_HEADER_BYTES <= bytes:
+        batch_header_load(batches + position, &header)
+        # One that was spoiled before, by a process that died here, still leads to the next.
+        if header.batch_bytes < BATCH_HEADER_BYTES or header.batch_bytes > bytes - position or (
+                header.magic != BATCH_MAGIC_V2 and header.magic != 0):
+            return
+        memset(batches + position + BATCH_MAGIC, 0, BATCH_ATTRIBUTES - BATCH_MAGIC)
+        position += header.batch_bytes
