@@ -5,7 +5,7 @@ from eoslog import errors
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 
 from eoslog.bindings.columns cimport encode_headers
@@ -54,8 +54,8 @@ cdef class RecordAccumulator:
     def add(self, value, key=None, headers=None, int64_t timestamp_ms=-1):
         """Encode one record behind the last one; answers the batch's size in bytes.
 
-        `value` and `key` are bytes or None. Raises TypeError, or RecordTooLargeError when the record
-        alone exceeds batch_bytes_max; nothing has changed then.
+        `value` and `key` are bytes or None. Raises TypeError, or RecordTooLargeError when the
+        record alone exceeds batch_bytes_max; nothing has changed then.
         """
         return self.add_record(value, key, headers, timestamp_ms)
 

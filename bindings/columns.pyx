@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""Columns handed in from Python: lists of bytes, Arrow arrays, numpy arrays; borrowed, not copied."""
+"""Columns handed in from Python: lists of bytes, Arrow arrays, numpy arrays; borrowed, not
+copied.
+"""
 
 import numpy
 
@@ -40,7 +42,9 @@ cdef class ColumnHolder:
 
 
 cdef ColumnHolder open_column(object source, str name):
-    """Borrow a column. None is a column of nulls. TypeError says which kind of value is no column."""
+    """Borrow a column. None is a column of nulls. TypeError says which kind of value is no
+    column.
+    """
     cdef ColumnHolder holder = ColumnHolder.__new__(ColumnHolder)
     if source is None:
         holder.column.kind = COLUMN_NULL
@@ -211,7 +215,8 @@ cdef bytes encode_headers(object headers):
         if not isinstance(name, str):
             raise TypeError(f"headers: a header's name is str, not {type(name).__name__}")
         if value is not None and not isinstance(value, bytes):
-            raise TypeError(f"headers: a header's value is bytes or None, not {type(value).__name__}")
+            raise TypeError(
+                f"headers: a header's value is bytes or None, not {type(value).__name__}")
         raw = name.encode()
         varint_append(out, len(raw))
         out += raw

@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""The producers of an opened log: restored from rows, a snapshot or the log; stored, evicted, dropped.
+"""The producers of an opened log: restored from rows, a snapshot or the log; stored, evicted,
+dropped.
 
 The table is looked at and changed under the partition's lock; no file is read while it is held.
 """
@@ -77,7 +78,8 @@ cdef class LogProducers(LogReader):
         cdef int64_t end = log_end(&self._log)
         for offset in reversed(self.snapshots()):
             path = self._snapshot_path(offset)
-            # At the log start too: it may be all that remembers producers whose batches were deleted.
+            # At the log start too: it may be all that remembers producers whose batches were
+            # deleted.
             if start <= offset <= end:
                 with open(path, "rb") as file:
                     raw = file.read()
@@ -136,7 +138,8 @@ cdef class LogProducers(LogReader):
             for index in range(self._log.producers.entry_count):
                 entry = table_at(&self._log.producers, index)
                 if entry.changed_at_offset > self._log.producers.persisted_offset:
-                    rows.append(PyBytes_FromStringAndSize(<const char*>entry, sizeof(ProducerEntry)))
+                    rows.append(
+                        PyBytes_FromStringAndSize(<const char*>entry, sizeof(ProducerEntry)))
         finally:
             control_unlock(self._log.page)
         return b"".join(rows), end
@@ -190,7 +193,8 @@ cdef class LogProducers(LogReader):
         try:
             for index in range(self._log.producers.entry_count):
                 entry = table_at(&self._log.producers, index)
-                if entry.current_txn_first_offset < 0 and entry.last_timestamp < oldest_timestamp_ms:
+                if entry.current_txn_first_offset < 0 and (
+                        entry.last_timestamp < oldest_timestamp_ms):
                     ids.append(entry.producer_id)
         finally:
             control_unlock(self._log.page)
@@ -258,8 +262,8 @@ cdef class LogProducers(LogReader):
     def take_snapshot(self, bint sync=False, bytes evicted_rows=b""):
         """Write a .snapshot at the log end; its path, or None when there is nothing new.
 
-        `evicted_rows` are the rows of producers that are not in memory: the snapshot is to be complete.
-        With `sync` it survives a power cut.
+        `evicted_rows` are the rows of producers that are not in memory: the snapshot is to be
+        complete. With `sync` it survives a power cut.
         """
         cdef ProducerTable table
         cdef Fault fault

@@ -37,7 +37,7 @@ cdef class Columns:
     cdef readonly object value_data
     cdef readonly object value_offsets
     cdef readonly object value_validity
-    cdef readonly object headers             # list of tuples of (str, bytes | None), None if no record has any
+    cdef readonly object headers             # per record a tuple of (str, bytes | None), or None
 
 
 cdef class LogReader(OpenedLog):
@@ -160,7 +160,7 @@ cdef class LogReader(OpenedLog):
         cdef RecordCursor cursor
         cdef NativeRecord native
         cdef Fault fault
-        cdef int32_t index
+        cdef int32_t _index
         cdef int timestamp_type
         while position < found.data_bytes and len(records) < record_count:
             if batch_check(found.data + position, found.data_bytes - position, &header, &fault) < 0:
@@ -168,7 +168,7 @@ cdef class LogReader(OpenedLog):
             timestamp_type = 1 if header.attributes & ATTRIBUTE_LOG_APPEND_TIME else 0
             if not header.attributes & ATTRIBUTE_CONTROL:
                 cursor_open(&cursor, found.data + position, &header)
-                for index in range(header.record_count):
+                for _index in range(header.record_count):
                     if len(records) == record_count:
                         break
                     if cursor_next(&cursor, &native, &fault) != STATUS_OK:

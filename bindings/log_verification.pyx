@@ -16,8 +16,8 @@ from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status
 def verify_segment(dict described, int64_t expected, list problems):
     """Check a segment's batches and index; its problems go to the list. The offset behind it.
 
-    `described` is an entry of PartitionLog.segments(); `expected` is the end of the segment before, -1
-    for the first.
+    `described` is an entry of PartitionLog.segments(); `expected` is the end of the segment
+    before, -1 for the first.
     """
     cdef const uint8_t[::1] data
     cdef BatchHeader header
@@ -53,27 +53,32 @@ def verify_segment(dict described, int64_t expected, list problems):
 
 
 cdef Status verify_batch(
-    const uint8_t* batch, int64_t bytes_left, int64_t base_offset_min, BatchHeader* header, Fault* out
+    const uint8_t* batch, int64_t bytes_left, int64_t base_offset_min, BatchHeader* header,
+    Fault* out,
 ) noexcept nogil:
     """Check everything about a batch that stands in a log."""
     cdef RecordCursor cursor
     cdef NativeRecord record
-    cdef int32_t index
+    cdef int32_t _index
     cdef Status status = batch_check(batch, bytes_left, header, out)
     if status == STATUS_OK and header.base_offset < base_offset_min:
         out.reason = b"the base offset is below the end of the batch before"
         return STATUS_CORRUPT
     if status == STATUS_OK and not header.attributes & ATTRIBUTE_COMPRESSION_MASK:
         cursor_open(&cursor, batch, header)
-        for index in range(header.record_count):
+        for _index in range(header.record_count):
             status = cursor_next(&cursor, &record, out)
             if status != STATUS_OK:
                 break
     return status
 
 
-cdef bint leads_on(const uint8_t* batch, int64_t bytes_left, int64_t base_offset_min) noexcept nogil:
-    """Whether a broken batch's length is to be believed: another batch, or the end, follows there."""
+cdef bint leads_on(
+    const uint8_t* batch, int64_t bytes_left, int64_t base_offset_min
+) noexcept nogil:
+    """Whether a broken batch's length is to be believed: another batch, or the end, follows
+    there.
+    """
     cdef BatchHeader header
     cdef BatchHeader following
     if bytes_left < BATCH_HEADER_BYTES:

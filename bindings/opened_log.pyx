@@ -1,5 +1,7 @@
 # cython: language_level=3
-"""The native log of one partition, opened: its control page, its directories, where it begins and ends."""
+"""The native log of one partition, opened: its control page, its directories, where it begins and
+ends.
+"""
 
 import os
 import re
@@ -233,8 +235,11 @@ cdef class OpenedLog:
                       if match)
 
     def _remove_stray_snapshots(self):
-        """Keep the snapshots of live segments, and of all others the newest that the log reaches."""
-        bases = {int(match[1]) for match in map(_SEGMENT_NAME.match, os.listdir(self.path)) if match}
+        """Keep the snapshots of live segments, and of all others the newest that the log
+        reaches.
+        """
+        names = os.listdir(self.path)
+        bases = {int(match[1]) for match in map(_SEGMENT_NAME.match, names) if match}
         stray = [offset for offset in self.snapshots() if offset not in bases]
         end = log_end(&self._log)
         newest = max((offset for offset in stray if offset <= end), default=-1)

@@ -4,12 +4,13 @@
 import os
 
 from eoslog import errors
-from eoslog.bindings.log_reader import Columns  # noqa: F401 (a part of this module's interface)
 from eoslog.bindings.log_verification import verify_segment
-from eoslog.bindings.producer_state import (  # noqa: F401 (parts of this module's interface)
-    PRODUCER_ROW_BYTES, ProducerState, empty_row, row_state,
-)
-from eoslog.bindings.status import ProducerNotCached  # noqa: F401 (raised by append and adopt)
+
+# Parts of this module's interface: what its methods take, answer and raise.
+from eoslog.bindings.log_reader import Columns  # no-cython-lint
+from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, empty_row  # no-cython-lint
+from eoslog.bindings.producer_state import ProducerState, row_state  # no-cython-lint
+from eoslog.bindings.status import ProducerNotCached  # no-cython-lint
 
 cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
@@ -64,16 +65,17 @@ cdef int check_identity(int64_t producer_id, int producer_epoch, int32_t base_se
             return 0
     elif producer_id == -1 and producer_epoch == -1 and base_sequence == -1:
         return 0
-    raise ValueError(f"producer id {producer_id}, epoch {producer_epoch}, sequence {base_sequence}: "
-                     "all of them 0 or more, the epoch at most 32767, or all of them -1")
+    raise ValueError(
+        f"producer id {producer_id}, epoch {producer_epoch}, sequence {base_sequence}: all of "
+        "them 0 or more, the epoch at most 32767, or all of them -1")
 
 
 @cython.final
 cdef class PartitionLog(LogProducers):
     """The engine's log of one partition. Appends take its lock; reads take none.
 
-    Durability: an append survives the death of this process when it returned; it survives a power cut
-    once flush() returned.
+    Durability: an append survives the death of this process when it returned; it survives a power
+    cut once flush() returned.
     """
 
     cdef int _raise_append(
@@ -120,7 +122,8 @@ cdef class PartitionLog(LogProducers):
     def append_batch(self, batch not None):
         """Append one whole v2 batch as a client builds it (base offset 0); an AppendResult.
 
-        A leader's checks apply: checksum, size, counts, deltas, timestamps. Nothing is written on an error.
+        A leader's checks apply: checksum, size, counts, deltas, timestamps. Nothing is written on
+        an error.
         """
         # A copy unless it is bytes: nobody may change it between the checksum and the write.
         cdef const uint8_t[::1] whole = batch if isinstance(batch, bytes) else bytes(batch)
@@ -194,11 +197,11 @@ cdef class PartitionLog(LogProducers):
     def flush(self, bint with_indexes=True):
         """Sync all that was appended before the call; the new recovery point.
 
-        `with_indexes` also writes index entries, so that a recovery begins at the last of them and not
-        at the segment's start: for checkpoints, not for each commit.
+        `with_indexes` also writes index entries, so that a recovery begins at the last of them and
+        not at the segment's start: for checkpoints, not for each commit.
 
-        Raises StoreFailedError when the sync fails: what the disk holds is then unknown, and the log
-        refuses appends until it was recovered.
+        Raises StoreFailedError when the sync fails: what the disk holds is then unknown, and the
+        log refuses appends until it was recovered.
         """
         cdef Fault fault
         cdef Status status
@@ -276,7 +279,8 @@ cdef class PartitionLog(LogProducers):
         self.restore_producers(None, 0)
 
     def prepare_spare(self, int count=1):
-        """Have usable files in the first `count` spare slots: recycled or zeroed; how many were made.
+        """Have usable files in the first `count` spare slots: recycled or zeroed; how many were
+        made.
 
         Runs beside appends and reads; one thread at a time may call it.
         """
@@ -296,7 +300,9 @@ cdef class PartitionLog(LogProducers):
         return made
 
     def close(self, bint clean=True):
-        """Take no more appends; with `clean`, leave the files as Kafka does. May be called twice."""
+        """Take no more appends; with `clean`, leave the files as Kafka does. May be called
+        twice.
+        """
         cdef Fault fault
         cdef Status status = STATUS_OK
         with self._close_lock:

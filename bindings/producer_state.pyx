@@ -34,7 +34,8 @@ cdef class ProducerState:
     cdef readonly int64_t last_timestamp
     cdef readonly int32_t coordinator_epoch
     cdef readonly int64_t current_txn_first_offset
-    cdef readonly tuple batches              # (first_sequence, last_sequence, first_offset, last_offset, timestamp)
+    # Of (first_sequence, last_sequence, first_offset, last_offset, timestamp), oldest first.
+    cdef readonly tuple batches
 
     def __repr__(self):
         return (f"ProducerState(producer_id={self.producer_id}, producer_epoch="

@@ -9,7 +9,6 @@ from libc.string cimport memset
 
 from eoslog.bindings.columns cimport ColumnHolder, open_column, open_headers, open_timestamps
 from eoslog.bindings.status cimport raise_status
-from eoslog.native.column cimport COLUMN_NULL
 from eoslog.native.crc32c cimport crc32c as native_crc32c
 from eoslog.native.crc32c cimport crc32c_implementation_name
 from eoslog.native.record_batch cimport (
@@ -22,7 +21,7 @@ from eoslog.native.varint cimport load_varint
 
 
 @cython.final
-@cython.freelist(512)                # One poll's worth: records are made by the hundred and dropped.
+@cython.freelist(512)                # One poll's worth: made by the hundred and dropped.
 cdef class Record:
     """One record as read: where it stands, when it was made, what it holds. Immutable."""
 
@@ -54,7 +53,8 @@ cdef class Record:
 
     def __repr__(self):
         return (f"Record(topic={self.topic!r}, partition={self.partition}, offset={self.offset}, "
-                f"timestamp_ms={self.timestamp_ms}, key={self.key!r:.60}, value={self.value!r:.60})")
+                f"timestamp_ms={self.timestamp_ms}, key={self.key!r:.60}, "
+                f"value={self.value!r:.60})")
 
 
 cdef Record make_record(
@@ -84,9 +84,9 @@ cdef tuple decode_headers(const NativeRecord* native):
     cdef const uint8_t* at = native.headers
     cdef const uint8_t* end = native.headers + native.headers_bytes
     cdef int32_t length = 0
-    cdef int32_t index
+    cdef int32_t _index
     cdef list pairs = []
-    for index in range(native.header_count):
+    for _index in range(native.header_count):
         at = load_varint(at, end, &length)
         name = PyBytes_FromStringAndSize(<const char*>at, length).decode("utf-8", "replace")
         at += length
@@ -294,7 +294,7 @@ def decode_records(const uint8_t[::1] batch not None, str topic="", int partitio
     cdef Fault fault
     cdef Status status = STATUS_CORRUPT
     cdef list records = []
-    cdef int32_t index
+    cdef int32_t _index
     memset(&fault, 0, sizeof(Fault))
     fault.base_offset = -1
     fault.reason = b"no bytes"
@@ -306,7 +306,7 @@ def decode_records(const uint8_t[::1] batch not None, str topic="", int partitio
         fault.reason = b"compressed batches cannot be read by this version"
         raise_status(STATUS_CORRUPT, &fault, "batch", "")
     cursor_open(&cursor, &batch[0], &header)
-    for index in range(header.record_count):
+    for _index in range(header.record_count):
         status = cursor_next(&cursor, &native, &fault)
         if status != STATUS_OK:
             raise_status(status, &fault, "batch", "")

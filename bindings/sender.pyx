@@ -58,7 +58,7 @@ cdef class TopicBuffers:
 
     cdef list buffers                        # PartitionBuffer by partition.
     cdef int32_t partition_count
-    cdef int32_t sticky_partition            # Takes the records without a key until its batch is full.
+    cdef int32_t sticky_partition            # Takes records without a key until its batch is full.
 
     def __cinit__(self, str topic not None, int32_t partition_count, int64_t batch_bytes_max):
         if partition_count < 1:
@@ -110,13 +110,13 @@ cdef class Sender:
         """Add one record to the batch of its partition; a full batch is appended first.
 
         `value` and `key` are bytes or None; `headers` a list of (str, bytes or None). Without a
-        partition, a key chooses it as in Kafka; records without a key keep to one partition until its
-        batch is full. `timestamp_ms` (>= 0) is now if it is not given. The record is in the log once
-        its batch is full, once it waited for `linger.ms`, or once flush() returned.
+        partition, a key chooses it as in Kafka; records without a key keep to one partition until
+        its batch is full. `timestamp_ms` (>= 0) is now if it is not given. The record is in the
+        log once its batch is full, once it waited for `linger.ms`, or once flush() returned.
 
         Raises TypeError, ValueError, RecordTooLargeError, UnknownTopicOrPartitionError,
-        ProducerFencedError or LogClosedError; or the error of appending the batch before it. In each
-        case this record was not taken.
+        ProducerFencedError or LogClosedError; or the error of appending the batch before it. In
+        each case this record was not taken.
         """
         cdef int64_t timestamp
         if timestamp_ms is None:
@@ -239,7 +239,9 @@ cdef class Sender:
 
 
 cdef inline int64_t record_bytes_bound(object value, object key, object headers) except -1:
-    """The most that a record can add to a batch; of a wrong type, the overhead: add_record refuses."""
+    """The most that a record can add to a batch; of a wrong type, the overhead: add_record
+    refuses.
+    """
     cdef int64_t bound = RECORD_OVERHEAD_BYTES_MAX
     if type(value) is bytes:
         bound += PyBytes_GET_SIZE(value)

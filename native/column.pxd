@@ -1,4 +1,5 @@
-# A column of byte strings that somebody else owns: where record i starts, how long it is, whether it is null.
+# A column of byte strings that somebody else owns: where record i starts, how long it is, whether
+# it is null.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 cdef enum ColumnKind:
@@ -17,7 +18,7 @@ cdef struct Column:
     int64_t fixed_bytes
     const uint8_t** pointers
     const int64_t* lengths           # -1 = null.
-    const uint8_t* validity          # Arrow bitmap, bit set = not null; NULL when there are no nulls.
+    const uint8_t* validity          # Arrow bitmap, bit set = not null; NULL without nulls.
     int64_t validity_bit_offset
 
 # Length of record `index`, -1 if it is null; its first byte in `bytes_out`.

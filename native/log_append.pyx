@@ -1,10 +1,11 @@
-# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
 """Appending to a partition's log: verdict, room, bytes in place, publish, remember.
 
-Invariants: an append with a producer id is written once, answered with the offsets of the first write,
-or refused, and a refused one has changed nothing; nothing is published before its last byte stands.
-A call that was split into several batches may stop between two of them: the outcome counts the
-records that are in.
+Invariants: an append with a producer id is written once, answered with the offsets of the first
+write, or refused, and a refused one has changed nothing; nothing is published before its last byte
+stands. A call that was split into several batches may stop between two of them: the outcome counts
+the records that are in.
 """
 from libc.string cimport memcpy
 
@@ -83,7 +84,9 @@ cdef Status check_timestamps(
     return STATUS_OK
 
 
-cdef inline bint timestamp_allowed(PartitionLog* log, int64_t timestamp, int64_t now_ms) noexcept nogil:
+cdef inline bint timestamp_allowed(
+    PartitionLog* log, int64_t timestamp, int64_t now_ms
+) noexcept nogil:
     if timestamp < 0:
         return timestamp == -1
     return (now_ms - timestamp <= log.options.timestamp_before_max_ms
@@ -94,7 +97,9 @@ cdef int64_t batch_record_count(
     const RecordColumns* columns, int64_t first, int64_t records_max, int64_t bytes_max,
     int64_t* batch_bytes,
 ) noexcept nogil:
-    """How many records from `first` on go into the next batch; its size, or an upper bound of it."""
+    """How many records from `first` on go into the next batch; its size, or an upper bound of
+    it.
+    """
     cdef int64_t count = columns.count - first
     cdef int64_t index, next_bytes
     if records_max > 0 and count > records_max:
@@ -286,8 +291,9 @@ cdef Status log_append_columns(
     PartitionLog* log, const RecordColumns* columns, ProducerStamp* stamp,
     int64_t batch_records_max, int64_t batch_bytes_max, AppendOutcome* outcome, Fault* out,
 ) noexcept nogil:
-    """Append all records of the columns, in batches of at most the given records and bytes (0: no limit
-    but max.message.bytes). Sizes and timestamps of all are checked before the first is written."""
+    """Append all records of the columns, in batches of at most the given records and bytes (0: no
+    limit but max.message.bytes). Sizes and timestamps of all are checked before the first is
+    written."""
     cdef Incoming incoming
     cdef int64_t first = 0
     cdef int64_t count = 0
@@ -383,7 +389,8 @@ cdef Status check_client_records(
         if record.timestamp > max_timestamp[0]:
             max_timestamp[0] = record.timestamp
     if max_timestamp[0] != header.max_timestamp:
-        return fault(out, STATUS_INVALID_TIMESTAMP, "the header's max timestamp is not the records'",
+        return fault(out, STATUS_INVALID_TIMESTAMP,
+                     "the header's max timestamp is not the records'",
                      max_timestamp[0], header.max_timestamp)
     return STATUS_OK
 
@@ -429,8 +436,8 @@ cdef Status log_adopt(
     PartitionLog* log, const uint8_t* data, int64_t data_bytes, int64_t producer_id,
     AppendOutcome* outcome, Fault* out,
 ) noexcept nogil:
-    """Append the staged batches of one producer, whose sequences count from 0; go on after the last one
-    that the partition holds. All are checked before the first is written."""
+    """Append the staged batches of one producer, whose sequences count from 0; go on after the
+    last one that the partition holds. All are checked before the first is written."""
     cdef int64_t position = 0
     cdef int32_t expected = 0
     cdef BatchHeader header

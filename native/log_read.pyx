@@ -1,8 +1,10 @@
-# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
 """Reading a partition's log: by offset, by time, into columns.
 
-Invariants: nothing at or above the upper bound is handed out; a range holds its segment's mapping until
-it is closed; records are decoded only from batches whose checksum was found true in the same call.
+Invariants: nothing at or above the upper bound is handed out; a range holds its segment's mapping
+until it is closed; records are decoded only from batches whose checksum was found true in the same
+call.
 """
 from libc.string cimport memcpy
 
@@ -100,11 +102,12 @@ cdef Status range_of(
 ) noexcept nogil:
     """Take whole batches from `position` on until a bound is met.
 
-    `segment_end` is where the segment's offsets end for readers, taken after used_bytes. Each batch is
-    compared with the next one too: a base offset that was damaged upwards shows there alone.
+    `segment_end` is where the segment's offsets end for readers, taken after used_bytes. Each
+    batch is compared with the next one too: a base offset that was damaged upwards shows there
+    alone.
     """
     cdef int64_t base_offset_min = segment.base_offset
-    cdef int64_t last_bytes = 0      # Of the last batch taken, if nothing but the next one proves it.
+    cdef int64_t last_bytes = 0      # Of the last batch taken, while it is unproven.
     cdef int64_t last_base = 0
     cdef BatchHeader header
     cdef Status status
@@ -174,15 +177,15 @@ cdef Status fetch_measure(
 ) noexcept nogil:
     """Verify the range's batches and add up what their records need, from `offset` on.
 
-    Stops before record records_max + 1 (-1: no limit) and where sizes would leave 31 bits. A bad batch
-    behind good records ends the range; as the first one it is the answer.
+    Stops before record records_max + 1 (-1: no limit) and where sizes would leave 31 bits. A bad
+    batch behind good records ends the range; as the first one it is the answer.
     """
     cdef int64_t position = 0
     cdef BatchHeader header
     cdef RecordCursor cursor
     cdef Record record
     cdef FetchSizes before
-    cdef int32_t index
+    cdef int32_t _index
     cdef Status status
     sizes.record_count = sizes.key_bytes = sizes.value_bytes = sizes.header_count = 0
     sizes.null_key_count = sizes.null_value_count = 0
@@ -195,7 +198,7 @@ cdef Status fetch_measure(
                            0, header.attributes & ATTRIBUTE_COMPRESSION_MASK)
         if status == STATUS_OK and not header.attributes & ATTRIBUTE_CONTROL:
             cursor_open(&cursor, found.data + position, &header)
-            for index in range(header.record_count):
+            for _index in range(header.record_count):
                 status = cursor_next(&cursor, &record, out)
                 if status != STATUS_OK:
                     break
@@ -243,14 +246,14 @@ cdef Status fetch_fill(
     cdef BatchHeader header
     cdef RecordCursor cursor
     cdef Record record
-    cdef int32_t index
+    cdef int32_t _index
     columns.key_offsets[0] = 0
     columns.value_offsets[0] = 0
     while row < sizes.record_count and position < found.data_bytes:
         batch_header_load(found.data + position, &header)
         if not header.attributes & ATTRIBUTE_CONTROL:
             cursor_open(&cursor, found.data + position, &header)
-            for index in range(header.record_count):
+            for _index in range(header.record_count):
                 if row == sizes.record_count:
                     break
                 if cursor_next(&cursor, &record, out) != STATUS_OK:
@@ -268,8 +271,8 @@ cdef Status fetch_fill(
                 row += 1
         position += header.batch_bytes
     if row != sizes.record_count:
-        return corrupt_at(found, 0, fault(out, STATUS_CORRUPT, "the batches changed while being read",
-                                          sizes.record_count, row), out)
+        fault(out, STATUS_CORRUPT, "the batches changed while being read", sizes.record_count, row)
+        return corrupt_at(found, 0, STATUS_CORRUPT, out)
     return STATUS_OK
 
 
@@ -316,7 +319,9 @@ cdef Status offset_for_timestamp(
     PartitionLog* log, int64_t timestamp, int64_t upper_bound, int64_t* offset_out,
     int64_t* timestamp_out, Fault* out,
 ) noexcept nogil:
-    """First record at or past log start with a timestamp >= the given one; offset -1 if there is none."""
+    """First record at or past log start with a timestamp >= the given one; offset -1 if there is
+    none.
+    """
     cdef int64_t offset = control_load(&log.page.log_start_offset)
     cdef Segment* segment = NULL
     cdef int64_t behind
@@ -347,7 +352,7 @@ cdef Status time_in_segment(
     cdef BatchHeader header
     cdef RecordCursor cursor
     cdef Record record
-    cdef int32_t index
+    cdef int32_t _index
     cdef Status status = time_scan_start(segment, timestamp, offset, used_bytes, &position, out)
     while status == STATUS_OK and position + BATCH_HEADER_BYTES <= used_bytes:
         status = batch_in_chain(segment, position, used_bytes, base_offset_min, &header, out)
@@ -361,7 +366,7 @@ cdef Status time_in_segment(
             if status != STATUS_OK:
                 return status
             cursor_open(&cursor, segment.map + position, &header)
-            for index in range(header.record_count):
+            for _index in range(header.record_count):
                 status = cursor_next(&cursor, &record, out)
                 if status != STATUS_OK:
                     return status
@@ -377,7 +382,9 @@ cdef Status time_scan_start(
     const Segment* segment, int64_t timestamp, int64_t offset, int64_t used_bytes,
     int64_t* position, Fault* out,
 ) noexcept nogil:
-    """Position of a batch before which every record from `offset` on is older than the timestamp."""
+    """Position of a batch before which every record from `offset` on is older than the
+    timestamp.
+    """
     # The entry below the target: every batch before the one it names is older than the target.
     cdef int32_t entry = time_index_lookup(&segment.time_index, timestamp - 1)
     cdef int64_t start

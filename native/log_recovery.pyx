@@ -1,10 +1,11 @@
-# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
 """Opening a partition's log, repairing its tail, rebuilding its producers, cutting it back.
 
-Invariants: after a clean stop no record is scanned, only the headers past the last index entry; after an
-unclean one every batch at or above the recovery point has had its checksum verified; what is cut off is
-kept in the cut directory, unless it is zeros or the leftovers of a recycled file behind a
-terminator. A batch whose base offset is below the expected one is no batch of this log.
+Invariants: after a clean stop no record is scanned, only the headers past the last index entry;
+after an unclean one every batch at or above the recovery point has had its checksum verified; what
+is cut off is kept in the cut directory, unless it is zeros or the leftovers of a recycled file
+behind a terminator. A batch whose base offset is below the expected one is no batch of this log.
 """
 from libc.stdio cimport rename, snprintf
 from libc.stdint cimport uint8_t
@@ -26,7 +27,8 @@ from eoslog.native.record_batch cimport (
 )
 from eoslog.native.segment cimport (
     SEGMENT_PATH_BYTES_MAX, Segment, batch_end_offset, batch_in_chain, index_entry_holds,
-    segment_find, segment_indexes_hold, segment_load, segment_note_batch, segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes,
+    segment_find, segment_indexes_hold, segment_load, segment_note_batch, segment_path,
+    segment_rebuild_indexes, segment_seal, segment_store_indexes,
     segment_unload,
 )
 from eoslog.native.status cimport (
@@ -99,7 +101,8 @@ cdef Status open_active(PartitionLog* log, int64_t* end, Fault* out) noexcept no
         if time_entries_past(active):
             time_index_truncate(&active.time_index, last_indexed_offset(active) + 1)
     while position + BATCH_HEADER_BYTES <= active.used_bytes:
-        if batch_in_chain(active, position, active.used_bytes, next_offset, &header, out) != STATUS_OK:
+        if batch_in_chain(
+                active, position, active.used_bytes, next_offset, &header, out) != STATUS_OK:
             break
         segment_note_batch(active, &header, position, &log.options.segment)
         next_offset = batch_end_offset(&header)
@@ -107,7 +110,8 @@ cdef Status open_active(PartitionLog* log, int64_t* end, Fault* out) noexcept no
     if position != active.used_bytes:
         out.base_offset = active.base_offset
         out.position_bytes = position
-        return fault(out, STATUS_CORRUPT, "the log was closed cleanly, and its batches break off here",
+        return fault(out, STATUS_CORRUPT,
+                     "the log was closed cleanly, and its batches break off here",
                      active.used_bytes, position)
     if active.used_bytes > 0:
         batch_header_load(active.map, &header)
@@ -133,7 +137,9 @@ cdef bint time_entries_past(const Segment* segment) noexcept nogil:
 cdef Status recover(
     PartitionLog* log, int64_t recovery_point, int64_t* end, Fault* out
 ) noexcept nogil:
-    """Verify every batch from the recovery point on; cut at the first bad one, and all behind it."""
+    """Verify every batch from the recovery point on; cut at the first bad one, and all behind
+    it.
+    """
     cdef int32_t index
     cdef Segment* segment
     cdef bint cut = False
@@ -156,8 +162,8 @@ cdef Status recover(
         if cut:
             return drop_segments_behind(log, index, out)
         if not last:
-            # Sealed again, with the last time entry, and synced here: nobody holds its file open for
-            # the next flush.
+            # Sealed again, with the last time entry, and synced here: nobody holds its file open
+            # for the next flush.
             status = segment_seal(segment, log.directory, out)
             if status == STATUS_OK:
                 status = segment_store_indexes(segment, log.directory, True, out)
@@ -165,7 +171,8 @@ cdef Status recover(
                 return status
             out.os_errno = eos_sync_data(segment.fd)
             if out.os_errno != 0:
-                return fault(out, STATUS_IO, "a recovered segment could not be synced", 0, out.os_errno)
+                return fault(
+                    out, STATUS_IO, "a recovered segment could not be synced", 0, out.os_errno)
             segment.unsynced = False
             segment.indexes_unsynced = False
             segment_unload(segment)
@@ -240,7 +247,9 @@ cdef bint zeros_only(const uint8_t* at, int64_t count) noexcept nogil:
 cdef Status cut_tail(
     PartitionLog* log, Segment* segment, int64_t position, bint keep, Fault* out
 ) noexcept nogil:
-    """Cut the file at `position`; with `keep`, the bytes go aside unless a terminator stands there."""
+    """Cut the file at `position`; with `keep`, the bytes go aside unless a terminator stands
+    there.
+    """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t tail_bytes = segment.used_bytes - position
     cdef int64_t probe = tail_bytes

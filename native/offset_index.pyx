@@ -1,4 +1,5 @@
-# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
 """Offset -> position of a batch, sparse: Kafka's .index, held in memory and written behind.
 
 Invariants: relative offsets and positions strictly increase; entries [0, stored_count) stand in the

@@ -40,7 +40,7 @@ cdef struct PartitionLog:
     Segment** segments               # By base offset; the last is active. Guarded by segments_lock.
     int32_t segment_count
     int32_t segment_capacity
-    pthread_mutex_t segments_lock    # Held for look-ups and list changes, never for I/O but a first load.
+    pthread_mutex_t segments_lock    # For look-ups and list changes, and a first load.
     pthread_mutex_t flush_lock       # One sync at a time; taken before the page's lock.
     int64_t recovery_point           # Everything below is synced.
     int64_t snapshot_offset          # Of the newest .snapshot file, -1 if none.
@@ -52,7 +52,8 @@ cdef struct PartitionLog:
 
 cdef Status log_init(PartitionLog* log) noexcept nogil
 cdef void log_free(PartitionLog* log) noexcept nogil
-cdef Status log_add_segment(PartitionLog* log, int64_t base_offset, int64_t file_bytes) noexcept nogil
+cdef Status log_add_segment(
+    PartitionLog* log, int64_t base_offset, int64_t file_bytes) noexcept nogil
 cdef Status log_load_segment(
     PartitionLog* log, Segment* segment, bint writable, Fault* out) noexcept nogil
 cdef Segment* log_active(PartitionLog* log) noexcept nogil

@@ -1,4 +1,5 @@
-# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
 """One partition's log: its segments, its producers, its published offsets.
 
 Invariants: segments are in the order of their base offsets and only the last takes appends; readers
@@ -30,8 +31,8 @@ from eoslog.native.sequence_window cimport ProducerEntry, entry_marker, entry_re
 from eoslog.native.snapshot cimport snapshot_write
 from eoslog.native.spare_file cimport spare_keep
 from eoslog.native.status cimport (
-    STATUS_CLOSED, STATUS_CORRUPT, STATUS_FAILED, STATUS_IO, STATUS_NO_MEMORY, STATUS_OFFSET_OUT_OF_RANGE,
-    STATUS_OK, fault,
+    STATUS_CLOSED, STATUS_CORRUPT, STATUS_FAILED, STATUS_IO, STATUS_NO_MEMORY,
+    STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
 )
 
 cdef extern from "<unistd.h>" nogil:
@@ -100,7 +101,9 @@ cdef Status log_add_segment(
 cdef Status log_load_segment(
     PartitionLog* log, Segment* segment, bint writable, Fault* out
 ) noexcept nogil:
-    """Map a segment and have its indexes in memory, rebuilt from the log where the files do not do."""
+    """Map a segment and have its indexes in memory, rebuilt from the log where the files do not
+    do.
+    """
     cdef Status status
     if segment.loaded:
         return STATUS_OK
@@ -205,8 +208,8 @@ cdef Status log_flush(PartitionLog* log, bint with_indexes, Fault* out) noexcept
     """Sync all that was appended; then recovery_point is the log end as it was on the call.
 
     Appends go on meanwhile. A sync that fails is never repeated: the log refuses appends from then
-    on. `with_indexes` also writes the active segment's index entries, so that a recovery starts at the
-    last of them; without them it begins with the segment.
+    on. `with_indexes` also writes the active segment's index entries, so that a recovery starts at
+    the last of them; without them it begins with the segment.
     """
     cdef Status status
     # One at a time: whoever waits here would otherwise return before the sync it relies on.
@@ -264,7 +267,9 @@ cdef Status sync_segments(PartitionLog* log, Fault* out) noexcept nogil:
 
 
 cdef Segment* next_unsynced(PartitionLog* log, int64_t after_offset) noexcept nogil:
-    """The next segment past after_offset with unsynced bytes, held and marked as synced from here on."""
+    """The next segment past after_offset with unsynced bytes, held and marked as synced from here
+    on.
+    """
     cdef Segment* segment
     cdef int32_t index
     pthread_mutex_lock(&log.segments_lock)
@@ -301,8 +306,8 @@ cdef int sync_path(const char* path) noexcept nogil:
 
 
 cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
-    """Take no more appends. With `clean`: indexes, snapshot and file lengths as Kafka leaves them, and
-    all of it synced, since nobody will verify these bytes on the next opening."""
+    """Take no more appends. With `clean`: indexes, snapshot and file lengths as Kafka leaves them,
+    and all of it synced, since nobody will verify these bytes on the next opening."""
     cdef Status status = STATUS_OK
     cdef bint closed_now = False
     pthread_mutex_lock(&log.flush_lock)
@@ -349,7 +354,8 @@ cdef Status log_replay_batch(
         if header.record_count > 0:
             cursor_open(&cursor, batch, header)
             if cursor_next(&cursor, &record, &ignored) == STATUS_OK and (
-                    record.key_bytes >= MARKER_KEY_BYTES and record.value_bytes >= MARKER_VALUE_BYTES
+                    record.key_bytes >= MARKER_KEY_BYTES
+                    and record.value_bytes >= MARKER_VALUE_BYTES
                     and load_be16(record.key + 2) in (0, 1)):
                 entry_marker(entry, header.producer_epoch, load_be32(record.value + 2),
                              record.timestamp)
@@ -423,7 +429,8 @@ cdef void log_release(PartitionLog* log, Segment* segment) noexcept nogil:
 cdef int32_t log_delete_segments(PartitionLog* log, int64_t upto_offset) noexcept nogil:
     """Delete the oldest segments that end at or below upto_offset, never the active one; how many.
 
-    A file that a reader has mapped is unlinked and not recycled: its bytes must not change under it.
+    A file that a reader has mapped is unlinked and not recycled: its bytes must not change under
+    it.
     """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef Segment* segment

@@ -10,7 +10,7 @@ cdef struct ProducerTable:
     ProducerEntry** chunks           # PRODUCER_CHUNK_ENTRIES each.
     uint32_t chunk_count
     uint32_t entry_count             # Entries [0, entry_count) are in use, without holes.
-    int64_t evicted_count            # Producers that LMDB alone remembers; > 0 makes a miss uncertain.
+    int64_t evicted_count            # Producers that LMDB alone remembers.
     int64_t persisted_offset         # LMDB rows are true up to here.
 
 cdef void table_init(ProducerTable* table) noexcept nogil

@@ -1,9 +1,10 @@
-# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
 """Producer id -> entry, for one partition.
 
 Invariants: at most half of the slots are used, so a probe ends; entries [0, entry_count) hold
-each producer once; a chunk never moves while the table grows, but a removal moves the last entry into
-the hole, so an entry pointer is good only until the next insert or remove.
+each producer once; a chunk never moves while the table grows, but a removal moves the last entry
+into the hole, so an entry pointer is good only until the next insert or remove.
 """
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
@@ -141,7 +142,8 @@ cdef void table_remove(ProducerTable* table, int64_t producer_id) noexcept nogil
         table.slots[moved_slot] = index + 1
     table.entry_count -= 1
     # One spare chunk stays, so that a count going up and down by one does not churn.
-    while table.chunk_count * PRODUCER_CHUNK_ENTRIES >= table.entry_count + 2 * PRODUCER_CHUNK_ENTRIES:
+    while table.chunk_count * PRODUCER_CHUNK_ENTRIES >= (
+            table.entry_count + 2 * PRODUCER_CHUNK_ENTRIES):
         table.chunk_count -= 1
         free(table.chunks[table.chunk_count])
 
@@ -162,8 +164,8 @@ cdef uint32_t table_evict(ProducerTable* table, uint32_t keep_max) noexcept nogi
     while index > 0 and table.entry_count > keep_max:
         index -= 1
         entry = table_at(table, index)
-        if entry.changed_at_offset <= threshold and entry.changed_at_offset <= table.persisted_offset \
-                and entry.current_txn_first_offset < 0:
+        if entry.current_txn_first_offset < 0 and entry.changed_at_offset <= threshold and (
+                entry.changed_at_offset <= table.persisted_offset):
             table_remove(table, entry.producer_id)
             evicted += 1
     table.evicted_count += evicted
@@ -196,6 +198,6 @@ cdef int64_t unchanged_threshold(const ProducerTable* table, uint32_t wanted) no
 
 cdef int64_t table_memory_bytes(const ProducerTable* table) noexcept nogil:
     """Bytes the table holds: chunks, chunk list and slots."""
-    return <int64_t>(
-        table.chunk_count * (PRODUCER_CHUNK_ENTRIES * sizeof(ProducerEntry) + sizeof(ProducerEntry*))
-        + table.slot_count * sizeof(uint32_t))
+    cdef size_t chunk_bytes = (
+        PRODUCER_CHUNK_ENTRIES * sizeof(ProducerEntry) + sizeof(ProducerEntry*))
+    return <int64_t>(table.chunk_count * chunk_bytes + table.slot_count * sizeof(uint32_t))

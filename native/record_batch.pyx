@@ -1,9 +1,10 @@
-# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
 """Record batch v2: header, encoder from columns, validator, record cursor.
 
-Invariants: batch_encode writes exactly the bytes that the record sizes add up to and never more than
-batch_bytes_bound; a batch that batch_check let pass has a true checksum and fits in what is there;
-cursor_next never reads past the end of its batch.
+Invariants: batch_encode writes exactly the bytes that the record sizes add up to and never more
+than batch_bytes_bound; a batch that batch_check let pass has a true checksum and fits in what is
+there; cursor_next never reads past the end of its batch.
 """
 from libc.string cimport memcpy, memset
 
@@ -48,7 +49,8 @@ cdef Status batch_check(
                      BATCH_HEADER_BYTES, available_bytes)
     # The magic byte stands at the same place in every format, so it is asked first.
     if batch[BATCH_MAGIC] != BATCH_MAGIC_V2:
-        return fault(out, STATUS_CORRUPT, "batch magic is not 2", BATCH_MAGIC_V2, batch[BATCH_MAGIC])
+        return fault(
+            out, STATUS_CORRUPT, "batch magic is not 2", BATCH_MAGIC_V2, batch[BATCH_MAGIC])
     batch_header_load(batch, header)
     if header.batch_bytes < BATCH_HEADER_BYTES:
         return fault(out, STATUS_CORRUPT, "batch length is below the header size",
@@ -81,7 +83,9 @@ cdef inline int64_t body_bytes(
     int64_t timestamp_delta, int32_t offset_delta, int64_t key_bytes, int64_t value_bytes,
     int64_t headers_bytes,
 ) noexcept nogil:
-    """Size of a record after its length field; headers_bytes counts the header count's own bytes."""
+    """Size of a record after its length field; headers_bytes counts the header count's own
+    bytes.
+    """
     return (
         1 + varlong_bytes(timestamp_delta) + varint_bytes(offset_delta)
         + varint_bytes(<int32_t>key_bytes) + (key_bytes if key_bytes > 0 else 0)
@@ -288,8 +292,8 @@ cdef bint headers_fill(const uint8_t* at, const uint8_t* end, int32_t count) noe
     """Whether `count` headers fill the bytes exactly, each with a key that is not null."""
     cdef const uint8_t* ignored = NULL
     cdef int32_t length = 0
-    cdef int32_t index
-    for index in range(count):
+    cdef int32_t _index
+    for _index in range(count):
         at = field_load(at, end, &ignored, &length)
         if at == NULL or length < 0:
             return False

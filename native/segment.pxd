@@ -18,7 +18,7 @@ cdef struct SegmentOptions:
 
 cdef struct Segment:
     int64_t base_offset
-    uint8_t* map                     # map_bytes long, shared with the file; NULL until it is needed.
+    uint8_t* map                     # map_bytes long, shared with the file; NULL until needed.
     int64_t map_bytes
     int64_t used_bytes               # Valid batches end here; <= reserved_bytes while active.
     int64_t reserved_bytes           # Length of the file: nothing is stored beyond it.

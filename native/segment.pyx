@@ -1,10 +1,12 @@
-# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
 """One segment: batches back to back in one mapping, zeros after them, and two sparse indexes.
 
-Invariants: used_bytes <= reserved_bytes <= segment.bytes while active, and the file is reserved_bytes
-long, so no store through the map can fault; BATCH_TERMINATOR_BYTES zeros follow the last batch (or the reserved
-end does), so a scan ends there whatever a recycled file held before; a sealed segment's file ends at
-used_bytes. Files are recycled within one partition only: whatever stands in them has lower offsets.
+Invariants: used_bytes <= reserved_bytes <= segment.bytes while active, and the file is
+reserved_bytes long, so no store through the map can fault; BATCH_TERMINATOR_BYTES zeros follow the
+last batch (or the reserved end does), so a scan ends there whatever a recycled file held before; a
+sealed segment's file ends at used_bytes. Files are recycled within one partition only: whatever
+stands in them has lower offsets.
 """
 from libc.stdio cimport snprintf
 from libc.string cimport memset
@@ -19,8 +21,8 @@ from eoslog.native.offset_index cimport (
     offset_index_open, offset_index_store,
 )
 from eoslog.native.record_batch cimport (
-    BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_LAST_OFFSET_DELTA, BATCH_LENGTH,
-    BATCH_LENGTH_OVERHEAD, BATCH_MAGIC, BATCH_MAGIC_V2, batch_header_load, batch_terminate,
+    BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_LAST_OFFSET_DELTA, BATCH_MAGIC, BATCH_MAGIC_V2,
+    batch_header_load, batch_terminate,
 )
 from eoslog.native.spare_file cimport spare_take
 from eoslog.native.status cimport (
@@ -49,7 +51,8 @@ cdef void segment_path(
     const char* directory, int64_t base_offset, const char* suffix, char* path
 ) noexcept nogil:
     """<directory>/<base offset, 20 digits><suffix> into `path` (SEGMENT_PATH_BYTES_MAX bytes)."""
-    snprintf(path, SEGMENT_PATH_BYTES_MAX, "%s/%020lld%s", directory, <long long>base_offset, suffix)
+    snprintf(path, SEGMENT_PATH_BYTES_MAX, "%s/%020lld%s",
+             directory, <long long>base_offset, suffix)
 
 
 cdef inline Status io_fault(Fault* out, int error, const char* reason) noexcept nogil:
@@ -213,7 +216,9 @@ cdef void segment_note_batch(
     Segment* segment, const BatchHeader* header, int64_t position_bytes,
     const SegmentOptions* options,
 ) noexcept nogil:
-    """Enter a whole batch at `position_bytes` into the indexes, by Kafka's rule, and into the clocks."""
+    """Enter a whole batch at `position_bytes` into the indexes, by Kafka's rule, and into the
+    clocks.
+    """
     cdef int64_t last_offset = header.base_offset + header.last_offset_delta
     cdef int32_t relative_offset = <int32_t>(last_offset - segment.base_offset)
     cdef Fault ignored
@@ -247,7 +252,9 @@ cdef Status segment_find(
     const Segment* segment, int64_t offset, int64_t upper_bytes, int64_t* position_bytes,
     Fault* out,
 ) noexcept nogil:
-    """Position of the first batch below upper_bytes with a last offset >= `offset`, else upper_bytes."""
+    """Position of the first batch below upper_bytes with a last offset >= `offset`, else
+    upper_bytes.
+    """
     cdef int64_t position = 0
     cdef int64_t base_offset_min = segment.base_offset
     cdef int32_t entry = offset_index_lookup(&segment.offset_index, offset - segment.base_offset)
@@ -284,7 +291,8 @@ cdef bint time_entry_holds(const Segment* segment, int32_t entry) noexcept nogil
 
 
 cdef bint segment_indexes_hold(const Segment* segment) noexcept nogil:
-    """Whether the indexes of a segment that was ended agree with its batches, as far as a short look tells.
+    """Whether the indexes of a segment that was ended agree with its batches, as far as a short
+    look tells.
 
     The last entries name what stands there, no later batch is newer than the last time entry, and
     there are not more batches without an entry than there may be.

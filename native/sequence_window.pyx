@@ -1,4 +1,5 @@
-# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
 """The last five batches of one producer on one partition, and the verdict on its next one.
 
 Invariants: batch_count <= 5; the remembered batches are in the order of their offsets; all belong

@@ -1,9 +1,10 @@
-# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
 """Producer state as a file: Kafka's .snapshot, version 1.
 
-Invariants: the file named by an offset describes the state of all batches below it; it appears under
-its name only when it is whole (written aside, then renamed). It keeps the last batch of a producer,
-not all five.
+Invariants: the file named by an offset describes the state of all batches below it; it appears
+under its name only when it is whole (written aside, then renamed). It keeps the last batch of a
+producer, not all five.
 """
 from libc.stdio cimport rename
 from libc.stdint cimport int32_t, uint32_t
@@ -62,7 +63,9 @@ cdef void entry_store(uint8_t* at, ProducerEntry* entry) noexcept nogil:
 cdef Status snapshot_write(
     const char* directory, int64_t offset, ProducerTable* producers, bint sync, Fault* out
 ) noexcept nogil:
-    """Write the producers' state as the snapshot at `offset`; with `sync`, its bytes are on disk."""
+    """Write the producers' state as the snapshot at `offset`; with `sync`, its bytes are on
+    disk.
+    """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef char building[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t file_bytes = SNAPSHOT_ENTRIES + <int64_t>producers.entry_count * ENTRY_BYTES
@@ -73,7 +76,8 @@ cdef Status snapshot_write(
     if data == NULL:
         return fault(out, STATUS_NO_MEMORY, "no memory for a producer snapshot", file_bytes, 0)
     for index in range(producers.entry_count):
-        entry_store(data + SNAPSHOT_ENTRIES + <int64_t>index * ENTRY_BYTES, table_at(producers, index))
+        entry_store(
+            data + SNAPSHOT_ENTRIES + <int64_t>index * ENTRY_BYTES, table_at(producers, index))
     store_be16(data, SNAPSHOT_VERSION)
     store_be32(data + SNAPSHOT_COUNT, <int32_t>producers.entry_count)
     store_be32(data + SNAPSHOT_CRC, <int32_t>crc32c(
@@ -102,12 +106,15 @@ cdef Status snapshot_load(
     const uint8_t* data, int64_t data_bytes, int64_t oldest_timestamp, ProducerTable* producers,
     Fault* out,
 ) noexcept nogil:
-    """Put a snapshot's producers into the table; those last seen before oldest_timestamp are skipped."""
+    """Put a snapshot's producers into the table; those last seen before oldest_timestamp are
+    skipped.
+    """
     cdef const uint8_t* at
     cdef ProducerEntry* entry
     cdef int64_t entry_count, index, txn_first_offset
     if data_bytes < SNAPSHOT_ENTRIES or load_be16(data) != SNAPSHOT_VERSION:
-        return fault(out, STATUS_CORRUPT, "not a snapshot of version 1", SNAPSHOT_ENTRIES, data_bytes)
+        return fault(
+            out, STATUS_CORRUPT, "not a snapshot of version 1", SNAPSHOT_ENTRIES, data_bytes)
     entry_count = load_be32(data + SNAPSHOT_COUNT)
     if entry_count < 0 or data_bytes != SNAPSHOT_ENTRIES + entry_count * ENTRY_BYTES:
         return fault(out, STATUS_CORRUPT, "a snapshot's size does not fit its count",
@@ -130,7 +137,8 @@ cdef Status snapshot_load(
                 entry, load_be16(at + ENTRY_EPOCH), load_be32(at + ENTRY_LAST_SEQUENCE),
                 load_be32(at + ENTRY_OFFSET_DELTA), load_be64(at + ENTRY_LAST_OFFSET),
                 load_be64(at + ENTRY_TIMESTAMP))
-        # Changed since the last stored rows, whichever those are: rows made from a snapshot hold all of it.
+        # Changed since the last stored rows, whichever those are: rows made from a snapshot hold
+        # all of it.
         entry.changed_at_offset = 0
         entry.producer_epoch = load_be16(at + ENTRY_EPOCH)
         entry.last_timestamp = load_be64(at + ENTRY_TIMESTAMP)

@@ -1,10 +1,11 @@
-# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
 """Segment files kept for reuse: deleted ones, and new ones filled ahead of need.
 
-Invariants: a slot holds one file, `<slot>.spare` if it may be used, `<slot>.stale` if it still holds
-whole batches. Of a usable file no old batch passes for a batch, on disk either: base offset and length
-lie outside of a batch's checksum, so a power cut that kept only the first sector of a new header could
-otherwise lend them to the old batch behind it.
+Invariants: a slot holds one file, `<slot>.spare` if it may be used, `<slot>.stale` if it still
+holds whole batches. Of a usable file no old batch passes for a batch, on disk either: base offset
+and length lie outside of a batch's checksum, so a power cut that kept only the first sector of a
+new header could otherwise lend them to the old batch behind it.
 """
 from libc.stdio cimport rename, snprintf
 from libc.stdint cimport uint8_t
@@ -46,7 +47,9 @@ cdef bint spare_take(
     return False
 
 
-cdef int spare_keep(const char* spare_directory, int32_t spare_max, const char* path) noexcept nogil:
+cdef int spare_keep(
+    const char* spare_directory, int32_t spare_max, const char* path
+) noexcept nogil:
     """Move a deleted segment's file to a free slot, or delete it; 0 or an errno."""
     cdef char spare[SEGMENT_PATH_BYTES_MAX]
     cdef int32_t slot
@@ -65,7 +68,8 @@ cdef Status spare_prepare(
 ) noexcept nogil:
     """Have a usable file in each slot: old ones made unreadable, missing ones filled with zeros.
 
-    `made` counts the files that became usable. Takes long; nobody waits for it, and no lock is held.
+    `made` counts the files that became usable. Takes long; nobody waits for it, and no lock is
+    held.
     """
     cdef char usable[SEGMENT_PATH_BYTES_MAX]
     cdef char stale[SEGMENT_PATH_BYTES_MAX]

@@ -1,8 +1,9 @@
-# cython: language_level=3, wraparound=False, boundscheck=False, initializedcheck=False, cdivision=True
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
 """Timestamp -> offset, sparse: Kafka's .timeindex, held in memory and written behind.
 
-Invariants: timestamps strictly increase, offsets never decrease; the last slot is kept for the entry
-that sealing the segment adds.
+Invariants: timestamps strictly increase, offsets never decrease; the last slot is kept for the
+entry that sealing the segment adds.
 """
 from libc.stdint cimport uint8_t
 
@@ -80,7 +81,8 @@ cdef void time_index_truncate(TimeIndex* index, int64_t relative_offset) noexcep
 cdef Status time_index_load(
     TimeIndex* index, int fd, int64_t file_bytes, Fault* out
 ) noexcept nogil:
-    """Read the file's entries; STATUS_CORRUPT (and an empty index) when they are not whole or do not rise.
+    """Read the file's entries; STATUS_CORRUPT (and an empty index) when they are not whole or do
+    not rise.
 
     A zero tail, left by a writer that preallocates, ends the entries.
     """
