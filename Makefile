@@ -49,10 +49,12 @@ soak: venv
 lint: venv
 	$(BIN)/ruff check $(wildcard $(PYTHON_FOLDERS))
 	$(BIN)/ruff format --check $(wildcard $(PYTHON_FOLDERS))
-	$(BIN)/cython-lint native/*.pyx native/*.pxd bindings/*.pyx
+	$(BIN)/cython-lint native/*.pyx native/*.pxd bindings/*.pyx bindings/*.pxd
 	$(BIN)/python tools/check_headers.py --compiler "$(CC)"
 	$(BIN)/python tools/typing_tree.py
 	$(BIN)/mypy
+	MYPYPATH=build/typing $(BIN)/python -m mypy.stubtest --concise \
+	  $(patsubst bindings/%.pyx,eoslog.bindings.%,$(wildcard bindings/*.pyx))
 
 demo: venv
 	$(BIN)/eoslog demo

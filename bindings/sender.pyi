@@ -1,11 +1,13 @@
 from collections.abc import Iterable
-from typing import final
+from typing import Self, final
+
+from typing_extensions import disjoint_base
 
 from eoslog.bindings.accumulator import RecordAccumulator
 
 @final
 class PartitionBuffer:
-    def __init__(self, topic: str, partition: int, batch_bytes_max: int) -> None: ...
+    def __new__(cls, topic: str, partition: int, batch_bytes_max: int) -> PartitionBuffer: ...
     @property
     def accumulator(self) -> RecordAccumulator: ...
     @property
@@ -17,15 +19,16 @@ class PartitionBuffer:
 
 @final
 class TopicBuffers:
-    def __init__(self, topic: str, partition_count: int, batch_bytes_max: int) -> None: ...
+    def __new__(cls, topic: str, partition_count: int, batch_bytes_max: int) -> TopicBuffers: ...
 
 @final
 class Exclusive:
     def __enter__(self) -> None: ...
     def __exit__(self, *ignored: object) -> None: ...
 
+@disjoint_base
 class Sender:
-    def __init__(self, *arguments: object, **named: object) -> None: ...
+    def __new__(cls, *arguments: object, **named: object) -> Self: ...
     @property
     def exclusive(self) -> Exclusive: ...
     def send(
