@@ -13,7 +13,7 @@ from libc.string cimport memcpy
 
 from eoslog.bindings.producer_state cimport check_row, copy_entries, load_rows, make_state
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES
-from eoslog.native.control_page cimport control_load, control_lock, control_unlock
+from eoslog.native.control_page cimport control_lock, control_unlock
 from eoslog.native.log_read cimport ReadRange, read_close, read_open
 from eoslog.native.log_recovery cimport log_replay
 from eoslog.native.partition_log cimport log_end
@@ -69,17 +69,17 @@ cdef class LogProducers(LogReader):
     cdef int64_t _load_newest_snapshot(self) except -2:
         """Load the newest snapshot that can be read and is not beyond the log; its offset or -1.
 
-        Unreadable ones, those beyond the log end and those below the log start are deleted.
+        Unreadable ones, those beyond the log end and those below the first segment are deleted.
         """
         cdef const uint8_t[::1] data
         cdef Fault fault
         cdef Status status
-        cdef int64_t start = control_load(&self._log.page.log_start_offset)
+        # Not the log start offset, which may lie within a segment: a snapshot at or above the first
+        # segment may be all that remembers producers whose batches were deleted.
+        cdef int64_t start = self._log.segments[0].base_offset
         cdef int64_t end = log_end(&self._log)
         for offset in reversed(self.snapshots()):
             path = self._snapshot_path(offset)
-            # At the log start too: it may be all that remembers producers whose batches were
-            # deleted.
             if start <= offset <= end:
                 with open(path, "rb") as file:
                     raw = file.read()

@@ -448,7 +448,8 @@ cdef int32_t log_delete_segments(PartitionLog* log, int64_t upto_offset) noexcep
         segment.retired = True
         base_offset = segment.base_offset
         held = segment.references > 0
-        control_store(&log.page.log_start_offset, log.segments[0].base_offset)
+        if log.segments[0].base_offset > control_load(&log.page.log_start_offset):
+            control_store(&log.page.log_start_offset, log.segments[0].base_offset)
         pthread_mutex_unlock(&log.segments_lock)
         segment_path(log.directory, base_offset, b".index", path)
         unlink(path)
