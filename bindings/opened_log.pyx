@@ -235,16 +235,16 @@ cdef class OpenedLog:
                       if match)
 
     def _remove_stray_snapshots(self):
-        """Keep the snapshots of live segments, and of all others the newest that the log
-        reaches.
+        """Keep the snapshots at segments' base offsets, and the newest one that the log reaches.
+
+        The newest may be all that remembers producers whose batches were deleted.
         """
         names = os.listdir(self.path)
         bases = {int(match[1]) for match in map(_SEGMENT_NAME.match, names) if match}
-        stray = [offset for offset in self.snapshots() if offset not in bases]
+        found = self.snapshots()
         end = log_end(&self._log)
-        newest = max((offset for offset in stray if offset <= end), default=-1)
-        if newest >= max(bases, default=0):
-            stray.remove(newest)
+        newest = max((offset for offset in found if offset <= end), default=-1)
+        stray = [offset for offset in found if offset != newest and offset not in bases]
         for offset in stray:
             os.unlink(self._snapshot_path(offset))
 

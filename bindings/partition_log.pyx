@@ -265,6 +265,8 @@ cdef class PartitionLog(LogProducers):
         self._check_open()
         if offset < 0:
             raise ValueError(f"offset {offset}")
+        if offset >= self.log_end_offset:
+            return
         self._fault_init(&fault)
         for name in os.listdir(os.fsdecode(self._spare_bytes)):
             # Their batches could have offsets at or above the new end.

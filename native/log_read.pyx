@@ -11,7 +11,7 @@ from libc.string cimport memcpy
 from eoslog.native.atomics cimport load_acquire_64
 from eoslog.native.control_page cimport control_load
 from eoslog.native.partition_log cimport (
-    log_acquire, log_end, log_release, pthread_mutex_lock, pthread_mutex_unlock,
+    log_acquire, log_end, log_next_base, log_release,
 )
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, BATCH_HEADER_BYTES, BatchHeader, Record,
@@ -33,26 +33,6 @@ cdef Status check_offset(
         return fault(out, STATUS_OFFSET_OUT_OF_RANGE, "the offset is not in the log",
                      start if offset < start else end, offset)
     return STATUS_OK
-
-
-cdef int64_t next_base(PartitionLog* log, const Segment* segment) noexcept nogil:
-    """Base offset of the segment behind this one, -1 if it is the last."""
-    cdef int64_t base = -1
-    cdef int32_t low = 0
-    cdef int32_t high
-    cdef int32_t middle
-    pthread_mutex_lock(&log.segments_lock)
-    high = log.segment_count
-    while low < high:
-        middle = low + (high - low) // 2
-        if log.segments[middle].base_offset <= segment.base_offset:
-            low = middle + 1
-        else:
-            high = middle
-    if low < log.segment_count:
-        base = log.segments[low].base_offset
-    pthread_mutex_unlock(&log.segments_lock)
-    return base
 
 
 cdef Status read_open(
@@ -78,7 +58,7 @@ cdef Status read_open(
         used_bytes = load_acquire_64(&segment.used_bytes)
         status = segment_find(segment, offset, used_bytes, &position, out)
         if status == STATUS_OK and position < used_bytes:
-            behind = next_base(log, segment)
+            behind = log_next_base(log, segment)
             status = range_of(
                 segment, position, used_bytes, upper_bound, bytes_max,
                 behind if behind >= 0 else log_end(log), found, out)
@@ -88,7 +68,7 @@ cdef Status read_open(
             log_release(log, segment)
             return status
         # Nothing from `offset` on in this segment: go to the next.
-        behind = next_base(log, segment)
+        behind = log_next_base(log, segment)
         log_release(log, segment)
         if behind <= offset:
             return status
@@ -334,7 +314,7 @@ cdef Status offset_for_timestamp(
         if segment.max_timestamp >= timestamp:
             status = time_in_segment(
                 segment, timestamp, offset, upper_bound, offset_out, timestamp_out, out)
-        behind = next_base(log, segment)
+        behind = log_next_base(log, segment)
         log_release(log, segment)
         if behind <= offset:
             return status

@@ -18,8 +18,9 @@ from eoslog.native.mapped_io cimport (
 )
 from eoslog.native.offset_index cimport offset_index_lookup, offset_index_truncate
 from eoslog.native.partition_log cimport (
-    log_acquire, log_active, log_add_segment, log_end, log_lock, log_publish, log_release,
-    log_replay_batch, log_start_segment, log_unlock, pthread_mutex_lock, pthread_mutex_unlock,
+    log_acquire, log_active, log_add_segment, log_end, log_lock, log_next_base, log_publish,
+    log_release, log_replay_batch, log_start_segment, log_unlock, pthread_mutex_lock,
+    pthread_mutex_unlock,
 )
 from eoslog.native.record_batch cimport (
     BATCH_HEADER_BYTES, BATCH_TERMINATOR_BYTES, BatchHeader, batch_check,
@@ -315,6 +316,7 @@ cdef Status log_replay(PartitionLog* log, int64_t from_offset, Fault* out) noexc
     """Take every batch with records at or above from_offset into the producer table."""
     cdef int64_t upper_bound = log_end(log)
     cdef int64_t offset = from_offset
+    cdef int64_t behind
     cdef Segment* segment = NULL
     cdef Status status
     if offset < log.segments[0].base_offset:
@@ -323,34 +325,30 @@ cdef Status log_replay(PartitionLog* log, int64_t from_offset, Fault* out) noexc
         status = log_acquire(log, offset, &segment, out)
         if status != STATUS_OK:
             return status
-        status = replay_segment(log, segment, &offset, out)
+        behind = log_next_base(log, segment)
+        status = replay_segment(log, segment, offset, out)
         log_release(log, segment)
-        if status != STATUS_OK:
+        if status != STATUS_OK or behind < 0:
             return status
+        # Also where the segment's last batch ends below: what was between was cut off.
+        offset = behind
     return STATUS_OK
 
 
 cdef Status replay_segment(
-    PartitionLog* log, Segment* segment, int64_t* offset, Fault* out
+    PartitionLog* log, Segment* segment, int64_t from_offset, Fault* out
 ) noexcept nogil:
     cdef int64_t position = 0
     cdef int64_t used_bytes = segment.used_bytes
     cdef int64_t base_offset_min = segment.base_offset
     cdef BatchHeader header
-    cdef Status status = segment_find(segment, offset[0], used_bytes, &position, out)
-    cdef int32_t index
+    cdef Status status = segment_find(segment, from_offset, used_bytes, &position, out)
     while status == STATUS_OK and position + BATCH_HEADER_BYTES <= used_bytes:
         status = batch_in_chain(segment, position, used_bytes, base_offset_min, &header, out)
         if status == STATUS_OK:
             status = log_replay_batch(log, segment.map + position, &header)
             base_offset_min = batch_end_offset(&header)
-            offset[0] = base_offset_min
             position += header.batch_bytes
-    if status == STATUS_OK:
-        # The end of a segment may lie before the next one's base.
-        for index in range(log.segment_count - 1):
-            if log.segments[index] == segment and offset[0] < log.segments[index + 1].base_offset:
-                offset[0] = log.segments[index + 1].base_offset
     return status
 
 

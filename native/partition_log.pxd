@@ -70,4 +70,5 @@ cdef Status log_replay_batch(
 cdef Status log_acquire(
     PartitionLog* log, int64_t offset, Segment** segment_out, Fault* out) noexcept nogil
 cdef void log_release(PartitionLog* log, Segment* segment) noexcept nogil
+cdef int64_t log_next_base(PartitionLog* log, const Segment* segment) noexcept nogil
 cdef int32_t log_delete_segments(PartitionLog* log, int64_t upto_offset) noexcept nogil

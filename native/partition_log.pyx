@@ -426,6 +426,26 @@ cdef void log_release(PartitionLog* log, Segment* segment) noexcept nogil:
         free(segment)
 
 
+cdef int64_t log_next_base(PartitionLog* log, const Segment* segment) noexcept nogil:
+    """Base offset of the segment behind this one, -1 if it is the last."""
+    cdef int64_t base = -1
+    cdef int32_t low = 0
+    cdef int32_t high
+    cdef int32_t middle
+    pthread_mutex_lock(&log.segments_lock)
+    high = log.segment_count
+    while low < high:
+        middle = low + (high - low) // 2
+        if log.segments[middle].base_offset <= segment.base_offset:
+            low = middle + 1
+        else:
+            high = middle
+    if low < log.segment_count:
+        base = log.segments[low].base_offset
+    pthread_mutex_unlock(&log.segments_lock)
+    return base
+
+
 cdef int32_t log_delete_segments(PartitionLog* log, int64_t upto_offset) noexcept nogil:
     """Delete the oldest segments that end at or below upto_offset, never the active one; how many.
 
