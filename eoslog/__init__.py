@@ -1,1 +1,91 @@
-"""An embedded log with exactly-once semantics, in Kafka's format."""
+"""An embedded log with exactly-once semantics, in Kafka's format.
+
+import eoslog
+
+with eoslog.open("data/", create=True) as store:
+    store.create_topic("orders", partitions=4)
+    with store.producer(name="import") as producer:
+        producer.send("orders", value=b"...", key=b"...")
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from eoslog import errors
+from eoslog.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from eoslog.bindings.partition_log import AppendResult as AppendResult
+    from eoslog.bindings.partition_log import ProducerState as ProducerState
+    from eoslog.bindings.record_batch import Record as Record
+    from eoslog.consumer import Consumer as Consumer
+    from eoslog.consumer import OffsetAndTimestamp as OffsetAndTimestamp
+    from eoslog.partition import Partition as Partition
+    from eoslog.producer import Producer as Producer
+    from eoslog.staged import StagedWriter as StagedWriter
+    from eoslog.staged_application import ApplicationState as ApplicationState
+    from eoslog.staged_commit import StagedCommit as StagedCommit
+    from eoslog.staged_message import StagedFile as StagedFile
+    from eoslog.staged_message import StagedMessage as StagedMessage
+    from eoslog.store import Store as Store
+    from eoslog.store import open as open
+    from eoslog.topic_registry import TopicDescription as TopicDescription
+
+    __version__: str
+
+# Loaded when first asked for: a process that only stages files needs little of this.
+_MODULES = {
+    "AppendResult": "eoslog.bindings.partition_log",
+    "ApplicationState": "eoslog.staged_application",
+    "Consumer": "eoslog.consumer",
+    "OffsetAndTimestamp": "eoslog.consumer",
+    "Partition": "eoslog.partition",
+    "Producer": "eoslog.producer",
+    "ProducerState": "eoslog.bindings.partition_log",
+    "Record": "eoslog.bindings.record_batch",
+    "StagedCommit": "eoslog.staged_commit",
+    "StagedFile": "eoslog.staged_message",
+    "StagedMessage": "eoslog.staged_message",
+    "StagedWriter": "eoslog.staged",
+    "Store": "eoslog.store",
+    "TopicDescription": "eoslog.topic_registry",
+    "open": "eoslog.store",
+}
+
+__all__ = [
+    "AppendResult",
+    "ApplicationState",
+    "Consumer",
+    "OffsetAndTimestamp",
+    "Partition",
+    "Producer",
+    "ProducerState",
+    "Record",
+    "StagedCommit",
+    "StagedFile",
+    "StagedMessage",
+    "StagedWriter",
+    "Store",
+    "TopicDescription",
+    "TopicPartition",
+    "__version__",
+    "errors",
+    "open",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        value: Any = version("eoslog")
+    elif name in _MODULES:
+        value = getattr(import_module(_MODULES[name]), name)
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

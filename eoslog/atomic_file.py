@@ -48,3 +48,15 @@ def sync_file(path: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def read_if_there(path: Path) -> bytes | None:
+    """The content of a file; None if there is none.
+
+    Raises StoreReadOnlyError or StoreFailedError if it cannot be read.
+    """
+    with named_os_errors(f"reading {path}"):
+        try:
+            return path.read_bytes()
+        except FileNotFoundError:
+            return None

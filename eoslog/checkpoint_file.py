@@ -6,7 +6,7 @@ Line 1 is the version, 0; line 2 the number of entries; then `<topic> <partition
 from collections.abc import Mapping
 from pathlib import Path
 
-from eoslog.atomic_file import write_atomically
+from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.errors import CorruptRecordError
 from eoslog.topic_partition import TopicPartition
 
@@ -31,23 +31,23 @@ def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
 
     Raises CorruptRecordError if the file is no checkpoint of this version, or not a whole one.
     """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return {}
+    content = read_if_there(path)
     if not content:
         return {}
     try:
-        lines = content.decode().splitlines()
-        version, entry_count = int(lines[0]), int(lines[1])
-        if version != CHECKPOINT_VERSION:
-            raise ValueError(f"version {version}, expected {CHECKPOINT_VERSION}")
-        entries = [line.split() for line in lines[2:] if line.strip()]
-        if len(entries) != entry_count:
-            raise ValueError(f"{len(entries)} entries, expected {entry_count}")
-        offsets = {TopicPartition(topic, int(number)): int(at) for topic, number, at in entries}
-        if any(offset < 0 for offset in offsets.values()):
-            raise ValueError("a negative offset")
+        return _parse(content.decode().splitlines())
     except (ValueError, IndexError) as error:
         raise CorruptRecordError(str(path), 0, f"not a checkpoint: {error}") from error
+
+
+def _parse(lines: list[str]) -> dict[TopicPartition, int]:
+    version, entry_count = int(lines[0]), int(lines[1])
+    if version != CHECKPOINT_VERSION:
+        raise ValueError(f"version {version}, expected {CHECKPOINT_VERSION}")
+    entries = [line.split() for line in lines[2:] if line.strip()]
+    if len(entries) != entry_count:
+        raise ValueError(f"{len(entries)} entries, expected {entry_count}")
+    offsets = {TopicPartition(topic, int(number)): int(at) for topic, number, at in entries}
+    if any(offset < 0 for offset in offsets.values()):
+        raise ValueError("a negative offset")
     return offsets

@@ -1,4 +1,4 @@
-"""The command line `eoslog`: its entry point, and one clear sentence when its packages are missing."""
+"""The command line `eoslog`: its entry point, and what it says without its packages."""
 
 import sys
 from collections.abc import Sequence

@@ -1,5 +1,6 @@
 """`eoslog consume`: print the records of a topic."""
 
+import sys
 from collections.abc import Iterator
 
 import click
@@ -15,7 +16,9 @@ POLL_RECORDS_MAX = 1000
 @click.argument("topic")
 @click.option("--partition", "partitions", type=click.IntRange(min=0), multiple=True)
 @click.option("--from-beginning", is_flag=True, help="The default: from the oldest record.")
-@click.option("--offset", type=click.IntRange(min=0), help="Start at this offset.")
+@click.option(
+    "--offset", type=click.IntRange(min=0), help="Start at this offset of each partition."
+)
 @click.option("--max-records", type=click.IntRange(min=0), help="Stop after so many.")
 @click.option("--key-separator", help="Print the key and this text before each value.")
 @shared_options
@@ -36,7 +39,7 @@ def consume(
     if from_beginning and offset is not None:
         raise click.UsageError("--from-beginning and --offset exclude each other")
     separator = key_separator.encode() if key_separator is not None else None
-    out = click.get_binary_stream("stdout")
+    out = sys.stdout.buffer
     with settings.open() as store:
         for record in read_records(store, topic, partitions, offset, max_records):
             if settings.as_json:
@@ -60,14 +63,15 @@ def read_records(
         raise eoslog.errors.UnknownTopicOrPartitionError(f"no topic {topic!r} in {store.path}")
     targets = [TopicPartition(topic, number) for number in partitions or range(found.partitions)]
     left = max_records
-    with store.consumer(group=None) as consumer:
-        ends = consumer.end_offsets(targets)
+    with store.consumer(auto_offset_reset="none") as consumer:
+        starts, ends = consumer.beginning_offsets(targets), consumer.end_offsets(targets)
+        if offset is not None:
+            for target in targets:
+                check_offset(target, offset, starts[target], ends[target])
+            starts = dict.fromkeys(targets, offset)
         for target in targets:
             consumer.assign([target])
-            if offset is not None:
-                consumer.seek(target, offset)
-            else:
-                consumer.seek(target, consumer.beginning_offsets([target])[target])
+            consumer.seek(target, starts[target])
             while consumer.position(target) < ends[target] and (left is None or left > 0):
                 wanted = POLL_RECORDS_MAX if left is None else min(left, POLL_RECORDS_MAX)
                 records = consumer.poll(timeout=0.0, max_records=wanted)
@@ -75,6 +79,14 @@ def read_records(
                     break
                 yield from records
                 left = None if left is None else left - len(records)
+
+
+def check_offset(target: TopicPartition, offset: int, start: int, end: int) -> None:
+    """Raise OffsetOutOfRangeError for an offset that the partition does not reach."""
+    if not start <= offset <= end:
+        raise eoslog.errors.OffsetOutOfRangeError(
+            f"no offset {offset} in {target.topic}-{target.partition}, which has {start} to {end}"
+        )
 
 
 def record_as_json(record: Record) -> dict[str, object]:

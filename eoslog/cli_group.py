@@ -4,6 +4,7 @@ So `eoslog topics` never imports Spark, and the API does not know of the layer a
 commands that need Spark are found by name.
 """
 
+from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
@@ -36,6 +37,19 @@ class LazyGroup(click.Group):
             return None
         command: click.Command = getattr(import_module(COMMANDS[cmd_name][0]), cmd_name)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does it; a wrong name is told which ones come close to it, or all of them."""
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = get_close_matches(name, COMMANDS)
+            hint = (
+                f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(COMMANDS)}"
+            )
+            ctx.fail(f"no command {name!r}: {hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):

@@ -52,8 +52,9 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     @click.pass_context
-    @functools.wraps(function)
-    def command(ctx: click.Context, store_path: str | None, as_json: bool, **arguments: Any) -> Any:
+    def command(
+        ctx: click.Context, /, store_path: str | None, as_json: bool, **arguments: Any
+    ) -> Any:
         outer = ctx.find_object(Settings) or Settings(None, False)
         named = ctx.get_parameter_source("store_path") is click.core.ParameterSource.COMMANDLINE
         path = store_path if named or outer.store_path is None else outer.store_path
@@ -67,7 +68,8 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
                 raise
             raise as_click_error(error) from error
 
-    return command
+    # The name, the help text, and the options that click has noted so far.
+    return functools.update_wrapper(command, function)
 
 
 def as_click_error(error: Exception) -> click.ClickException:

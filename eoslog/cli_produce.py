@@ -6,10 +6,13 @@ last run stopped, even if that one was killed.
 
 import sys
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from typing import BinaryIO
 
 import click
+from rich.console import Console
+from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 import eoslog
 from eoslog.bindings.partitioner import partition_for_key
@@ -51,13 +54,25 @@ def produce(
                 f"topic {topic!r} has {found.partitions} partitions: with --name say --partition "
                 "or --key-separator, so that a line goes to the same partition in every run"
             )
-        lines = read_lines(sys.stdin.buffer, separator)
-        done = produce_lines(store, topic, found.partitions, lines, partition, name)
+        with counted(read_lines(sys.stdin.buffer, separator)) as lines:
+            done = produce_lines(store, topic, found.partitions, lines, partition, name)
     if settings.as_json:
         echo_json({"topic": topic, **asdict(done)})
     else:
         skipped = f", {done.already_there:,} were there already" if name is not None else ""
         click.echo(f"{done.appended:,} records appended to {topic}{skipped}", err=True)
+
+
+@contextmanager
+def counted(lines: Iterable[Line]) -> Iterator[Iterable[Line]]:
+    """Show on the terminal how many lines have been read, unless they are typed there."""
+    console = Console(stderr=True)
+    if not console.is_terminal or sys.stdin.isatty():
+        yield lines
+        return
+    columns = (TextColumn("{task.completed:,} lines"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield progress.track(lines)
 
 
 def read_lines(stream: BinaryIO, separator: bytes | None) -> Iterator[Line]:

@@ -3,12 +3,10 @@
 from typing import Any
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 import eoslog
 from eoslog.cli_options import Settings, echo_json, shared_options
+from eoslog.cli_table import print_rows
 
 
 @click.command()
@@ -24,12 +22,8 @@ def producers(settings: Settings, topic: str | None, partition: int | None) -> N
     if settings.as_json:
         echo_json(rows)
         return
-    table = Table(box=box.SIMPLE)
-    for name in ("topic", "partition", "producer id", "epoch", "last sequence", "last offset"):
-        table.add_column(name, justify="left" if name == "topic" else "right")
-    for row in rows:
-        table.add_row(*(str(cell) for cell in list(row.values())[:6]))
-    Console().print(table)
+    names = ("topic", "partition", "producer id", "epoch", "last sequence", "last offset")
+    print_rows(names, [list(row.values())[: len(names)] for row in rows])
 
 
 def producer_rows(

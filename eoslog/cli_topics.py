@@ -3,12 +3,10 @@
 from typing import Any
 
 import click
-from rich import box
-from rich.console import Console
-from rich.table import Table
 
 import eoslog
 from eoslog.cli_options import Settings, echo_json, shared_options
+from eoslog.cli_table import print_rows
 
 
 @click.group(invoke_without_command=True)
@@ -52,12 +50,8 @@ def describe_topic(settings: Settings, name: str) -> None:
     if settings.as_json:
         echo_json({"topic": name, "partitions": rows})
         return
-    table = Table(title=name, box=box.SIMPLE)
-    for column in rows[0] if rows else ():
-        table.add_column(column, justify="right")
-    for row in rows:
-        table.add_row(*(str(cell) for cell in row.values()))
-    Console().print(table)
+    columns = [column.replace("_", " ") for column in rows[0]]
+    print_rows(columns, [list(row.values()) for row in rows], title=name)
 
 
 @topics.command("delete")
@@ -83,13 +77,7 @@ def show_topics(settings: Settings) -> None:
     if settings.as_json:
         echo_json(rows)
         return
-    table = Table(box=box.SIMPLE)
-    table.add_column("topic")
-    table.add_column("partitions", justify="right")
-    table.add_column("records", justify="right")
-    for row in rows:
-        table.add_row(row["topic"], str(row["partitions"]), f"{row['records']:,}")
-    Console().print(table)
+    print_rows(("topic", "partitions", "records"), [list(row.values()) for row in rows])
 
 
 def topic_row(store: "eoslog.Store", name: str) -> dict[str, Any]:

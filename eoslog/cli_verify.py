@@ -1,5 +1,6 @@
 """`eoslog verify`: check every batch, index entry and snapshot of a store."""
 
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +9,9 @@ from rich.console import Console
 from rich.progress import Progress
 
 import eoslog
+from eoslog import TopicPartition
 from eoslog.cli_options import Settings, echo_json, shared_options
+from eoslog.errors import CorruptRecordError
 
 
 @dataclass
@@ -46,22 +49,45 @@ def verify(settings: Settings, topics: tuple[str, ...]) -> None:
 
 
 def verify_store(store: "eoslog.Store", names: tuple[str, ...], console: Console) -> Findings:
-    """Check the partitions of the topics, all of them by default, one after the other."""
+    """Check the partitions of the topics named; by default all there are, internal ones too.
+
+    What is counted are the topics' own partitions, as far as they can be opened.
+    """
     found = store.topics()
     for name in names:
         if name not in found:
             raise eoslog.errors.UnknownTopicOrPartitionError(f"no topic {name!r} in {store.path}")
     targets = [
-        (name, number)
+        TopicPartition(name, number)
         for name in names or sorted(found)
         for number in range(found[name].partitions)
     ]
     findings = Findings()
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        for name, number in progress.track(targets, description="verify"):
-            log = store.partition(name, number)
-            findings.problems.extend(log.verify())
+        line = progress.add_task("verify", total=None)
+        if names:
+            for done, target in enumerate(targets):
+                progress.update(line, completed=done, total=len(targets))
+                findings.problems.extend(problems_of(store, target))
+        else:
+            findings.problems.extend(
+                store.verify(
+                    lambda done, count, _: progress.update(line, completed=done, total=count)
+                )
+            )
+    for target in targets:
+        with suppress(CorruptRecordError):
+            log = store.partition(*target)
             findings.partitions += 1
             findings.records += log.log_end_offset - log.log_start_offset
             findings.size_bytes += log.size_bytes
     return findings
+
+
+def problems_of(store: "eoslog.Store", target: TopicPartition) -> list[dict[str, Any]]:
+    """What is wrong with one partition; one that cannot even be opened is a problem as well."""
+    try:
+        return store.partition(*target).verify()
+    except CorruptRecordError as error:
+        place = {"path": error.path, "position_bytes": error.position_bytes}
+        return [{**place, "reason": error.reason}]

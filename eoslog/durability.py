@@ -9,7 +9,8 @@ IsolationLevel = Literal["read_committed", "read_uncommitted"]
 def check_durability(durability: str) -> Durability:
     """The durability, or ValueError if there is none of that name.
 
-    - "commit": what `flush()` or a decision returned for survives a power cut; single appends survive
+    - "commit": what `flush()` or a decision returned for survives a power cut; single appends
+    survive
       the death of the process.
     - "always": every append is synced before it returns; threads that append at once share a sync.
     - "process": nothing waits for the disk; everything survives the death of the process.

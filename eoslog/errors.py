@@ -21,7 +21,7 @@ NO_ERROR_CODE = -1
 
 
 class EoslogError(Exception):
-    """The root of all errors of eoslog. Look at `outcome` first, then at `retriable` and `fatal`."""
+    """The root of all errors of eoslog: look at `outcome`, then at `retriable` and `fatal`."""
 
     outcome: ClassVar[Outcome] = "not_appended"
     code: ClassVar[int] = NO_ERROR_CODE
@@ -44,8 +44,9 @@ class CorruptRecordError(KafkaError):
     """Bytes of the log, or of a batch that was handed in, are not what was written.
 
     `path` names the file ("" for bytes in memory), `position_bytes` the place in it and `reason`
-    what is wrong there. A batch that was handed in is not appended: send an undamaged one. A damaged
-    file is left as it is: `Partition.verify()` lists what else is wrong; restore it from a copy.
+    what is wrong there. A batch that was handed in is not appended: send an undamaged one. A
+    damaged file is left as it is: `Partition.verify()` lists what else is wrong; restore it from a
+    copy.
     """
 
     outcome = "damaged"
@@ -74,13 +75,13 @@ class UnknownTopicOrPartitionError(KafkaError):
 
 
 class RecordTooLargeError(KafkaError):
-    """A record or batch exceeds `max.message.bytes`: make it smaller, or raise the topic's limit."""
+    """A record or batch exceeds `max.message.bytes`: make it smaller, or raise the limit."""
 
     code = 10
 
 
 class InvalidTopicError(KafkaError):
-    """Kafka refuses this topic name: use 1 to 249 of the characters a-z, A-Z, 0-9, '.', '_', '-'."""
+    """Kafka refuses this topic name: use 1 to 249 of a-z, A-Z, 0-9, '.', '_', '-'."""
 
     code = 17
 
@@ -132,7 +133,7 @@ class OutOfOrderSequenceError(KafkaError):
 
 
 class DuplicateSequenceNumberError(KafkaError):
-    """Kafka's older answer to a batch that is in the log already. eoslog answers with its offsets."""
+    """Kafka's older answer to a batch that is in the log; eoslog answers with its offsets."""
 
     code = 46
 
@@ -289,6 +290,18 @@ class StagedRunFencedError(StagedCommitError):
 
     code = 90
     fatal = True
+
+
+class StagedJobIncompleteError(StoreError):
+    """A staged job is decided, but not all of it is in the log yet; readers see nothing of it.
+
+    The decision stands: do not write the data again. What the message names must be put right (a
+    full disk, say). The job is then completed by the next commit, or by the next opening of the
+    store.
+    """
+
+    outcome = "unknown"
+    retriable = True
 
 
 class MissingDependencyError(EoslogError, ImportError):

@@ -1,10 +1,10 @@
-"""`meta.properties`: Kafka's identity of a log directory, and eoslog's version of the store in it."""
+"""`meta.properties`: Kafka's identity of a log directory, and the version of the store in it."""
 
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from eoslog.atomic_file import write_atomically
+from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.errors import NotAStoreError, StoreVersionError
 from eoslog.kafka_uuid import new_id
 
@@ -46,10 +46,13 @@ def write_meta_properties(store_path: Path, properties: MetaProperties) -> None:
 def read_meta_properties(store_path: Path) -> MetaProperties:
     """The store's identity. Raises NotAStoreError or StoreVersionError."""
     path = store_path / FILE_NAME
+    content = read_if_there(path)
+    if content is None:
+        raise NotAStoreError(f"{store_path} is not a store: it has no {FILE_NAME}")
     try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError) as error:
-        raise NotAStoreError(f"{store_path} is not a store: no readable {FILE_NAME}") from error
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise NotAStoreError(f"{store_path} is not a store: {path} is no text") from error
     fields = {}
     for line in text.splitlines():
         name, equals, value = line.strip().partition("=")

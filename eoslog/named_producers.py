@@ -1,14 +1,16 @@
 """Producers with a name: they keep their identity, and the count of their records, for ever.
 
-A record of the state log holds, per name, the producer id, the epoch and for each partition that the
-name ever wrote to a checkpoint: [position, epoch, last sequence] - so many records of this name were in
-the partition when its last batch had that epoch and sequence. The partition's own entry of the
-producer id tells what came after, so that the position is always that of the log itself.
+A record of the state log holds, per name, the producer id, the epoch and for each partition that
+the name ever wrote to a checkpoint: [position, epoch, last sequence] - so many records of this
+name were in the partition when its last batch had that epoch and sequence. The partition's own
+entry of the producer id tells what came after, so that the position is always that of the log
+itself.
 
-Invariants: a partition is in the record before the name's first append to it. Each opening of a name
-takes a new epoch, and writes it down with new checkpoints before the new producer appends. At least
-every 2**30 records a partition's checkpoint is renewed, so that a sequence that wrapped around is
-never taken for an older one.
+Invariants: what a checkpoint counts was synced before the checkpoint is written, so that it never
+tells of records that a power cut took. A partition is in the record before the name's first append
+to it. Each opening of a name takes a new epoch, and writes it down with new checkpoints before the
+new producer appends. At least every 2**30 records a partition's checkpoint is renewed, so that a
+sequence that wrapped around is never taken for an older one.
 """
 
 import threading
@@ -28,7 +30,7 @@ _SCAN_BYTES = 4 << 20
 
 
 class Checkpoint(NamedTuple):
-    """So many records were in a partition when the producer's last batch had this epoch and sequence.
+    """So many records were in a partition when the last batch had this epoch and sequence.
 
     `last_sequence` NO_SEQUENCE: no batch of that epoch yet.
     """
@@ -66,8 +68,8 @@ class LiveProducer(Protocol):
     def fence(self, reason: str) -> None:
         """Take part in nothing more; waits for a call that is under way."""
 
-    def renew_checkpoints(self, partitions: Iterable[TopicPartition] | None) -> None:
-        """Write the name's record anew, with checkpoints as they are now."""
+    def renew_checkpoints(self, partitions: Iterable[TopicPartition]) -> None:
+        """Write the name's record anew, synced, with where it stands at these partitions."""
 
 
 class NamedProducers:
@@ -114,6 +116,9 @@ class NamedProducers:
                 continue  # The topic was deleted, and the count with it.
             positions[where], seen = position_of(partition, older.producer_id, checkpoint)
             epoch = max(epoch, seen)
+            if positions[where] != checkpoint.position:
+                # What the new checkpoint counts must be on disk before it is.
+                partition.sync_up_to(partition.log_end_offset)
         rotates = epoch + 1 > EPOCH_MAX
         newer = NamedIdentity(
             older.name,
@@ -148,9 +153,9 @@ class NamedProducers:
             if self._live.get(name) is producer:
                 del self._live[name]
 
-    def write(self, identity: NamedIdentity) -> None:
-        """Write a name's record, durably as the store's durability says."""
-        self._state_log.append(NAMED_PRODUCER, identity.name, identity.state())
+    def write(self, identity: NamedIdentity, *, sync: bool | None = None) -> None:
+        """Write a name's record; durably as the store's durability, or `sync`, says."""
+        self._state_log.append(NAMED_PRODUCER, identity.name, identity.state(), sync=sync)
 
     def all(self) -> Iterator[NamedIdentity]:
         """Every name's newest record."""
@@ -177,13 +182,17 @@ class NamedProducers:
                     continue
                 renewed = renewed_checkpoint(partition, identity.producer_id, checkpoint)
                 if renewed != checkpoint:
+                    partition.sync_up_to(partition.log_end_offset)
                     identity.checkpoints[where] = renewed
                     self._state_log.append(
                         NAMED_PRODUCER, identity.name, identity.state(), sync=True
                     )
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: names count from 0 in one that is made under the same name."""
+        """A topic was deleted: names count from 0 in one that is made under the same name.
+
+        The producers that have a name now were told before.
+        """
         with self._lock:
             for identity in list(self.all()):
                 gone = [where for where in identity.checkpoints if where.topic == topic]
@@ -195,14 +204,15 @@ class NamedProducers:
 
 
 def position_of(partition: Partition, producer_id: int, checkpoint: Checkpoint) -> tuple[int, int]:
-    """How many records of the name the partition holds or ever held, and the newest epoch seen there."""
+    """How many records of the name the partition ever held, and the newest epoch seen there."""
     entry = partition.producer(producer_id)
     if entry is None or entry.producer_epoch < checkpoint.epoch:
         return checkpoint.position, checkpoint.epoch
     if entry.producer_epoch == checkpoint.epoch:
         return _counted_on(checkpoint, {checkpoint.epoch: entry.last_sequence}), checkpoint.epoch
-    # A power cut took the state log's newest records but not the partition's. The partition's batches
-    # tell how far each epoch since the checkpoint came; its entry tells of the newest alone.
+    # A power cut took the state log's newest records but not the partition's. The partition's
+    # batches tell how far each epoch since the checkpoint came; its entry tells of the newest
+    # alone.
     last_sequences = last_sequences_of(partition, producer_id, checkpoint.epoch)
     last_sequences[entry.producer_epoch] = entry.last_sequence
     return _counted_on(checkpoint, last_sequences), entry.producer_epoch

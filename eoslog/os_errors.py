@@ -4,10 +4,11 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from eoslog.errors import StoreFailedError, StoreFullError, StoreReadOnlyError
+from eoslog.errors import StoreError, StoreFailedError, StoreFullError, StoreReadOnlyError
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+_NOT_OPENED = frozenset({errno.ENOENT, errno.EMFILE, errno.ENFILE})
 
 
 @contextmanager
@@ -15,16 +16,17 @@ def named_os_errors(what: str) -> Iterator[None]:
     """Turn an OSError inside the block into StoreFullError, StoreReadOnlyError or StoreFailedError.
 
     `what` says what was being done, for the message: "writing data/meta.properties". A file that
-    is not there stays a FileNotFoundError: whoever expects that catches it inside the block.
+    is not there, or too many that are open, is a StoreError: nothing was asked of the disk yet.
+    Whoever expects a FileNotFoundError catches it inside the block.
     """
     try:
         yield
-    except FileNotFoundError:
-        raise
     except OSError as error:
         reason = f"{what}: {error.strerror or error} (errno {error.errno})"
         if error.errno in _FULL:
             raise StoreFullError(reason) from error
         if error.errno in _READ_ONLY:
             raise StoreReadOnlyError(reason) from error
+        if error.errno in _NOT_OPENED:
+            raise StoreError(reason) from error
         raise StoreFailedError(reason) from error

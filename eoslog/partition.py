@@ -1,37 +1,31 @@
-"""One partition of a store: the engine's log, with its producers in LMDB behind it.
+"""One partition of a store: the engine's log, as the store and its users see it.
 
-Invariants: the producers of the table, with those in LMDB, are those of the log below its end. No
-LMDB call is made while the engine holds the partition's lock. Readers see nothing at or above
+Invariant: readers see nothing at or above
 `visible_end`, which stands still while a staged job is being adopted.
 """
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 from eoslog.append_signal import AppendSignal
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partition_log import (
-    PRODUCER_ROW_BYTES,
     AppendResult,
     Columns,
     PartitionLog,
-    ProducerState,
-    empty_row,
-    row_state,
 )
 from eoslog.bindings.record_batch import Record
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.durability import Durability, check_isolation_level
-from eoslog.errors import StoreFailedError
-from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
-from eoslog.topic_partition import TopicPartition
-
-ROWS_PER_LOOK = 10_000
+from eoslog.errors import ForkedProcessError
+from eoslog.partition_producers import PartitionProducers
+from eoslog.producer_state_store import ProducerStateStore
 
 
-class Partition:
+class Partition(PartitionProducers):
     """The engine's own view of one partition; `Store.partition(topic, number)` gives it.
 
     All offsets are exclusive bounds unless their name says `last`. Reads take no lock and may go on
@@ -46,29 +40,16 @@ class Partition:
         durability: Durability,
         signal: AppendSignal,
     ) -> None:
-        self.topic_partition = TopicPartition(log.topic, log.partition)
-        self.topic_id = topic_id
+        super().__init__(log, topic_id, rows)
         self.durability = durability
-        self.rolled_ms = 0  # When the checkpointer last saw a new segment.
-        self._log = log
-        self._rows = rows
         self._signal = signal
+        self._changed: Callable[[Partition], None] | None = None
+        self._change_noted = False
         self._sync_lock = threading.Lock()
-        self._checkpoint_lock = threading.Lock()
+        self._spare_lock = threading.Lock()
         self._hold: int | None = None
-        self._restored_from = ""
-        self._rows_generation = -1
-        self._persisted_offset = -1
 
     # Offsets.
-
-    @property
-    def topic(self) -> str:
-        return self.topic_partition.topic
-
-    @property
-    def partition(self) -> int:
-        return self.topic_partition.partition
 
     @property
     def path(self) -> Path:
@@ -128,11 +109,6 @@ class Partition:
         """Whether a sync failed: appends are refused until the store was closed and recovered."""
         return self._log.failed
 
-    @property
-    def restored_from(self) -> str:
-        """From what the producers came on opening: "rows", "snapshot" or "log"."""
-        return self._restored_from
-
     def segments(self) -> list[dict[str, object]]:
         """One dict a segment: base_offset, size_bytes, largest_timestamp_ms, path."""
         return self._log.segments()
@@ -144,8 +120,8 @@ class Partition:
 
         A duplicate answers with the offsets of the first write. Durable on return with durability
         "always". Raises CorruptRecordError, RecordTooLargeError, RecordBatchTooLargeError,
-        InvalidRecordError, InvalidTimestampError, OutOfOrderSequenceError, InvalidProducerEpochError
-        or StoreError; nothing was written then.
+        InvalidRecordError, InvalidTimestampError, OutOfOrderSequenceError,
+        InvalidProducerEpochError or StoreError; nothing was written then.
         """
         while True:
             try:
@@ -170,23 +146,26 @@ class Partition:
     ) -> AppendResult:
         """Append the records of columns, in batches of at most `max.message.bytes`.
 
-        `timestamp_ms` holds for records without a timestamp of their own; -1 is now. Should the disk
-        fill up in the middle, the error's `appended_record_count` says how many records are in.
+        `timestamp_ms` holds for records without a timestamp of their own; -1 is now. Should the
+        disk fill up in the middle, the error's `appended_record_count` says how many records are
+        in.
         """
         if timestamp_ms == -1:
             timestamp_ms = time.time_ns() // 1_000_000
         while True:
             try:
-                result = self._log.append_columns(
-                    values,
-                    keys,
-                    timestamps,
-                    headers,
-                    timestamp_ms=timestamp_ms,
-                    producer_id=producer_id,
-                    producer_epoch=producer_epoch,
-                    base_sequence=base_sequence,
-                )
+                # Not evicted between two batches of the call: it could not be repeated then.
+                with self._eviction_lock:
+                    result = self._log.append_columns(
+                        values,
+                        keys,
+                        timestamps,
+                        headers,
+                        timestamp_ms=timestamp_ms,
+                        producer_id=producer_id,
+                        producer_epoch=producer_epoch,
+                        base_sequence=base_sequence,
+                    )
                 break
             except ProducerNotCached:
                 self._install(producer_id)
@@ -215,18 +194,37 @@ class Partition:
     def adopt(self, staged: memoryview, producer_id: int) -> tuple[int, int]:
         """Append those staged batches of a producer id that are not in yet: (first offset, count).
 
-        Not synced: the caller syncs all partitions of a job together.
+        Not synced: the caller syncs all partitions of a job together. The id does not expire before
+        `release_readers`.
         """
+        self._adopting.add(producer_id)
         while True:
             try:
-                return self._log.adopt(staged, producer_id)
+                with self._eviction_lock:
+                    adopted = self._log.adopt(staged, producer_id)
+                break
             except ProducerNotCached:
                 self._install(producer_id)
+        self._note_change()
+        return adopted
 
     def _appended(self, result: AppendResult) -> None:
+        if not self._change_noted:
+            self._note_change()
         if self.durability == "always":
             self.sync_up_to(result.last_offset + 1)
         self._signal.appended()
+
+    def watch_changes(self, changed: Callable[["Partition"], None] | None) -> None:
+        """Call `changed(self)` with the next append; for the checkpointer, once for each call."""
+        self._changed = changed
+        self._change_noted = changed is None
+
+    def _note_change(self) -> None:
+        self._change_noted = True
+        changed = self._changed
+        if changed is not None:
+            changed(self)
 
     def sync_up_to(self, offset: int) -> None:
         """Make everything below `offset` power-safe; threads that wait here share one sync.
@@ -235,7 +233,9 @@ class Partition:
         """
         with self._sync_lock:
             if self._log.recovery_point < offset or self._log.failed:
-                self._log.flush()
+                # Without index entries: they cost two more syncs, and only recovery is the faster
+                # for them. The checkpointer writes them.
+                self._log.flush(with_indexes=False)
 
     def flush(self) -> int:
         """Make everything appended before the call power-safe; the new recovery point."""
@@ -251,18 +251,35 @@ class Partition:
 
         The first may begin below `offset`. Empty at the end. Raises OffsetOutOfRangeError.
         """
-        check_isolation_level(isolation_level)
-        return self._log.read(offset, max_bytes, self.visible_end)
+        end = self.readable_end(check_isolation_level(isolation_level))
+        return self._log.read(offset, max_bytes, end)
+
+    def readable_end(self, isolation_level: str) -> int:
+        """Up to where a consumer of that isolation level reads."""
+        committed = isolation_level == "read_committed"
+        return self.last_stable_offset if committed else self.visible_end
 
     def fetch_records(
-        self, offset: int, max_records: int, max_bytes: int
+        self,
+        offset: int,
+        max_records: int,
+        max_bytes: int,
+        isolation_level: str = "read_uncommitted",
     ) -> tuple[list[Record], int]:
         """Records from `offset` on, and the offset to go on from."""
-        return self._log.fetch_records(offset, max_records, max_bytes, self.visible_end)
+        end = self.readable_end(isolation_level)
+        return self._log.fetch_records(offset, max_records, max_bytes, end)
 
-    def fetch_columns(self, offset: int, max_bytes: int, max_records: int = -1) -> Columns | None:
+    def fetch_columns(
+        self,
+        offset: int,
+        max_bytes: int,
+        max_records: int = -1,
+        isolation_level: str = "read_uncommitted",
+    ) -> Columns | None:
         """Records from `offset` on as columns; None where there are none."""
-        return self._log.fetch_columns(offset, max_bytes, self.visible_end, max_records)
+        end = self.readable_end(isolation_level)
+        return self._log.fetch_columns(offset, max_bytes, end, max_records)
 
     def scan_headers(self, offset: int = 0, upper_bound: int = -1) -> tuple[int, int, int]:
         """Walk batch headers from `offset` on: (batches, records, next offset)."""
@@ -276,175 +293,58 @@ class Partition:
         """Check every batch and index entry: a dict of path, position_bytes, reason per problem."""
         return self._log.verify()
 
-    # Producers.
-
-    def producer(self, producer_id: int) -> ProducerState | None:
-        """What the partition knows of a producer id, in memory or in LMDB; None if nothing."""
-        state = self._log.producer(producer_id)
-        if state is not None or not self._log.evicted_producer_count:
-            return state
-        row = self._rows.read_row(self.topic_id, self.partition, producer_id)
-        return None if row is None else row_state(row)
-
-    def producers(self) -> list[ProducerState]:
-        """What the partition knows of every producer, ordered by id."""
-        states = {state.producer_id: state for state in self._log.producers()}
-        if self._log.evicted_producer_count:
-            for producer_id, row in self._all_rows():
-                states.setdefault(producer_id, row_state(row))
-        return [states[producer_id] for producer_id in sorted(states)]
-
-    @property
-    def producer_count(self) -> int:
-        """Producers in memory."""
-        return self._log.producer_count
-
-    @property
-    def evicted_producer_count(self) -> int:
-        """Producers that only LMDB remembers."""
-        return self._log.evicted_producer_count
-
-    @property
-    def producer_memory_bytes(self) -> int:
-        """Bytes of memory that the producer table holds."""
-        return self._log.producer_memory_bytes
-
-    def restore_producers(self, cached_max: int) -> str:
-        """Fill the producer table after opening: from LMDB's rows, a snapshot or the log.
-
-        Rows of which only some fit into `cached_max` stay in LMDB, but for those that the log's
-        tail, which is replayed, needs.
-        """
-        try:
-            self._rows_generation = self._rows.generation
-            self._restored_from = self._restore_from_rows(cached_max)
-        except StateStoreDamagedError:
-            # It was begun anew, empty; the log has all that it held.
-            self._rows_generation = self._rows.generation
-            self._restored_from = self._log.restore_producers(None, 0)
-        return self._restored_from
-
-    def _restore_from_rows(self, cached_max: int) -> str:
-        head = self._rows.read_head(self.topic_id, self.partition)
-        if head is None:
-            if self._rows.rows_after(self.topic_id, self.partition, 0, 1):
-                self._rows.delete_partition(self.topic_id, self.partition)
-            return self._log.restore_producers(None, 0)
-        if head.offset > self._log.log_end_offset:
-            # The log lost an unsynced tail that the rows know of. They must go before an append
-            # gives those offsets out again.
-            self._rows.delete_partition(self.topic_id, self.partition)
-            return self._log.restore_producers(None, 0)
-        if head.row_count <= cached_max:
-            rows = [row for _, row in self._all_rows()]
-        else:
-            needed = self._log.producer_ids_since(head.offset)
-            found = (self._rows.read_row(self.topic_id, self.partition, one) for one in needed)
-            rows = [row for row in found if row is not None]
-        evicted_count = max(0, head.row_count - len(rows))
-        self._persisted_offset = head.offset
-        return self._log.restore_producers(b"".join(rows), head.offset, evicted_count)
-
-    def persist_producers(self, cached_max: int) -> None:
-        """Write changed rows to LMDB, synced, and drop idle producers from memory beyond the limit.
-
-        Raises StoreFullError if there is no room; everything is then as it was.
-        """
-        with self._checkpoint_lock:
-            if self._rows_generation != self._rows.generation:
-                return  # LMDB was lost while this partition was open: its rows are no longer whole.
-            rows, offset = self._log.dirty_producers()
-            if rows or offset != self._persisted_offset:
-                self._rows.write_rows(
-                    self.topic_id, self.partition, rows, PRODUCER_ROW_BYTES, offset
-                )
-                self._log.producers_persisted(offset)
-                self._persisted_offset = offset
-            if self._log.producer_count > cached_max:
-                self._log.evict_producers(cached_max)
-
-    @property
-    def persisted_offset(self) -> int:
-        """Up to where LMDB's rows are true; -1 if it has none."""
-        return self._persisted_offset
-
-    def expire_producers(self, oldest_timestamp_ms: int, exempt: frozenset[int]) -> int:
-        """Forget producers last seen before a time, in memory and in LMDB; how many."""
-        expired = set(self._log.expired_producers(oldest_timestamp_ms)) - exempt
-        if self._log.evicted_producer_count:
-            for producer_id, row in self._all_rows():
-                state = row_state(row)
-                idle = state.last_timestamp < oldest_timestamp_ms
-                if idle and state.current_txn_first_offset < 0 and producer_id not in exempt:
-                    in_memory = self._log.producer(producer_id)
-                    if in_memory is None:
-                        self._log.install_producer(row)
-                        expired.add(producer_id)
-        self.forget_producers(expired)
-        return len(expired)
-
-    def forget_producers(self, producer_ids: Iterable[int]) -> None:
-        """Drop producers that will never append again, in memory and in LMDB."""
-        gone = list(producer_ids)
-        if gone:
-            with self._checkpoint_lock:
-                self._log.drop_producers(gone)
-                self._rows.delete_producers(self.topic_id, self.partition, gone)
-
-    def write_down_producers(self, cached_max: int) -> None:
-        """Save all producers twice, synced: as rows and as a snapshot. Before segments are deleted."""
-        if self._log.evicted_producer_count:
-            for _, row in self._all_rows():
-                self._log.install_producer(row)
-        self._log.take_snapshot(sync=True)
-        self.persist_producers(cached_max)
-
-    def _install(self, producer_id: int) -> None:
-        """Bring a producer that may have been evicted back into memory."""
-        if self._rows_generation != self._rows.generation:
-            raise StoreFailedError(
-                f"{self.topic_partition}: the rows of idle producers were lost while the store was "
-                "open; reopen it, and they come from the log"
-            )
-        # The lock keeps out an eviction: the row read here is then the newest one.
-        with self._checkpoint_lock:
-            row = self._rows.read_row(self.topic_id, self.partition, producer_id)
-            if row is None:
-                self._log.install_producer(empty_row(producer_id), was_evicted=False)
-            else:
-                self._log.install_producer(row)
-
-    def _all_rows(self) -> Iterable[tuple[int, bytes]]:
-        next_id = 0
-        while True:
-            rows = self._rows.rows_after(self.topic_id, self.partition, next_id, ROWS_PER_LOOK)
-            yield from rows
-            if len(rows) < ROWS_PER_LOOK:
-                return
-            next_id = rows[-1][0] + 1
-
     # Maintenance; for the store.
 
-    def hold_readers(self) -> None:
-        """From now on readers see nothing that is appended, until `release_readers`."""
-        if self._hold is None:
-            self._hold = self._log.high_watermark
+    def hold_readers(self, offset: int | None = None) -> None:
+        """From now on readers see nothing at or above `offset`, until `release_readers`.
+
+        Without an offset it is the log's end as it is now.
+        """
+        held = self._log.high_watermark if offset is None else offset
+        self._hold = held if self._hold is None else min(held, self._hold)
 
     def release_readers(self) -> None:
+        """Readers see everything again, and the ids of the adoption may expire."""
         self._hold = None
+        self._adopting.clear()
         self._signal.appended()
 
     def prepare_spare(self) -> int:
         """Fill a segment file ahead of its need; how many were made."""
-        return self._log.prepare_spare()
+        # The checkpointer does it too, and the engine wants one thread at a time.
+        with self._spare_lock:
+            return self._log.prepare_spare()
 
     def delete_segments(self, up_to_offset: int) -> int:
         """Delete the oldest segments that end at or below an offset; how many went."""
         return self._log.delete_segments(up_to_offset)
 
+    def roll(self) -> int:
+        """Seal the active segment if it holds records; the base offset of the active one."""
+        return self._log.roll()
+
+    @property
+    def cut_bytes(self) -> int:
+        """Bytes that recovery cut off on opening; they are kept below `state/cut`."""
+        return self._log.cut_bytes
+
     def close(self, clean: bool = True) -> None:
         """Take no more appends; cleanly: everything synced, files as Kafka leaves them."""
         self._log.close(clean)
+
+    def leave_to_parent(self) -> None:
+        """The process was forked and this is the child: nothing here may touch the log."""
+        self._log = cast(PartitionLog, _LogOfParent(self._log))
+
+
+class _LogOfParent:
+    """In the place of a log whose owner is the parent process; keeps it from being given up."""
+
+    def __init__(self, log: object) -> None:
+        self.__dict__["kept"] = log
+
+    def __getattr__(self, name: str) -> Any:
+        raise ForkedProcessError("the store was opened before a fork: open it anew in the child")
 
 
 _PRODUCER_ID_POSITION = 43

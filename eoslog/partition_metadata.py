@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from eoslog.atomic_file import write_atomically
+from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.errors import CorruptRecordError
 from eoslog.kafka_uuid import id_bytes
 
@@ -19,10 +19,11 @@ def write_partition_metadata(directory: Path, topic_id: str) -> None:
 def read_partition_metadata(directory: Path) -> str | None:
     """The topic's id, or None if there is no such file; CorruptRecordError if it is not one."""
     path = directory / FILE_NAME
-    try:
-        text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
+    content = read_if_there(path)
+    if content is None:
         return None
+    try:
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise CorruptRecordError(str(path), error.start, "not UTF-8 text") from error
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)

@@ -1,7 +1,7 @@
 """Ids for producers: each given out once in the life of a store, in blocks of 1000.
 
-A block is synced before its first id is used, whatever the store's durability: an id given out twice
-would make new records look like old duplicates.
+A block is synced before its first id is used, whatever the store's durability: an id given out
+twice would make new records look like old duplicates.
 """
 
 import threading

@@ -14,6 +14,8 @@ beginnings, so that nobody mixes what he knows of the old one with the new one. 
 it is full. One thread at a time is inside LMDB, and no partition's lock is held meanwhile.
 """
 
+import errno
+import os
 import shutil
 import struct
 import threading
@@ -48,7 +50,7 @@ class StateStoreDamagedError(StoreFailedError):
 
 
 class RowsHead(NamedTuple):
-    """A partition's rows: how many there are, and the offset below which they tell of all batches."""
+    """A partition's rows: how many, and the offset below which they tell of all batches."""
 
     offset: int
     row_count: int
@@ -132,7 +134,7 @@ class ProducerStateStore:
         def write(transaction: lmdb.Transaction) -> None:
             head = self._head(transaction, prefix)
             gone = sum(transaction.delete(key, db=self._producers) for key in keys)
-            if head is not None:
+            if head is not None and gone:  # A transaction without a change costs no sync.
                 left = _HEAD.pack(head.offset, max(0, head.row_count - gone))
                 transaction.put(prefix, _sealed(left), db=self._heads)
 
@@ -193,7 +195,7 @@ class ProducerStateStore:
             with transaction.cursor(db=self._state) as cursor:
                 if cursor.set_range(prefix):
                     for key, value in cursor:
-                        if not key.startswith(prefix):
+                        if not bytes(key).startswith(prefix):
                             break
                         found.append((bytes(key), _checked(value)))
             return found
@@ -252,10 +254,15 @@ class ProducerStateStore:
 
     def _open(self) -> None:
         try:
-            self._open_environment()
+            with named_os_errors(f"opening {self.path}"):
+                if self.path.exists() and not self.path.is_dir():
+                    self.path.unlink()
+                self._open_environment()
         except lmdb.DiskError as error:
-            raise StoreFailedError(f"opening {self.path}: {error}") from error
-        except (lmdb.Error, _CorruptRowError):
+            full = os.strerror(errno.ENOSPC) in str(error)
+            kind = StoreFullError if full else StoreFailedError
+            raise kind(f"opening {self.path}: {error}") from error
+        except lmdb.Error:
             self._begin_anew()
 
     def _open_environment(self) -> None:
@@ -320,7 +327,7 @@ class ProducerStateStore:
             if not cursor.set_range(first):
                 return
             for key, value in cursor:
-                if not key.startswith(prefix):
+                if not bytes(key).startswith(prefix):
                     return
                 yield bytes(key), _checked(value)
 
@@ -329,7 +336,7 @@ class ProducerStateStore:
         with transaction.cursor(db=self._producers) as cursor:
             if cursor.set_range(prefix):
                 for key in cursor.iternext(keys=True, values=False):
-                    if len(keys) == count or not key.startswith(prefix):
+                    if len(keys) == count or not bytes(key).startswith(prefix):
                         break
                     keys.append(bytes(key))
         return keys
@@ -343,7 +350,7 @@ def _sealed(value: bytes) -> bytes:
     return _CHECKSUM.pack(zlib.crc32(value)) + value
 
 
-def _checked(sealed: bytes) -> bytes:
+def _checked(sealed: bytes | memoryview) -> bytes:
     value = bytes(sealed[_CHECKSUM.size :])
     if len(sealed) < _CHECKSUM.size or _CHECKSUM.unpack_from(sealed)[0] != zlib.crc32(value):
         raise _CorruptRowError("a value does not match its checksum")

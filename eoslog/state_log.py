@@ -12,15 +12,16 @@ otherwise the partitions are read on from those offsets.
 import json
 import struct
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from eoslog.bindings.record_batch import Record
 from eoslog.errors import CorruptRecordError, StoreVersionError
 from eoslog.partition import Partition
 from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.topic_registry import INTERNAL_TOPIC_PARTITIONS
 
-STATE_PARTITIONS = 50
+STATE_PARTITIONS = INTERNAL_TOPIC_PARTITIONS
 PRODUCER_ID_BLOCK = 1000
 NAMED_PRODUCER = 1001
 APPLICATION = 1002
@@ -45,7 +46,7 @@ class StatePartitions(Protocol):
 
 
 class StateLog:
-    """The newest record of each key; a change is in the log, and durable, before it is known here."""
+    """The newest record of each key; a change is durable in the log before it is known here."""
 
     def __init__(self, partitions: StatePartitions, index: ProducerStateStore, sync: bool) -> None:
         self._partitions = partitions
@@ -81,9 +82,10 @@ class StateLog:
         """The newest value of a key, or None if it has none."""
         key = state_key(record_type, name)
         with self._lock:
+            self._mend()
             value = self._newer.get(key)
             if value is None:
-                value = self._looked_up(lambda: self._index.read_state(key), key)
+                value = self._indexed(key)
         return None if value is None else json.loads(value)
 
     def names(self, record_type: int) -> list[str]:
@@ -135,10 +137,9 @@ class StateLog:
             self._applied[number] = partition.log_end_offset
         return partition
 
-    def _looked_up(self, look: Callable[[], bytes | None], key: bytes) -> bytes | None:
-        self._mend()
+    def _indexed(self, key: bytes) -> bytes | None:
         try:
-            return look()
+            return self._index.read_state(key)
         except StateStoreDamagedError:
             self._mend()
             return self._newer.get(key)

@@ -23,7 +23,8 @@ def check_topic_name(name: str) -> None:
         raise InvalidTopicError(f"a topic cannot be named {name!r}")
     if len(name) > TOPIC_NAME_CHARACTERS_MAX:
         raise InvalidTopicError(
-            f"a topic name of {len(name)} characters; at most {TOPIC_NAME_CHARACTERS_MAX} are allowed"
+            f"a topic name of {len(name)} characters; "
+            f"at most {TOPIC_NAME_CHARACTERS_MAX} are allowed"
         )
     if _ALLOWED.fullmatch(name) is None:
         wrong = next(character for character in name if not _ALLOWED.fullmatch(character))

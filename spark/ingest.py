@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import eoslog
+from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.input_files import InputFileError, check_files, fingerprint, lay_out
-from eoslog.spark.partition_writer import EachTask, reason_of, write_partitions
+from eoslog.spark.partition_writer import EachTask, write_partitions
 from eoslog.spark.row_frame import RowFormat, row_frame
 from eoslog.spark.spark_session import LOCAL_MASTER, session
 
@@ -59,16 +60,17 @@ def ingest(
     """Land every row of the files in the topic, all at once, unless `app_id` was landed before.
 
     The store and the topic are made where there are none, the topic with `partitions` (1). `spark`
-    is started with `master` and `log_path` if it is not given, but not for files that are in the log already. `console` shows progress,
-    if it is a terminal. `seconds` of the result begins when Spark runs. `each_task` is that of
-    `write_partitions`.
+    is started with `master` and `log_path` if it is not given, but not for files that are in the
+    log already. `console` shows progress, if it is a terminal. `seconds` of the result begins when
+    Spark runs. `each_task` is that of `write_partitions`.
 
-    Raises InputFileError for files that are missing, damaged or of unknown format, SparkJobFailedError
-    for rows that do not fit, MissingDependencyError, JavaNotFoundError; nothing is in the log then.
+    Raises InputFileError for files that are missing, damaged or of unknown format,
+    SparkJobFailedError for rows that do not fit, MissingDependencyError, JavaNotFoundError; nothing
+    is in the log then.
     """
-    paths = check_files(Path(file) for file in files)
-    job_id = app_id or f"ingest-{topic}-{fingerprint(paths)}"
     row_format = row_format or RowFormat()
+    paths = check_files((Path(file) for file in files), row_format.file_format)
+    job_id = app_id or f"ingest-{topic}-{fingerprint(paths)}"
     with eoslog.open(store, create=True) as log:
         done = log.application(job_id)
         if done is not None and done.version >= INGEST_VERSION:
@@ -81,7 +83,7 @@ def ingest(
             spark.conf.set("spark.sql.files.maxPartitionBytes", str(split_bytes))
             started_s = time.monotonic()
             with _progress(spark, console, f"ingest into {topic}"):
-                with _named_errors():
+                with _named_errors(row_format.key):
                     frame = row_frame(spark, inputs, row_format)
                 result = write_partitions(
                     frame,
@@ -110,7 +112,7 @@ def _progress(spark: "SparkSession", console: "Console | None", what: str) -> It
 
 
 @contextmanager
-def _named_errors() -> Iterator[None]:
+def _named_errors(key: str | None) -> Iterator[None]:
     """Turn what Spark says about the files and the key into an InputFileError."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -118,4 +120,7 @@ def _named_errors() -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JError) as error:
-        raise InputFileError(f"Spark cannot read the files: {reason_of(error)}") from error
+        with_key = f" with the key {key!r}" if key is not None else ""
+        raise InputFileError(
+            f"Spark cannot read the files{with_key}: {reason_of(error)}"
+        ) from error

@@ -40,8 +40,12 @@ class InputFolder:
     size_bytes: int
 
 
-def check_files(files: Iterable[Path]) -> list[Path]:
-    """Absolute paths of the files. Raises InputFileError for one that cannot be read."""
+def check_files(files: Iterable[Path], file_format: str | None = None) -> list[Path]:
+    """Absolute paths of the files.
+
+    Raises InputFileError for one that cannot be read, and for one whose name says no format if
+    none is given.
+    """
     found = []
     for path in files:
         if path.is_dir():
@@ -53,6 +57,9 @@ def check_files(files: Iterable[Path]) -> list[Path]:
             raise InputFileError(f"{path}: {error.strerror}") from error
     if not found:
         raise InputFileError("no file to ingest")
+    for path in found:
+        if file_format is None and path.suffix.lower() != ".zip":
+            format_of(path)
     return found
 
 
@@ -114,7 +121,7 @@ def _link(path: Path, folder: Path, file_format: str | None, number: int) -> tup
 def _unpack(
     path: Path, folder: Path, file_format: str | None, number: int
 ) -> list[tuple[Path, str]]:
-    inputs = []
+    inputs: list[tuple[Path, str]] = []
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from eoslog.errors import EoslogError, MissingDependencyError, UnknownTopicOrPartitionError
 from eoslog.spark.columns import KAFKA_COLUMNS, check_columns
 from eoslog.spark.decision import opened
+from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.staging import MESSAGE_SCHEMA, as_messages, attempt_number, mark_of_store, stage
 
 if TYPE_CHECKING:
@@ -23,6 +24,21 @@ if TYPE_CHECKING:
     from eoslog import Store, TopicPartition
 
 EachTask = Callable[[Iterator[Any]], Iterable[Any]]
+
+# What Spark calls the types that a column may have; those of its Kafka sink, and void: all nulls.
+_INTEGERS = ("int", "bigint", "smallint", "tinyint", "void")
+_COLUMN_TYPES = {
+    "key": ("binary", "string", "void"),
+    "value": ("binary", "string", "void"),
+    "topic": ("string",),
+    "partition": _INTEGERS,
+    "timestamp": ("timestamp", "timestamp_ntz", *_INTEGERS),
+    "headers": (
+        "array<struct<key:string,value:binary>>",
+        "array<struct<key:string,value:string>>",
+        "void",
+    ),
+}
 
 
 class SparkJobFailedError(EoslogError):
@@ -153,8 +169,8 @@ class _StageTask:
     durability: str
     each_task: EachTask | None
 
-    def __call__(self, iterator: Iterator[Any]) -> Iterator[Any]:
-        rows = iterator if self.each_task is None else self.each_task(iterator)
+    def __call__(self, iterator: Iterable[Any]) -> Iterator[Any]:
+        rows = iterator if self.each_task is None else self.each_task(iter(iterator))
         return stage(
             rows,
             store=self.store,
@@ -174,6 +190,7 @@ def _run(df_or_rdd: "DataFrame | RDD[Any]", task: _StageTask, log: "Store") -> l
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame
 
+    job: DataFrame | RDD[Any]
     if isinstance(df_or_rdd, DataFrame):
         job = _arrow_job(df_or_rdd, task)
     elif isinstance(df_or_rdd, RDD):
@@ -182,13 +199,13 @@ def _run(df_or_rdd: "DataFrame | RDD[Any]", task: _StageTask, log: "Store") -> l
         raise TypeError(f"a DataFrame or an RDD is expected, not {type(df_or_rdd).__name__}")
     try:
         return list(job.collect())
-    except (PySparkException, Py4JError) as error:
-        log.sweep_staged(task.app_id, task.run_id)
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        log.sweep_run(task.app_id, task.run_id)
         raise SparkJobFailedError(
             f"the Spark job failed and nothing of it is in the log: {reason_of(error)}"
         ) from error
     except BaseException:
-        log.sweep_staged(task.app_id, task.run_id)
+        log.sweep_run(task.app_id, task.run_id)
         raise
 
 
@@ -219,27 +236,13 @@ def kafka_columns(df: "DataFrame", topic: str | None) -> "DataFrame":
     for name in KAFKA_COLUMNS:
         if name not in types or (name == "topic" and topic is not None):
             continue
+        if types[name] not in _COLUMN_TYPES[name]:
+            expected = " or ".join(_COLUMN_TYPES[name])
+            raise TypeError(f"column {name} is {expected}, not {types[name]}")
         column = df[name]
         if name in ("key", "value"):
-            if types[name] not in ("binary", "string", "void"):
-                raise TypeError(f"column {name} is binary or string, not {types[name]}")
             column = column.cast("binary").alias(name)
         elif name == "timestamp" and types[name].startswith("timestamp"):
             column = functions.unix_millis(column.cast("timestamp")).alias(name)
         columns.append(column)
     return df.select(*columns)
-
-
-def reason_of(error: BaseException) -> str:
-    """The one line of Spark's error that says why: the last error of a worker's traceback."""
-    lines = str(error).strip().splitlines()
-    reason = lines[0] if lines else type(error).__name__
-    in_traceback = False
-    for line in lines:
-        if "Traceback (most recent call last)" in line:
-            in_traceback = True
-        elif in_traceback and line and not line[0].isspace():
-            reason, in_traceback = line, False
-        elif "Python worker exited unexpectedly" in line:
-            reason = line.strip()
-    return reason.strip()

@@ -5,8 +5,8 @@ encoder column by column; only rows with Kafka's columns are looked at one by on
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ CHUNK_ROWS_FIRST = 64
 CHUNK_ROWS_MAX = 16_384
 
 _BYTES_LIKE = (bytes, bytearray, memoryview)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 Headers = list[tuple[str, bytes | None]]
 
 
@@ -147,17 +149,26 @@ def _as_timestamp_ms(cell: Any, now_ms: int) -> int:
     if cell is None:
         return now_ms
     if isinstance(cell, datetime):  # Without a zone it is local time, as Spark makes it.
-        return round(cell.timestamp() * 1000)
+        return (cell.astimezone(UTC) - _EPOCH) // _MILLISECOND  # Rounds down, as for Arrow.
     if isinstance(cell, int) and not isinstance(cell, bool):
         return cell
     raise TypeError(f"timestamp is a datetime or milliseconds, not {type(cell).__name__}")
 
 
 def _as_headers(cell: Any) -> Headers:
-    headers: Headers = []
-    for header in cell or ():
-        pair = (header["key"], header["value"]) if isinstance(header, Mapping) else tuple(header)
-        if len(pair) != 2 or not isinstance(pair[0], str):
-            raise TypeError("a header is a pair of a str and bytes")
-        headers.append((pair[0], _as_bytes(pair[1], "a header's value")))
-    return headers
+    if cell is None:
+        return []
+    if isinstance(cell, Mapping):
+        cell = cell.items()
+    if isinstance(cell, (str, *_BYTES_LIKE)) or not isinstance(cell, Iterable):
+        raise TypeError(f"headers are pairs of a str and bytes, not {type(cell).__name__}")
+    return [as_header(header) for header in cell]
+
+
+def as_header(header: Any) -> tuple[str, bytes | None]:
+    """A record's header from a pair, or from a Row or dict of key and value."""
+    if isinstance(header, Mapping) and header.keys() == {"key", "value"}:
+        header = (header["key"], header["value"])
+    if not isinstance(header, (tuple, list)) or len(header) != 2 or not isinstance(header[0], str):
+        raise TypeError("a header is a pair of a str and bytes")
+    return header[0], _as_bytes(header[1], "a header's value")

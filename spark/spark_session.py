@@ -13,7 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eoslog.errors import MissingDependencyError
+from eoslog.errors import EoslogError, MissingDependencyError
+from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.java import find_java
 
 if TYPE_CHECKING:
@@ -33,6 +34,10 @@ appender.stderr.layout.pattern = %d{yy/MM/dd HH:mm:ss} %p %c{1}: %m%n%ex
 """
 
 
+class SparkNotStartedError(EoslogError):
+    """Spark did not start: the master or a setting is wrong, or the machine has no room for it."""
+
+
 def session(
     app_name: str = "eoslog",
     master: str = LOCAL_MASTER,
@@ -46,9 +51,12 @@ def session(
     process and the Python workers print goes to the end of that file, not to the terminal.
 
     A session that exists is returned as Spark does it: with the SQL settings of `config` applied.
-    Raises MissingDependencyError without pyspark, JavaNotFoundError without a Java 17 or newer.
+    Raises MissingDependencyError without pyspark, JavaNotFoundError without a Java 17 or newer,
+    SparkNotStartedError if Spark refuses the master or a setting.
     """
     try:
+        from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
     except ImportError as error:
         raise MissingDependencyError(
@@ -68,8 +76,13 @@ def session(
         for name, value in {**settings, **(config or {})}.items():
             builder = builder.config(name, str(value))
         # Java reads the logging configuration while it starts, so the folder may go afterwards.
-        with _standard_error_to(log_path):
-            spark = builder.getOrCreate()
+        try:
+            with _standard_error_to(log_path):
+                spark = builder.getOrCreate()
+        except (PySparkException, Py4JError) as error:
+            raise SparkNotStartedError(
+                f"Spark did not start with master {master!r}: {reason_of(error)}"
+            ) from error
     if not running:
         spark.sparkContext.setLogLevel("ERROR")
     return spark

@@ -18,7 +18,7 @@ import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from eoslog.spark.rows import append_rows
 if TYPE_CHECKING:
     import pyarrow
 
-    from eoslog.staged import StagedMessage, StagedWriter
+    from eoslog.staged import StagedMessage
 
 # The schema to give `mapInArrow`: one row for each partition that had rows.
 MESSAGE_SCHEMA = "message string"
@@ -175,7 +175,7 @@ def as_messages(messages: Iterable[Any]) -> "list[StagedMessage]":
     """
     found = [_as_message(message) for message in messages]
     found.sort(key=lambda message: message.attempt)
-    for before, message in zip(found, found[1:], strict=False):
+    for before, message in pairwise(found):
         if (before.run_id, before.attempt) == (message.run_id, message.attempt):
             raise ValueError(f"the message of attempt {message.attempt} was handed in twice")
     return found

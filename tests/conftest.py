@@ -10,16 +10,25 @@ from hypothesis import HealthCheck, settings
 
 MARKERS = (
     "crash: kills processes or breaks files, and recovers from it",
+    "forked: is run in a child process, which may die of what it meets",
     "spark: starts Spark, and so needs a Java runtime",
 )
 TOO_SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 settings.register_profile(
-    "quick", max_examples=30, stateful_step_count=25, deadline=None, print_blob=True,
+    "quick",
+    max_examples=30,
+    stateful_step_count=25,
+    deadline=None,
+    print_blob=True,
     suppress_health_check=TOO_SLOW_IS_FINE,
 )
 settings.register_profile(
-    "soak", max_examples=1500, stateful_step_count=60, deadline=None, print_blob=True,
+    "soak",
+    max_examples=1500,
+    stateful_step_count=60,
+    deadline=None,
+    print_blob=True,
     suppress_health_check=TOO_SLOW_IS_FINE,
 )
 

@@ -75,7 +75,7 @@ class PartitionFiles:
         rows: bytes | None = None,
         rows_offset: int = 0,
     ) -> PartitionLog:
-        """Open the log and restore its producers from `rows`, else from the partition's own files."""
+        """Open the log and restore its producers from `rows`, else from its own files."""
         self.log = PartitionLog(
             str(self.directory),
             topic=TOPIC,
@@ -99,7 +99,7 @@ class PartitionFiles:
     def reopen(
         self, *, clean: bool = True, recovery_point: int = 0, keep_rows: bool = False
     ) -> PartitionLog:
-        """Close and open again: as after a crash if not `clean`, with the producer rows or without."""
+        """Close and open again: as after a crash if not `clean`, with the rows or without."""
         assert self.log is not None
         start = self.log.log_start_offset
         rows: bytes | None = None
@@ -121,12 +121,17 @@ class PartitionFiles:
 
 
 def all_records(log: PartitionLog, offset: int | None = None) -> list[object]:
-    """Every record from `offset` on, in several fetches."""
+    """Every record from `offset` on, in several fetches.
+
+    Behind a truncation inside a batch the log's end lies past its last batch: nothing is there.
+    """
     position = log.log_start_offset if offset is None else offset
     found: list[object] = []
     while position < log.log_end_offset:
         records, next_offset = log.fetch_records(position, 1000, 1 << 20)
-        assert next_offset > position, f"a fetch at {position} does not move on"
+        if next_offset == position:
+            assert not records
+            break
         found.extend(records)
         position = next_offset
     return found

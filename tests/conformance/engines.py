@@ -7,12 +7,12 @@ import time
 from pathlib import Path
 from typing import Any
 
+from conformance import steps
 from partition_files import PartitionFiles, all_records
 from reference_model import batch_codec as codec
 from reference_model.log_model import LogModel
 from reference_model.producer_model import ModelError, ProducerModel
 
-from conformance import steps
 from eoslog.errors import EoslogError
 
 MARKER_KINDS = {"abort": codec.ABORT, "commit": codec.COMMIT}
@@ -108,7 +108,9 @@ class ModelEngine(Engine):
     def bounds(self) -> dict[str, Any]:
         uppers = [*self.log.segments[1:], 2**63]
         newest = [
-            max((b.max_timestamp for b in self.log.batches if low <= b.base_offset < up), default=-1)
+            max(
+                (b.max_timestamp for b in self.log.batches if low <= b.base_offset < up), default=-1
+            )
             for low, up in zip(self.log.segments, uppers, strict=True)
         ]
         return {
@@ -286,7 +288,7 @@ class BindingsEngine(Engine):
         start = self.log.log_start_offset
         self.files.close(clean=step.clean or step.suffix == ".snapshot")
         for path in self._chosen(step):
-            _break(path, step.how)
+            break_path(path, step.how)
         self.log = self.files.open(
             clean=step.clean, recovery_point=step.recovery_point, log_start_offset=start
         )
@@ -311,7 +313,7 @@ class BindingsEngine(Engine):
         self.files.close()
 
 
-def _break(path: Path, how: str) -> None:
+def break_path(path: Path, how: str) -> None:
     noise = random.Random(path.name + how)
     data = path.read_bytes() if path.exists() else b""
     if how == "delete":

@@ -1,6 +1,6 @@
 """The steps that scenarios are made of: each is one call and what it must answer.
 
-Times are milliseconds after the scenario's start, so that no producer is too old when it is read back.
+Times are milliseconds after the scenario's start, so that no producer is too old on a reopening.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Plain:
 
 @dataclass(frozen=True)
 class Stored:
-    """A batch with offsets of its own that came by a copied file: closed, written behind, recovered."""
+    """A batch with offsets of its own, as in a copied file: closed, written behind, recovered."""
 
     offset: int
     sequence: int = -1

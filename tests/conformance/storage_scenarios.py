@@ -1,7 +1,7 @@
 """Kafka's storage scenarios that concern the log without transactions, as data.
 
-Numbers are the reference's and stay. Where a case speaks of a part below the log (a producer's entry,
-a snapshot file), it is told through the log; `note` says how.
+Numbers are the reference's and stay. Where a case speaks of a part below the log (a producer's
+entry, a snapshot file), it is told through the log; `note` says how.
 """
 
 from __future__ import annotations
@@ -465,11 +465,16 @@ SEGMENTS = [
             (Stored(offset), Bounds(start=base, end=base), Read(base, ())),
             variant=f"base-{base}-offset-{offset}",
             log_start_offset=base,
-            note="such a batch in a file is cut off and kept aside; an append rolls before it overflows",
+            note="in a file it is cut off and kept aside; an append rolls before it overflows",
         )
         for base, offset in (
-            (0, -(2**31)), (0, 2**31), (1, 0), (100, 10), (2**31, 0), (2**31, 2**32),
-        )  # fmt: skip
+            (0, -(2**31)),
+            (0, 2**31),
+            (1, 0),
+            (100, 10),
+            (2**31, 0),
+            (2**31, 2**32),
+        )
     ),
     Scenario(
         52,

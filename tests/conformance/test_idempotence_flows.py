@@ -5,16 +5,21 @@ A to F are batches of one producer: A is sequences 0-2, B 3-5 and so on, three r
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
+
 import pytest
 from partition_files import all_records
 from reference_model import batch_codec as codec
 from reference_model.log_model import LogModel
 from reference_model.producer_model import ModelError
 
-from eoslog.errors import OutOfOrderSequenceError
+import eoslog
+from eoslog.errors import OutOfOrderSequenceError, ProducerFencedError
 
 PRODUCER_ID = 77
 RECORDS_PER_BATCH = 3
+TOPIC = "flows"
 
 
 def batch(name: str) -> bytes:
@@ -72,9 +77,41 @@ class Sender:
         self.log = self.files.reopen(clean=clean, keep_rows=True)
 
 
+class StoreSender(Sender):
+    """The same through a store; an unclean stop is a copy of its files while it is open."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.store = eoslog.open(path, create=True)
+        self.store.create_topic(TOPIC)
+        self.log = self.store.partition(TOPIC, 0)
+        self.model = LogModel()
+
+    def reopen(self, *, clean: bool) -> None:
+        if clean:
+            self.store.close()
+        else:
+            killed = self.path.with_name(self.path.name + "-killed")
+            shutil.copytree(self.path, killed)
+            self.store.close()
+            self.path = killed
+        self.store = eoslog.open(self.path)
+        self.log = self.store.partition(TOPIC, 0)
+
+
 @pytest.fixture
-def sender(make_partition):
+def bindings_sender(make_partition):
     return Sender(make_partition())
+
+
+@pytest.fixture(params=["bindings", "store"])
+def sender(request, make_partition, tmp_path):
+    if request.param == "bindings":
+        yield Sender(make_partition())
+        return
+    sender = StoreSender(tmp_path / "store")
+    yield sender
+    sender.store.close()
 
 
 def test_flow_success(sender):
@@ -85,7 +122,7 @@ def test_flow_success(sender):
 
 @pytest.mark.parametrize("restart", [None, "clean", "unclean"])
 def test_flow_lost_acknowledgements(sender, restart):
-    """D and E were written, their answers lost: sent again, they get the offsets of the first time."""
+    """D and E were written, their answers lost: sent again, they get the same offsets."""
     for name in "ABCDE":
         sender.send(name)
     if restart:
@@ -125,8 +162,9 @@ def test_flow_old_batch_beyond_the_window(sender, restart):
 
 
 @pytest.mark.parametrize("source", ["snapshot", "log"])
-def test_a_restart_without_the_producers_rows(sender, source):
+def test_a_restart_without_the_producers_rows(bindings_sender, source):
     """With nothing but a snapshot the last batch is still known; from the log, all five are."""
+    sender = bindings_sender
     for name in "ABCDE":
         sender.send(name)
     sender.log = sender.files.reopen(clean=source == "snapshot")
@@ -176,3 +214,30 @@ def test_sequences_wrap_to_zero(make_partition, split):
         offset += count
     assert log.producer(PRODUCER_ID).last_sequence == 7
     assert log.producer(PRODUCER_ID).batches[0][0] == first
+
+
+@pytest.mark.parametrize("restart", [None, "clean", "unclean"])
+def test_flow_of_a_named_producer(tmp_path, restart):
+    """It asks where it stands and goes on there: what was taken is not sent again."""
+    path = tmp_path / "store"
+    store = eoslog.open(path, create=True)
+    store.create_topic(TOPIC)
+    producer = store.producer(name="flow")
+    for position in range(0, 9, 3):
+        assert producer.next_sequence(TOPIC, 0) == position
+        producer.append(TOPIC, partition=0, values=[b"%d" % (position + i) for i in range(3)])
+    if restart == "unclean":
+        shutil.copytree(path, tmp_path / "killed")
+        path = tmp_path / "killed"
+    if restart:
+        store.close()
+        store = eoslog.open(path)
+    successor = store.producer(name="flow")
+    assert successor.next_sequence(TOPIC, 0) == 9
+    successor.append(TOPIC, partition=0, values=[b"9"])
+    if not restart:
+        with pytest.raises(ProducerFencedError):
+            producer.append(TOPIC, partition=0, values=[b"late"])
+    values = [record.value for record in all_records(store.partition(TOPIC, 0))]
+    assert values == [b"%d" % number for number in range(10)]
+    store.close()

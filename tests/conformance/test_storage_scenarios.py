@@ -2,28 +2,44 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import pytest
-from reference_model.producer_model import ModelError
-
 from conformance import steps
 from conformance.engines import BindingsEngine, ModelEngine, error_name
 from conformance.storage_scenarios import IN_OTHER_TESTS, NOT_IN_THIS_STAGE, SCENARIOS
+from conformance.store_engine import StoreEngine, is_told_by_the_store
+from reference_model.producer_model import ModelError
+
+from eoslog.config import TOPIC_SETTINGS
 from eoslog.errors import EoslogError
 
 SCENARIO_NUMBERS = range(1, 90)
 
 
-@pytest.fixture(params=["model", "bindings"])
-def engine_of(request, tmp_path):
+ENGINES = {
+    "model": lambda scenario, root: ModelEngine(scenario),
+    "bindings": BindingsEngine,
+    "store": StoreEngine,
+}
+CASES = [
+    pytest.param(scenario, name, id=f"{name}-{scenario.id}")
+    for name in ENGINES
+    for scenario in SCENARIOS
+    if name != "store" or is_told_by_the_store(scenario)
+]
+
+
+@pytest.fixture
+def engine_of(tmp_path, monkeypatch):
+    # The scenarios' segments and indexes are smaller than the store lets a user make them.
+    for name in ("segment.bytes", "segment.index.bytes"):
+        smaller = replace(TOPIC_SETTINGS[name], smallest=1)
+        monkeypatch.setitem(TOPIC_SETTINGS, name, smaller)
     made = []
 
-    def make(scenario):
-        if request.param == "model":
-            made.append(ModelEngine(scenario))
-        else:
-            made.append(BindingsEngine(scenario, tmp_path))
+    def make(name, scenario):
+        made.append(ENGINES[name](scenario, tmp_path))
         return made[-1]
 
     yield make
@@ -31,9 +47,9 @@ def engine_of(request, tmp_path):
         engine.close()
 
 
-@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.id)
-def test_scenario(scenario, engine_of):
-    engine = engine_of(scenario)
+@pytest.mark.parametrize(("scenario", "name"), CASES)
+def test_scenario(scenario, name, engine_of):
+    engine = engine_of(name, scenario)
     for number, step in enumerate(scenario.steps):
         try:
             run_step(engine, step)
@@ -190,3 +206,9 @@ def test_every_scenario_has_an_id_of_its_own():
 
 def test_every_scenario_left_out_says_why():
     assert all(len(reason) > 10 for reason in NOT_IN_THIS_STAGE.values())
+
+
+def test_the_store_tells_all_that_users_can_do():
+    """The rest asks for steps that only the store's maintenance takes."""
+    told = {scenario.number for scenario in SCENARIOS if is_told_by_the_store(scenario)}
+    assert len(told) > len({scenario.number for scenario in SCENARIOS}) // 2

@@ -1,4 +1,4 @@
-"""A bit flips in a batch that was stored: reading it says where, and its neighbours are still read."""
+"""A bit flips in a batch that was stored: reading it says where; its neighbours are still read."""
 
 from __future__ import annotations
 

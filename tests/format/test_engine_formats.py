@@ -3,13 +3,13 @@
 import struct
 
 import pytest
+from format import worked_examples as worked
 from partition_files import all_records, same_records
 from reference_model import batch_codec as codec
 from reference_model.producer_model import decode_snapshot, encode_snapshot
 
 from eoslog.bindings.record_batch import crc32c, decode_records, iter_batches
 from eoslog.errors import CorruptRecordError
-from format import worked_examples as worked
 
 WHOLE_FILE = worked.DATA_BATCH + worked.COMMIT_MARKER
 

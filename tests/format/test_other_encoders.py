@@ -3,11 +3,11 @@
 import aiokafka.record.default_records as aiokafka_records
 import kafka.record.default_records as kafka_python_records
 import pytest
+from format.golden_cases import CASES, ENCODERS, GoldenCase, golden_path
 from partition_files import all_records, same_records
 from reference_model import batch_codec as codec
 
 from eoslog.bindings.record_batch import BatchEncoder, decode_records, iter_batches
-from format.golden_cases import CASES, ENCODERS, GoldenCase, golden_path
 
 READERS = {
     "aiokafka": aiokafka_records.DefaultRecordBatch,

@@ -3,14 +3,13 @@
 import struct
 
 import pytest
+from format import worked_examples as worked
 from reference_model import batch_codec as codec
 from reference_model.producer_model import (
     ModelError,
     decode_snapshot,
     encode_snapshot,
 )
-
-from format import worked_examples as worked
 
 
 def test_crc32c_has_its_check_value_both_ways():

@@ -253,7 +253,9 @@ def encode_marker(
 
 def place_batch(batch: bytes, base_offset: int, leader_epoch: int = 0) -> bytes:
     """What an appender does to a producer's batch: both fields lie outside the checksum."""
-    return struct.pack(">q", base_offset) + batch[8:12] + struct.pack(">i", leader_epoch) + batch[16:]
+    return (
+        struct.pack(">q", base_offset) + batch[8:12] + struct.pack(">i", leader_epoch) + batch[16:]
+    )
 
 
 def decode_header(data: bytes, position_bytes: int = 0) -> ModelBatch:

@@ -1,4 +1,4 @@
-"""A partition's log as a list of batches, with the rules of append, read, retention and reopening."""
+"""A partition's log as a list of batches: the rules of append, read, retention and reopening."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class ModelAppend:
 
 
 class LogModel:
-    """One partition. Segments are base offsets; each batch belongs to the last one at or below it."""
+    """One partition. Segments are base offsets; a batch belongs to the last one at or below it."""
 
     def __init__(
         self,
@@ -59,6 +59,8 @@ class LogModel:
         self.segments: list[int] = [log_start_offset]
         self.producers = ProducerTable()
         self.snapshots: dict[int, bytes] = {}
+        # Not while producers are kept elsewhere: a snapshot holds all of them, or is not written.
+        self.roll_writes_snapshot = True
 
     # -- appends ---------------------------------------------------------------------------------
 
@@ -77,7 +79,7 @@ class LogModel:
         return self._write(decode_header(place_batch(data, self.log_end_offset)))
 
     def replicate(self, data: bytes) -> ModelAppend:
-        """A batch that carries its offsets, taken as it is: the way of a copied or recovered file."""
+        """A batch that carries its offsets, taken as it is: as from a copied or recovered file."""
         batch = decode_header(data)
         span = batch.last_offset - self.segments[-1]
         if batch.base_offset < self.log_end_offset or span > OFFSET_SPAN_MAX:
@@ -139,10 +141,11 @@ class LogModel:
         """Start a segment at the log end, and write down the producers there."""
         if self._segment_used_bytes() > 0:
             self.segments.append(self.log_end_offset)
-            self.take_snapshot()
+            if self.roll_writes_snapshot:
+                self.take_snapshot()
 
     def take_snapshot(self) -> bool:
-        """Write the producers down, unless that was done at this very offset or nothing was written."""
+        """Write the producers down, unless that was done at this offset or nothing was written."""
         if self.log_end_offset in self.snapshots or self.log_end_offset == 0:
             return False
         self.snapshots[self.log_end_offset] = encode_snapshot(self.producers.entries.values())
@@ -215,7 +218,13 @@ class LogModel:
         """Close and open again with nothing but the partition's own files."""
         if clean:
             self.take_snapshot()
+        self.forget_empty_tail()
         self._rebuild_producers()
+
+    def forget_empty_tail(self) -> None:
+        """Offsets that a truncation inside a batch left empty at the end are not remembered."""
+        end = self.batches[-1].last_offset + 1 if self.batches else 0
+        self.log_end_offset = max(end, self.segments[-1], self.log_start_offset)
 
     def _rebuild_producers(self) -> None:
         """From the newest snapshot that can be read, else from the log's start; then replay."""
@@ -238,7 +247,8 @@ class LogModel:
 
     def _remove_stray_snapshots(self) -> None:
         """Keep those at a segment's base, and of the others the newest that the log reaches."""
-        within = [o for o in self.snapshots if self.log_start_offset <= o <= self.log_end_offset]
+        # Below the log's start one may be all that remembers producers of deleted segments.
+        within = [o for o in self.snapshots if self.segments[0] <= o <= self.log_end_offset]
         kept = {offset for offset in within if offset in self.segments} | {max(within, default=-1)}
         self.snapshots = {o: data for o, data in self.snapshots.items() if o in kept}
 

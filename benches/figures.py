@@ -1,0 +1,89 @@
+"""Every figure that the benches give: what it says, its unit, and what it is to reach.
+
+A bench records its figures under these names; the report makes a row of each, in this order. None
+is a timed test: a figure that was missed is a row that says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row of the table. Without a bound it is there to compare with."""
+
+    what: str
+    unit: str
+    at_least: float | None = None
+    at_most: float | None = None
+
+    def reached(self, measured: float) -> bool | None:
+        """Whether the measured value keeps the bound; None where there is none."""
+        if self.at_least is not None:
+            return measured >= self.at_least
+        if self.at_most is not None:
+            return measured <= self.at_most
+        return None
+
+
+FIGURES: dict[str, Figure] = {
+    # bench_append.py
+    "append_1kb": Figure("columnar append, 1 KB values, 1,000 a batch, Arrow", "GB/s", at_least=4),
+    "append_1kb_beside_write": Figure(
+        "the same beside a plain write() of the same bytes to a fresh file", "times", at_least=0.8
+    ),
+    "append_1kb_engine": Figure("the same, by the engine without the Python API", "GB/s"),
+    "append_1kb_list": Figure("the same from a list of bytes", "GB/s"),
+    "append_1kb_numpy": Figure("the same from a numpy array", "GB/s"),
+    "append_100b": Figure(
+        "columnar append, 100-byte values, 1,000 a batch", "records/s", at_least=20e6
+    ),
+    "append_100b_beside_write": Figure("the same beside a plain write() to a fresh file", "times"),
+    "idempotence_cost": Figure(
+        "idempotence on against off, batches of 1,000 values of 1 KB", "% slower", at_most=1
+    ),
+    "idempotence_cost_100b": Figure("the same, values of 100 bytes", "% slower", at_most=1),
+    "idempotence_cost_engine": Figure(
+        "the same, by the engine without the Python API", "% slower", at_most=1
+    ),
+    # bench_send.py
+    "send": Figure("send() one record at a time, 100 bytes", "records/s", at_least=1e6),
+    "send_keyed": Figure("the same with a key of 8 bytes, 4 partitions", "records/s"),
+    # bench_staged.py
+    "staged_write": Figure("a staged task: 1 KB values with keys, 4 partitions", "GB/s"),
+    "staged_commit": Figure("commit of the staged files: decision and adoption", "GB/s"),
+    # bench_read.py
+    "poll_arrow": Figure("poll_arrow of 1 KB records from page cache", "GB/s", at_least=4),
+    "fetch_columns": Figure("the same, by the engine without the Python API", "GB/s"),
+    "poll": Figure("poll() of 1 KB records, 500 at a time", "records/s"),
+    "scan": Figure("header-only scan, batches of 10 records of 100 bytes", "batches/s", 10e6),
+    "scan_large": Figure("header-only scan, batches of 1,000 records of 100 bytes", "batches/s"),
+    "lookup_time": Figure("offsets_for_times(), one partition, batches of 1,000 of 1 KB", "µs"),
+    # bench_open.py
+    "open_small": Figure("opening a cleanly closed store of 1 GiB", "ms", at_most=50),
+    "open_large": Figure("opening a cleanly closed store of 10 GiB", "ms", at_most=50),
+    "open_ratio": Figure("the large one beside the small one", "times", at_most=1.2),
+    "open_cold": Figure("the large one, none of its files in page cache", "ms"),
+    "recover": Figure("recovery after an unclean stop, log scanned", "GB/s", at_least=2),
+    "recover_store": Figure("opening a store whose process was killed, from disk", "ms"),
+    "recover_share": Figure(
+        "bytes it read from disk beside those that the last checkpoint does not cover",
+        "times",
+        at_most=1.2,
+    ),
+    "close_synced": Figure("closing a store that was flushed before", "ms"),
+    # bench_producers.py
+    "producer_held": Figure("memory per producer held", "bytes", at_most=256),
+    "producer_evicted": Figure("memory per producer evicted", "bytes", at_most=0),
+    "verdict_growth": Figure("an append among 1 million producers beside one among 1", "times"),
+    "producer_return": Figure("an append by a producer that was evicted, median", "µs"),
+    # bench_durable.py
+    "append_synced": Figure("single append of 1 KB, durability always, median", "µs"),
+    "append_synced_beside_pwrite": Figure(
+        "the same beside a bare pwrite() and fdatasync(), medians", "times"
+    ),
+    "append_synced_p99": Figure("the same, 99th percentile", "µs"),
+    "append_synced_threads": Figure("the same by 8 threads that share syncs", "records/s"),
+    "flush_p99": Figure("flush() of 128 records of 1 KB, 99th percentile", "µs"),
+}

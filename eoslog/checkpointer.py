@@ -1,0 +1,298 @@
+"""The background thread of a store: what makes opening and recovery short, and the disk not full.
+
+For partitions that were appended to: producers' rows to LMDB, spare segment files, syncs, the
+checkpoint files. For all: retention, expired producers, staged files that nobody needs. It sleeps
+while nothing is appended. It never stands in the way of an append for longer than one look at the
+producer table takes. What goes wrong is kept for `Store.metrics()`, logged, and tried again.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from eoslog.errors import EoslogError, LogClosedError
+from eoslog.offset_checkpoints import last_offsets
+from eoslog.os_errors import named_os_errors
+from eoslog.partition import Partition
+from eoslog.retention import apply_retention, may_be_released
+from eoslog.topic_name import TRANSACTION_STATE_TOPIC
+from eoslog.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from eoslog.store import Store
+
+# How often a partition that is being appended to is looked at.
+LOOK_S = 1.0
+ERRORS_KEPT = 20
+
+_log = logging.getLogger(__name__)
+
+
+class _Watched:
+    """What the checkpointer remembers of a partition that was appended to."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.changed_s = time.monotonic()
+        self.persisted_bytes = partition.size_bytes
+        self.active_base_offset = partition.active_base_offset
+
+
+class Checkpointer:
+    """One thread for one store; it starts with the first partition that is opened."""
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+        self._config = store._files.config
+        self._condition = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+        self._noted: set[Partition] = set()  # Appended to since the last look.
+        self._watched: dict[Partition, _Watched] = {}  # With rows to be persisted; the thread's.
+        self._unwritten: set[Partition] = set()  # Not in the checkpoint files; the thread's.
+        now_s = time.monotonic()
+        delay_s = self._config["log.initial.task.delay.ms"] / 1000
+        self._checkpoint_due_s = now_s + self._seconds("log.flush.offset.checkpoint.interval.ms")
+        self._retention_due_s = now_s + delay_s
+        self._expiration_due_s = now_s + delay_s
+        self._counts = {
+            "rounds": 0,
+            "rows_persisted": 0,
+            "checkpoints_written": 0,
+            "spare_files_prepared": 0,
+            "segments_deleted": 0,
+            "producers_expired": 0,
+            "error_count": 0,
+        }
+        self._errors: deque[str] = deque(maxlen=ERRORS_KEPT)
+
+    # From other threads.
+
+    def watch(self, partition: Partition) -> None:
+        """Look after a partition that was opened."""
+        with self._condition:
+            if self._stopped:
+                return
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name="eoslog-checkpointer", daemon=True
+                )
+                self._thread.start()
+        partition.watch_changes(self._note)
+        if partition.persisted_offset != partition.log_end_offset:
+            self._note(partition)
+
+    def _note(self, partition: Partition) -> None:
+        with self._condition:
+            self._noted.add(partition)
+            if not self._watched:
+                self._condition.notify()
+
+    def stop(self) -> None:
+        """Do no more; returns when what is under way has ended. May be called twice."""
+        with self._condition:
+            self._stopped = True
+            self._condition.notify()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def metrics(self) -> dict[str, Any]:
+        """How often it did what, and the last errors, newest last."""
+        with self._condition:
+            return {**self._counts, "errors": list(self._errors)}
+
+    # The thread.
+
+    def _run(self) -> None:
+        while self._wait():
+            try:
+                self._round(time.monotonic())
+            except Exception as error:  # Whatever it is: the thread goes on, the error is shown.
+                self._keep(error, "a round")
+
+    def _wait(self) -> bool:
+        """Sleep until something is due; False once stopped."""
+        with self._condition:
+            woken = False
+            while not self._stopped:
+                now_s = time.monotonic()
+                due_s = min(self._retention_due_s, self._expiration_due_s)
+                if self._unwritten:
+                    due_s = min(due_s, self._checkpoint_due_s)
+                if due_s <= now_s or (woken and self._noted):
+                    return True
+                if self._noted or self._watched:
+                    woken = True
+                    due_s = min(due_s, now_s + self._look_s())
+                    self._condition.wait(max(0.0, due_s - now_s))
+                    return not self._stopped
+                self._condition.wait(due_s - now_s)
+            return False
+
+    def _look_s(self) -> float:
+        return min(LOOK_S, self._seconds("eoslog.checkpoint.interval.ms"))
+
+    def _round(self, now_s: float) -> None:
+        with self._condition:
+            noted, self._noted = self._noted, set()
+            self._counts["rounds"] += 1
+        for partition in noted:
+            partition.watch_changes(self._note)
+            self._each(partition, self._begin_to_watch)
+        for watched in list(self._watched.values()):
+            self._each(watched.partition, lambda one: self._look_at(self._watched[one], now_s))
+        if now_s >= self._checkpoint_due_s and self._unwritten:
+            self._checkpoint_due_s = now_s + self._seconds(
+                "log.flush.offset.checkpoint.interval.ms"
+            )
+            self._write_checkpoints()
+        if now_s >= self._expiration_due_s:
+            self._expiration_due_s = now_s + self._seconds(
+                "producer.id.expiration.check.interval.ms"
+            )
+            self._expire_producers()
+        if now_s >= self._retention_due_s:
+            self._retention_due_s = now_s + self._seconds("log.retention.check.interval.ms")
+            self._retain()
+            self._attempt(self._store._staged.sweep, "sweeping staged files")
+
+    def _begin_to_watch(self, partition: Partition) -> None:
+        self._unwritten.add(partition)
+        if partition not in self._watched:
+            self._watched[partition] = _Watched(partition)
+            if partition.segment_count > 1:
+                self._prepare_spare(partition)
+
+    def _look_at(self, watched: _Watched, now_s: float) -> None:
+        partition = watched.partition
+        rolled = partition.active_base_offset != watched.active_base_offset
+        if rolled:
+            watched.active_base_offset = partition.active_base_offset
+            self._prepare_spare(partition)
+            if self._store.durability != "process":
+                partition.flush()
+        aged_s = now_s - watched.changed_s
+        grown_bytes = partition.size_bytes - watched.persisted_bytes
+        if (
+            rolled
+            or aged_s >= self._seconds("eoslog.checkpoint.interval.ms")
+            or grown_bytes >= self._config["eoslog.checkpoint.bytes"]
+        ):
+            del self._watched[partition]
+            self._persist(partition)
+
+    def _persist(self, partition: Partition) -> None:
+        if partition.topic == TRANSACTION_STATE_TOPIC:
+            self._store._state_log.persist()
+            return
+        self._store._partitions.persist_producers(partition)
+        self._count("rows_persisted", 1)
+
+    def _prepare_spare(self, partition: Partition) -> None:
+        """Have a file ready for the next roll; only where segments are known to fill up."""
+        if partition.topic != TRANSACTION_STATE_TOPIC and self._config["eoslog.spare.segments"]:
+            self._count("spare_files_prepared", partition.prepare_spare())
+
+    def _write_checkpoints(self) -> None:
+        """Sync what was appended, and write down from where a recovery has to read."""
+        unwritten, self._unwritten = self._unwritten, set()
+        for partition in unwritten:
+            self._each(partition, lambda one: one.flush())
+        self._attempt(self._write_offsets, "writing checkpoints")
+
+    def _write_offsets(self) -> None:
+        known = {}
+        for partition in self._store._partitions.opened():
+            try:
+                known[partition.topic_partition] = last_offsets(partition)
+            except LogClosedError:
+                continue  # Deleted meanwhile.
+        self._store._files.checkpoints.write(known, sync=self._store.durability != "process")
+        self._count("checkpoints_written", 1)
+
+    def _expire_producers(self) -> None:
+        oldest_ms = time.time_ns() // 1_000_000 - self._config["producer.id.expiration.ms"]
+
+        def expire(partition: Partition) -> None:
+            expired = partition.expire_producers(oldest_ms, self._store._unexpiring_producer_ids)
+            self._count("producers_expired", expired)
+
+        for partition in self._store._partitions.opened():
+            self._each(partition, expire)
+
+    def _retain(self) -> None:
+        """Apply every topic's retention, to partitions that nobody opened too."""
+        now_ms = time.time_ns() // 1_000_000
+        deleted_before = self._counts["segments_deleted"]
+        for topic in self._store.topics().values():
+            config = self._store._partitions.config_of(topic)
+            for where in topic.topic_partitions():
+                if self._stopped:
+                    return
+                try:
+                    deleted = self._retain_one(where, config, now_ms)
+                except LogClosedError:
+                    continue  # Deleted meanwhile.
+                except EoslogError as error:
+                    self._keep(error, str(where))
+                    continue
+                self._count("segments_deleted", deleted)
+        if self._counts["segments_deleted"] != deleted_before:
+            self._attempt(self._write_offsets, "writing checkpoints")
+
+    def _retain_one(self, where: TopicPartition, config: dict[str, int], now_ms: int) -> int:
+        store = self._store
+        with named_os_errors(f"looking at {where}"):
+            try:
+                if not may_be_released(store._files.paths.partition(where), config, now_ms):
+                    return 0
+            except FileNotFoundError:
+                return 0  # The topic was deleted meanwhile.
+        partition = store._find_partition(where)
+        if partition is None or partition.failed:
+            return 0
+        cached_max = self._config["eoslog.producers.cached.max"]
+        return apply_retention(partition, store._names, config, cached_max, now_ms)
+
+    # Errors and counts.
+
+    def _each(self, partition: Partition, work: Callable[[Partition], object]) -> None:
+        """Do it unless the partition was closed or failed; what goes wrong is kept."""
+        try:
+            if not partition.failed:
+                work(partition)
+        except LogClosedError:
+            self._watched.pop(partition, None)  # Its topic was deleted, or the store is closing.
+            self._unwritten.discard(partition)
+        except Exception as error:  # Whatever it is: the other partitions have their turn.
+            self._keep(error, str(partition.topic_partition))
+            # Again at the next look.
+            with self._condition:
+                self._noted.add(partition)
+
+    def _attempt(self, work: Callable[[], None], what: str) -> None:
+        try:
+            work()
+        except EoslogError as error:
+            self._keep(error, what)
+
+    def _keep(self, error: Exception, what: str) -> None:
+        text = f"{what}: {type(error).__name__}: {error}"
+        with self._condition:
+            repeated = bool(self._errors) and self._errors[-1] == text
+            self._counts["error_count"] += 1
+            if not repeated:
+                self._errors.append(text)
+        if not repeated:
+            _log.warning("%s", text)
+
+    def _count(self, name: str, count: int) -> None:
+        with self._condition:
+            self._counts[name] += count
+
+    def _seconds(self, setting: str) -> float:
+        return self._config[setting] / 1000

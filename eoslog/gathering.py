@@ -1,0 +1,93 @@
+"""Records gathered one by one: the topics they are for, how long they wait, when none is taken.
+
+The hot path is `bindings.sender`; a producer on top of this appends the batches.
+"""
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from eoslog.bindings.sender import Sender, TopicBuffers
+from eoslog.errors import EoslogError, ForkedProcessError, UnknownTopicOrPartitionError
+
+if TYPE_CHECKING:
+    from eoslog.store import Store
+
+# A batch that waited and could not be appended is tried again after so long.
+RETRY_S = 1.0
+
+
+class GatheringSender(Sender):
+    """What a producer gathers of a store's topics. A subclass has `_drain`."""
+
+    def __init__(self, store: "Store", batch_bytes: int, linger_ms: int) -> None:
+        self._store = store
+        self._batch_bytes_max = batch_bytes
+        self._linger_ms = linger_ms
+        self._refusal: Callable[[], EoslogError] | None = None
+        self._set_batch_bytes(batch_bytes)
+
+    def append_lingering(self) -> float | None:
+        """Append what waited for `linger.ms`; in how many seconds to call again, or None."""
+        again_s: float | None = None
+        with self.exclusive:
+            if self._refusal is not None:
+                return None
+            waited_ms = time.time_ns() // 1_000_000 - self._linger_ms
+            for buffer in self._filled_buffers(waited_ms):
+                try:
+                    self._drain(buffer)
+                except EoslogError as error:
+                    # It stays gathered: the next flush, or the send that finds it full, raises.
+                    if error.retriable:
+                        again_s = RETRY_S
+            if again_s is None and self._has_lingering():
+                again_s = max(self._linger_ms, 1) / 1000
+        return again_s
+
+    def leave_to_parent(self) -> None:
+        """This is a forked child. Takes no lock: a thread that held it is not here."""
+        self._refuse_from_now_on(
+            lambda: ForkedProcessError("the store was opened before a fork: open it in the child")
+        )
+
+    def _discard(self) -> int:
+        """Forget what was gathered; how many records. The caller is exclusive."""
+        discarded = 0
+        for buffer in self._filled_buffers():
+            discarded += buffer.accumulator.record_count
+            buffer.accumulator.clear()
+        return discarded
+
+    def _refuse_from_now_on(self, refusal: Callable[[], EoslogError]) -> None:
+        self._refusal = refusal
+        self._set_refused(refusal)
+
+    def _check_usable(self) -> None:
+        self._refuse()
+        self._store._check_open()
+
+    # What the hot path asks for.
+
+    def _add_topic(self, topic: str) -> TopicBuffers:
+        description = self._store._topic(topic)
+        config = self._store._partitions.config_of(description)
+        # A gathered batch has to fit into every topic's limits.
+        batch_bytes = config["max.message.bytes"]
+        self._batch_bytes_max = min(self._batch_bytes_max, batch_bytes)
+        self._set_batch_bytes(self._batch_bytes_max)
+        buffers = TopicBuffers(topic, description.partitions, batch_bytes)
+        self._keep_topic(topic, buffers)
+        return buffers
+
+    def _start_lingering(self) -> None:
+        self._store._linger.add(self, self._linger_ms / 1000)
+
+    def _refuse(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal()
+
+    def _no_partition(self, topic: str, partition: int, partition_count: int) -> None:
+        raise UnknownTopicOrPartitionError(
+            f"topic {topic!r} has partitions 0 to {partition_count - 1}, not {partition}"
+        )

@@ -1,0 +1,79 @@
+"""The timer of a store's producers: it appends what waited for `linger.ms`. One thread for all."""
+
+import logging
+import threading
+import time
+from typing import Protocol
+
+_log = logging.getLogger(__name__)
+
+
+class LingeringProducer(Protocol):
+    """What the timer needs of a producer."""
+
+    def append_lingering(self) -> float | None:
+        """Append what waited long enough; in how many seconds to call again, or None."""
+
+
+class LingerTimer:
+    """Calls producers when their time has come. Its thread starts with the first that waits."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._due_s: dict[LingeringProducer, float] = {}
+        self._thread: threading.Thread | None = None
+        self._stopped = False
+
+    def add(self, producer: LingeringProducer, delay_s: float) -> None:
+        """Call the producer after so many seconds, unless it waits already."""
+        with self._condition:
+            if self._stopped or producer in self._due_s:
+                return
+            self._due_s[producer] = time.monotonic() + delay_s
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="eoslog-linger", daemon=True)
+                self._thread.start()
+            self._condition.notify()
+
+    def remove(self, producer: LingeringProducer) -> None:
+        """Do not call the producer any more."""
+        with self._condition:
+            self._due_s.pop(producer, None)
+
+    def stop(self) -> None:
+        """Call nobody any more; returns when a call under way has ended."""
+        with self._condition:
+            self._stopped = True
+            self._due_s.clear()
+            self._condition.notify()
+            thread = self._thread
+        if thread is not None:
+            thread.join()
+
+    def _run(self) -> None:
+        while True:
+            producer = self._next()
+            if producer is None:
+                return
+            try:
+                again_s = producer.append_lingering()
+            except Exception:  # The others' records must not wait for ever.
+                _log.exception("appending what a producer gathered")
+                continue
+            if again_s is not None:
+                self.add(producer, again_s)
+
+    def _next(self) -> LingeringProducer | None:
+        """The producer whose time has come; waits for it. None once stopped."""
+        with self._condition:
+            while not self._stopped:
+                if not self._due_s:
+                    self._condition.wait()
+                    continue
+                producer = min(self._due_s, key=self._due_s.__getitem__)
+                left_s = self._due_s[producer] - time.monotonic()
+                if left_s <= 0:
+                    del self._due_s[producer]
+                    return producer
+                self._condition.wait(left_s)
+            return None

@@ -1,0 +1,212 @@
+"""The producers of a partition: in the engine's table, and in LMDB behind it.
+
+Invariants: the producers of the table, with those in LMDB, are those of the log below its end. No
+LMDB call is made while the engine holds the partition's lock.
+"""
+
+import threading
+from collections.abc import Callable, Iterable
+
+from eoslog.bindings.partition_log import (
+    PRODUCER_ROW_BYTES,
+    PartitionLog,
+    ProducerState,
+    empty_row,
+    row_state,
+)
+from eoslog.errors import StoreFailedError
+from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.topic_partition import TopicPartition
+
+ROWS_PER_LOOK = 10_000
+
+
+class PartitionProducers:
+    """What a partition knows of its producers; `Partition` is made on top of it."""
+
+    def __init__(self, log: PartitionLog, topic_id: str, rows: ProducerStateStore) -> None:
+        self.topic_partition = TopicPartition(log.topic, log.partition)
+        self.topic_id = topic_id
+        self._log = log
+        self._rows = rows
+        self._checkpoint_lock = threading.Lock()
+        # Keeps a producer in memory during a call that appends several of its batches.
+        self._eviction_lock = threading.Lock()
+        self._adopting: set[int] = set()
+        self._restored_from = ""
+        self._rows_generation = -1
+        self._persisted_offset = -1
+
+    @property
+    def topic(self) -> str:
+        return self.topic_partition.topic
+
+    @property
+    def partition(self) -> int:
+        return self.topic_partition.partition
+
+    @property
+    def restored_from(self) -> str:
+        """From what the producers came on opening: "rows", "snapshot" or "log"."""
+        return self._restored_from
+
+    def producer(self, producer_id: int) -> ProducerState | None:
+        """What the partition knows of a producer id, in memory or in LMDB; None if nothing."""
+        state = self._log.producer(producer_id)
+        if state is not None or not self._log.evicted_producer_count:
+            return state
+        row = self._rows.read_row(self.topic_id, self.partition, producer_id)
+        return None if row is None else row_state(row)
+
+    def producers(self) -> list[ProducerState]:
+        """What the partition knows of every producer, ordered by id."""
+        states = {state.producer_id: state for state in self._log.producers()}
+        if self._log.evicted_producer_count:
+            for producer_id, row in self._all_rows():
+                states.setdefault(producer_id, row_state(row))
+        return [states[producer_id] for producer_id in sorted(states)]
+
+    @property
+    def producer_count(self) -> int:
+        """Producers in memory."""
+        return self._log.producer_count
+
+    @property
+    def evicted_producer_count(self) -> int:
+        """Producers that only LMDB remembers."""
+        return self._log.evicted_producer_count
+
+    @property
+    def producer_memory_bytes(self) -> int:
+        """Bytes of memory that the producer table holds."""
+        return self._log.producer_memory_bytes
+
+    def restore_producers(self, cached_max: int) -> str:
+        """Fill the producer table after opening: from LMDB's rows, a snapshot or the log.
+
+        Rows of which only some fit into `cached_max` stay in LMDB, but for those that the log's
+        tail, which is replayed, needs.
+        """
+        try:
+            self._rows_generation = self._rows.generation
+            self._restored_from = self._restore_from_rows(cached_max)
+        except StateStoreDamagedError:
+            # It was begun anew, empty; the log has all that it held.
+            self._rows_generation = self._rows.generation
+            self._restored_from = self._log.restore_producers(None, 0)
+        return self._restored_from
+
+    def _restore_from_rows(self, cached_max: int) -> str:
+        head = self._rows.read_head(self.topic_id, self.partition)
+        if head is None:
+            if self._rows.rows_after(self.topic_id, self.partition, 0, 1):
+                self._rows.delete_partition(self.topic_id, self.partition)
+            return self._log.restore_producers(None, 0)
+        if head.offset > self._log.log_end_offset:
+            # The log lost an unsynced tail that the rows know of. They must go before an append
+            # gives those offsets out again.
+            self._rows.delete_partition(self.topic_id, self.partition)
+            return self._log.restore_producers(None, 0)
+        if head.row_count <= cached_max:
+            rows = [row for _, row in self._all_rows()]
+        else:
+            needed = self._log.producer_ids_since(head.offset)
+            found = (self._rows.read_row(self.topic_id, self.partition, one) for one in needed)
+            rows = [row for row in found if row is not None]
+        evicted_count = max(0, head.row_count - len(rows))
+        self._persisted_offset = head.offset
+        return self._log.restore_producers(b"".join(rows), head.offset, evicted_count)
+
+    def persist_producers(self, cached_max: int) -> None:
+        """Write changed rows to LMDB, synced, and drop idle producers from memory beyond the limit.
+
+        Raises StoreFullError if there is no room; everything is then as it was.
+        """
+        with self._checkpoint_lock:
+            if self._rows_generation != self._rows.generation:
+                return  # LMDB was lost while this partition was open: its rows are no longer whole.
+            rows, offset = self._log.dirty_producers()
+            if rows or offset != self._persisted_offset:
+                self._rows.write_rows(
+                    self.topic_id, self.partition, rows, PRODUCER_ROW_BYTES, offset
+                )
+                self._log.producers_persisted(offset)
+                self._persisted_offset = offset
+            if self._log.producer_count > cached_max:
+                with self._eviction_lock:
+                    self._log.evict_producers(cached_max)
+
+    @property
+    def persisted_offset(self) -> int:
+        """Up to where LMDB's rows are true; -1 if it has none."""
+        return self._persisted_offset
+
+    def expire_producers(
+        self, oldest_timestamp_ms: int, find_exempt: Callable[[], frozenset[int]]
+    ) -> int:
+        """Forget producers last seen before a time, in memory and in LMDB; how many.
+
+        `find_exempt` is asked for the ids that stay after the idle ones were found, so that one
+        who just began to write with old timestamps is among them.
+        """
+        expired = set(self._log.expired_producers(oldest_timestamp_ms))
+        if not expired and not self._log.evicted_producer_count:
+            return 0
+        exempt = find_exempt() | self._adopting
+        expired -= exempt
+        if self._log.evicted_producer_count:
+            for producer_id, row in self._all_rows():
+                state = row_state(row)
+                idle = state.last_timestamp < oldest_timestamp_ms
+                if idle and state.current_txn_first_offset < 0 and producer_id not in exempt:
+                    in_memory = self._log.producer(producer_id)
+                    if in_memory is None:
+                        self._log.install_producer(row)
+                        expired.add(producer_id)
+        self.forget_producers(expired)
+        return len(expired)
+
+    def forget_producers(self, producer_ids: Iterable[int]) -> None:
+        """Drop producers that will never append again, in memory and in LMDB."""
+        gone = list(producer_ids)
+        if gone:
+            with self._checkpoint_lock:
+                self._log.drop_producers(gone)
+                self._rows.delete_producers(self.topic_id, self.partition, gone)
+
+    def write_down_producers(self, cached_max: int) -> None:
+        """Save all producers twice, synced, as rows and as a snapshot: before segments go."""
+        with self._checkpoint_lock:
+            evicted = b""
+            if self._log.evicted_producer_count:
+                self._check_rows_whole()
+                evicted = b"".join(row for _, row in self._all_rows())
+            self._log.take_snapshot(True, evicted)
+        self.persist_producers(cached_max)
+
+    def _install(self, producer_id: int) -> None:
+        """Bring a producer that may have been evicted back into memory."""
+        self._check_rows_whole()
+        # The lock keeps out an eviction: the row read here is then the newest one.
+        with self._checkpoint_lock:
+            row = self._rows.read_row(self.topic_id, self.partition, producer_id)
+            if row is None:
+                self._log.install_producer(empty_row(producer_id), was_evicted=False)
+            else:
+                self._log.install_producer(row)
+
+    def _check_rows_whole(self) -> None:
+        if self._rows_generation != self._rows.generation:
+            raise StoreFailedError(
+                f"{self.topic_partition}: the rows of idle producers were lost while the store was "
+                "open; reopen it, and they come from the log"
+            )
+
+    def _all_rows(self) -> Iterable[tuple[int, bytes]]:
+        next_id = 0
+        while True:
+            rows = self._rows.rows_after(self.topic_id, self.partition, next_id, ROWS_PER_LOOK)
+            yield from rows
+            if len(rows) < ROWS_PER_LOOK:
+                return
+            next_id = rows[-1][0] + 1

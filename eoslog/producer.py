@@ -1,0 +1,387 @@
+"""Writing: a producer numbers its records, so that none enters the log twice.
+
+Invariants: a partition's records enter the log in the order in which they were given; a record is
+taken, or the call that gave it raises; a named producer's partition is in the name's record before
+its first append there; a fenced or closed producer appends nothing more.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Self, overload
+
+from eoslog.bindings.partition_log import AppendResult
+from eoslog.bindings.sender import PartitionBuffer
+from eoslog.column_placement import placed_columns
+from eoslog.config import PRODUCER_SETTINGS, parse_config, with_defaults
+from eoslog.errors import (
+    EoslogError,
+    InvalidProducerEpochError,
+    LogClosedError,
+    OutOfOrderSequenceError,
+    ProducerFencedError,
+    UnknownTopicOrPartitionError,
+)
+from eoslog.gathering import GatheringSender
+from eoslog.partition import Partition
+from eoslog.producer_identity import ProducerIdentity
+from eoslog.topic_partition import TopicPartition
+from eoslog.topic_registry import TopicDescription
+from eoslog.whole_number import whole_number
+
+if TYPE_CHECKING:
+    from eoslog.store import Store
+
+RECORDS_PER_CALL_MAX = 1 << 30
+
+
+class Producer(GatheringSender):
+    """Writes records; `Store.producer` makes it. Threads may share it.
+
+    `send` gathers records one by one, `append` takes columns of them, `flush` waits for the disk.
+    An idempotent producer (the default) numbers its records at each partition: a batch is written
+    once, whatever becomes of the answer.
+
+    A producer without a name protects what it does itself; its id ends with it. A producer with a
+    name keeps its identity in the store: `next_sequence` says how many records the name has in a
+    partition, over restarts, crashes and retention, so that a program can go on exactly there.
+
+    After an error:
+
+    - StoreFullError: what was gathered stays, under the same numbers; a later flush tries again;
+    - StoreFailedError: its partition takes nothing until the store was closed and opened again; the
+      other partitions go on. Whether the call's records are in is not known; afterwards a named
+      producer asks `next_sequence`;
+    - ProducerFencedError, OutOfOrderSequenceError: somebody else has the name, or wrote under this
+      producer's id. It takes nothing more;
+    - any other: the call's records were not taken. If a gathered batch is refused (a timestamp
+      beyond the topic's limits), it stays until `discard_gathered`.
+    """
+
+    def __init__(
+        self, store: "Store", name: str | None, config: Mapping[str, object] | None
+    ) -> None:
+        settings = with_defaults(
+            parse_config(config, PRODUCER_SETTINGS, "producer"), PRODUCER_SETTINGS
+        )
+        super().__init__(store, int(settings["batch.size"]), int(settings["linger.ms"]))
+        self._idempotent = bool(settings["enable.idempotence"])
+        self._lost: EoslogError | None = None
+        self._closed = False
+        self._keyless_turn = 0
+        self._unsynced: dict[Partition, int] = {}
+        self._identity = ProducerIdentity(store, name, self._idempotent)
+        if name is not None:
+            self._identity.take_name(name, self)
+
+    # Who it is.
+
+    @property
+    def name(self) -> str | None:
+        """The name, or None."""
+        return self._identity.name
+
+    @property
+    def producer_id(self) -> int:
+        """The id in its batches; -1 before the first append, and without idempotence."""
+        return self._identity.producer_id
+
+    @property
+    def producer_epoch(self) -> int:
+        """The epoch of the id; -1 where there is none. Each opening of a name takes a new one."""
+        return self._identity.producer_epoch
+
+    # Writing. `send` is inherited.
+
+    @overload
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        values: object,
+        keys: object = None,
+        timestamps: object = None,
+        headers: object = None,
+    ) -> AppendResult: ...
+
+    @overload
+    def append(
+        self,
+        topic: str,
+        partition: None = None,
+        values: object = None,
+        keys: object = None,
+        timestamps: object = None,
+        headers: object = None,
+    ) -> dict[int, AppendResult]: ...
+
+    def append(
+        self,
+        topic: str,
+        partition: int | None = None,
+        values: object = None,
+        keys: object = None,
+        timestamps: object = None,
+        headers: object = None,
+    ) -> AppendResult | dict[int, AppendResult]:
+        """Append the records of columns now, in batches of at most the topic's `max.message.bytes`.
+
+        `values` and `keys` are lists of bytes and None, Arrow arrays of binary or string, or numpy
+        arrays of bytes; `timestamps` are milliseconds, now if not given; `headers` has for each
+        record a list of (str, bytes or None). At most 2**30 records. Without a partition, keys
+        choose it as in Kafka, and records without a key fill one partition's batch after the
+        other. What `send` gathered for a partition goes first.
+
+        Answers where the records are: one AppendResult, or one for each partition by its number
+        (from the first to the last offset of the call; with several threads others' lie between).
+        On return they survive the death of the process, with durability "always" a power cut.
+
+        Raises TypeError, ValueError, UnknownTopicOrPartitionError, RecordTooLargeError,
+        InvalidTimestampError: nothing was written; ProducerFencedError, LogClosedError;
+        StoreFullError or StoreFailedError: the error's `appended_record_count` tells how many
+        records are in (with a partition: the first so many of the columns).
+        """
+        with self.exclusive:
+            self._check_usable()
+            description = self._known_topic(topic)
+            if partition is not None:
+                where = self._known_partition(description, partition)
+                return self._append_columns(where, values, keys, timestamps, headers)
+            return self._append_placed(description, values, keys, timestamps, headers)
+
+    def flush(self) -> None:
+        """Append what was gathered, and make all that this producer appended power-safe.
+
+        With durability "process" nothing is synced. All partitions are tried; the first error is
+        raised. Raises what `append` raises, and UnknownTopicOrPartitionError if a topic was deleted
+        with records that were gathered for it.
+        """
+        with self.exclusive:
+            self._check_usable()
+            errors = self._append_gathered()
+            unsynced, self._unsynced = self._unsynced, {}
+        if self._store.durability != "process":
+            errors += self._sync(unsynced)
+        if errors:
+            raise errors[0]
+
+    def next_sequence(self, topic: str, partition: int) -> int:
+        """The number of the next record: how many records the name has put into the partition.
+
+        Counted from 0, 64 bits wide; it counts on over restarts, crashes, retention and a new life
+        of the producer id. Records that `send` gathered and that are not in the log yet are
+        counted: the answer is the number that the next record given to this producer gets. For a
+        producer without a name it counts what this object wrote.
+
+        Raises UnknownTopicOrPartitionError, ProducerFencedError, LogClosedError; ValueError without
+        idempotence.
+        """
+        if not self._idempotent:
+            raise ValueError("without enable.idempotence records are not numbered")
+        with self.exclusive:
+            self._check_usable()
+            description = self._store._topic(topic)
+            where = self._known_partition(description, partition)
+            buffers = self._buffers_of(topic)
+            gathered = buffers[where.partition].accumulator.record_count if buffers else 0
+            return self._identity.position(where) + gathered
+
+    def discard_gathered(self) -> int:
+        """Forget the records that `send` gathered and that are not in the log; how many."""
+        with self.exclusive:
+            self._check_usable()
+            return self._discard()
+
+    def close(self) -> None:
+        """Flush, then take nothing more. A second call does nothing.
+
+        If flushing fails the producer is closed all the same, and the error raised: what was
+        gathered is lost then. A fenced producer raises ProducerFencedError if it held records.
+        """
+        error: EoslogError | None = None
+        with self.exclusive:
+            if self._closed:
+                return
+            self._closed = True
+            refused = self._refusal
+            if refused is not None and self._discard():
+                error = refused()
+        try:
+            if refused is None:
+                self.flush()
+        finally:
+            with self.exclusive:
+                self._discard()
+                self._refuse_from_now_on(lambda: LogClosedError("the producer is closed"))
+            self._store._linger.remove(self)
+            if self.name is not None:
+                self._store._names.release(self.name, self)
+        if error is not None:
+            raise error
+
+    def __enter__(self) -> Self:
+        with self.exclusive:
+            self._check_usable()
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except EoslogError as second:
+            error.add_note(f"closing the producer failed too: {second}")
+
+    # How it appends. The caller is exclusive.
+
+    def _drain(self, buffer: PartitionBuffer) -> None:
+        """Append what a buffer holds, and empty it."""
+        where = TopicPartition(buffer.topic, buffer.partition)
+        try:
+            sequenced = self._identity.sequenced(where)
+            result = sequenced.append_accumulated(buffer.accumulator)
+        except EoslogError as error:
+            raise self._understood(error, where) from error
+        self._unsynced[sequenced.partition] = result.last_offset + 1
+
+    def _append_columns(
+        self,
+        where: TopicPartition,
+        values: object,
+        keys: object,
+        timestamps: object,
+        headers: object,
+    ) -> AppendResult:
+        self._append_earlier(where)
+        count = _length(values if values is not None else keys)
+        if count > RECORDS_PER_CALL_MAX:
+            raise ValueError(f"{count} records in one call; at most {RECORDS_PER_CALL_MAX}")
+        try:
+            sequenced = self._identity.sequenced(where)
+            result = sequenced.append_columns(values, keys, timestamps, headers)
+        except EoslogError as error:
+            raise self._understood(error, where) from error
+        self._unsynced[sequenced.partition] = result.last_offset + 1
+        return result
+
+    def _append_placed(
+        self,
+        topic: TopicDescription,
+        values: object,
+        keys: object,
+        timestamps: object,
+        headers: object,
+    ) -> dict[int, AppendResult]:
+        results: dict[int, AppendResult] = {}
+        appended_record_count = 0
+        config = self._store._partitions.config_of(topic)
+        first_partition = self._keyless_turn % topic.partitions
+        self._keyless_turn += 1
+        for number, columns in placed_columns(
+            topic.partitions, first_partition, config, values, keys, timestamps, headers
+        ):
+            try:
+                result = self._append_columns(TopicPartition(topic.name, number), *columns)
+            except EoslogError as error:
+                appended_record_count += getattr(error, "appended_record_count", 0)
+                error.appended_record_count = appended_record_count  # type: ignore[attr-defined]
+                raise
+            appended_record_count += result.record_count
+            results[number] = result
+        return results
+
+    def _append_earlier(self, where: TopicPartition) -> None:
+        """What `send` gathered for the partition goes first."""
+        buffers = self._buffers_of(where.topic)
+        if buffers and buffers[where.partition].accumulator.record_count:
+            self._drain(buffers[where.partition])
+
+    def _append_gathered(self) -> list[EoslogError]:
+        errors: list[EoslogError] = []
+        if self._lost is not None:
+            errors.append(self._lost)
+            self._lost = None
+        for buffer in self._filled_buffers():
+            try:
+                self._drain(buffer)
+            except EoslogError as error:
+                errors.append(error)
+        return errors
+
+    def _sync(self, unsynced: Mapping[Partition, int]) -> list[EoslogError]:
+        errors: list[EoslogError] = []
+        for partition, end in unsynced.items():
+            try:
+                partition.sync_up_to(end)
+            except EoslogError as error:
+                errors.append(error)
+        return errors
+
+    def _understood(self, error: EoslogError, where: TopicPartition) -> EoslogError:
+        """The error as the caller is to see it; what it means for this producer is done."""
+        sequenced = self._identity.known(where)
+        before = 0 if sequenced is None else sequenced.position
+        if isinstance(error, LogClosedError) and not self._store.closed:
+            return UnknownTopicOrPartitionError(f"{where} was deleted")
+        if sequenced is None:
+            error.appended_record_count = 0  # type: ignore[attr-defined]
+        if sequenced is not None and not isinstance(error, LogClosedError):
+            sequenced.settle()
+            if self._idempotent or not hasattr(error, "appended_record_count"):
+                count = sequenced.position - before
+                error.appended_record_count = count  # type: ignore[attr-defined]
+        if isinstance(error, InvalidProducerEpochError) and self.name is not None:
+            error = ProducerFencedError(f"producer {self.name!r}: {error}")
+        if isinstance(error, (ProducerFencedError, OutOfOrderSequenceError)):
+            text, kind = str(error), type(error)
+            self._refuse_from_now_on(lambda: kind(text))
+        return error
+
+    # For the names of the store.
+
+    def renew_checkpoints(self, partitions: Iterable[TopicPartition]) -> None:
+        """Write down where the name stands at these partitions."""
+        with self.exclusive:
+            if self._refusal is None:
+                self._identity.renew(partitions)
+
+    def fence(self, reason: str) -> None:
+        """Take part in nothing more; waits for a call that is under way."""
+        with self.exclusive:
+            self._refuse_from_now_on(lambda: ProducerFencedError(reason))
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is being deleted: what was gathered for it is lost, its partitions are gone."""
+        with self.exclusive:
+            buffers = self._buffers_of(topic)
+            lost = sum(buffer.accumulator.record_count for buffer in buffers)
+            if lost:
+                self._lost = UnknownTopicOrPartitionError(
+                    f"topic {topic!r} was deleted with {lost} records that were gathered for it"
+                )
+            self._drop_topic(topic)
+            for partition in self._identity.forget_topic(topic):
+                self._unsynced.pop(partition, None)
+
+    def _known_topic(self, topic: str) -> TopicDescription:
+        if not isinstance(topic, str):
+            raise TypeError(f"a topic is a str, not {type(topic).__name__}")
+        return self._store._topic(topic)
+
+    def _known_partition(self, topic: TopicDescription, partition: int) -> TopicPartition:
+        number = whole_number(partition, "a partition")
+        if not 0 <= number < topic.partitions:
+            self._no_partition(topic.name, number, topic.partitions)
+        return TopicPartition(topic.name, number)
+
+
+def _length(column: object) -> int:
+    try:
+        return len(column)  # type: ignore[arg-type]
+    except TypeError:
+        return 0  # No column: the append says so.

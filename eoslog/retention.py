@@ -1,0 +1,78 @@
+"""Deleting old segments, as Kafka does: by size first, then by age, whole segments from the oldest.
+
+Invariant: before a segment goes, what only it could tell is written down and synced: the producers
+of its batches (in LMDB's rows and in a snapshot), the positions of named producers, and that the
+log ends where it does. A crash between any two steps leaves more than is needed, never less.
+"""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from eoslog.named_producers import NamedProducers
+from eoslog.partition import Partition
+
+NO_LIMIT = -1
+
+
+def apply_retention(
+    partition: Partition,
+    names: NamedProducers,
+    config: Mapping[str, int],
+    cached_max: int,
+    now_ms: int,
+) -> int:
+    """Delete the segments that a topic's `retention.bytes` and `retention.ms` release; how many."""
+    up_to_offset = _deletable_up_to(partition, config, now_ms)
+    if up_to_offset <= partition.log_start_offset:
+        return 0
+    partition.flush()
+    partition.write_down_producers(cached_max)
+    names.renew(partition.topic_partition)
+    return partition.delete_segments(up_to_offset)
+
+
+def _deletable_up_to(partition: Partition, config: Mapping[str, int], now_ms: int) -> int:
+    """The base offset of the first segment that stays."""
+    segments = partition.segments()
+    sizes = [int(str(segment["size_bytes"])) for segment in segments]
+    gone = _count_by_size(sizes, config["retention.bytes"])
+    retention_ms = config["retention.ms"]
+    while retention_ms != NO_LIMIT and gone < len(segments):
+        newest_ms = int(str(segments[gone]["largest_timestamp_ms"]))
+        if now_ms - newest_ms <= retention_ms or sizes[gone] == 0:
+            break
+        gone += 1
+    if gone == len(segments):
+        # Even the newest record is too old: the active segment is sealed, and an empty one follows.
+        return min(partition.roll(), partition.visible_end)
+    bases = [int(str(segment["base_offset"])) for segment in segments]
+    # A job that is being adopted may not lose its beginning before its end is in.
+    return min(bases[gone], partition.visible_end)
+
+
+def _count_by_size(sizes: list[int], retention_bytes: int) -> int:
+    """How many of the oldest segments may go without the log falling below the limit."""
+    if retention_bytes == NO_LIMIT:
+        return 0
+    excess_bytes = sum(sizes) - retention_bytes
+    gone = 0
+    while gone < len(sizes) - 1 and excess_bytes >= sizes[gone]:
+        excess_bytes -= sizes[gone]
+        gone += 1
+    return gone
+
+
+def may_be_released(directory: Path, config: Mapping[str, int], now_ms: int) -> bool:
+    """Whether a partition that is not open may hold segments to delete; a look at file names."""
+    oldest_ms, size_bytes = now_ms, 0
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            if entry.name.endswith(".log"):
+                status = entry.stat()
+                size_bytes += status.st_size
+                if status.st_size:
+                    oldest_ms = min(oldest_ms, int(status.st_mtime * 1000))
+    by_size = config["retention.bytes"] != NO_LIMIT and size_bytes > config["retention.bytes"]
+    by_age = config["retention.ms"] != NO_LIMIT and now_ms - oldest_ms > config["retention.ms"]
+    return by_size or by_age

@@ -1,0 +1,293 @@
+"""What a task writes: record batches in files of its own, which no reader sees before the decision.
+
+Needs neither Spark nor the store to be open, takes no lock and may be killed at any moment. The
+protocol, with what happens when something dies, is `docs/staged-commit.md`.
+
+    with StagedWriter(store_path, "my-job", run_id, attempt, partitions={"orders": 4}) as writer:
+        writer.append("orders", None, values, keys=keys)
+    message = writer.message        # For Store.commit_staged, in the process that opens the store.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from eoslog.bindings.record_batch import BatchEncoder
+from eoslog.config import TOPIC_SETTINGS
+from eoslog.durability import check_durability
+from eoslog.errors import LogClosedError, NotAStoreError, UnknownTopicOrPartitionError
+from eoslog.staged_file import AttemptFiles
+from eoslog.staged_message import StagedFile, StagedMessage
+from eoslog.staged_names import STAGING_DIRECTORY, directory_name, run_path
+from eoslog.staged_rows import BATCH_HEADER_BYTES, RowPlacer, Rows, TopicLimits, check_record_sizes
+from eoslog.topic_name import check_user_topic_name
+from eoslog.topic_partition import TopicPartition
+
+__all__ = ["StagedFile", "StagedMessage", "StagedWriter"]
+
+META_PROPERTIES = "meta.properties"
+TOPICS_FILE = Path("state") / "topics.json"
+BATCH_BYTES_MAX = 1 << 20
+# Rows are collected until each partition of a topic has a batch's worth, but not more than this.
+COLLECTED_BYTES_MAX = 32 << 20
+
+Destination = tuple[str, int | None]
+
+
+class StagedWriter:
+    """Writes the rows of one task attempt; `close` hands out the message for the driver.
+
+    `store_path` is the store's directory, on this host or shared. `app_id` and `run_id` are those
+    of the job, `attempt` is unique within the run: each any text. `partitions` says how many
+    partitions each topic has that may be written to. `durability` is the store's: with "commit"
+    and "always" the files are on disk when `close` returns. Batches have at most
+    `batch_bytes_max` bytes, and at most the topic's `max.message.bytes`.
+
+    One thread uses a writer. As a context manager it is closed at the end of the block, and
+    abandoned if the block raises. Raises NotAStoreError, TypeError, ValueError.
+    """
+
+    def __init__(
+        self,
+        store_path: str | os.PathLike[str],
+        app_id: str,
+        run_id: str,
+        attempt: str,
+        *,
+        partitions: Mapping[str, int],
+        durability: str = "commit",
+        batch_bytes_max: int = BATCH_BYTES_MAX,
+    ) -> None:
+        path = Path(store_path).absolute()
+        self._sync = check_durability(durability) != "process"
+        if batch_bytes_max < BATCH_HEADER_BYTES:
+            raise ValueError(f"batch_bytes_max={batch_bytes_max}: at least {BATCH_HEADER_BYTES}")
+        self._identity = (app_id, run_id, attempt)
+        attempt_path = run_path(path / STAGING_DIRECTORY, app_id, run_id) / directory_name(
+            attempt, "attempt"
+        )
+        if not (path / META_PROPERTIES).is_file():
+            raise NotAStoreError(f"{path} is no store: it has no {META_PROPERTIES}")
+        self._topics = _topics(path, partitions)
+        self._files = AttemptFiles(attempt_path, path)
+        self._encoder = BatchEncoder(0)
+        self._batch_bytes_max = batch_bytes_max
+        self._placers: dict[str, RowPlacer] = {}
+        self._collected: dict[Destination, list[Rows]] = {}
+        self._collected_bytes = 0
+        self._collected_bytes_max = min(
+            COLLECTED_BYTES_MAX, batch_bytes_max * max(count for count, _ in self._topics.values())
+        )
+        self._closed_because = ""
+        self._message: StagedMessage | None = None
+
+    @property
+    def message(self) -> StagedMessage:
+        """The message of a writer that was closed; LogClosedError of one that was not."""
+        if self._message is None:
+            raise LogClosedError(self._closed_because or "the staged writer is not closed yet")
+        return self._message
+
+    def append(
+        self,
+        topic: str,
+        partition: int | None,
+        values: object,
+        keys: object = None,
+        timestamps: object = None,
+        headers: object = None,
+    ) -> None:
+        """Add records, given as columns of equal length, to a partition or to where their keys go.
+
+        `values` and `keys` are lists of bytes and None, Arrow arrays of binary or string, or
+        numpy arrays of bytes; `timestamps` are milliseconds (-1 for none), now if not given;
+        `headers` are lists of (str, bytes or None) for each record. Without a partition, records
+        with a key go where Kafka's partitioner puts it, others to one partition after the other.
+        What is appended may be written at once or with a later call.
+
+        Raises TypeError, ValueError, UnknownTopicOrPartitionError, InvalidTimestampError or
+        RecordTooLargeError: nothing of the call was added, and the writer goes on. After
+        StoreFullError, StoreFailedError or StagedCommitError it can only be abandoned.
+        """
+        self._check_open()
+        _, limits = self._checked(topic, partition)
+        rows = Rows.of_columns(values, keys, timestamps, headers)
+        rows.check(limits)
+        check_record_sizes(rows, limits.message_bytes_max, self._encoded_bytes)
+        for piece in rows.cut(self._collected_bytes_max):
+            self._collect((topic, partition), piece)
+
+    def close(self) -> StagedMessage:
+        """Write what is left, sync as the durability says, and hand out the message.
+
+        A second call hands out the same. Raises StoreFullError, StoreFailedError,
+        StagedCommitError: then the attempt has no message, and can only be abandoned.
+        """
+        if self._message is None:
+            self._check_open()
+            with _FailsFor(self):
+                self._write_collected()
+                files = self._files.close(self._sync)
+            app_id, run_id, attempt = self._identity
+            self._message = StagedMessage(app_id, run_id, attempt, files, self._sync)
+            self._closed_because = "the staged writer is closed"
+        return self._message
+
+    def abandon(self) -> None:
+        """Remove what was staged; after `close` the files are the driver's, and nothing happens."""
+        if self._message is None:
+            self._collected = {}
+            self._files.remove()
+            self._closed_because = "the staged writer was abandoned"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is not None:
+            self.abandon()
+            return
+        try:
+            self.close()
+        except BaseException:
+            self.abandon()
+            raise
+
+    def _check_open(self) -> None:
+        if self._closed_because:
+            raise LogClosedError(self._closed_because)
+
+    def _checked(self, topic: str, partition: int | None) -> tuple[int, TopicLimits]:
+        known = self._topics.get(topic)
+        if known is None:
+            names = ", ".join(sorted(self._topics)) or "none"
+            raise UnknownTopicOrPartitionError(f"no topic {topic!r} among those given: {names}")
+        if partition is not None:
+            if not isinstance(partition, int) or isinstance(partition, bool):
+                raise TypeError(f"partition is an int, not {type(partition).__name__}")
+            if not 0 <= partition < known[0]:
+                raise UnknownTopicOrPartitionError(
+                    f"no partition {partition} in topic {topic!r}, which has {known[0]}"
+                )
+        return known
+
+    def _collect(self, destination: Destination, rows: Rows) -> None:
+        rows_bytes = int(rows.sizes.sum())
+        collected = self._collected.setdefault(destination, [])
+        if collected and collected[0].kind != rows.kind:
+            with _FailsFor(self):
+                self._write_rows(destination, self._collected.pop(destination))
+            collected = self._collected.setdefault(destination, [])
+        collected.append(rows)
+        self._collected_bytes += rows_bytes
+        if self._collected_bytes >= self._collected_bytes_max:
+            with _FailsFor(self):
+                self._write_collected()
+
+    def _write_collected(self) -> None:
+        collected, self._collected = self._collected, {}
+        self._collected_bytes = 0
+        for destination, pieces in collected.items():
+            self._write_rows(destination, pieces)
+
+    def _write_rows(self, destination: Destination, pieces: list[Rows]) -> None:
+        topic, partition = destination
+        rows = pieces[0].joined(pieces[1:])
+        if partition is not None:
+            self._write_batches(TopicPartition(topic, partition), rows)
+            return
+        placer = self._placers.get(topic)
+        if placer is None:
+            # Attempts begin at different partitions, so that small ones spread out.
+            first = int.from_bytes(os.urandom(4), "big")
+            batch_bytes = self._batch_bytes_of(topic)
+            placer = RowPlacer(self._topics[topic][0], first, batch_bytes)
+            self._placers[topic] = placer
+        for number, placed in placer.place(rows):
+            self._write_batches(TopicPartition(topic, number), placed)
+
+    def _batch_bytes_of(self, topic: str) -> int:
+        return min(self._batch_bytes_max, self._topics[topic][1].message_bytes_max)
+
+    def _write_batches(self, where: TopicPartition, rows: Rows) -> None:
+        for batch_rows in rows.cut(self._batch_bytes_of(where.topic) - BATCH_HEADER_BYTES):
+            file = self._files.file_for(where, len(batch_rows))
+            batch = self._encode(batch_rows, file.producer_id, file.records)
+            self._files.write(file, batch, len(batch_rows))
+
+    def _encode(self, rows: Rows, producer_id: int, base_sequence: int) -> bytes:
+        values, keys, timestamps, headers = rows.columns()
+        return self._encoder.encode_columns(
+            values,
+            keys,
+            timestamps,
+            headers,
+            timestamp_ms=0,
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=base_sequence,
+        )
+
+    def _encoded_bytes(self, rows: Rows) -> int:
+        return len(self._encode(rows, 0, 0))
+
+    def _fail(self, error: BaseException) -> None:
+        self._closed_because = f"the staged writer failed: {error}"
+        self._files.close_descriptors()
+
+
+class _FailsFor:
+    """An error inside the block is the writer's last: part of what it holds may be written."""
+
+    def __init__(self, writer: StagedWriter) -> None:
+        self._writer = writer
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is not None:
+            self._writer._fail(error)
+
+
+def _topics(store_path: Path, partitions: Mapping[str, int]) -> dict[str, tuple[int, TopicLimits]]:
+    """The number of partitions and the limits of each topic that may be written to."""
+    if not partitions:
+        raise ValueError("partitions: say for at least one topic how many partitions it has")
+    known = _known_topics(store_path)
+    topics = {}
+    for name, count in partitions.items():
+        check_user_topic_name(name)
+        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
+            raise ValueError(f"partitions[{name!r}]={count!r}: a whole number from 1 on")
+        entry = known.get(name, {})
+        if entry.get("partitions", count) != count:
+            raise ValueError(f"topic {name!r} has {entry['partitions']} partitions, not {count}")
+        config = entry.get("config", {})
+        limits = (
+            config.get(setting, TOPIC_SETTINGS[setting].default)
+            for setting in (
+                "max.message.bytes",
+                "message.timestamp.before.max.ms",
+                "message.timestamp.after.max.ms",
+            )
+        )
+        topics[name] = (count, TopicLimits(*map(int, limits)))
+    return topics
+
+
+def _known_topics(store_path: Path) -> dict[str, dict[str, Any]]:
+    """The store's topics as its file has them; none if it is unreadable: the driver checks too."""
+    try:
+        topics = json.loads((store_path / TOPICS_FILE).read_bytes())["topics"]
+        return {name: entry for name, entry in topics.items() if not entry.get("deleting")}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return {}

@@ -1,0 +1,124 @@
+"""A decided job on its way into the partitions: steps A1 to V of `docs/staged-commit.md`.
+
+Every step may be done again from the start: the partition knows, by the last sequence of each
+file's producer id, which batches it holds.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from eoslog.errors import EoslogError, LogClosedError
+from eoslog.partition import Partition
+from eoslog.staged_file_check import mapped
+from eoslog.staged_job import JobFile, StagedJob
+from eoslog.topic_partition import TopicPartition
+
+SYNC_THREADS_MAX = 16
+
+FindPartition = Callable[[TopicPartition], Partition | None]
+Offsets = dict[TopicPartition, tuple[int, int]]
+
+
+class HeldPartitions:
+    """The partitions of a job, with readers held at its bounds."""
+
+    def __init__(self, find: FindPartition, topic_ids: Mapping[str, str]) -> None:
+        self._find = find
+        self._topic_ids = topic_ids
+        self._held: dict[TopicPartition, Partition] = {}
+
+    def hold(self, bounds: Mapping[TopicPartition, int]) -> None:
+        """Keep readers below the bounds, of those partitions that exist and can be opened."""
+        for where, bound in bounds.items():
+            try:
+                partition = self.find(where)
+            except EoslogError:
+                continue  # Nobody can read it either; the adoption will say why.
+            if partition is not None:
+                partition.hold_readers(bound)
+                self._held[where] = partition
+
+    def hold_at_end(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Keep readers below the partitions' present ends, and say where these are."""
+        bounds = {}
+        for where in wanted:
+            partition = self.find(where)
+            if partition is not None:
+                self._held[where] = partition
+                partition.hold_readers()
+                bounds[where] = partition.visible_end
+        return bounds
+
+    def find(self, where: TopicPartition) -> Partition | None:
+        """The partition, unless its topic was deleted since the decision."""
+        partition = self._find(where)
+        if partition is None or partition.topic_id != self._topic_ids[where.topic]:
+            return None
+        return partition
+
+    def sync(self) -> None:
+        """Put on disk whatever the partitions hold, all at once: their syncs share the disk's."""
+        held = list(self._held.items())
+        if len(held) < 2:
+            for where, partition in held:
+                self._sync_one(where, partition)
+            return
+        with ThreadPoolExecutor(min(SYNC_THREADS_MAX, len(held)), "eoslog-sync") as threads:
+            synced = [threads.submit(self._sync_one, *one) for one in held]
+        for future in synced:
+            future.result()
+
+    def _sync_one(self, where: TopicPartition, partition: Partition) -> None:
+        try:
+            partition.sync_up_to(partition.log_end_offset)
+        except LogClosedError:
+            if self.find(where) is not None:
+                raise
+
+    def release(self) -> None:
+        """Let readers see everything."""
+        for partition in list(self._held.values()):
+            partition.release_readers()
+        self._held = {}
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is being deleted, with all that was adopted into it."""
+        for where in [where for where in self._held if where.topic == topic]:
+            del self._held[where]
+
+
+def adopt_files(job: StagedJob, held: HeldPartitions) -> Offsets:
+    """Append what the partitions do not hold yet; the first and last offset of each of them.
+
+    Files of topics that were deleted since the decision are passed over.
+    """
+    offsets: Offsets = {}
+    for one in job.files:
+        first_offset, appended = _adopt_file(one, held)
+        if appended:
+            where = one.file.topic_partition
+            first_of_all = offsets.get(where, (first_offset, 0))[0]
+            offsets[where] = (first_of_all, first_offset + appended - 1)
+    return offsets
+
+
+def _adopt_file(one: JobFile, held: HeldPartitions) -> tuple[int, int]:
+    where = one.file.topic_partition
+    partition = held.find(where)
+    if partition is None:
+        return -1, 0
+    if _holds_all_of(partition, one):
+        return -1, 0
+    try:
+        with mapped(one) as staged:
+            return partition.adopt(staged, one.file.producer_id)
+    except LogClosedError:
+        if held.find(where) is None:
+            return -1, 0
+        raise
+
+
+def _holds_all_of(partition: Partition, one: JobFile) -> bool:
+    """Whether the partition holds the file's last record: the file may even be gone by now."""
+    state = partition.producer(one.file.producer_id)
+    return state is not None and state.last_sequence == one.file.records - 1

@@ -1,0 +1,141 @@
+"""What the store knows of one application: its newest version, its newest run, and a job under way.
+
+One record of the state log, of type APPLICATION, named like the application's staging directory.
+Its newest version decides everything: `prepared` is the decision of a job, `complete` says that
+nothing is left to do. Rules J2 and J3 of `docs/semantics.md` are kept here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eoslog.errors import StagedRunFencedError
+from eoslog.staged_names import directory_name, new_run_id, run_generation
+from eoslog.state_log import APPLICATION, State, StateLog
+
+NO_VERSION = -1
+PREPARED = "prepared"
+COMPLETE = "complete"
+# Names of runs that were overtaken, other than registered ones, whose names tell their generation.
+OVERTAKEN_RUNS_MAX = 64
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationState:
+    """An application as `Store.application` shows it.
+
+    `version` is the newest that is decided, -1 if a run was registered and nothing decided yet.
+    `run_id` is the newest run and `generation` counts the runs. `state` is "prepared" while a
+    decided job is not completely in the log, else "complete".
+    """
+
+    app_id: str
+    version: int
+    run_id: str | None
+    generation: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationRecord:
+    """The record; `job` is that of a prepared one, in the form that `staged_job` reads."""
+
+    app_id: str
+    version: int = NO_VERSION
+    run_id: str | None = None
+    generation: int = 0
+    state: str = COMPLETE
+    overtaken: tuple[str, ...] = ()
+    job: Mapping[str, Any] | None = None
+
+    @classmethod
+    def read(cls, state_log: StateLog, app_id: str) -> "ApplicationRecord | None":
+        """The application's newest record, None if it has none."""
+        return cls.read_by_name(state_log, directory_name(app_id, "app_id"))
+
+    @classmethod
+    def read_by_name(cls, state_log: StateLog, name: str) -> "ApplicationRecord | None":
+        """The newest record of the application whose staging directory has this name."""
+        state = state_log.get(APPLICATION, name)
+        if state is None:
+            return None
+        return cls(
+            app_id=state["app_id"],
+            version=state["app_version"],
+            run_id=state["run_id"],
+            generation=state["generation"],
+            state=state["state"],
+            overtaken=tuple(state.get("overtaken", ())),
+            job=state.get("job"),
+        )
+
+    def write(self, state_log: StateLog, *, sync: bool | None = None) -> None:
+        """Append the record; on return it holds, and is durable as the store says."""
+        state: dict[str, Any] = {
+            "app_id": self.app_id,
+            "app_version": self.version,
+            "run_id": self.run_id,
+            "generation": self.generation,
+            "state": self.state,
+        }
+        if self.overtaken:
+            state["overtaken"] = self.overtaken
+        if self.job is not None:
+            state["job"] = self.job
+        frozen: State = state
+        state_log.append(APPLICATION, self.name, frozen, sync=sync)
+
+    @property
+    def name(self) -> str:
+        """The record's name, and that of the application's staging directory."""
+        return directory_name(self.app_id, "app_id")
+
+    @property
+    def shown(self) -> ApplicationState:
+        return ApplicationState(self.app_id, self.version, self.run_id, self.generation, self.state)
+
+    def registered(self) -> "ApplicationRecord":
+        """The record with a new run, which overtakes all others."""
+        return self._with_run(new_run_id(self.generation + 1), self.generation + 1)
+
+    def decided(
+        self, version: int, run_id: str | None, job: Mapping[str, Any] | None
+    ) -> "ApplicationRecord":
+        """The record that decides a version; `job` is None if there is nothing to adopt.
+
+        Raises StagedRunFencedError if the run was overtaken.
+        """
+        self.check_run(run_id)
+        record = self
+        if run_id is not None and run_id != self.run_id:
+            generation = run_generation(run_id)
+            record = self._with_run(run_id, max(self.generation + 1, generation or 0))
+        state = COMPLETE if job is None else PREPARED
+        return replace(record, version=version, state=state, job=job)
+
+    def completed(self) -> "ApplicationRecord":
+        """The record once all of the job is in the log."""
+        return replace(self, state=COMPLETE, job=None)
+
+    def check_run(self, run_id: str | None) -> None:
+        """Raise StagedRunFencedError if a newer run is known than this one."""
+        if run_id is not None and self.has_overtaken(directory_name(run_id, "run_id")):
+            raise StagedRunFencedError(
+                f"run {run_id!r} of application {self.app_id!r} was overtaken by run "
+                f"{self.run_id!r} (generation {self.generation})"
+            )
+
+    def has_overtaken(self, run_name: str) -> bool:
+        """Whether the run with a directory of this name is known to be older than the newest."""
+        if self.run_id is None or run_name == directory_name(self.run_id, "run_id"):
+            return False
+        generation = run_generation(run_name)
+        if generation is not None:
+            return generation <= self.generation
+        return run_name in self.overtaken
+
+    def _with_run(self, run_id: str, generation: int) -> "ApplicationRecord":
+        overtaken = self.overtaken
+        if self.run_id is not None and run_generation(self.run_id) is None:
+            overtaken = (*overtaken, directory_name(self.run_id, "run_id"))[-OVERTAKEN_RUNS_MAX:]
+        return replace(self, run_id=run_id, generation=generation, overtaken=overtaken)

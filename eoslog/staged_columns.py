@@ -1,0 +1,203 @@
+"""Columns of byte strings as a staged writer handles them: measured, regrouped, put together.
+
+The three kinds that an append takes: lists of bytes, Arrow arrays (their buffers are not copied,
+and their own `take` and `slice` are used, so that this module needs no pyarrow), and
+two-dimensional numpy arrays of uint8. Each keeps what it was given: a list or array that its
+owner changes later is copied first.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from eoslog.errors import MissingDependencyError
+
+Sizes = npt.NDArray[np.int64]
+Order = npt.NDArray[np.intp]
+
+_OFFSETS_OF_TYPE = {
+    "binary": np.int32,
+    "string": np.int32,
+    "large_binary": np.int64,
+    "large_string": np.int64,
+}
+_FIXED = "fixed_size_binary["
+
+
+class BytesColumn(Protocol):
+    """A column of byte strings, some of which may be null."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def kind(self) -> object:
+        """Columns of equal kind can be put together."""
+
+    def for_encoder(self) -> object:
+        """The column as `BatchEncoder.encode_columns` takes it."""
+
+    def sizes(self) -> Sizes:
+        """The bytes of each cell; of a null one 0, or whatever its place takes up."""
+
+    def take(self, order: Order) -> Self:
+        """The cells in another order."""
+
+    def slice(self, first: int, upper_bound: int) -> Self:
+        """The cells [first, upper_bound)."""
+
+    def joined(self, others: Sequence[Self]) -> Self:
+        """These cells, then those of other columns of the same kind."""
+
+
+class ListColumn:
+    """A list of bytes and None."""
+
+    kind: object = "list"
+
+    def __init__(self, cells: list[bytes | None]) -> None:
+        self._cells = cells
+
+    @classmethod
+    def checked(cls, cells: list[Any], name: str) -> "ListColumn":
+        if not set(map(type, cells)) <= {bytes, type(None)}:
+            wrong = next(
+                index for index, cell in enumerate(cells) if type(cell) not in (bytes, type(None))
+            )
+            raise TypeError(f"{name}[{wrong}]: bytes or None, not {type(cells[wrong]).__name__}")
+        return cls(cells)
+
+    def __len__(self) -> int:
+        return len(self._cells)
+
+    def for_encoder(self) -> object:
+        return self._cells
+
+    def sizes(self) -> Sizes:
+        lengths = (0 if cell is None else len(cell) for cell in self._cells)
+        return np.fromiter(lengths, np.int64, len(self._cells))
+
+    def take(self, order: Order) -> "ListColumn":
+        cells = self._cells
+        return ListColumn([cells[index] for index in order.tolist()])
+
+    def slice(self, first: int, upper_bound: int) -> "ListColumn":
+        return ListColumn(self._cells[first:upper_bound])
+
+    def joined(self, others: Sequence["ListColumn"]) -> "ListColumn":
+        return ListColumn([cell for column in (self, *others) for cell in column._cells])
+
+
+class ArrowColumn:
+    """A pyarrow array of binary or string, large or not, of a fixed size, or of nulls."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        self.kind: object = str(array.type)
+
+    @classmethod
+    def checked(cls, array: Any, name: str) -> "ArrowColumn":
+        kind = str(array.type)
+        if kind not in _OFFSETS_OF_TYPE and kind != "null" and not kind.startswith(_FIXED):
+            raise TypeError(f"{name}: an Arrow binary or string array, not one of {kind}")
+        return cls(array)
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    def for_encoder(self) -> object:
+        return self._array
+
+    def sizes(self) -> Sizes:
+        kind = str(self.kind)
+        count = len(self._array)
+        if count == 0 or kind == "null":
+            return np.zeros(count, np.int64)
+        if kind not in _OFFSETS_OF_TYPE:
+            return np.full(count, _fixed_bytes(kind), np.int64)
+        offsets = np.frombuffer(self._array.buffers()[1], _OFFSETS_OF_TYPE[kind])
+        first = self._array.offset
+        return np.diff(offsets[first : first + count + 1]).astype(np.int64, copy=False)
+
+    def take(self, order: Order) -> "ArrowColumn":
+        return ArrowColumn(self._array.take(order))
+
+    def slice(self, first: int, upper_bound: int) -> "ArrowColumn":
+        return ArrowColumn(self._array.slice(first, upper_bound - first))
+
+    def joined(self, others: Sequence["ArrowColumn"]) -> "ArrowColumn":
+        import pyarrow as pa
+
+        return ArrowColumn(pa.concat_arrays([self._array, *(other._array for other in others)]))
+
+
+class FixedColumn:
+    """A numpy array of uint8 with one row for each cell."""
+
+    def __init__(self, rows: npt.NDArray[np.uint8]) -> None:
+        self._rows = rows
+        self.kind: object = ("fixed", rows.shape[1])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def for_encoder(self) -> object:
+        return self._rows
+
+    def sizes(self) -> Sizes:
+        return np.full(len(self._rows), self._rows.shape[1], np.int64)
+
+    def take(self, order: Order) -> "FixedColumn":
+        return FixedColumn(self._rows[order])
+
+    def slice(self, first: int, upper_bound: int) -> "FixedColumn":
+        return FixedColumn(self._rows[first:upper_bound])
+
+    def joined(self, others: Sequence["FixedColumn"]) -> "FixedColumn":
+        return FixedColumn(np.concatenate([self._rows, *(other._rows for other in others)]))
+
+
+def bytes_column(source: object, name: str) -> BytesColumn:
+    """A column from what a caller handed in, or TypeError; `name` is that of the argument."""
+    if isinstance(source, (list, tuple)):
+        return ListColumn.checked(list(source), name)
+    if isinstance(source, np.ndarray):
+        return _numpy_column(source, name)
+    array: Any = source
+    if hasattr(array, "combine_chunks"):
+        array = array.combine_chunks()
+    if hasattr(array, "__arrow_c_array__"):
+        return ArrowColumn.checked(_as_pyarrow(array), name)
+    raise TypeError(
+        f"{name}: a column is a list of bytes, an Arrow binary or string array, or a numpy array "
+        f"of bytes, not {type(source).__name__}"
+    )
+
+
+def _numpy_column(source: npt.NDArray[Any], name: str) -> BytesColumn:
+    if source.ndim == 1 and source.dtype.kind in "SO":
+        return ListColumn.checked(source.tolist(), name)
+    if source.ndim == 2 and source.dtype == np.uint8:
+        return FixedColumn(np.array(source, order="C", copy=True))
+    raise TypeError(
+        f"{name}: a numpy array of dtype S or O, or a two-dimensional one of uint8, not "
+        f"{source.ndim}-dimensional {source.dtype}"
+    )
+
+
+def _as_pyarrow(array: Any) -> Any:
+    if hasattr(array, "buffers") and hasattr(array, "take"):
+        return array
+    try:
+        import pyarrow as pa
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"staging an Arrow column of {type(array).__module__} needs pyarrow: "
+            "run `pip install 'eoslog[arrow]'`"
+        ) from error
+    return pa.array(array)
+
+
+def _fixed_bytes(kind: str) -> int:
+    return int(kind[len(_FIXED) : -1])

@@ -1,0 +1,389 @@
+"""The decision about staged jobs, and the work that follows it: `docs/staged-commit.md`.
+
+Invariants: one record decides a job, and nothing of it is in the log before; from before the
+decision until all of it is in, readers see nothing of it; versions of an application only rise;
+no staged file of a decided job is removed before the job is complete.
+
+Order of locks: the one of this class, then the store's, then a partition's.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eoslog.errors import EoslogError, StagedCommitError, StagedJobIncompleteError
+from eoslog.staged_adoption import HeldPartitions, Offsets, adopt_files
+from eoslog.staged_application import PREPARED, ApplicationRecord, ApplicationState
+from eoslog.staged_file_check import check_job, check_room, sync_staged
+from eoslog.staged_job import (
+    StagedJob,
+    attempt_path,
+    bounds_of_record,
+    files_of_messages,
+    job_of_record,
+    topic_ids_of_record,
+)
+from eoslog.staged_message import StagedMessage
+from eoslog.staged_names import directory_name, run_generation, run_path
+from eoslog.staged_sweep import (
+    is_decided,
+    removable_runs,
+    remove_if_empty,
+    remove_tree,
+    subdirectories,
+)
+from eoslog.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from eoslog.store import Store
+
+# How long a task may write on after its job is over, for its files to be swept at once.
+ZOMBIES_GONE_S = 3600.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCommit:
+    """What `Store.commit_staged` did.
+
+    `committed` is True if this call decided the version, False if it, or a later one, was in
+    already; then `records` is 0 and `offsets` is empty. `offsets` holds for each partition the
+    first and the last offset of the job's records, both inclusive; records of others may lie
+    between them.
+    """
+
+    committed: bool
+    records: int = 0
+    offsets: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A job that is decided, or about to be, with its partitions held.
+
+    `record` is the application's: while the job is not `decided`, that of before.
+    """
+
+    record: ApplicationRecord
+    held: HeldPartitions
+    partitions: frozenset[TopicPartition]
+    decided: bool = False
+    job: StagedJob | None = None
+
+
+class StagedCommits:
+    """The staged jobs of one store; `Store` has one, and hands calls on to it."""
+
+    def __init__(self, store: "Store") -> None:
+        self._store = store
+        self._staging_path: Path = store._staging_path
+        self._lock = threading.RLock()
+        self._pending: dict[str, _Pending] = {}
+        # Runs that are over, and since when: late files of their zombies are swept at any age.
+        self._over: dict[Path, float] = {}
+
+    # The public side.
+
+    def commit(
+        self,
+        app_id: str,
+        version: int,
+        messages: Iterable[StagedMessage],
+        run_id: str | None = None,
+    ) -> StagedCommit:
+        """Make the staged files of all messages part of the log, in their order, all at once.
+
+        A version that is in already, or is below one that is, changes nothing. `run_id` is that of
+        the messages; without messages it registers the run all the same. On return the job is in
+        the log and visible, as durable as the store's durability says.
+
+        Raises StagedCommitError, StagedRunFencedError, StoreFullError, ValueError, TypeError:
+        nothing is decided; StoreFailedError: unknown until the store is opened again;
+        StagedJobIncompleteError: decided, and completed later.
+        """
+        _check_version(version)
+        found = list(messages)
+        run_id = _run_of(app_id, found, run_id)
+        with self._lock:
+            self._store._check_open()
+            record = self._settled(app_id)
+            if record.version >= version:
+                self._discard(app_id, run_id, found)
+                return StagedCommit(committed=False)
+            record.check_run(run_id)
+            if not any(message.files for message in found):
+                record.decided(version, run_id, None).write(self._store._state_log)
+                self._discard(app_id, run_id, found)
+                return StagedCommit(committed=True)
+            pending = self._decide(record, version, run_id, found)
+            offsets = self._complete(pending)
+            job = pending.job
+            return StagedCommit(True, 0 if job is None else job.records, offsets)
+
+    def application(self, app_id: str) -> ApplicationState | None:
+        """The application's newest version and run; None if the store never heard of it."""
+        self._store._check_open()
+        record = ApplicationRecord.read(self._store._state_log, app_id)
+        return None if record is None else record.shown
+
+    def begin_run(self, app_id: str) -> str:
+        """Register a new run of an application and return its name; all others are overtaken.
+
+        Durable on return, whatever the store's durability.
+        """
+        with self._lock:
+            self._store._check_open()
+            record = self._settled(app_id).registered()
+            record.write(self._store._state_log, sync=True)
+            return str(record.run_id)
+
+    def sweep_run(self, app_id: str, run_id: str) -> int:
+        """Remove what a run staged that will not be committed; how many files went.
+
+        Attempts that are still writing lose their files; what they write later is swept too. A
+        decided job is left alone.
+        """
+        with self._lock:
+            self._store._check_open()
+            name = directory_name(app_id, "app_id")
+            if name in self._pending and not self._pending[name].decided:
+                self._settle(name)
+            record = ApplicationRecord.read(self._store._state_log, app_id)
+            if is_decided(directory_name(run_id, "run_id"), record):
+                return 0
+            return self._remove_run(run_path(self._staging_path, app_id, run_id))
+
+    # For the store.
+
+    def roll_forward(self) -> None:
+        """Complete the jobs that were decided and not completed; called before anybody reads.
+
+        One that cannot be completed now stays pending, invisible to readers, and is tried again.
+        """
+        with self._lock:
+            for path in subdirectories(self._staging_path):
+                record = ApplicationRecord.read_by_name(self._store._state_log, path.name)
+                if record is not None and record.state == PREPARED:
+                    self._take_up(record)
+            # All are held before the first one takes its time.
+            self._retry_pending()
+
+    def sweep(self) -> None:
+        """Remove staged files that nobody needs any more, unless a job is just being decided."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._retry_pending()
+            retention_ms = self._store.config["eoslog.staging.retention.ms"]
+            for application_path in subdirectories(self._staging_path):
+                record = ApplicationRecord.read_by_name(
+                    self._store._state_log, application_path.name
+                )
+                for path in removable_runs(application_path, record, retention_ms):
+                    remove_tree(path)
+                remove_if_empty(application_path)
+            self._sweep_zombies()
+        finally:
+            self._lock.release()
+
+    def _sweep_zombies(self) -> None:
+        for path, since_s in list(self._over.items()):
+            record = ApplicationRecord.read_by_name(self._store._state_log, path.parent.name)
+            if is_decided(path.name, record):
+                continue  # The run's name was used once more.
+            remove_tree(path)
+            if time.monotonic() - since_s > ZOMBIES_GONE_S:
+                del self._over[path]
+
+    def producer_ids(self) -> frozenset[int]:
+        """The producer ids of jobs that are not complete: they must not expire."""
+        return frozenset(
+            one.file.producer_id
+            for pending in list(self._pending.values())
+            if pending.job is not None
+            for one in pending.job.files
+        )
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is being deleted. Takes no lock: the caller may hold the store's."""
+        for pending in list(self._pending.values()):
+            pending.held.forget_topic(topic)
+
+    # The decision.
+
+    def _decide(
+        self,
+        record: ApplicationRecord,
+        version: int,
+        run_id: str | None,
+        messages: Sequence[StagedMessage],
+    ) -> _Pending:
+        """Check the job and decide it; readers are held when this returns."""
+        files = files_of_messages(self._staging_path, messages)
+        partitions = frozenset(one.file.topic_partition for one in files)
+        self._make_way(partitions)
+        check_room(files, self._store.path)
+        topic_ids = check_job(files, self._store._find_partition, self._store._batch_bytes_max)
+        if self._store.durability != "process":
+            unsynced = [message for message in messages if not message.synced]
+            sync_staged(
+                [one.path for one in files_of_messages(self._staging_path, unsynced)],
+                self._store.path,
+            )
+        held = HeldPartitions(self._store._find_partition, topic_ids)
+        pending = _Pending(record, held, partitions)
+        try:
+            bounds = held.hold_at_end(partitions)
+            if self._store.durability != "process":
+                held.sync()
+            run = run_path(self._staging_path, record.app_id, str(run_id))
+            job = StagedJob(record.app_id, version, run, topic_ids, bounds, files)
+            described = job.described(sync=self._store.durability != "process")
+            decided = record.decided(version, run_id, described)
+            # From here on an error or an interrupt may leave a decision behind.
+            self._pending[record.name] = pending
+            decided.write(self._store._state_log)
+        except BaseException as error:
+            held.release()
+            if isinstance(error, EoslogError) and error.outcome == "not_appended":
+                self._pending.pop(record.name, None)
+            raise
+        pending.record, pending.job, pending.decided = decided, job, True
+        return pending
+
+    def _make_way(self, partitions: frozenset[TopicPartition]) -> None:
+        """Complete earlier jobs on these partitions: a partition is held for one job at a time."""
+        for name in [name for name, one in self._pending.items() if one.partitions & partitions]:
+            try:
+                self._settle(name)
+            except EoslogError as error:
+                raise StagedCommitError(
+                    f"an earlier job holds back the same partitions: {error}"
+                ) from error
+
+    # After the decision.
+
+    def _settled(self, app_id: str) -> ApplicationRecord:
+        """The application's record, with no job under way."""
+        name = directory_name(app_id, "app_id")
+        record = ApplicationRecord.read(self._store._state_log, app_id)
+        if record is not None and record.state == PREPARED and name not in self._pending:
+            self._take_up(record)
+        if name in self._pending:
+            self._settle(name)
+            record = ApplicationRecord.read(self._store._state_log, app_id)
+        return ApplicationRecord(app_id) if record is None else record
+
+    def _settle(self, name: str) -> None:
+        """Complete a pending job; one that was interrupted in its decision is undone instead."""
+        pending = self._pending[name]
+        if not pending.decided:
+            # Its record may be in the log, though nobody was told. Nothing of it was adopted, so
+            # the record of before, written again, takes the decision back.
+            pending.record.write(self._store._state_log)
+            del self._pending[name]
+            return
+        self._complete(pending)
+
+    def _take_up(self, record: ApplicationRecord) -> None:
+        """Hold readers at the bounds of a job that an earlier life of the store decided."""
+        described = record.job or {"topics": {}}
+        bounds = bounds_of_record(described)
+        held = HeldPartitions(self._store._find_partition, topic_ids_of_record(described))
+        held.hold(bounds)
+        self._pending[record.name] = _Pending(record, held, frozenset(bounds), decided=True)
+
+    def _retry_pending(self) -> None:
+        for name in list(self._pending):
+            try:
+                self._settle(name)
+            except EoslogError as error:
+                _log.error("%s", error)
+
+    def _complete(self, pending: _Pending) -> Offsets:
+        """Steps A1 to F. Raises StagedJobIncompleteError; the job is then still pending."""
+        record = pending.record
+        state_log = self._store._state_log
+        try:
+            run = run_path(self._staging_path, record.app_id, str(record.run_id))
+            if pending.job is None:
+                pending.job = job_of_record(record.app_id, record.version, run, record.job or {})
+            job = pending.job
+            offsets = adopt_files(job, pending.held)
+            if self._store.durability != "process":
+                pending.held.sync()
+            pending.held.release()
+            record.completed().write(state_log)
+        except EoslogError as error:
+            raise StagedJobIncompleteError(
+                f"version {record.version} of application {record.app_id!r} is decided, but not "
+                f"completely in the log yet: {error}"
+            ) from error
+        del self._pending[record.name]
+        self._clean_up(job, str(record.run_id))
+        return offsets
+
+    def _clean_up(self, job: StagedJob, run_id: str) -> None:
+        """Remove the files, then the ids: while there are files, the ids keep out a second copy."""
+        if run_generation(run_id) is None:
+            self._remove_run(job.run_path)
+        else:
+            for path in {one.path.parent for one in job.files}:
+                remove_tree(path)
+        for where, producer_ids in job.producer_ids.items():
+            partition = self._store._find_partition(where)
+            if partition is None or partition.topic_id != job.topic_ids[where.topic]:
+                continue
+            try:
+                partition.forget_producers(producer_ids)
+            except EoslogError as error:
+                # They expire by themselves; the job is complete.
+                _log.warning("%s: %s", where, error)
+
+    def _discard(self, app_id: str, run_id: str | None, messages: Sequence[StagedMessage]) -> None:
+        """Remove what was staged for a version that needs it no more."""
+        if run_id is None:
+            return
+        if run_generation(run_id) is None:
+            self._remove_run(run_path(self._staging_path, app_id, run_id))
+        else:
+            for message in messages:
+                remove_tree(attempt_path(self._staging_path, message))
+
+    def _remove_run(self, path: Path) -> int:
+        self._over[path] = time.monotonic()
+        removed = remove_tree(path)
+        remove_if_empty(path.parent)
+        return removed
+
+
+def _check_version(version: int) -> None:
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise TypeError(f"version is an int, not {type(version).__name__}")
+    if not 0 <= version < 1 << 63:
+        raise ValueError(f"version {version}: a number from 0 on, below 2**63")
+
+
+def _run_of(app_id: str, messages: Sequence[StagedMessage], run_id: str | None) -> str | None:
+    """The run that all messages are of. Raises StagedCommitError if they differ."""
+    directory_name(app_id, "app_id")
+    for message in messages:
+        if not isinstance(message, StagedMessage):
+            raise TypeError(f"a StagedMessage is expected, not {type(message).__name__}")
+        if message.app_id != app_id:
+            raise StagedCommitError(f"a message of application {message.app_id!r}, not {app_id!r}")
+        if run_id is None:
+            run_id = message.run_id
+        if message.run_id != run_id:
+            raise StagedCommitError(
+                f"application {app_id!r}: a message of run {message.run_id!r} among those of run "
+                f"{run_id!r}: one run is committed at a time"
+            )
+    if run_id is not None:
+        directory_name(run_id, "run_id")
+    return run_id

@@ -1,0 +1,174 @@
+"""The files of one task attempt while they are being written.
+
+Invariants: a file is made by this attempt or not at all (`O_EXCL`, in a directory that this
+attempt made); it holds whole batches of one producer id, with sequences from 0; its CRC and
+counts cover every byte that was written. After a failed write nothing more is written: what is on
+disk is unknown.
+"""
+
+import os
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from eoslog.atomic_file import sync_directory
+from eoslog.bindings.record_batch import crc32c
+from eoslog.errors import StagedCommitError
+from eoslog.os_errors import named_os_errors
+from eoslog.staged_message import STAGED_PRODUCER_ID_MIN, StagedFile
+from eoslog.staged_names import staged_file_name
+from eoslog.topic_partition import TopicPartition
+
+# Sequences have 31 bits: a file ends long before they would come round to 0 again.
+FILE_RECORDS_MAX = 1 << 30
+# A job may write to more partitions than a process may have files open.
+OPEN_FILES_MAX = 64
+
+_MAKE_DIRECTORY_CHANCES = 10
+
+
+@dataclass(slots=True)
+class OpenFile:
+    """A file that takes batches."""
+
+    where: TopicPartition
+    name: str
+    producer_id: int
+    bytes: int = 0
+    records: int = 0
+    crc: int = 0
+    descriptor: int = field(default=-1)
+
+    def described(self) -> StagedFile:
+        return StagedFile(
+            self.where.topic,
+            self.where.partition,
+            self.name,
+            self.bytes,
+            self.records,
+            self.producer_id,
+            self.crc,
+        )
+
+
+class AttemptFiles:
+    """The directory of one attempt and its files; nothing is on disk before the first batch."""
+
+    def __init__(self, path: Path, store_path: Path) -> None:
+        self.path = path
+        self._store_path = store_path
+        self._made = False
+        self._all: list[OpenFile] = []
+        self._newest: dict[TopicPartition, OpenFile] = {}
+        self._with_descriptor: OrderedDict[str, OpenFile] = OrderedDict()
+
+    def file_for(self, where: TopicPartition, record_count: int) -> OpenFile:
+        """The file that takes the partition's next batch; made if need be."""
+        newest = self._newest.get(where)
+        if newest is not None and newest.records + record_count <= FILE_RECORDS_MAX:
+            return newest
+        number = 0 if newest is None else int(newest.name.rsplit(".", 2)[1]) + 1
+        # A random id of 62 bits: nobody gives these out, and no two files will have the same.
+        producer_id = STAGED_PRODUCER_ID_MIN + (int.from_bytes(os.urandom(8), "big") >> 2)
+        name = staged_file_name(where.topic, where.partition, number)
+        file = OpenFile(where, name, producer_id)
+        with named_os_errors(f"making {self.path / name}"), self._told_if_swept():
+            if not self._made:
+                self._make_directory()
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+            self._hold_open(file, flags)
+        self._all.append(file)
+        self._newest[where] = file
+        return file
+
+    def write(self, file: OpenFile, batch: bytes, record_count: int) -> None:
+        """Append one encoded batch. StoreFullError or StoreFailedError: give the attempt up."""
+        with named_os_errors(f"writing {self.path / file.name}"), self._told_if_swept():
+            if file.descriptor < 0:
+                self._hold_open(file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            self._with_descriptor.move_to_end(file.name)
+            written = os.write(file.descriptor, batch)
+            while written < len(batch):
+                written += os.write(file.descriptor, memoryview(batch)[written:])
+        file.crc = crc32c(batch, file.crc)
+        file.bytes += len(batch)
+        file.records += record_count
+
+    def close(self, sync: bool) -> tuple[StagedFile, ...]:
+        """Close all files, on disk if `sync`, and describe them."""
+        with named_os_errors(f"syncing {self.path}"), self._told_if_swept():
+            if sync and self._all:
+                for file in self._all:
+                    if file.descriptor < 0:
+                        self._hold_open(file, os.O_WRONLY | os.O_CLOEXEC)
+                    os.fsync(file.descriptor)
+                    self._close_file(file)
+                directory = self.path
+                sync_directory(directory)
+                while directory != self._store_path:
+                    directory = directory.parent
+                    sync_directory(directory)
+        self.close_descriptors()
+        return tuple(file.described() for file in self._all)
+
+    def remove(self) -> None:
+        """Remove everything again; what cannot be removed is left to be swept."""
+        self.close_descriptors()
+        try:
+            for file in self._all:
+                (self.path / file.name).unlink(missing_ok=True)
+            if self._made:
+                self.path.rmdir()
+        except OSError:
+            return
+
+    def close_descriptors(self) -> None:
+        for file in list(self._with_descriptor.values()):
+            self._close_file(file)
+
+    def _make_directory(self) -> None:
+        for chance in range(_MAKE_DIRECTORY_CHANCES):
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self.path.mkdir()
+                break
+            except FileExistsError as error:
+                raise StagedCommitError(
+                    f"{self.path} exists already: each task attempt needs a name of its own"
+                ) from error
+            except FileNotFoundError:
+                # A sweep took away the empty directory above just now.
+                if chance == _MAKE_DIRECTORY_CHANCES - 1:
+                    raise
+        self._made = True
+
+    def _hold_open(self, file: OpenFile, flags: int) -> None:
+        if len(self._with_descriptor) >= OPEN_FILES_MAX:
+            self._close_file(next(iter(self._with_descriptor.values())))
+        file.descriptor = os.open(self.path / file.name, flags, 0o644)
+        self._with_descriptor[file.name] = file
+
+    def _close_file(self, file: OpenFile) -> None:
+        descriptor, file.descriptor = file.descriptor, -1
+        self._with_descriptor.pop(file.name, None)
+        if descriptor >= 0:
+            os.close(descriptor)
+
+    def _told_if_swept(self) -> "_SweptError":
+        return _SweptError(self.path)
+
+
+class _SweptError:
+    """Turns a FileNotFoundError into what it means here: the directory was taken away."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, FileNotFoundError):
+            raise StagedCommitError(
+                f"{self._path} was removed: the job of this attempt is over, or was overtaken"
+            ) from error

@@ -1,0 +1,147 @@
+"""A staged file as the driver reads it: mapped, and checked before the decision."""
+
+import mmap
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from eoslog.atomic_file import sync_directory
+from eoslog.bindings.record_batch import crc32c, iter_batches
+from eoslog.errors import CorruptRecordError, StagedCommitError, StoreFullError
+from eoslog.os_errors import named_os_errors
+from eoslog.partition import Partition
+from eoslog.staged_job import JobFile
+from eoslog.topic_partition import TopicPartition
+
+# The interpreter's lock is held while a piece is summed up.
+_CRC_PIECE_BYTES = 4 << 20
+
+
+@contextmanager
+def mapped(one: JobFile) -> Iterator[memoryview]:
+    """The file's bytes for as long as the block lasts.
+
+    Raises StagedCommitError if it is not there or has another length than its message says.
+    """
+    with named_os_errors(f"reading {one.path}"):
+        try:
+            descriptor = os.open(one.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError as error:
+            raise StagedCommitError(f"{one.path}: the staged file is missing") from error
+        try:
+            found_bytes = os.fstat(descriptor).st_size
+            if found_bytes != one.file.bytes:
+                raise StagedCommitError(
+                    f"{one.path}: a staged file of {found_bytes} bytes, expected {one.file.bytes}"
+                )
+            mapping = mmap.mmap(descriptor, found_bytes, prot=mmap.PROT_READ)
+        finally:
+            os.close(descriptor)
+    with mapping, memoryview(mapping) as staged:
+        yield staged
+
+
+def check_job(
+    files: Sequence[JobFile],
+    find_partition: Callable[[TopicPartition], Partition | None],
+    batch_bytes_max: Callable[[str], int],
+) -> dict[str, str]:
+    """Raise StagedCommitError unless all files of a job can be adopted; the ids of their topics.
+
+    `batch_bytes_max(topic)` says how large a batch the topic takes.
+    """
+    partitions: dict[TopicPartition, Partition] = {}
+    for where in sorted({one.file.topic_partition for one in files}):
+        partition = find_partition(where)
+        if partition is None:
+            raise StagedCommitError(f"the store has no partition {where}")
+        partitions[where] = partition
+    limits = {topic: batch_bytes_max(topic) for topic in {where.topic for where in partitions}}
+    seen: set[int] = set()
+    for one in files:
+        where, producer_id = one.file.topic_partition, one.file.producer_id
+        if producer_id in seen:
+            raise StagedCommitError(f"{one.path}: producer id {producer_id} came twice")
+        seen.add(producer_id)
+        if partitions[where].producer(producer_id) is not None:
+            raise StagedCommitError(
+                f"{one.path}: partition {where} has records of producer {producer_id} already: "
+                "the file was committed before"
+            )
+        check_file(one, limits[where.topic])
+    return {where.topic: partition.topic_id for where, partition in partitions.items()}
+
+
+def check_file(one: JobFile, batch_bytes_max: int) -> None:
+    """Raise StagedCommitError unless the file is as its message says, and fits the topic."""
+    file = one.file
+    with mapped(one) as staged:
+        crc = 0
+        for first in range(0, len(staged), _CRC_PIECE_BYTES):
+            crc = crc32c(staged[first : first + _CRC_PIECE_BYTES], crc)
+        if crc != file.crc:
+            raise StagedCommitError(
+                f"{one.path}: the staged file is damaged: CRC-32C {crc:#010x}, expected "
+                f"{file.crc:#010x}"
+            )
+        try:
+            headers = iter_batches(staged)
+        except CorruptRecordError as error:
+            raise StagedCommitError(
+                f"{one.path} at byte {error.position_bytes}: {error.reason}"
+            ) from error
+    sequence = 0
+    for header in headers:
+        wrong = None
+        if header.producer_id != file.producer_id or header.producer_epoch != 0:
+            wrong = f"producer {header.producer_id}, expected {file.producer_id}"
+        elif header.base_sequence != sequence:
+            wrong = f"base sequence {header.base_sequence}, expected {sequence}"
+        elif header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
+            wrong = f"{header.record_count} records, last offset delta {header.last_offset_delta}"
+        elif header.attributes or header.base_offset:
+            wrong = f"attributes {header.attributes:#x}, base offset {header.base_offset}"
+        elif header.batch_bytes > batch_bytes_max:
+            wrong = f"a batch of {header.batch_bytes} bytes; the topic takes {batch_bytes_max}"
+        if wrong is not None:
+            raise StagedCommitError(f"{one.path} at byte {header.position_bytes}: {wrong}")
+        sequence += header.record_count
+    if sequence != file.records:
+        raise StagedCommitError(f"{one.path}: {sequence} records, expected {file.records}")
+
+
+def check_room(files: Sequence[JobFile], store_path: Path) -> None:
+    """Raise StoreFullError unless the disk has room for a second copy of the files.
+
+    It is a forecast: others may fill the disk meanwhile. A job that is too large is refused here,
+    instead of being decided and then waiting for room.
+    """
+    wanted_bytes = sum(one.file.bytes for one in files)
+    with named_os_errors(f"measuring {store_path}"):
+        disk = os.statvfs(store_path)
+    free_bytes = disk.f_bavail * disk.f_frsize
+    if wanted_bytes > free_bytes:
+        raise StoreFullError(
+            f"{store_path}: the job needs {wanted_bytes} bytes beside its staged files, and "
+            f"{free_bytes} are free; nothing of it was decided"
+        )
+
+
+def sync_staged(paths: list[Path], store_path: Path) -> None:
+    """Put staged files on disk whose writer did not, and the directories above them."""
+    for path in paths:
+        with named_os_errors(f"syncing {path}"):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+    directories = set()
+    for attempt in {path.parent for path in paths}:
+        for directory in (attempt, *attempt.parents):
+            directories.add(directory)
+            if directory == store_path:
+                break
+    for directory in sorted(directories, key=lambda one: len(one.parts), reverse=True):
+        sync_directory(directory)

@@ -1,0 +1,148 @@
+"""A job that is decided, or about to be: its files in order, its partitions and their bounds.
+
+The state log's record holds it as JSON: the partitions' bounds always, so that readers can be kept
+out whatever happened to the rest; the list of files too, unless it is long. Then it is in a file of
+its own, beside the staged ones, and the record holds that file's size and digest.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eoslog.atomic_file import write_atomically
+from eoslog.errors import StagedCommitError
+from eoslog.staged_message import StagedFile, StagedMessage
+from eoslog.staged_names import directory_name, run_path
+from eoslog.topic_partition import TopicPartition
+
+# The internal log keeps every decision: longer lists would make up most of it.
+INLINE_MANIFEST_BYTES_MAX = 16 << 10
+# Of more than half a million partitions; far below what a record of the internal log may hold.
+BOUNDS_BYTES_MAX = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """One file of a job, and where it is."""
+
+    path: Path
+    file: StagedFile
+
+
+@dataclass(frozen=True, slots=True)
+class StagedJob:
+    """What one decision makes part of the log.
+
+    `bounds` holds, for each partition, the offset from which on readers see nothing until the job
+    is whole; `topic_ids` tells a topic from another that was made under its name later.
+    """
+
+    app_id: str
+    version: int
+    run_path: Path
+    topic_ids: Mapping[str, str]
+    bounds: Mapping[TopicPartition, int]
+    files: Sequence[JobFile]
+
+    @property
+    def records(self) -> int:
+        return sum(one.file.records for one in self.files)
+
+    @property
+    def producer_ids(self) -> Mapping[TopicPartition, list[int]]:
+        """The producer ids that each partition gets to know."""
+        found: dict[TopicPartition, list[int]] = {}
+        for one in self.files:
+            found.setdefault(one.file.topic_partition, []).append(one.file.producer_id)
+        return found
+
+    def described(self, sync: bool) -> Mapping[str, Any]:
+        """The job as its record holds it. A long list of files is written to its own file, durably.
+
+        Raises StagedCommitError if there are more partitions than a record can name.
+        """
+        topics: dict[str, Any] = {
+            topic: {"topic_id": topic_id, "bounds": {}}
+            for topic, topic_id in self.topic_ids.items()
+        }
+        for where, bound in self.bounds.items():
+            topics[where.topic]["bounds"][str(where.partition)] = bound
+        if len(json.dumps(topics, separators=(",", ":"))) > BOUNDS_BYTES_MAX:
+            raise StagedCommitError(f"a job of {len(self.bounds)} partitions: too many for one job")
+        manifest = self._manifest()
+        encoded = json.dumps(manifest, separators=(",", ":")).encode()
+        if len(encoded) <= INLINE_MANIFEST_BYTES_MAX:
+            return {"topics": topics, "manifest": manifest}
+        digest = hashlib.sha256(encoded).hexdigest()
+        write_atomically(self.run_path / _manifest_name(digest), encoded, sync=sync)
+        return {"topics": topics, "manifest_bytes": len(encoded), "manifest_sha256": digest}
+
+    def _manifest(self) -> list[tuple[str, list[Any]]]:
+        attempts: dict[str, list[Any]] = {}
+        for one in self.files:
+            attempts.setdefault(one.path.parent.name, []).append(one.file.as_row())
+        return list(attempts.items())
+
+
+def files_of_messages(staging_path: Path, messages: Iterable[StagedMessage]) -> list[JobFile]:
+    """The files that messages name, in their order."""
+    found = []
+    for message in messages:
+        directory = attempt_path(staging_path, message)
+        found += [JobFile(directory / file.name, file) for file in message.files]
+    return found
+
+
+def attempt_path(staging_path: Path, message: StagedMessage) -> Path:
+    """The directory of the attempt that sent a message."""
+    run = run_path(staging_path, message.app_id, message.run_id)
+    return run / directory_name(message.attempt, "attempt")
+
+
+def bounds_of_record(described: Mapping[str, Any]) -> dict[TopicPartition, int]:
+    """The bounds alone; they are in the record itself."""
+    return {
+        TopicPartition(topic, int(partition)): bound
+        for topic, entry in described["topics"].items()
+        for partition, bound in entry["bounds"].items()
+    }
+
+
+def topic_ids_of_record(described: Mapping[str, Any]) -> dict[str, str]:
+    return {topic: entry["topic_id"] for topic, entry in described["topics"].items()}
+
+
+def job_of_record(app_id: str, version: int, run: Path, described: Mapping[str, Any]) -> StagedJob:
+    """The job that a record describes; StagedCommitError if its list of files is damaged."""
+    manifest = described.get("manifest")
+    if manifest is None:
+        manifest = _read_manifest(run, described["manifest_bytes"], described["manifest_sha256"])
+    files = [
+        JobFile(run / attempt / fields[2], StagedFile(*fields))
+        for attempt, rows in manifest
+        for fields in rows
+    ]
+    return StagedJob(
+        app_id, version, run, topic_ids_of_record(described), bounds_of_record(described), files
+    )
+
+
+def _manifest_name(digest: str) -> str:
+    return f"manifest-{digest[:32]}.json"
+
+
+def _read_manifest(run: Path, manifest_bytes: int, digest: str) -> Any:
+    path = run / _manifest_name(digest)
+    try:
+        encoded = path.read_bytes()
+    except OSError as error:
+        raise StagedCommitError(f"{path}: the list of a decided job's files: {error}") from error
+    if len(encoded) != manifest_bytes or hashlib.sha256(encoded).hexdigest() != digest:
+        raise StagedCommitError(
+            f"{path}: the list of a decided job's files is damaged ({len(encoded)} bytes, expected "
+            f"{manifest_bytes}, or another digest)"
+        )
+    return json.loads(encoded)

@@ -1,0 +1,97 @@
+"""What a task attempt tells the driver: which files it staged, and what is in them.
+
+A message is small, can be pickled, and `dataclasses.asdict` of it can be written as JSON;
+`StagedMessage(**that)` is the message again.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from eoslog.topic_name import check_user_topic_name
+from eoslog.topic_partition import TopicPartition
+
+# Staged files have random producer ids in this range; those that a store gives out are below it.
+STAGED_PRODUCER_ID_MIN = 1 << 62
+STAGED_PRODUCER_ID_UPPER_BOUND = 1 << 63
+
+_FILE_NAME = re.compile(r"[A-Za-z0-9._-]+\.[0-9]+\.batches", re.ASCII)
+_CRC_UPPER_BOUND = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One staged file: record batches of one partition, of a producer id of their own."""
+
+    topic: str
+    partition: int
+    name: str
+    bytes: int
+    records: int
+    producer_id: int
+    crc: int
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            wanted = str if field.name in ("topic", "name") else int
+            if not isinstance(value, wanted) or isinstance(value, bool):
+                raise TypeError(
+                    f"a staged file's {field.name} is {wanted.__name__}, not {type(value).__name__}"
+                )
+        check_user_topic_name(self.topic)
+        if not _FILE_NAME.fullmatch(self.name):
+            raise ValueError(f"{self.name!r} is not the name of a staged file")
+        in_range = (
+            self.partition >= 0
+            and self.bytes > 0
+            and self.records > 0
+            and STAGED_PRODUCER_ID_MIN <= self.producer_id < STAGED_PRODUCER_ID_UPPER_BOUND
+            and 0 <= self.crc < _CRC_UPPER_BOUND
+        )
+        if not in_range:
+            raise ValueError(f"a staged file with a number out of its range: {self}")
+
+    def as_row(self) -> tuple[str, int, str, int, int, int, int]:
+        """All fields, in the order that the class takes them."""
+        counts = (self.bytes, self.records, self.producer_id, self.crc)
+        return (self.topic, self.partition, self.name, *counts)
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+
+@dataclass(frozen=True)
+class StagedMessage:
+    """What one attempt staged: for the driver, who hands it to `Store.commit_staged`.
+
+    `synced`: the files and their names are on disk.
+    """
+
+    app_id: str
+    run_id: str
+    attempt: str
+    files: tuple[StagedFile, ...] = ()
+    synced: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("app_id", "run_id", "attempt"):
+            if not isinstance(getattr(self, name), str):
+                raise TypeError(f"a staged message's {name} is str, not {getattr(self, name)!r}")
+        if not isinstance(self.synced, bool):
+            raise TypeError(f"a staged message's synced is bool, not {self.synced!r}")
+        object.__setattr__(self, "files", tuple(_as_file(file) for file in self.files))
+
+    @property
+    def records(self) -> int:
+        return sum(file.records for file in self.files)
+
+    @property
+    def bytes(self) -> int:
+        return sum(file.bytes for file in self.files)
+
+
+def _as_file(file: StagedFile | Mapping[str, Any]) -> StagedFile:
+    return file if isinstance(file, StagedFile) else StagedFile(**file)

@@ -1,0 +1,56 @@
+"""Where staged files are, and what their directories are called.
+
+Applications, runs and attempts are named by any text. A text that is a safe file name is its own
+directory's name, so that people find it; of any other the safe characters are kept and a digest of
+the whole is added behind a `~`, which is in no safe name: two texts never share a directory.
+"""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+
+STAGING_DIRECTORY = "staging"
+NAME_CHARACTERS_MAX = 80
+
+_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
+_UNSAFE_CHARACTER = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
+_KEPT_CHARACTERS = 40
+_RUN = re.compile(r"run-([0-9]{10})-[0-9a-f]{16}", re.ASCII)
+
+
+def directory_name(text: str, what: str) -> str:
+    """The name of the directory of an application, run or attempt; `what` says which, for errors.
+
+    Raises TypeError if it is no text, ValueError if it is empty.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"{what} is a str, not {type(text).__name__}")
+    if not text:
+        raise ValueError(f"{what} must not be empty")
+    if len(text) <= NAME_CHARACTERS_MAX and _SAFE.fullmatch(text):
+        return text
+    digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    kept = _UNSAFE_CHARACTER.sub("", text).lstrip(".-")[:_KEPT_CHARACTERS]
+    return f"{kept}~{digest}"
+
+
+def run_path(staging_path: Path, app_id: str, run_id: str) -> Path:
+    """The directory of a run."""
+    return staging_path / directory_name(app_id, "app_id") / directory_name(run_id, "run_id")
+
+
+def new_run_id(generation: int) -> str:
+    """A name for a run that was registered: it tells its generation."""
+    return f"run-{generation:010d}-{os.urandom(8).hex()}"
+
+
+def run_generation(run_id: str) -> int | None:
+    """The generation that a registered run's name tells, None for a name of the caller's own."""
+    found = _RUN.fullmatch(run_id)
+    return None if found is None else int(found[1])
+
+
+def staged_file_name(topic: str, partition: int, number: int) -> str:
+    """The name of an attempt's file for a partition; `number` counts its files from 0."""
+    return f"{topic}-{partition}.{number}.batches"

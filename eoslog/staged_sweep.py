@@ -1,0 +1,108 @@
+"""Staged files that no decision needs any more: which, and how they are removed.
+
+Tasks may be writing at the same time. What appears while a directory is being removed is left for
+the next sweep; a task that lost its directory finds out when it makes or closes a file.
+"""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from eoslog.os_errors import named_os_errors
+from eoslog.staged_application import PREPARED, ApplicationRecord
+from eoslog.staged_names import directory_name, run_generation
+
+
+def removable_runs(
+    application_path: Path, record: ApplicationRecord | None, retention_ms: int
+) -> list[Path]:
+    """The runs of an application that can be removed as a whole."""
+    oldest_ms = time.time_ns() // 1_000_000 - retention_ms
+    return [
+        path
+        for path in subdirectories(application_path)
+        if not is_decided(path.name, record)
+        and (is_over(path.name, record) or last_written_ms(path) <= oldest_ms)
+    ]
+
+
+def is_decided(run_name: str, record: ApplicationRecord | None) -> bool:
+    """Whether the run has a job that is decided, and not completely in the log."""
+    return (
+        record is not None
+        and record.state == PREPARED
+        and record.run_id is not None
+        and run_name == directory_name(record.run_id, "run_id")
+    )
+
+
+def is_over(run_name: str, record: ApplicationRecord | None) -> bool:
+    """Whether nothing that the run stages can be decided any more."""
+    if record is None or record.run_id is None:
+        return False
+    if record.has_overtaken(run_name):
+        return True
+    # A run of the caller's own naming is for one job, and is known by that job's decision only.
+    its_own = run_name == directory_name(record.run_id, "run_id")
+    return its_own and run_generation(run_name) is None and record.state != PREPARED
+
+
+def subdirectories(path: Path) -> list[Path]:
+    """The directories in a directory; none if it is gone."""
+    with named_os_errors(f"reading {path}"):
+        try:
+            with os.scandir(path) as entries:
+                return [path / one.name for one in entries if one.is_dir(follow_symlinks=False)]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+
+def last_written_ms(run_path: Path) -> int:
+    """When something in a run was last written, in milliseconds."""
+    newest_ns = 0
+    for path in (run_path, *_entries(run_path)):
+        try:
+            newest_ns = max(newest_ns, path.lstat().st_mtime_ns)
+        except FileNotFoundError:
+            continue
+    return newest_ns // 1_000_000
+
+
+def remove_tree(path: Path) -> int:
+    """Remove a directory as far as it goes; how many files went."""
+    removed = 0
+    try:
+        with os.scandir(path) as entries:
+            found = list(entries)
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                removed += remove_tree(path / entry.name)
+            else:
+                (path / entry.name).unlink(missing_ok=True)
+                removed += 1
+        path.rmdir()
+    except OSError:
+        # Gone already, or written to just now, or not ours to remove: the next sweep looks again.
+        return removed
+    return removed
+
+
+def remove_if_empty(path: Path) -> None:
+    """Remove a directory unless there is something in it."""
+    try:
+        path.rmdir()
+    except OSError:
+        return
+
+
+def _entries(path: Path) -> Iterator[Path]:
+    try:
+        with os.scandir(path) as entries:
+            found = list(entries)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    for entry in found:
+        yield path / entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield from _entries(path / entry.name)

@@ -1,0 +1,420 @@
+"""A store: a directory of topics, opened by one process at a time.
+
+What it has on disk, and in which order that comes up and goes down, is `store_files`. The order of
+locks: a name's, a producer's, then the internal log's, then a partition's; the store's own comes
+before all of them.
+"""
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from eoslog.append_signal import AppendSignal
+from eoslog.bindings.partition_log import ProducerState
+from eoslog.checkpointer import Checkpointer
+from eoslog.consumer import Consumer
+from eoslog.durability import Durability, check_durability
+from eoslog.errors import (
+    EoslogError,
+    ForkedProcessError,
+    LogClosedError,
+    UnknownTopicOrPartitionError,
+)
+from eoslog.linger import LingerTimer
+from eoslog.named_producers import NamedProducers
+from eoslog.opened_partitions import OpenedPartitions
+from eoslog.partition import Partition
+from eoslog.producer import Producer
+from eoslog.staged_application import ApplicationState
+from eoslog.staged_commit import StagedCommit, StagedCommits
+from eoslog.staged_message import StagedMessage
+from eoslog.state_log import StateLog
+from eoslog.store_files import StoreFiles, errors_of
+from eoslog.store_metrics import store_metrics
+from eoslog.store_topics import StoreTopics
+from eoslog.store_verification import Progress, verify_store
+from eoslog.topic_name import check_user_topic_name
+from eoslog.topic_partition import TopicPartition
+from eoslog.topic_registry import TopicDescription
+from eoslog.whole_number import whole_number
+
+_open_stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    create: bool = False,
+    durability: str = "commit",
+    config: Mapping[str, object] | None = None,
+) -> "Store":
+    """Open the store in the directory `path`; with `create`, make one if it is absent or empty.
+
+    `durability` says what survives a power cut; all that was appended survives the death of this
+    process in any case:
+
+    - "commit" (default): what `Producer.flush()`, `Partition.flush()` or a commit returned for;
+    - "always": every append, when it returns;
+    - "process": nothing is waited for.
+
+    `config` takes the store's settings under Kafka's broker names ("log.retention.ms"), which are
+    the defaults of its topics, and eoslog's own ("eoslog.checkpoint.interval.ms").
+
+    One process at a time has a store open; its threads share the object. A fork leaves the store to
+    the parent. A store still open when the interpreter exits is closed then.
+
+    Raises NotAStoreError, StoreVersionError (written by a newer eoslog), StoreInUseError (says by
+    whom), StoreReadOnlyError, StoreFullError, StoreFailedError, CorruptRecordError (the list of
+    topics, or a record of the internal log), InvalidConfigError, ValueError.
+    """
+    return Store(Path(path), create, check_durability(durability), config)
+
+
+class Store:
+    """An open store; `eoslog.open` makes it. A context manager: it is closed at the block's end.
+
+    Every call raises LogClosedError once the store is closed, and ForkedProcessError in a child of
+    the process that opened it.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        create: bool,
+        durability: Durability,
+        config: Mapping[str, object] | None,
+    ) -> None:
+        self._lock = threading.RLock()
+        self._close_lock = threading.Lock()
+        self._closed = False
+        self._forked = False
+        self._producers_lock = threading.Lock()
+        self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
+        self._files = StoreFiles(path, create, durability, config, self._after_fork)
+        try:
+            self._checkpointer = Checkpointer(self)
+            self._linger = LingerTimer()
+            self._staged = StagedCommits(self)
+            self._files.begin()
+            self._topics.finish_deletions()
+            self._staged.roll_forward()
+        except BaseException:
+            self._files.abandon()
+            raise
+        self._partitions.watch_opened(self._checkpointer.watch)
+        _open_stores.add(self)
+
+    # Who it is.
+
+    @property
+    def path(self) -> Path:
+        """The store's directory, absolute."""
+        return self._files.paths.root
+
+    @property
+    def durability(self) -> Durability:
+        """What the store was opened with."""
+        return self._files.durability
+
+    @property
+    def config(self) -> Mapping[str, int]:
+        """The store's own settings, with their defaults."""
+        return dict(self._files.config)
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called, or the process forked."""
+        return self._closed or self._forked
+
+    def __repr__(self) -> str:
+        state = ", closed" if self.closed else ""
+        return f"<eoslog.Store {str(self.path)!r}, durability {self._files.durability}{state}>"
+
+    # Topics.
+
+    def create_topic(
+        self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None
+    ) -> TopicDescription:
+        """Create a topic with so many partitions (1 to 100,000); durable on return.
+
+        `config` takes Kafka's settings of topics ("segment.bytes"). Raises TopicAlreadyExistsError,
+        InvalidTopicError, InvalidPartitionsError, InvalidConfigError; StoreFullError and the other
+        errors of a disk: the topic does not exist then.
+        """
+        self._check_open()
+        with self._lock:
+            self._check_open()
+            return self._topics.create(name, partitions, config)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with all its records and its names' positions; durable on return.
+
+        A deletion cut short is finished when the store is opened next. What producers gathered for
+        the topic is lost: their next flush raises UnknownTopicOrPartitionError.
+
+        Raises UnknownTopicOrPartitionError, InvalidTopicError.
+        """
+        self._check_open()
+        check_user_topic_name(name)
+        with self._lock:
+            self._check_open()
+            self._topic(name)
+            self._staged.forget_topic(name)
+            self._topics.delete(name, self._live_producers())
+
+    def topics(self) -> dict[str, TopicDescription]:
+        """The topics by name, without the internal ones."""
+        self._check_open()
+        return {topic.name: topic for topic in self._files.registry.all() if not topic.internal}
+
+    def partition(self, topic: str, number: int) -> Partition:
+        """The engine's own view of a partition; opened, and recovered if need be, on first use.
+
+        Raises UnknownTopicOrPartitionError, CorruptRecordError or StoreError.
+        """
+        self._check_open()
+        number = whole_number(number, "a partition")
+        found = self._topic(topic)
+        partition = self._partitions.find(TopicPartition(topic, number))
+        if partition is None:
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic!r} has partitions 0 to {found.partitions - 1}, not {number}"
+            )
+        return partition
+
+    # Writing and reading.
+
+    def producer(
+        self,
+        name: str | None = None,
+        config: Mapping[str, object] | None = None,
+        *,
+        transactional_id: str | None = None,
+    ) -> Producer:
+        """A new producer. With a name it goes on where the last one of that name stopped.
+
+        See `Producer`. Opening a name again fences the producer that had it: its next call raises
+        ProducerFencedError. `config` takes Kafka's "batch.size", "linger.ms", "enable.idempotence".
+
+        Raises InvalidConfigError; ValueError for an empty or too long name, and for a
+        transactional id: transactions are not in this version.
+        """
+        self._check_open()
+        if transactional_id is not None:
+            raise ValueError("transactional_id: transactions are not in this version")
+        producer = Producer(self, name, config)
+        with self._producers_lock:
+            self._producers.add(producer)
+        return producer
+
+    def consumer(
+        self,
+        group: str | None = None,
+        isolation_level: str = "read_committed",
+        auto_offset_reset: str = "earliest",
+        config: Mapping[str, object] | None = None,
+    ) -> Consumer:
+        """A new consumer, which reads the partitions it is assigned. See `Consumer`.
+
+        `auto_offset_reset` says where to start where there is no position, and where to go on when
+        retention overtook it: "earliest", "latest" or "none" (an error).
+
+        Raises InvalidConfigError; ValueError for a group: groups are not in this version.
+        """
+        self._check_open()
+        if group is not None:
+            raise ValueError("group: consumer groups are not in this version")
+        return Consumer(self, isolation_level, auto_offset_reset, config)
+
+    # Staged jobs.
+
+    def commit_staged(
+        self,
+        app_id: str,
+        version: int,
+        messages: Iterable[StagedMessage],
+        run_id: str | None = None,
+    ) -> StagedCommit:
+        """Make the staged files of all messages part of the log by one decision.
+
+        A version of the application that is in already is a no-op. On return the job is in the log
+        and visible, as durable as the store's durability says; a crash after the decision is made
+        good by whoever opens the store next. Raises StagedCommitError, StagedRunFencedError,
+        StagedJobIncompleteError, StoreFullError, StoreFailedError, ValueError, TypeError.
+        """
+        self._check_open()
+        return self._staged.commit(app_id, version, messages, run_id)
+
+    def application(self, app_id: str) -> ApplicationState | None:
+        """What the store knows of an application's staged jobs; None if nothing."""
+        self._check_open()
+        return self._staged.application(app_id)
+
+    def begin_run(self, app_id: str) -> str:
+        """Register a new run of an application, which overtakes all others; its name. Durable."""
+        self._check_open()
+        return self._staged.begin_run(app_id)
+
+    def sweep_run(self, app_id: str, run_id: str) -> int:
+        """Remove what a run staged that will not be committed; how many files went."""
+        self._check_open()
+        return self._staged.sweep_run(app_id, run_id)
+
+    # Looking after it.
+
+    def producers(self) -> dict[TopicPartition, list[ProducerState]]:
+        """What each partition knows of every producer; opens them all."""
+        self._check_open()
+        return {
+            where: self.partition(*where).producers()
+            for topic in self.topics().values()
+            for where in topic.topic_partitions()
+        }
+
+    def verify(self, progress: Progress | None = None) -> list[dict[str, object]]:
+        """Check every batch and index entry of all partitions, internal ones too.
+
+        One dict of path, position_bytes and reason for each problem; [] is a sound store.
+        `progress(done, total, topic_partition)` is called before each partition.
+        """
+        self._check_open()
+        return verify_store(self._partitions, self._files.registry, progress)
+
+    def metrics(self) -> dict[str, Any]:
+        """Counts and sizes of what is open, and what the background thread did and met."""
+        self._check_open()
+        return store_metrics(self)
+
+    def flush(self) -> None:
+        """Make everything that was appended so far power-safe, by whomever it was appended."""
+        self._check_open()
+        for partition in self._partitions.opened():
+            partition.sync_up_to(partition.log_end_offset)
+
+    # Closing.
+
+    def close(self) -> None:
+        """Flush and close the producers, sync everything, leave the files as Kafka leaves them.
+
+        A second call does nothing, and so does one in a forked child. If anything could not be
+        synced or written down, the store is closed all the same, the first such error is raised,
+        and the next opening recovers: nothing is lost that was in the log.
+        """
+        if self._forked:
+            return  # Nor may a lock be waited for that a thread of the parent holds.
+        with self._close_lock:
+            if self.closed:
+                return
+            self._checkpointer.stop()
+            errors = self._close_producers()
+            self._linger.stop()
+            with self._lock:
+                self._closed = True
+                self._partitions.stop()
+                errors += self._files.close()
+            # Whoever began to write meanwhile is told.
+            self._close_producers()
+            self._signal.appended()
+            _open_stores.discard(self)
+        if errors:
+            for other in errors[1:]:
+                errors[0].add_note(f"and: {other}")
+            raise errors[0]
+
+    def _close_producers(self) -> list[EoslogError]:
+        return errors_of(producer.close for producer in self._live_producers())
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:
+            self.close()
+        except EoslogError as second:
+            error.add_note(f"closing the store failed too: {second}")
+
+    # For the store's own parts.
+
+    @property
+    def _staging_path(self) -> Path:
+        return self._files.paths.staging
+
+    @property
+    def _state_log(self) -> StateLog:
+        return self._files.state_log
+
+    @property
+    def _partitions(self) -> OpenedPartitions:
+        return self._files.partitions
+
+    @property
+    def _names(self) -> NamedProducers:
+        return self._files.names
+
+    @property
+    def _topics(self) -> StoreTopics:
+        return self._files.topics
+
+    @property
+    def _signal(self) -> AppendSignal:
+        return self._files.signal
+
+    def _check_open(self) -> None:
+        if self._forked:
+            raise ForkedProcessError(
+                f"{self.path} was opened before a fork: open it anew in the child"
+            )
+        if self._closed:
+            raise LogClosedError(f"the store {self.path} is closed")
+
+    def _topic(self, name: str) -> TopicDescription:
+        topic = self._files.registry.get(name)
+        if topic is None or topic.internal:
+            raise UnknownTopicOrPartitionError(f"no topic {name!r} in {self.path}")
+        return topic
+
+    def _find_partition(self, where: TopicPartition) -> Partition | None:
+        """The partition, opened; None if there is no such topic or partition."""
+        return self._partitions.find(where)
+
+    def _batch_bytes_max(self, topic: str) -> int:
+        """How large a batch of the topic may be."""
+        return self._partitions.config_of(self._topic(topic))["max.message.bytes"]
+
+    def _unexpiring_producer_ids(self) -> frozenset[int]:
+        """The ids of names, of open producers and of jobs that are not complete."""
+        live = frozenset(producer.producer_id for producer in self._live_producers())
+        return self._names.producer_ids() | live | self._staged.producer_ids()
+
+    def _live_producers(self) -> list[Producer]:
+        with self._producers_lock:
+            return list(self._producers)
+
+    def _after_fork(self) -> None:
+        """This is a forked child. No lock is taken: a thread that held it is not here."""
+        self._forked = True
+        files: StoreFiles | None = getattr(self, "_files", None)
+        if files is not None:
+            files.partitions.leave_to_parent()
+        for producer in list(self._producers):
+            producer.leave_to_parent()
+
+
+@atexit.register
+def _close_open_stores() -> None:
+    for store in list(_open_stores):
+        store.close()

@@ -1,0 +1,83 @@
+"""A directory becomes a store, or is known to be one: `meta.properties`, and the lock.
+
+A new store is locked before its `meta.properties` is written, so that two processes that create it
+at once do not both do so. A creation cut short leaves `state/` with nothing but the lock: that
+still counts as an empty directory.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from eoslog.atomic_file import TEMPORARY_SUFFIX, sync_directory
+from eoslog.errors import NotAStoreError
+from eoslog.meta_properties import FILE_NAME as META_PROPERTIES
+from eoslog.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from eoslog.os_errors import named_os_errors
+from eoslog.store_lock import FILE_NAME as LOCK_NAME
+from eoslog.store_lock import StoreLock
+from eoslog.store_paths import STATE_DIRECTORY, StorePaths
+
+# A file system's own, at the top of a volume.
+_NOT_OURS = frozenset({"lost+found"})
+
+
+def enter_store(
+    paths: StorePaths, create: bool, on_fork: Callable[[], None]
+) -> tuple[StoreLock, MetaProperties]:
+    """Lock the store, and make one of an empty or absent directory if `create` says so.
+
+    Raises NotAStoreError, StoreVersionError, StoreInUseError, StoreFullError, StoreReadOnlyError
+    or StoreFailedError; the directory is then as it was.
+    """
+    if not (paths.root / META_PROPERTIES).exists():
+        _check_may_create(paths.root, create)
+        return _create(paths, on_fork)
+    read_meta_properties(paths.root)
+    with named_os_errors(f"opening {paths.root}"):
+        paths.state.mkdir(exist_ok=True)
+    lock = StoreLock(paths.state, on_fork)
+    try:
+        return lock, read_meta_properties(paths.root)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _create(paths: StorePaths, on_fork: Callable[[], None]) -> tuple[StoreLock, MetaProperties]:
+    with named_os_errors(f"creating {paths.root}"):
+        made = [path for path in (paths.root, *paths.root.parents) if not path.exists()]
+        paths.state.mkdir(parents=True, exist_ok=True)
+        for path in made:
+            sync_directory(path.parent)
+    lock = StoreLock(paths.state, on_fork)
+    try:
+        # Another process may have been faster: its store is then used as it is.
+        if not (paths.root / META_PROPERTIES).exists():
+            write_meta_properties(paths.root, MetaProperties.new())
+        return lock, read_meta_properties(paths.root)
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _check_may_create(root: Path, create: bool) -> None:
+    if root.exists() and not root.is_dir():
+        raise NotAStoreError(f"{root} is not a directory")
+    if not create:
+        reason = f"it has no {META_PROPERTIES}" if root.exists() else "there is no such directory"
+        raise NotAStoreError(f"{root} is not a store: {reason}; create=True makes one")
+    if root.exists():
+        with named_os_errors(f"reading {root}"):
+            foreign = sorted(path.name for path in root.iterdir() if not _of_a_beginning(path))
+        if foreign:
+            raise NotAStoreError(
+                f"{root} is not a store and not empty: it holds {foreign[0]!r}"
+                + (f" and {len(foreign) - 1} more" if len(foreign) > 1 else "")
+            )
+
+
+def _of_a_beginning(path: Path) -> bool:
+    """Whether a creation that was cut short may have left this."""
+    if path.name == STATE_DIRECTORY and path.is_dir():
+        return {entry.name for entry in path.iterdir()} <= {LOCK_NAME}
+    return path.name == META_PROPERTIES + TEMPORARY_SUFFIX or path.name in _NOT_OURS

@@ -1,0 +1,39 @@
+"""Where the parts of a store lie below its directory."""
+
+from pathlib import Path
+
+from eoslog.clean_close import MARKER_NAME, UNRECOVERED_NAME
+from eoslog.staged_names import STAGING_DIRECTORY
+from eoslog.topic_partition import TopicPartition
+
+STATE_DIRECTORY = "state"
+
+
+class StorePaths:
+    """The paths of one store. Kafka's own are at the top, ours below `state/` and `staging/`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.state = root / STATE_DIRECTORY
+        self.staging = root / STAGING_DIRECTORY
+        self.clean_marker = root / MARKER_NAME
+        self.unrecovered = self.state / UNRECOVERED_NAME
+        self.cut = self.state / "cut"
+        self._control = self.state / "control"
+        self._spare = self.state / "spare"
+
+    def partition(self, where: TopicPartition) -> Path:
+        """The directory with a partition's files."""
+        return self.root / str(where)
+
+    def control(self, where: TopicPartition) -> Path:
+        """The control page of a partition."""
+        return self._control / str(where)
+
+    def spare(self, where: TopicPartition) -> Path:
+        """The directory with a partition's spare segment files."""
+        return self._spare / str(where)
+
+    def cut_of(self, where: TopicPartition) -> Path:
+        """The directory with what recoveries of a partition cut off."""
+        return self.cut / str(where)

@@ -1,0 +1,69 @@
+"""Topics come and go: their directories, their entry in the registry, what else knows of them.
+
+The registry decides. Creating: directories first, then the entry. Deleting: the entry is marked,
+then everything goes, then the entry; what was cut short is finished at the next opening.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from eoslog.config import parse_topic_config
+from eoslog.errors import InvalidPartitionsError, InvalidTopicError, TopicAlreadyExistsError
+from eoslog.named_producers import NamedProducers
+from eoslog.opened_partitions import OpenedPartitions
+from eoslog.topic_name import check_user_topic_name, colliding_topic
+from eoslog.topic_registry import PARTITIONS_MAX, TopicDescription, TopicRegistry, new_topic
+
+
+class TopicUser(Protocol):
+    """Whoever keeps something of a topic in memory."""
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is being deleted."""
+
+
+class StoreTopics:
+    """Creates and deletes the topics of one store, whose lock guards it."""
+
+    def __init__(
+        self, registry: TopicRegistry, partitions: OpenedPartitions, names: NamedProducers
+    ) -> None:
+        self._registry = registry
+        self._partitions = partitions
+        self._names = names
+
+    def create(
+        self, name: str, partitions: int, config: Mapping[str, object] | None
+    ) -> TopicDescription:
+        """See `Store.create_topic`."""
+        check_user_topic_name(name)
+        if isinstance(partitions, bool) or not isinstance(partitions, int):
+            raise InvalidPartitionsError(f"partitions={partitions!r}: a whole number")
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise InvalidPartitionsError(f"partitions={partitions}: from 1 to {PARTITIONS_MAX}")
+        topic = new_topic(name, partitions, parse_topic_config(config))
+        known = [other.name for other in self._registry.all() + self._registry.deleting()]
+        if name in known:
+            raise TopicAlreadyExistsError(f"topic {name!r} exists already")
+        twin = colliding_topic(name, known)
+        if twin is not None:
+            raise InvalidTopicError(f"topic {name!r} differs from {twin!r} only in '.' against '_'")
+        for where in topic.topic_partitions():
+            self._partitions.make_directory(where, topic.topic_id)
+        self._partitions.sync_directories()
+        self._registry.add(topic)
+        return topic
+
+    def delete(self, name: str, users: Iterable[TopicUser]) -> None:
+        """See `Store.delete_topic`; the topic exists."""
+        self._registry.mark_deleting(name)
+        for user in users:
+            user.forget_topic(name)
+        self.finish_deletions()
+
+    def finish_deletions(self) -> None:
+        """Remove what is left of topics that are being deleted; durable on return."""
+        for topic in self._registry.deleting():
+            self._partitions.remove(topic)
+            self._names.forget_topic(topic.name)
+            self._registry.remove(topic.name)

@@ -1,0 +1,50 @@
+"""Checking every byte of a store: `Store.verify`."""
+
+from collections.abc import Callable
+
+from eoslog.errors import CorruptRecordError
+from eoslog.opened_partitions import OpenedPartitions
+from eoslog.partition import Partition
+from eoslog.topic_partition import TopicPartition
+from eoslog.topic_registry import TopicRegistry
+
+Progress = Callable[[int, int, TopicPartition], None]
+
+
+def verify_store(
+    partitions: OpenedPartitions, registry: TopicRegistry, progress: Progress | None
+) -> list[dict[str, object]]:
+    """One dict of path, position_bytes and reason for each problem of any partition."""
+    targets = [
+        where
+        for topic in registry.all()
+        for where in topic.topic_partitions()
+        if not topic.internal or partitions.has_files(where)
+    ]
+    problems: list[dict[str, object]] = []
+    for done, where in enumerate(targets):
+        if progress is not None:
+            progress(done, len(targets), where)
+        try:
+            partition = _opened(partitions, registry, where)
+        except CorruptRecordError as error:
+            problems.append(
+                {
+                    "path": error.path,
+                    "position_bytes": error.position_bytes,
+                    "reason": error.reason,
+                }
+            )
+            continue
+        if partition is not None:
+            problems += partition.verify()
+    return problems
+
+
+def _opened(
+    partitions: OpenedPartitions, registry: TopicRegistry, where: TopicPartition
+) -> Partition | None:
+    topic = registry.get(where.topic)
+    if topic is not None and topic.internal:
+        return partitions.state_partition(where.partition)
+    return partitions.find(where)

@@ -1,0 +1,233 @@
+"""The same for the public API: a process that makes wrong calls of a store and its objects.
+
+Argument: a directory. Standard output: as that of wrong_calls.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from bad_input.small_store import PARTITIONS, TOPIC, make_store
+from bad_input.wrong_calls import APPEND, IDENTITY, SOUND_BATCH, Calls, bad_values, shown
+
+import eoslog
+from eoslog import TopicPartition
+from eoslog.errors import EoslogError, LogClosedError, UnknownTopicOrPartitionError
+
+WHERE = TopicPartition(TOPIC, 0)
+SETTINGS = (
+    "segment.bytes",
+    "retention.ms",
+    "batch.size",
+    "linger.ms",
+    "enable.idempotence",
+    "eoslog.checkpoint.interval.ms",
+    "max.poll.records",
+    "no.such.setting",
+)
+# Names that Kafka refuses, and names that only look as if they could be paths of ours.
+TOPIC_NAMES = (
+    "", ".", "..", "a/b", "../up", "with space", "é", "a" * 250, "tab\t", "nul\x00", "a:b", "state",
+    "staging", "__consumer_offsets", "__transaction_state", "a\n",
+)  # fmt: skip
+
+
+class Store:
+    """An open store and how far each of its partitions went."""
+
+    def __init__(self, calls: Calls, path: Path) -> None:
+        make_store(path)
+        self.calls = calls
+        self.path = path
+        self.store = eoslog.open(path)
+        self.ends = self.all_ends()
+
+    def all_ends(self) -> list[int]:
+        numbers = range(PARTITIONS)
+        return [self.store.partition(TOPIC, number).log_end_offset for number in numbers]
+
+    def check(self, what: str, passed: bool) -> None:
+        ends = self.all_ends()
+        if ends != self.ends and not passed:
+            self.calls.complaints.append(f"{what}: refused, and something was appended")
+        self.ends = ends
+
+    def each(self, name, function, good) -> None:
+        self.calls.each_argument(name, function, good, self.check)
+
+
+def fuzz_store(made: Store, calls: Calls) -> None:
+    store = made.store
+    made.each("create_topic", store.create_topic, {"name": TOPIC, "partitions": 1, "config": {}})
+    made.each("partition", store.partition, {"topic": TOPIC, "number": 0})
+    made.each("delete_topic", store.delete_topic, {"name": "absent"})
+    made.each("application", store.application, {"app_id": "app"})
+    commit = {"app_id": "app", "version": 1, "messages": [None], "run_id": "run"}
+    made.each("commit_staged", store.commit_staged, commit)
+    made.each("begin_run", store.begin_run, {"app_id": "app"})
+    made.each("sweep_run", store.sweep_run, {"app_id": "app", "run_id": "run"})
+    made.each("producer", store.producer, {"name": "n", "config": None, "transactional_id": None})
+    consumer = {"group": None, "isolation_level": "read_committed"}
+    consumer |= {"auto_offset_reset": "earliest", "config": None}
+    made.each("consumer", store.consumer, consumer)
+    for name in TOPIC_NAMES:
+        for function in (store.create_topic, store.delete_topic):
+            what = f"{function.__name__}({name!r:.40})"
+            if calls.make(what, lambda f=function, n=name: f(n), (EoslogError,)):
+                if name in ("state", "staging") and function.__name__ == "create_topic":
+                    continue
+                if name not in ("state", "staging"):
+                    calls.complaints.append(f"{what}: taken")
+    for setting in SETTINGS:
+        for value in bad_values():
+            for kind in ("create_topic", "producer", "consumer"):
+                config = {setting: value}
+                topic = {"name": TOPIC} if kind == "create_topic" else {}
+                call = getattr(store, kind)
+                what = f"{kind}({setting}={shown(value)})"
+                calls.make(what, lambda c=call, t=topic, s=config: c(**t, config=s))
+
+
+def fuzz_producer(made: Store) -> None:
+    # What was gathered stays where it is: only then an append is one of the call that was made.
+    with made.store.producer(config={"linger.ms": 3_600_000, "batch.size": 1 << 20}) as producer:
+        send = {"topic": TOPIC, "value": b"v", "key": b"k", "partition": 0}
+        send |= {"headers": None, "timestamp_ms": 1_790_000_000_000}
+        made.each("send", producer.send, send)
+        made.calls.make("discard", producer.discard_gathered)
+        append = {"topic": TOPIC, "partition": 0}
+        append |= {name: APPEND[name] for name in ("values", "keys", "timestamps", "headers")}
+        made.each("append", producer.append, append)
+        made.each("append by key", producer.append, append | {"partition": None})
+    with made.store.producer(name="fuzz") as producer:
+        asked = {"topic": TOPIC, "partition": 0}
+        made.each("next_sequence", producer.next_sequence, asked)
+
+
+def fuzz_consumer(made: Store, calls: Calls) -> None:
+    with made.store.consumer() as consumer:
+        consumer.assign([WHERE])
+        made.each("assign", consumer.assign, {"partitions": [WHERE]})
+        consumer.assign([WHERE])
+        made.each("seek", consumer.seek, {"topic_partition": WHERE, "offset": 0})
+        for name in ("position", "lag"):
+            made.each(name, getattr(consumer, name), {"topic_partition": WHERE})
+        for name in ("beginning_offsets", "end_offsets"):
+            made.each(name, getattr(consumer, name), {"partitions": [WHERE]})
+        made.calls.each_argument(
+            "offsets_for_times", consumer.offsets_for_times, {"times": {WHERE: 0}}, positional=1
+        )
+        for value in bad_values():
+            calls.make(
+                f"offsets_for_times({shown(value)})",
+                lambda v=value: consumer.offsets_for_times({WHERE: v}),
+            )
+            calls.make(f"seek_to_end({shown(value)})", lambda v=value: consumer.seek_to_end(v))
+            for place in (TopicPartition(TOPIC, value), TopicPartition(value, 0)):
+                calls.make(f"seek({shown(value)})", lambda p=place: consumer.seek(p, 0))
+        consumer.seek(WHERE, 0)
+        for name in ("poll", "poll_arrow"):
+            limit = {"max_records": 1} if name == "poll" else {"max_bytes": 10}
+            for value in bad_values():
+                consumer.seek(WHERE, 0)
+                for argument in limit:
+                    what = f"{name}({argument}={shown(value)})"
+                    arguments = {"timeout": 0, argument: value}
+                    calls.make(what, lambda n=name, a=arguments: getattr(consumer, n)(**a))
+                if not isinstance(value, int | float) or value <= 0:
+                    what = f"{name}(timeout={shown(value)})"
+                    calls.make(what, lambda n=name, v=value: getattr(consumer, n)(timeout=v))
+
+
+def fuzz_partition(made: Store) -> None:
+    log = made.store.partition(TOPIC, 1)
+    made.each("append_batch", log.append_batch, {"batch": SOUND_BATCH})
+    made.each("append_columns", log.append_columns, APPEND | IDENTITY)
+    made.each(
+        "read", log.read, {"offset": 0, "max_bytes": 100, "isolation_level": "read_committed"}
+    )
+    made.each("fetch_records", log.fetch_records, {"offset": 0, "max_records": 5, "max_bytes": 100})
+    columns = {"offset": 0, "max_bytes": 100, "max_records": 5}
+    made.each("fetch_columns", log.fetch_columns, columns)
+    made.each("scan_headers", log.scan_headers, {"offset": 0, "upper_bound": -1})
+    made.each("offset_for_timestamp", log.offset_for_timestamp, {"timestamp_ms": 0})
+    made.each("producer of a partition", log.producer, {"producer_id": 1})
+
+
+def fuzz_open(calls: Calls, root: Path) -> None:
+    good = {"path": root / "second", "create": True, "durability": "commit", "config": None}
+    make_store(root / "second")
+
+    def open_and_close(**named) -> None:
+        eoslog.open(**named).close()
+
+    for argument in ("durability", "config", "create"):
+        for value in bad_values():
+            what = f"open({argument}={shown(value)})"
+            calls.make(what, lambda a=argument, v=value: open_and_close(**(good | {a: v})))
+    for name in (-1, PARTITIONS, 10**9):
+        with eoslog.open(root / "second") as store:
+            calls.make(
+                f"partition {name}",
+                lambda n=name, s=store: s.partition(TOPIC, n),
+                (UnknownTopicOrPartitionError,),
+            )
+
+
+def fuzz_closed(made: Store, calls: Calls) -> None:
+    """After close() every call of every object that was handed out says so."""
+    store = made.store
+    producer, named, consumer = store.producer(), store.producer(name="late"), store.consumer()
+    consumer.assign([WHERE])
+    log = store.partition(TOPIC, 0)
+    store.close()
+    closed = {
+        "store.topics": store.topics,
+        "store.partition": lambda: store.partition(TOPIC, 0),
+        "store.producer": store.producer,
+        "store.consumer": store.consumer,
+        "store.create_topic": lambda: store.create_topic("x"),
+        "store.delete_topic": lambda: store.delete_topic(TOPIC),
+        "store.verify": store.verify,
+        "store.flush": store.flush,
+        "store.metrics": store.metrics,
+        "store.producers": store.producers,
+        "producer.send": lambda: producer.send(TOPIC, value=b"x"),
+        "producer.append": lambda: producer.append(TOPIC, partition=0, values=[b"x"]),
+        "producer.flush": producer.flush,
+        "named.next_sequence": lambda: named.next_sequence(TOPIC, 0),
+        "consumer.poll": lambda: consumer.poll(timeout=0),
+        "consumer.seek": lambda: consumer.seek(WHERE, 0),
+        "partition.read": lambda: log.read(0),
+        "partition.append_batch": lambda: log.append_batch(SOUND_BATCH),
+        "partition.log_end_offset": lambda: log.log_end_offset,
+        "partition.flush": log.flush,
+    }
+    for name, call in closed.items():
+        if calls.make(f"closed {name}", call, (LogClosedError,)):
+            calls.complaints.append(f"closed {name}: it answered")
+    for again in (store.close, producer.close, named.close, consumer.close):
+        if not calls.make(f"closed {again.__qualname__}", again):
+            calls.complaints.append(f"{again.__qualname__}: a second close is refused")
+
+
+def main() -> None:
+    root = Path(sys.argv[1])
+    calls = Calls(root)
+    made = Store(calls, root / "store")
+    fuzz_store(made, calls)
+    fuzz_producer(made)
+    fuzz_consumer(made, calls)
+    fuzz_partition(made)
+    problems = made.store.verify()
+    if problems:
+        calls.complaints.append(f"the store is damaged: {problems}")
+    fuzz_open(calls, root)
+    fuzz_closed(made, calls)
+    print(json.dumps({"count": calls.count, "complaints": calls.complaints}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,69 @@
+"""Every bench in its tiny size: what it measures is right, and each figure has a bench."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pytest_benchmark")
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+BENCHES = REPOSITORY / "benches"
+# Read from the disk: a file system in memory has none to count.
+NEEDS_A_DISK = {"recover_share"}
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The results file of one run of all benches."""
+    folder = tmp_path_factory.mktemp("benches")
+    path = folder / "results.json"
+    command = [sys.executable, "-m", "pytest", str(BENCHES), "--benchmark-only", "-q"]
+    options = [f"--benchmark-json={path}", "-p", "no:cacheprovider"]
+    environment = os.environ | {"EOSLOG_BENCH_SIZE": "tiny", "EOSLOG_BENCH_DIR": str(folder)}
+    done = subprocess.run(
+        command + options,
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+    assert "skipped" not in done.stdout.splitlines()[-1]
+    assert [one.name for one in folder.iterdir()] == ["results.json"], "a bench left files behind"
+    return path
+
+
+def test_every_figure_is_measured_by_one_bench(
+    results: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(BENCHES)
+    from figures import FIGURES
+
+    found = [
+        name
+        for bench in json.loads(results.read_text())["benchmarks"]
+        for name in bench["extra_info"].get("figures", {})
+    ]
+    assert len(found) == len(set(found))
+    assert set(found) | NEEDS_A_DISK == set(FIGURES)
+
+
+def test_the_report_has_a_row_for_every_figure(results: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(BENCHES / "report.py"), str(results)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]
+    missing = [row for row in rows if "not measured" in row]
+    assert len(missing) <= len(NEEDS_A_DISK), missing
+    assert "- processor: " in done.stdout
+    assert "- sizes: tiny" in done.stdout

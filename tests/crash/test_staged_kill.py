@@ -1,0 +1,545 @@
+"""Staged jobs whose tasks and drivers are killed at every step of `docs/staged-commit.md`.
+
+A child process is forked and kills itself with SIGKILL at a chosen call of a chosen function. Then
+this process opens the store: all of the job is there or nothing, as the step says, and after the
+job was run again all of it is there once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from staged_jobs import (
+    APP,
+    PARTITIONS,
+    TOPIC,
+    expected_numbers,
+    quick_directory,
+    stage,
+    stage_job,
+    staged_files,
+    staged_producers,
+    value_of,
+    visible_numbers,
+)
+
+import eoslog
+from eoslog import staged_commit, staged_file, staged_job
+from eoslog.bindings.record_batch import iter_batches
+from eoslog.errors import StagedCommitError, StagedRunFencedError
+from eoslog.partition import Partition
+from eoslog.staged import StagedMessage, StagedWriter
+from eoslog.staged_adoption import HeldPartitions
+from eoslog.staged_file import AttemptFiles
+from eoslog.state_log import StateLog
+
+pytestmark = pytest.mark.crash
+
+BEFORE = range(40)
+JOB = range(40, 340)
+FILES = 2 * PARTITIONS  # Two tasks, each with a file for each partition.
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(60)
+
+
+def in_child(work: Callable[[], Any], tmp_path: Path) -> Any:
+    """Run the work in a forked process; its result, or None if it was killed."""
+    report = tmp_path / "report"
+    report.unlink(missing_ok=True)
+    child = os.fork()
+    if child == 0:
+        try:
+            report.write_text(json.dumps(work()))
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        assert os.WTERMSIG(status) == signal.SIGKILL
+        return None
+    assert os.WEXITSTATUS(status) == 0, "the child failed; see its traceback"
+    return json.loads(report.read_text())
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Death at the n-th call (from 1) of a function: before it, after it, or `within` it."""
+
+    owner: Any
+    name: str
+    nth: int = 1
+    when: str = "before"
+
+    def __str__(self) -> str:
+        owner = getattr(self.owner, "__name__", str(self.owner)).rsplit(".", 1)[-1]
+        return f"{self.when} {owner}.{self.name} {self.nth}"
+
+    def arm(self) -> None:
+        """Replace the function, in this process for good."""
+        original = getattr(self.owner, self.name)
+        calls = 0
+
+        def call(*arguments: Any, **options: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls < self.nth:
+                return original(*arguments, **options)
+            if self.when == "within":
+                WITHIN[self.name](original, *arguments, **options)
+            elif self.when == "after":
+                original(*arguments, **options)
+            die()
+            return None
+
+        setattr(self.owner, self.name, call)
+
+
+def write_half(write: Callable[..., int], descriptor: int, data: bytes) -> None:
+    write(descriptor, data[: len(data) // 2])
+
+
+def adopt_half(adopt: Callable[..., Any], partition: Partition, staged: Any, pid: int) -> None:
+    headers = iter_batches(staged)
+    assert len(headers) > 1
+    adopt(partition, bytes(staged[: headers[len(headers) // 2].position_bytes]), pid)
+
+
+def sync_half(sync: Callable[..., Any], held: HeldPartitions) -> None:
+    where, partition = next(iter(held._held.items()))
+    held._sync_one(where, partition)
+
+
+def remove_half(remove: Callable[..., Any], path: Path) -> None:
+    files = [one for one in path.rglob("*") if one.is_file()]
+    for one in files[: len(files) // 2]:
+        one.unlink()
+
+
+def write_temporary(write: Callable[..., Any], path: Path, content: bytes, **_: Any) -> None:
+    path.with_name(path.name + ".tmp").write_bytes(content[: len(content) // 2])
+
+
+WITHIN = {
+    "write": write_half,
+    "adopt": adopt_half,
+    "sync": sync_half,
+    "remove_tree": remove_half,
+    "write_atomically": write_temporary,
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    """A store in which an earlier job is already; nobody has it open."""
+    with quick_directory(tmp_path) as directory:
+        path = directory / "store"
+        with eoslog.open(path, create=True) as store:
+            store.create_topic(TOPIC, partitions=PARTITIONS)
+            store.commit_staged(APP, 0, stage_job(path, "run-0", BEFORE))
+        yield path
+
+
+def commit_and_die(path: Path, messages: list[StagedMessage], kill: Kill) -> None:
+    def driver() -> None:
+        store = eoslog.open(path)
+        kill.arm()
+        store.commit_staged(APP, 1, messages)
+        raise AssertionError(f"the driver outlived {kill}")
+
+    assert in_child(driver, path.parent) is None
+
+
+def open_and_die(path: Path, kill: Kill) -> bool:
+    """Whether the child died while it rolled the job forward."""
+
+    def opener() -> str:
+        kill.arm()
+        eoslog.open(path)
+        return "opened"
+
+    return in_child(opener, path.parent) is None
+
+
+def check_exactly_once(path: Path, *, decided: bool) -> None:
+    """All or nothing on the first look; then, whatever the driver does next, all of it once."""
+    with eoslog.open(path) as store:
+        expected = expected_numbers(BEFORE, JOB) if decided else expected_numbers(BEFORE)
+        assert visible_numbers(store) == expected
+        state = store.application(APP)
+        assert (state.version, state.state) == (1 if decided else 0, "complete")
+        store._staged.sweep()
+        left = {name.split("/")[1] for name in staged_files(path)}
+        assert left <= (set() if decided else {"run-1"})
+        # The driver starts anew: another run, and more tasks.
+        replay = stage_job(path, "run-2", JOB, tasks=5)
+        assert store.commit_staged(APP, 1, replay).committed == (not decided)
+        assert visible_numbers(store) == expected_numbers(BEFORE, JOB)
+        assert store.verify() == []
+        result = store.commit_staged(APP, 2, stage_job(path, "run-3", range(340, 360)))
+        assert result.records == 20
+    with eoslog.open(path) as store:
+        expected = expected_numbers(BEFORE, JOB, range(340, 360))
+        assert visible_numbers(store) == expected
+        assert store.verify() == []
+
+
+# The task: W1 to W5.
+
+TASK_KILLS = [
+    *[Kill(AttemptFiles, "_make_directory", 1, when) for when in ("before", "after")],
+    *[Kill(AttemptFiles, "file_for", nth, "after") for nth in (1, 2, 3)],
+    *[
+        Kill(staged_file.os, "write", nth, when)
+        for nth in (1, 2, 9)
+        for when in ("before", "within", "after")
+    ],
+    *[
+        Kill(staged_file.os, "fsync", nth, when)
+        for nth in (1, PARTITIONS, PARTITIONS + 1, PARTITIONS + 5)
+        for when in ("before", "after")
+    ],
+    Kill(StagedWriter, "close", 1, "after"),
+]
+
+
+@pytest.mark.parametrize("kill", TASK_KILLS, ids=str)
+def test_a_task_killed_anywhere_leaves_nothing_that_counts(path, tmp_path, kill):
+    half = JOB[:150]
+
+    def task() -> None:
+        kill.arm()
+        stage(path, "run-1", "000000-0", half)
+
+    assert in_child(task, tmp_path) is None
+    # The retry, and the job's other task.
+    messages = [
+        stage(path, "run-1", "000000-1", half),
+        stage(path, "run-1", "000001-0", JOB[150:]),
+    ]
+    with eoslog.open(path) as store:
+        assert visible_numbers(store) == expected_numbers(BEFORE)
+        assert store.commit_staged(APP, 1, messages).committed
+        assert visible_numbers(store) == expected_numbers(BEFORE, JOB)
+        assert staged_files(path) == []
+
+
+def test_a_message_that_names_a_killed_tasks_file_is_refused(path, tmp_path):
+    """A driver that got a message must not lose rows: the torn file is noticed."""
+    messages = stage_job(path, "run-1", JOB)
+    torn = path / "staging" / APP / "run-1" / messages[0].attempt / messages[0].files[0].name
+    whole = torn.read_bytes()
+    with eoslog.open(path) as store:
+        for cut in random.Random(5).sample(range(len(whole)), 40):
+            torn.write_bytes(whole[:cut])
+            with pytest.raises(StagedCommitError):
+                store.commit_staged(APP, 1, messages)
+            torn.write_bytes(whole[:cut] + bytes(len(whole) - cut))
+            if cut < len(whole.rstrip(b"\0")):
+                with pytest.raises(StagedCommitError):
+                    store.commit_staged(APP, 1, messages)
+        torn.write_bytes(whole)
+        assert store.commit_staged(APP, 1, messages).committed
+        assert visible_numbers(store) == expected_numbers(BEFORE, JOB)
+
+
+# The driver: D1 to F.
+
+BEFORE_DECISION = [
+    *[Kill(staged_commit, "check_job", 1, when) for when in ("before", "after")],
+    Kill(HeldPartitions, "hold_at_end", 1, "after"),
+    *[Kill(HeldPartitions, "sync", 1, when) for when in ("before", "within", "after")],
+    *[Kill(staged_job, "write_atomically", 1, when) for when in ("before", "within", "after")],
+    Kill(StateLog, "append", 1, "before"),
+    Kill(Partition, "append_columns", 1, "before"),
+]
+ADOPTION = [
+    Kill(Partition, "adopt", nth, when)
+    for nth in range(1, FILES + 1)
+    for when in ("before", "within", "after")
+]
+AFTER_ADOPTION = [
+    Kill(HeldPartitions, "release", 1, "before"),
+    Kill(HeldPartitions, "release", 1, "after"),
+    *[Kill(StateLog, "append", 2, when) for when in ("before", "after")],
+    *[Kill(Partition, "append_columns", 2, when) for when in ("before", "after")],
+    *[Kill(staged_commit, "remove_tree", 1, when) for when in ("before", "within", "after")],
+    *[
+        Kill(Partition, "forget_producers", nth, when)
+        for nth in (1, 2, PARTITIONS)
+        for when in ("before", "after")
+    ],
+]
+AFTER_DECISION = [
+    Kill(Partition, "append_columns", 1, "after"),  # Written, and not yet synced.
+    Kill(StateLog, "append", 1, "after"),
+    *ADOPTION,
+    *[Kill(HeldPartitions, "sync", 2, when) for when in ("before", "within", "after")],
+    *AFTER_ADOPTION,
+]
+
+
+@pytest.mark.parametrize("kill", BEFORE_DECISION, ids=str)
+def test_a_driver_killed_before_its_decision_leaves_nothing(path, monkeypatch, kill):
+    monkeypatch.setattr(staged_job, "INLINE_MANIFEST_BYTES_MAX", 10)
+    commit_and_die(path, stage_job(path, "run-1", JOB), kill)
+    check_exactly_once(path, decided=False)
+
+
+@pytest.mark.parametrize("kill", AFTER_DECISION, ids=str)
+def test_a_driver_killed_after_its_decision_leaves_all_of_it(path, kill):
+    commit_and_die(path, stage_job(path, "run-1", JOB), kill)
+    check_exactly_once(path, decided=True)
+
+
+@pytest.mark.parametrize("kill", [ADOPTION[4], *AFTER_ADOPTION[:3]], ids=str)
+def test_a_long_list_of_files_is_found_again(path, monkeypatch, kill):
+    monkeypatch.setattr(staged_job, "INLINE_MANIFEST_BYTES_MAX", 10)
+    commit_and_die(path, stage_job(path, "run-1", JOB), kill)
+    check_exactly_once(path, decided=True)
+
+
+@pytest.mark.parametrize("kill", [ADOPTION[4], ADOPTION[7], AFTER_ADOPTION[0]], ids=str)
+def test_records_older_than_any_expiry_are_adopted_once_too(path, kill):
+    """What a producer's records say of the time must not make a partition forget it too early."""
+    stamps = list(range(len(JOB)))
+    half = len(JOB) // 2
+    messages = [
+        stage(path, "run-1", "0", JOB[:half], timestamps=stamps[:half]),
+        stage(path, "run-1", "1", JOB[half:], timestamps=stamps[half:]),
+    ]
+    commit_and_die(path, messages, kill)
+    check_exactly_once(path, decided=True)
+
+
+@pytest.mark.parametrize("kill", [*ADOPTION[::4], *AFTER_ADOPTION[:4]], ids=str)
+def test_a_job_larger_than_a_segment_is_adopted_over_several(path, kill):
+    topic = "rolling"
+    with eoslog.open(path) as store:
+        config = {"segment.bytes": 2048, "max.message.bytes": 1024}
+        store.create_topic(topic, partitions=PARTITIONS, config=config)
+    commit_and_die(path, stage_job(path, "run-1", JOB, topic=topic), kill)
+    for _ in range(2):
+        with eoslog.open(path) as store:
+            assert visible_numbers(store, topic) == expected_numbers(JOB)
+            assert visible_numbers(store) == expected_numbers(BEFORE)
+            assert all(store.partition(topic, number).segment_count > 2 for number in (0, 1, 2))
+            assert not store.commit_staged(
+                APP, 1, stage_job(path, "run-2", JOB, topic=topic)
+            ).committed
+            assert store.verify() == []
+
+
+# Again while it goes on.
+
+FIRST = [Kill(StateLog, "append", 1, "after"), ADOPTION[4], ADOPTION[-1]]
+SECOND = [
+    *[Kill(Partition, "adopt", nth, when) for nth in (1, 3) for when in ("within", "after")],
+    *[Kill(HeldPartitions, "sync", 1, when) for when in ("before", "within", "after")],
+    *[Kill(StateLog, "append", 1, when) for when in ("before", "after")],
+    *[Kill(staged_commit, "remove_tree", 1, when) for when in ("within", "after")],
+    Kill(Partition, "forget_producers", 2, "after"),
+]
+
+
+@pytest.mark.parametrize("second", SECOND, ids=str)
+@pytest.mark.parametrize("first", FIRST, ids=str)
+def test_whoever_completes_the_job_may_be_killed_too(path, first, second):
+    commit_and_die(path, stage_job(path, "run-1", JOB), first)
+    died = open_and_die(path, second)
+    assert died or second.name == "adopt", "nothing was left to adopt where it should die"
+    check_exactly_once(path, decided=True)
+
+
+@pytest.mark.parametrize("first", FIRST, ids=str)
+def test_it_may_be_killed_any_number_of_times(path, first):
+    commit_and_die(path, stage_job(path, "run-1", JOB), first)
+    for _ in range(FILES):
+        open_and_die(path, Kill(Partition, "adopt", 1, "within"))
+        open_and_die(path, Kill(Partition, "adopt", 1, "after"))
+    check_exactly_once(path, decided=True)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_unsynced_bytes_of_an_adoption_may_be_lost(path, seed):
+    """A power cut in adoption: each partition keeps what was synced, and some of what was not."""
+    noise = random.Random(seed)
+    bounds = {}
+    with eoslog.open(path) as store:
+        for number in range(PARTITIONS):
+            partition = store.partition(TOPIC, number)
+            bounds[number] = (partition.size_bytes, partition.segments()[-1]["path"])
+    commit_and_die(path, stage_job(path, "run-1", JOB), noise.choice(ADOPTION))
+    for position, segment in bounds.values():
+        data = bytearray(Path(segment).read_bytes())
+        kept = position + noise.randrange(0, max(1, len(data) - position))
+        data[kept:] = bytes(len(data) - kept)
+        Path(segment).write_bytes(data)
+    check_exactly_once(path, decided=True)
+
+
+# Zombies.
+
+
+@pytest.mark.parametrize("decision", ["commit", "give up"])
+def test_a_zombie_that_writes_on_after_the_decision_changes_nothing(path, decision):
+    """An attempt that nobody waits for any more goes on for seconds."""
+    to_zombie, go_on = os.pipe()
+    zombie = os.fork()
+    if zombie == 0:
+        try:
+            os.close(go_on)
+            writer = StagedWriter(
+                path,
+                APP,
+                "run-1",
+                "zombie",
+                partitions={TOPIC: PARTITIONS},
+                batch_bytes_max=300,
+            )
+            writer.append(TOPIC, 0, [value_of(number) for number in JOB])
+            os.read(to_zombie, 1)
+            try:
+                for number in range(PARTITIONS):
+                    writer.append(TOPIC, number, [value_of(number) for number in JOB])
+                writer.close()
+            except StagedCommitError:
+                os._exit(7)
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    os.close(to_zombie)
+    files = path / "staging" / APP / "run-1" / "zombie"
+    while not files.exists():
+        time.sleep(0.01)
+    messages = stage_job(path, "run-1", JOB)
+    with eoslog.open(path) as store:
+        if decision == "commit":
+            assert store.commit_staged(APP, 1, messages).committed
+        else:
+            assert store.sweep_run(APP, "run-1") > 0
+        os.write(go_on, b"!")
+        os.close(go_on)
+        _, status = os.waitpid(zombie, 0)
+        assert os.WEXITSTATUS(status) == 7, "it was told"
+        expected = expected_numbers(BEFORE, JOB) if decision == "commit" else None
+        assert visible_numbers(store) == (expected or expected_numbers(BEFORE))
+        store._staged.sweep()
+        assert staged_files(path) == []
+
+
+def test_an_attempt_that_begins_after_the_decision_changes_nothing(path):
+    messages = stage_job(path, "run-1", JOB)
+    with eoslog.open(path) as store:
+        store.commit_staged(APP, 1, messages)
+    late = stage(path, "run-1", "late", JOB)
+    with eoslog.open(path) as store:
+        assert not store.commit_staged(APP, 1, [*messages, late]).committed
+        assert visible_numbers(store) == expected_numbers(BEFORE, JOB)
+        assert staged_producers(store) == set()
+
+
+def test_an_older_driver_is_fenced_after_a_crash_of_the_newer_one(path):
+    with eoslog.open(path) as store:
+        older = store.begin_run(APP)
+    late = stage_job(path, older, JOB)
+
+    def newer() -> None:
+        store = eoslog.open(path)
+        store.begin_run(APP)
+        die()
+
+    assert in_child(newer, path.parent) is None
+    with eoslog.open(path) as store:
+        with pytest.raises(StagedRunFencedError):
+            store.commit_staged(APP, 1, late)
+        assert visible_numbers(store) == expected_numbers(BEFORE)
+
+
+# At any moment.
+
+
+def drive_until_killed(path: Path, seed: int, report: int) -> None:
+    """A driver that runs one version after the other; each has 60 records of its own."""
+    noise = random.Random(seed)
+    store = eoslog.open(path, durability=noise.choice(["commit", "process"]))
+    state = store.application(APP)
+    version = state.version + 1
+    while True:
+        job = range(version * 60, version * 60 + 60)
+        run_id = f"life-{seed}-{version}"
+        messages = stage_job(path, run_id, job, tasks=noise.randrange(1, 4), durability="process")
+        assert store.commit_staged(APP, version, messages).committed
+        os.write(report, b"%d\n" % version)
+        version += 1
+
+
+def lives_and_deaths(path: Path, rounds: int, seed: int) -> None:
+    noise = random.Random(seed)
+    with eoslog.open(path) as store:
+        store.create_topic("other")
+    highest = 0
+    for life in range(rounds):
+        reads, writes = os.pipe()
+        driver = os.fork()
+        if driver == 0:
+            try:
+                os.close(reads)
+                drive_until_killed(path, seed * 1000 + life, writes)
+            finally:
+                traceback.print_exc()
+                os._exit(1)
+        os.close(writes)
+        time.sleep(noise.uniform(0.02, 0.4))
+        os.kill(driver, signal.SIGKILL)
+        _, status = os.waitpid(driver, 0)
+        assert os.WIFSIGNALED(status), "the driver failed by itself; see its traceback"
+        with os.fdopen(reads, "rb") as reported:
+            acknowledged = [int(line) for line in reported.read().split()]
+        highest = max([highest, *acknowledged])
+        with eoslog.open(path) as store:
+            decided = store.application(APP).version
+            assert highest <= decided <= highest + 1
+            jobs = [range(version * 60, version * 60 + 60) for version in range(1, decided + 1)]
+            assert visible_numbers(store) == expected_numbers(BEFORE, *jobs)
+            highest = decided
+    assert highest > rounds // 2, "the driver came nowhere"
+
+
+def test_drivers_killed_at_any_moment(path):
+    lives_and_deaths(path, rounds=8, seed=1)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(2, 12))
+def test_drivers_killed_at_any_moment_for_long(path, seed):
+    lives_and_deaths(path, rounds=60, seed=seed)
+
+
+def test_messages_of_a_dead_driver_can_be_committed_by_another_process(path):
+    """A driver may write its messages down and die; they are all that the decision needs."""
+    messages = stage_job(path, "run-1", JOB)
+    text = json.dumps([asdict(message) for message in messages])
+
+    def other() -> int:
+        with eoslog.open(path) as store:
+            found = [StagedMessage(**fields) for fields in json.loads(text)]
+            return store.commit_staged(APP, 1, found).records
+
+    assert in_child(other, path.parent) == len(JOB)
+    with eoslog.open(path) as store:
+        assert visible_numbers(store) == expected_numbers(BEFORE, JOB)

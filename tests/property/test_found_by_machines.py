@@ -1,0 +1,107 @@
+"""What the machines found once, each in the fewest steps, under a name."""
+
+from __future__ import annotations
+
+from reference_model import batch_codec as codec
+
+PRODUCER_ID = 7
+
+
+def sent(sequence: int, *, epoch: int = 0, producer_id: int = PRODUCER_ID) -> bytes:
+    return codec.simple_batch(
+        [b"value"], producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence
+    )
+
+
+PLAIN = codec.simple_batch([b"plain"])
+
+
+def test_deleting_segments_never_lowers_the_log_start(make_partition):
+    log = make_partition().open()
+    log.append_batch(PLAIN)
+    log.roll()
+    for _ in range(3):
+        log.append_batch(PLAIN)
+    log.advance_log_start(2)
+    assert log.delete_segments(2) == 1
+    assert log.log_start_offset == 2
+
+
+def test_a_snapshot_below_the_log_start_is_kept_as_long_as_the_log_begins_there(make_partition):
+    """All batches of the producer are deleted: the snapshot alone remembers it."""
+    files = make_partition()
+    log = files.open()
+    log.append_batch(sent(0))
+    log.roll()
+    log.append_batch(PLAIN)
+    log.append_batch(PLAIN)
+    assert log.delete_segments(1) == 1
+    log.advance_log_start(2)
+    log = files.reopen(clean=False)
+    assert log.append_batch(sent(0)).duplicate
+
+
+def test_a_snapshot_is_written_after_a_truncation_below_the_last_one(make_partition):
+    files = make_partition()
+    log = files.open()
+    for _ in range(3):
+        log.append_batch(PLAIN)
+    assert log.take_snapshot() is not None
+    log.truncate(1)
+    log.append_batch(sent(0))
+    assert log.take_snapshot() is not None
+    assert files.names(".snapshot") == [2]
+
+
+def test_a_truncation_inside_a_batch_comes_to_an_end(make_partition):
+    """The batch goes as a whole, and the log's end is where it was asked for: a gap of offsets."""
+    log = make_partition().open()
+    log.append_batch(PLAIN)
+    log.append_batch(codec.simple_batch([b"a", b"b", b"c"]))
+    log.truncate(2)
+    assert log.log_end_offset == 2
+    assert log.append_batch(sent(0)).base_offset == 2
+
+
+def test_a_log_that_ends_below_its_start_is_opened_at_the_start(make_partition):
+    """A power cut took the unsynced tail, and the log start had been written down."""
+    files = make_partition()
+    files.write(0, codec.simple_batch([b"a", b"b"], base_offset=0))
+    log = files.open(clean=False, log_start_offset=5)
+    assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+    assert log.append_batch(sent(0)).base_offset == 5
+
+
+def test_a_truncation_at_the_end_changes_nothing(make_partition):
+    """Nothing is cut: the windows stay whole, and nobody is forgotten."""
+    log = make_partition().open()
+    for sequence in range(5):
+        log.append_batch(sent(sequence))
+    log.take_snapshot()
+    log.truncate(5)
+    assert len(log.producer(PRODUCER_ID).batches) == 5
+    _, offset = log.dirty_producers()
+    log.producers_persisted(offset)
+    assert log.evict_producers(0) == 1
+    log.truncate(9)
+    assert log.evicted_producer_count == 1
+
+
+def test_the_newest_snapshot_is_kept_when_a_later_roll_wrote_none(make_partition):
+    """While producers are evicted a roll writes no snapshot: that of the retention is all."""
+    files = make_partition()
+    log = files.open()
+    log.append_batch(sent(0))
+    rows, offset = log.dirty_producers()
+    log.producers_persisted(offset)
+    assert log.evict_producers(0) == 1
+    log.roll()
+    log.append_batch(PLAIN)
+    log.take_snapshot(sync=True, evicted_rows=rows)
+    assert log.delete_segments(1) == 1
+    log.append_batch(PLAIN)
+    log.roll()
+    log.append_batch(PLAIN)
+    log = files.reopen(clean=False)
+    assert files.restored_from == "snapshot"
+    assert log.append_batch(sent(0)).duplicate

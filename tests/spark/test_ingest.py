@@ -1,0 +1,213 @@
+"""`eoslog ingest`: files land once, a second run is a no-op, a mistake changes nothing."""
+
+import gzip
+import json
+import zipfile
+
+import pytest
+from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
+from read_back import records_in, staged_files, values_in
+
+import eoslog
+from eoslog.spark import SparkJobFailedError
+from eoslog.spark.ingest import ingest
+from eoslog.spark.input_files import InputFileError
+from eoslog.spark.row_frame import RowFormat
+
+pytestmark = pytest.mark.spark
+
+ROWS = [{"carrier": carrier, "flight": number} for carrier in ("UA", "B6") for number in range(50)]
+
+
+def csv_of(rows):
+    return "carrier,flight\n" + "".join(f"{row['carrier']},{row['flight']}\n" for row in rows)
+
+
+def jsonl_of(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+@pytest.fixture
+def store(tmp_path, spark):
+    """Where the store will be; `ingest` makes it, and finds the session that is running."""
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def flights_csv(tmp_path):
+    path = tmp_path / "flights.csv"
+    path.write_text(csv_of(ROWS))
+    return path
+
+
+def parquet_file(folder, rows):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    path = folder / "flights.parquet"
+    pq.write_table(pa.Table.from_pylist(rows), path)
+    return path
+
+
+def text_file(name, make):
+    def write(folder, rows):
+        path = folder / name
+        data = make(rows).encode()
+        path.write_bytes(gzip.compress(data) if name.endswith(".gz") else data)
+        return path
+
+    return write
+
+
+def zip_file(folder, rows):
+    path = folder / "flights.csv.zip"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("flights.csv", csv_of(rows))
+    return path
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        text_file("flights.csv", csv_of),
+        text_file("flights.csv.gz", csv_of),
+        zip_file,
+        text_file("flights.jsonl", jsonl_of),
+        parquet_file,
+    ],
+    ids=["csv", "csv.gz", "csv.zip", "jsonl", "parquet"],
+)
+def test_every_row_of_every_format_lands_once(store, tmp_path, write):
+    path = write(tmp_path, ROWS)
+    answer = call(
+        *("ingest", path, "--topic", "flights", "--store", store, "--json"),
+        *("--key", "carrier,flight", "--partitions", 3),
+    )
+    assert answer.status == DONE, answer.stderr
+    assert (answer.json["committed"], answer.json["records"]) == (True, len(ROWS))
+    records = records_in(store, "flights")
+    found = sorted((row["carrier"], int(row["flight"])) for row in map(json.loads, values(records)))
+    assert found == sorted((row["carrier"], row["flight"]) for row in ROWS)
+    assert len({record.partition for record in records}) == 3
+    for record in records:
+        row = json.loads(record.value)
+        assert record.key.decode() == f"{row['carrier']}:{row['flight']}"
+    assert staged_files(store) == []
+
+
+def values(records):
+    return [record.value for record in records]
+
+
+def test_text_lands_line_by_line(store, tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("one\ntwo, with a comma\n\nlast")
+    answer = call("ingest", path, "--topic", "notes", "--store", store)
+    assert answer.status == DONE
+    assert answer.stdout.startswith("4 records landed in notes in ")
+    assert values_in(store, "notes") == [b"one", b"two, with a comma", b"", b"last"]
+
+
+def test_the_format_can_be_said(store, tmp_path):
+    path = tmp_path / "flights.csv"
+    path.write_text("one,two\n")
+    call("ingest", path, "--topic", "lines", "--format", "text", "--store", store)
+    assert values_in(store, "lines") == [b"one,two"]
+
+
+def test_several_files_land_as_one_job(store, tmp_path):
+    paths = []
+    for number in range(3):
+        paths.append(tmp_path / f"{number}.csv")
+        paths[-1].write_text(csv_of(ROWS[number::3]))
+    answer = call("ingest", *paths, "--topic", "flights", "--store", store, "--json")
+    assert answer.json["records"] == len(ROWS)
+    assert len(values_in(store, "flights")) == len(ROWS)
+
+
+def test_the_same_contents_land_once_whatever_their_name(store, flights_csv, tmp_path):
+    copy = tmp_path / "elsewhere" / "copy.csv"
+    copy.parent.mkdir()
+    copy.write_text(flights_csv.read_text())
+    first = call("ingest", flights_csv, "--topic", "flights", "--store", store, "--json").json
+    again = call("ingest", copy, "--topic", "flights", "--store", store, "--json").json
+    assert (first["committed"], again["committed"], again["records"]) == (True, False, 0)
+    assert first["app_id"] == again["app_id"]
+    text = call("ingest", copy, "--topic", "flights", "--store", store).stdout
+    assert text.startswith("nothing to do: ")
+    assert len(values_in(store, "flights")) == len(ROWS)
+
+
+def test_an_id_lands_once_whatever_the_contents(store, flights_csv):
+    arguments = ("--topic", "flights", "--id", "nightly", "--store", store, "--json")
+    assert call("ingest", flights_csv, *arguments).json["app_id"] == "nightly"
+    flights_csv.write_text(csv_of(ROWS[:1]))
+    assert call("ingest", flights_csv, *arguments).json["committed"] is False
+    assert len(values_in(store, "flights")) == len(ROWS)
+
+
+def test_other_contents_or_another_topic_land_beside(store, flights_csv):
+    for topic, rows in (("flights", ROWS), ("flights", ROWS[:7]), ("other", ROWS)):
+        flights_csv.write_text(csv_of(rows))
+        assert call("ingest", flights_csv, "--topic", topic, "--store", store).status == DONE
+    assert len(values_in(store, "flights")) == len(ROWS) + 7
+    assert len(values_in(store, "other")) == len(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (("gone.csv", "--topic", "flights"), WRONG_USE, "gone.csv"),
+        ((".", "--topic", "flights"), WRONG_USE, "directory"),
+        (("flights.csv",), WRONG_USE, "--topic"),
+        (("--topic", "flights"), WRONG_USE, "FILES"),
+        (("flights.csv", "--topic", "flights", "--key", "carier"), WRONG_USE, "carrier, flight"),
+        (("flights.csv", "--topic", "flights", "--key", "1 +"), WRONG_USE, "1 +"),
+        (("flights.csv", "--topic", "flights", "--partitions", "0"), WRONG_USE, "--partitions"),
+        (("flights.csv", "--topic", "a b"), FAILED, "InvalidTopicError"),
+        (("flights.csv", "--topic", "flights", "--format", "xml"), WRONG_USE, "--format"),
+        (("flights.csv", "--topic", "flights", "--format", "parquet"), WRONG_USE, "Parquet"),
+        (("flights.csv", "--topic", "flights", "--format", "jsonl"), FAILED, "not JSON"),
+        (("unknown.dat", "--topic", "flights"), WRONG_USE, "--format"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_lands(
+    store, flights_csv, tmp_path, monkeypatch, arguments, status, words
+):
+    (tmp_path / "unknown.dat").write_text("x")
+    monkeypatch.chdir(tmp_path)
+    assert_mistake(call("ingest", *arguments, "--store", store), status, words)
+    if store.exists():
+        with eoslog.open(store) as opened:
+            assert sum(opened.partition(name, 0).log_end_offset for name in opened.topics()) == 0
+
+
+def test_another_number_of_partitions_than_the_topic_has_is_refused(store, flights_csv):
+    call("ingest", flights_csv, "--topic", "flights", "--store", store, "--partitions", 2)
+    flights_csv.write_text(csv_of(ROWS[:3]))
+    answer = call("ingest", flights_csv, "--topic", "flights", "--store", store, "--partitions", 3)
+    assert_mistake(answer, WRONG_USE, "2 partitions, not 3")
+
+
+def test_a_row_in_the_middle_that_does_not_fit_fails_all_and_can_be_mended(store, tmp_path, spark):
+    path = tmp_path / "flights.csv"
+    path.write_text(csv_of(ROWS) + "UA,1,surplus\n" + csv_of(ROWS)[15:])
+    with pytest.raises(SparkJobFailedError, match="Malformed"):
+        ingest([path], topic="flights", store=store, app_id="nightly", spark=spark)
+    assert values_in(store, "flights") == []
+    path.write_text(csv_of(ROWS))
+    result = ingest([path], topic="flights", store=store, app_id="nightly", spark=spark)
+    assert (result.committed, result.records) == (True, len(ROWS))
+
+
+def test_no_session_is_started_for_what_is_in_the_log(store, flights_csv, spark, monkeypatch):
+    options = {"topic": "flights", "store": store, "row_format": RowFormat(key="carrier")}
+    ingest([flights_csv], spark=spark, **options)
+    monkeypatch.setattr("eoslog.spark.ingest.session", None)
+    assert ingest([flights_csv], **options).committed is False
+
+
+def test_a_missing_file_is_named_before_anything_is_made(store):
+    with pytest.raises(InputFileError, match=r"gone\.csv"):
+        ingest(["gone.csv"], topic="flights", store=store)
+    assert not store.exists()

@@ -1,0 +1,131 @@
+"""Staged jobs as tests make them, and what became of them, read back from the log."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from eoslog.bindings.partitioner import partition_for_key
+from eoslog.staged import StagedMessage, StagedWriter
+from eoslog.staged_message import STAGED_PRODUCER_ID_MIN
+
+TOPIC = "orders"
+PARTITIONS = 3
+APP = "app"
+
+MEMORY = Path("/dev/shm")
+MEMORY_FREE_BYTES_MIN = 1 << 30
+
+
+@contextmanager
+def quick_directory(otherwise: Path) -> Iterator[Path]:
+    """A directory in memory, where a sync takes no time: what a killed process leaves is the same.
+
+    Where there is no such file system, or little room, `otherwise`.
+    """
+    if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < MEMORY_FREE_BYTES_MIN:
+        yield otherwise
+        return
+    with tempfile.TemporaryDirectory(prefix="eoslog-test-", dir=MEMORY) as directory:
+        yield Path(directory)
+
+
+def key_of(number: int) -> bytes:
+    return b"key-%d" % (number % 20)
+
+
+def value_of(number: int) -> bytes:
+    """A record that says which one it is, of a size of its own."""
+    return b"%07d" % number + b"." * (number * 31 % 90)
+
+
+def partition_of(number: int) -> int:
+    return partition_for_key(key_of(number), PARTITIONS)
+
+
+def stage(
+    store_path: Path,
+    run_id: str,
+    attempt: str,
+    numbers: range,
+    *,
+    app_id: str = APP,
+    topic: str = TOPIC,
+    durability: str = "commit",
+    batch_bytes_max: int = 600,
+    timestamps: Any = None,
+) -> StagedMessage:
+    """Stage the numbered records as one attempt of a task, in many small batches."""
+    writer = StagedWriter(
+        store_path,
+        app_id,
+        run_id,
+        attempt,
+        partitions={topic: PARTITIONS},
+        durability=durability,
+        batch_bytes_max=batch_bytes_max,
+    )
+    values = [value_of(number) for number in numbers]
+    writer.append(topic, None, values, [key_of(number) for number in numbers], timestamps)
+    return writer.close()
+
+
+def stage_job(
+    store_path: Path, run_id: str, numbers: range, tasks: int = 2, name: str = "", **options: Any
+) -> list[StagedMessage]:
+    """Stage the numbered records with so many tasks, each of which takes a stretch of them.
+
+    `name` begins the attempts' names, which are used once in a run.
+    """
+    step = -(-len(numbers) // tasks)
+    stretches = [numbers[task * step : (task + 1) * step] for task in range(tasks)]
+    return [
+        stage(store_path, run_id, f"{name}{task:06d}-0", stretch, **options)
+        for task, stretch in enumerate(stretches)
+    ]
+
+
+def visible_numbers(store: Any, topic: str = TOPIC) -> dict[int, list[int]]:
+    """The numbers of the records that a consumer can see, in the order of offsets, by partition."""
+    found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+    for number in range(PARTITIONS):
+        partition = store.partition(topic, number)
+        offset = partition.log_start_offset
+        while True:
+            records, next_offset = partition.fetch_records(offset, 1000, 1 << 20)
+            assert [record.offset for record in records] == list(range(offset, next_offset))
+            found[number] += [int(record.value[:7]) for record in records]
+            if next_offset == offset:
+                break
+            offset = next_offset
+    return found
+
+
+def expected_numbers(*jobs: range) -> dict[int, list[int]]:
+    """What is visible once these jobs, and nothing else, were committed in this order."""
+    found: dict[int, list[int]] = {number: [] for number in range(PARTITIONS)}
+    for job in jobs:
+        for number in job:
+            found[partition_of(number)].append(number)
+    return found
+
+
+def staged_producers(store: Any, topic: str = TOPIC) -> set[int]:
+    """The producer ids of staged files that partitions still remember."""
+    return {
+        state.producer_id
+        for number in range(PARTITIONS)
+        for state in store.partition(topic, number).producers()
+        if state.producer_id >= STAGED_PRODUCER_ID_MIN
+    }
+
+
+def staged_files(store_path: Path) -> list[str]:
+    """What is below the staging directory, relative to it."""
+    staging = store_path / "staging"
+    return sorted(str(path.relative_to(staging)) for path in staging.rglob("*") if path.is_file())

@@ -1,0 +1,130 @@
+"""`eoslog topics`: create, list, describe, delete."""
+
+import pytest
+from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
+
+import eoslog
+
+
+@pytest.fixture
+def store_path(tmp_path):
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def orders(store_path):
+    """A store with a topic that has records in its first partition."""
+    with eoslog.open(store_path, create=True) as store:
+        store.create_topic("orders", partitions=2)
+        with store.producer() as producer:
+            for number in range(10):
+                producer.send("orders", value=b"%d" % number, partition=0)
+    return store_path
+
+
+def test_create_makes_the_store_and_the_topic(store_path):
+    answer = call("topics", "create", "orders", "--partitions", 3, "--store", store_path)
+    assert (answer.status, answer.stdout) == (DONE, "created orders with 3 partitions\n")
+    with eoslog.open(store_path) as store:
+        assert store.topics()["orders"].partitions == 3
+
+
+def test_create_with_settings_by_kafkas_names(store_path):
+    answer = call(
+        *("topics", "create", "orders", "--store", store_path, "--json"),
+        *("--config", "segment.bytes=1048576", "--config", "max.message.bytes=2000"),
+    )
+    assert answer.json == {"topic": "orders", "partitions": 1}
+    with eoslog.open(store_path) as store:
+        config = store.topics()["orders"].config
+    assert (config["segment.bytes"], config["max.message.bytes"]) == (1_048_576, 2_000)
+
+
+@pytest.mark.parametrize(
+    ("pair", "words"),
+    [
+        ("segment.bytes", ("NAME=VALUE",)),
+        ("=3", ("NAME=VALUE",)),
+        ("segment.byte=3000", ("segment.byte",)),
+        ("segment.bytes=many", ("segment.bytes",)),
+        ("segment.bytes=-1", ("segment.bytes",)),
+    ],
+)
+def test_a_wrong_setting_is_wrong_use_and_nothing_is_made(store_path, pair, words):
+    answer = call("topics", "create", "orders", "--config", pair, "--store", store_path)
+    assert_mistake(answer, WRONG_USE, *words)
+    assert not (store_path / "orders-0").exists()
+
+
+@pytest.mark.parametrize("name", ["a b", "..", "x" * 250, "ü"])
+def test_a_name_that_kafka_refuses_is_a_failure(store_path, name):
+    answer = call("topics", "create", name, "--store", store_path)
+    assert_mistake(answer, FAILED, "InvalidTopicError")
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "many"])
+def test_a_wrong_number_of_partitions_is_wrong_use(store_path, count):
+    answer = call("topics", "create", "orders", "--partitions", count, "--store", store_path)
+    assert_mistake(answer, WRONG_USE, "--partitions")
+    assert not store_path.exists()
+
+
+def test_a_topic_that_exists_is_a_failure(orders):
+    answer = call("topics", "create", "orders", "--store", orders)
+    assert_mistake(answer, FAILED, "TopicAlreadyExistsError", "orders")
+
+
+@pytest.mark.parametrize("subcommand", [(), ("list",)])
+def test_list(orders, subcommand):
+    answer = call("topics", *subcommand, "--store", orders, "--json")
+    assert answer.json == [{"topic": "orders", "partitions": 2, "records": 10}]
+    text = call("topics", *subcommand, "--store", orders).stdout
+    assert text.splitlines()[-1].split() == ["orders", "2", "10"]
+
+
+def test_a_store_without_topics_lists_none(store_path):
+    eoslog.open(store_path, create=True).close()
+    assert call("topics", "--store", store_path, "--json").json == []
+    assert call("topics", "--store", store_path).status == DONE
+
+
+def test_describe(orders):
+    answer = call("topics", "describe", "orders", "--store", orders, "--json")
+    assert answer.json["topic"] == "orders"
+    first, second = answer.json["partitions"]
+    assert (first["partition"], first["log_start_offset"], first["log_end_offset"]) == (0, 0, 10)
+    assert (first["high_watermark"], first["last_stable_offset"]) == (10, 10)
+    assert first["size_bytes"] > 0
+    assert (second["partition"], second["log_end_offset"]) == (1, 0)
+
+
+def test_a_description_is_whole_where_no_terminal_says_how_wide_it_is(orders):
+    text = call("topics", "describe", "orders", "--store", orders).stdout
+    assert "last stable offset" in text
+    assert "…" not in text
+
+
+def test_describe_of_an_unknown_topic_is_a_failure(orders):
+    answer = call("topics", "describe", "oders", "--store", orders)
+    assert_mistake(answer, FAILED, "oders", "UnknownTopicOrPartitionError")
+
+
+def test_delete(orders):
+    answer = call("topics", "delete", "orders", "--yes", "--store", orders)
+    assert (answer.status, answer.stdout) == (DONE, "deleted orders\n")
+    with eoslog.open(orders) as store:
+        assert store.topics() == {}
+
+
+def test_delete_asks(orders):
+    answer = call("topics", "delete", "orders", "--store", orders, stdin="n\n")
+    assert answer.status == FAILED
+    with eoslog.open(orders) as store:
+        assert "orders" in store.topics()
+    answer = call("topics", "delete", "orders", "--store", orders, "--json", stdin="y\n")
+    assert (answer.status, answer.json) == (DONE, {"deleted": "orders"})
+
+
+def test_delete_of_an_unknown_topic_is_a_failure(orders):
+    answer = call("topics", "delete", "oders", "--yes", "--store", orders)
+    assert_mistake(answer, FAILED, "oders", "UnknownTopicOrPartitionError")

@@ -1,0 +1,207 @@
+"""A partition as its users see it: offsets, raw batches, syncs, producers, readers held back."""
+
+import threading
+
+import pytest
+from conftest import QUIET, abandon
+
+import eoslog
+from eoslog.bindings.record_batch import BatchEncoder, iter_batches
+from eoslog.errors import (
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    OutOfOrderSequenceError,
+    StoreFailedError,
+)
+
+
+@pytest.fixture
+def partition(store):
+    store.create_topic("t", config={"segment.bytes": 4096})
+    return store.partition("t", 0)
+
+
+def raw_batch(values, producer_id=-1, epoch=-1, sequence=-1):
+    return bytes(
+        BatchEncoder().encode_columns(
+            values,
+            timestamp_ms=1,
+            producer_id=producer_id,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+    )
+
+
+def test_offsets_and_sizes(partition):
+    partition.append_columns([b"x"] * 5)
+    assert (partition.log_start_offset, partition.log_end_offset) == (0, 5)
+    assert (partition.high_watermark, partition.last_stable_offset) == (5, 5)
+    assert partition.size_bytes == sum(one["size_bytes"] for one in partition.segments())
+    assert (partition.topic, partition.partition, partition.path.name) == ("t", 0, "t-0")
+
+
+def test_raw_batches_go_in_and_come_out(partition):
+    batch = raw_batch([b"a", b"b"], 9, 0, 0)
+    assert partition.append_batch(batch).base_offset == 0
+    assert partition.append_batch(bytearray(batch)).duplicate
+    assert partition.append_batch(memoryview(raw_batch([b"c"], 9, 0, 2))).base_offset == 2
+    headers = iter_batches(partition.read(0))
+    assert [(one.base_offset, one.record_count, one.base_sequence) for one in headers] == [
+        (0, 2, 0),
+        (2, 1, 2),
+    ]
+    assert partition.read(3) == b""
+    for offset in (4, -1):
+        with pytest.raises(OffsetOutOfRangeError):
+            partition.read(offset)
+    with pytest.raises(ValueError, match="read_committed"):
+        partition.read(0, isolation_level="dirty")
+
+
+@pytest.mark.parametrize(
+    "batch", [b"", b"short", raw_batch([b"x"])[:-1], raw_batch([b"x"])[:-1] + b"!"]
+)
+def test_damaged_batches_are_refused(partition, batch):
+    with pytest.raises(CorruptRecordError):
+        partition.append_batch(batch)
+    assert partition.log_end_offset == 0
+
+
+def test_held_readers_see_nothing_new_until_they_are_released(partition):
+    partition.append_columns([b"x"] * 3)
+    partition.hold_readers()
+    partition.append_columns([b"y"] * 3)
+    assert (partition.visible_end, partition.last_stable_offset, partition.log_end_offset) == (
+        3,
+        3,
+        6,
+    )
+    assert partition.fetch_records(0, 10, 1 << 20)[1] == 3
+    assert partition.fetch_columns(0, 1 << 20).record_count == 3
+    partition.hold_readers(1)
+    partition.hold_readers(5)
+    assert partition.visible_end == 1
+    partition.release_readers()
+    assert partition.fetch_records(0, 10, 1 << 20)[1] == 6
+
+
+def test_threads_that_wait_for_a_sync_share_it(partition, monkeypatch):
+    partition.append_columns([b"x"] * 3)
+    syncs = []
+    original = partition._log.flush
+
+    class Counted:
+        def __getattr__(self, name):
+            return getattr(log, name)
+
+        def flush(self, with_indexes=True):
+            syncs.append(with_indexes)
+            return original(with_indexes)
+
+    log, partition._log = partition._log, Counted()
+    threads = [threading.Thread(target=partition.sync_up_to, args=(3,)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert syncs == [False]
+    assert partition.recovery_point == 3
+    partition.sync_up_to(2)
+    assert len(syncs) == 1
+    partition.flush()
+    assert syncs == [False, True]
+
+
+def test_a_producer_evicted_in_the_middle_of_a_call_does_not_break_it(open_store):
+    """A columnar append of many batches, beside a thread that evicts whatever is idle."""
+    store = open_store(eoslog__producers__cached__max=1)
+    store.create_topic("t", config={"max.message.bytes": 200})
+    partition = store.partition("t", 0)
+    for producer_id in range(10):
+        partition.append_columns([b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    stop = threading.Event()
+
+    def evict():
+        while not stop.is_set():
+            partition.persist_producers(1)
+
+    thread = threading.Thread(target=evict)
+    thread.start()
+    try:
+        for count in range(100):
+            for producer_id in (1, 2):
+                result = partition.append_columns(
+                    [bytes(50)] * 20,
+                    producer_id=producer_id,
+                    producer_epoch=0,
+                    base_sequence=1 + 20 * count,
+                )
+                assert (result.record_count, result.duplicate) == (20, False)
+    finally:
+        stop.set()
+        thread.join()
+    assert partition.log_end_offset == 10 + 100 * 2 * 20
+
+
+def test_rows_lost_while_open_stop_the_idle_producers_and_come_back(open_store):
+    store = open_store(eoslog__producers__cached__max=1)
+    store.create_topic("t")
+    partition = store.partition("t", 0)
+    for producer_id in range(5):
+        partition.append_columns([b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    partition.persist_producers(1)
+    assert partition.evicted_producer_count == 4
+    store._files.rows._begin_anew()
+    with pytest.raises(StoreFailedError, match="reopen"):
+        partition.append_columns([b"x"], producer_id=0, producer_epoch=0, base_sequence=1)
+    with pytest.raises(StoreFailedError, match="reopen"):
+        partition.write_down_producers(1)
+    abandon(store)
+    partition = open_store().partition("t", 0)
+    assert partition.append_columns([b"x"], producer_id=0, producer_epoch=0, base_sequence=1)
+    with pytest.raises(OutOfOrderSequenceError):
+        partition.append_columns([b"x"], producer_id=1, producer_epoch=0, base_sequence=5)
+
+
+def test_an_adoption_in_progress_keeps_its_ids(partition):
+    staged = raw_batch([b"a"], 1 << 62, 0, 0)
+    partition.hold_readers()
+    assert partition.adopt(memoryview(staged), 1 << 62) == (0, 1)
+    assert partition.adopt(memoryview(staged), 1 << 62) == (-1, 0)
+    assert partition.expire_producers(10**15, frozenset) == 0
+    partition.release_readers()
+    assert partition.expire_producers(10**15, frozenset) == 1
+
+
+def test_public_names_are_pinned_and_load_when_asked_for():
+    assert (
+        sorted(eoslog.__all__)
+        == eoslog.__all__
+        == [
+            "AppendResult",
+            "ApplicationState",
+            "Consumer",
+            "OffsetAndTimestamp",
+            "Partition",
+            "Producer",
+            "ProducerState",
+            "Record",
+            "StagedCommit",
+            "StagedFile",
+            "StagedMessage",
+            "StagedWriter",
+            "Store",
+            "TopicDescription",
+            "TopicPartition",
+            "__version__",
+            "errors",
+            "open",
+        ]
+    )
+    for name in eoslog.__all__:
+        assert getattr(eoslog, name) is not None
+    assert set(eoslog.__all__) <= set(dir(eoslog))
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = eoslog.nonsense
+    assert QUIET

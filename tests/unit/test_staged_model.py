@@ -1,0 +1,190 @@
+"""Jobs, runs, full disks, sweeps and crashes in any order, against a model of a few lines."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from staged_jobs import (
+    APP,
+    PARTITIONS,
+    TOPIC,
+    expected_numbers,
+    quick_directory,
+    stage_job,
+    staged_files,
+    visible_numbers,
+)
+
+import eoslog
+from eoslog.errors import StagedJobIncompleteError, StagedRunFencedError, StoreFullError
+from eoslog.partition import Partition
+
+
+class StagedMachine(RuleBasedStateMachine):
+    """The model: the jobs in the order of their decisions, and which runs overtook which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.undo = ExitStack()
+        otherwise = Path(self.undo.enter_context(TemporaryDirectory()))
+        self.directory = self.undo.enter_context(quick_directory(otherwise))
+        self.lives = 0
+        self.jobs: list[range] = []
+        self.pending = False  # Of the last job, not all may be in.
+        self.version = -1
+        self.next_number = 0
+        self.attempts = 0
+        self.newest: str | None = None
+        self.overtaken: set[str] = set()
+        self.runs = ["own-0", "own-1", "own-2"]
+        self.adoptions_left = -1  # -1: the disk has room.
+        adopt = Partition.adopt
+        machine = self
+
+        def adopt_while_there_is_room(partition: Partition, *arguments: Any) -> Any:
+            if machine.adoptions_left == 0:
+                raise StoreFullError("no space")
+            machine.adoptions_left -= machine.adoptions_left > 0
+            return adopt(partition, *arguments)
+
+        patch = self.undo.enter_context(pytest.MonkeyPatch.context())
+        patch.setattr(Partition, "adopt", adopt_while_there_is_room)
+
+    @property
+    def path(self) -> Path:
+        return self.directory / f"store-{self.lives}"
+
+    @initialize()
+    def create(self) -> None:
+        self.store = eoslog.open(self.path, create=True)
+        self.store.create_topic(TOPIC, partitions=PARTITIONS)
+
+    def teardown(self) -> None:
+        self.store.close()
+        self.undo.close()
+
+    @rule(
+        step=st.sampled_from([-1, 0, 1, 1, 1, 4]),
+        run=st.integers(0, 20),
+        count=st.sampled_from([0, 1, 7, 60]),
+        tasks=st.integers(1, 3),
+        room=st.sampled_from([None, None, 0, 1, 2, 4]),
+    )
+    def commit(self, step: int, run: int, count: int, tasks: int, room: int | None) -> None:
+        """Commit a job; with so much room for adoptions, if `room` is given."""
+        run_id = self.runs[run % len(self.runs)]
+        version = max(0, self.version + step)
+        job = range(self.next_number, self.next_number + count)
+        self.next_number += count
+        if self.pending and run_id == self.newest and not run_id.startswith("run-"):
+            return  # A run of the caller's own naming is for one job.
+        if room is not None and not self.pending:
+            self.adoptions_left = room
+        self.attempts += 1
+        messages = stage_job(
+            self.store.path,
+            run_id,
+            job,
+            tasks=tasks,
+            name=f"{self.attempts}-",
+            durability="process",
+        )
+        try:
+            result = self.store.commit_staged(APP, version, messages)
+        except StagedJobIncompleteError:
+            assert self.adoptions_left == 0
+            if self.store.application(APP).version != self.version:
+                self.decided(version, run_id, job)
+                self.pending = True
+            else:
+                assert self.pending, "there is an earlier job to wait for"
+            return
+        except StagedRunFencedError:
+            assert version > self.version
+            assert run_id in self.overtaken
+            self.pending = False
+            return
+        self.pending = False
+        assert result.committed == (version > self.version)
+        assert result.records == (count if result.committed else 0)
+        if result.committed:
+            assert run_id not in self.overtaken
+            self.decided(version, run_id, job)
+
+    def decided(self, version: int, run_id: str, job: range) -> None:
+        self.version = version
+        self.jobs.append(job)
+        self.overtake_by(run_id)
+
+    def overtake_by(self, run_id: str) -> None:
+        if self.newest is not None and self.newest != run_id:
+            self.overtaken.add(self.newest)
+        self.newest = run_id
+
+    @rule()
+    def begin_run(self) -> None:
+        try:
+            run_id = self.store.begin_run(APP)
+        except StagedJobIncompleteError:
+            assert self.pending
+            return
+        self.pending = False
+        # All that are registered are overtaken, though they never committed anything.
+        self.overtaken.update(one for one in self.runs if one.startswith("run-"))
+        self.overtake_by(run_id)
+        self.runs.append(run_id)
+
+    @precondition(lambda self: self.adoptions_left >= 0)
+    @rule()
+    def disk_has_room_again(self) -> None:
+        self.adoptions_left = -1
+
+    @rule()
+    def sweep(self) -> None:
+        self.store._staged.sweep()
+        self.look_again()
+
+    @rule()
+    def reopen(self) -> None:
+        self.store.close()
+        self.store = eoslog.open(self.path)
+        self.look_again()
+
+    @rule()
+    def crash(self) -> None:
+        """What a killed process leaves is what its files hold at this moment."""
+        before = self.path
+        self.lives += 1
+        shutil.copytree(before, self.path)
+        self.store.close()
+        shutil.rmtree(before)
+        self.store = eoslog.open(self.path)
+        self.look_again()
+
+    def look_again(self) -> None:
+        """A pending job was tried once more."""
+        state = self.store.application(APP)
+        self.pending = state is not None and state.state == "prepared"
+        assert not (self.pending and self.adoptions_left), "there was room for it"
+
+    @invariant()
+    def whole_jobs_are_visible_and_no_part_of_another(self) -> None:
+        if not hasattr(self, "store"):
+            return
+        whole = self.jobs[:-1] if self.pending else self.jobs
+        assert visible_numbers(self.store) == expected_numbers(*whole)
+        state = self.store.application(APP)
+        assert (-1 if state is None else state.version) == self.version
+        if self.pending:
+            run = f"{APP}/{state.run_id}/"
+            assert any(name.startswith(run) for name in staged_files(self.store.path))
+
+
+TestStaged = StagedMachine.TestCase

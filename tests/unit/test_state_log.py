@@ -1,0 +1,129 @@
+"""The internal log: its keys, its index in LMDB, and what it does without one."""
+
+import shutil
+
+import pytest
+from conftest import abandon
+
+from eoslog import TopicPartition
+from eoslog.errors import CorruptRecordError, StoreVersionError
+from eoslog.state_log import (
+    APPLICATION,
+    NAMED_PRODUCER,
+    PRODUCER_ID_BLOCK,
+    state_key,
+    state_partition_of,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "partition"),
+    # Java's String.hashCode, without its sign, over 50.
+    [("", 0), ("a", 97 % 50), ("ab", (97 * 31 + 98) % 50), ("polygenelubricants", 0)],
+)
+def test_a_names_partition_is_kafkas(name, partition):
+    assert state_partition_of(name) == partition
+
+
+def test_keys_are_a_type_and_a_name():
+    assert state_key(1001, "né") == b"\x03\xe9n\xc3\xa9"
+    with pytest.raises(ValueError, match="481 bytes"):
+        state_key(1001, "x" * 481)
+
+
+def test_the_newest_record_of_a_key_holds(store):
+    log = store._state_log
+    assert log.get(APPLICATION, "a") is None
+    log.append(APPLICATION, "a", {"n": 1})
+    log.append(APPLICATION, "b", {"n": 2})
+    log.append(NAMED_PRODUCER, "a", {"n": 3})
+    log.append(APPLICATION, "a", {"n": 4})
+    assert log.get(APPLICATION, "a")["n"] == 4
+    assert log.get(NAMED_PRODUCER, "a")["n"] == 3
+    assert log.names(APPLICATION) == ["a", "b"]
+
+
+@pytest.mark.parametrize("persisted", [True, False])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("lost", [None, "lmdb", "mark"])
+def test_states_survive_whatever_is_lost_beside_the_log(
+    open_store, store_path, persisted, clean, lost
+):
+    store = open_store()
+    for number in range(30):
+        store._state_log.append(APPLICATION, f"app-{number % 10}", {"n": number})
+        if persisted and number == 20:
+            store._state_log.persist()
+    store.close() if clean else abandon(store)
+    if lost == "lmdb":
+        shutil.rmtree(store_path / "state" / "lmdb")
+    if lost == "mark" and clean:
+        (store_path / ".kafka_cleanshutdown").write_text("{}")
+    log = open_store()._state_log
+    assert [log.get(APPLICATION, f"app-{number}")["n"] for number in range(10)] == list(
+        range(20, 30)
+    )
+    assert len(log.names(APPLICATION)) == 10
+
+
+def test_an_index_that_knows_more_than_the_log_is_not_believed(open_store, store_path):
+    """A power cut took an unsynced record that LMDB had seen."""
+    store = open_store()
+    store._state_log.append(APPLICATION, "a", {"n": 1})
+    where = TopicPartition("__transaction_state", state_partition_of("a"))
+    size_bytes = store._partitions.state_partition(where.partition).size_bytes
+    store._state_log.append(APPLICATION, "a", {"n": 2})
+    store._state_log.persist()
+    abandon(store)
+    path = store_path / str(where) / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[:size_bytes])
+    assert open_store()._state_log.get(APPLICATION, "a")["n"] == 1
+
+
+def test_lmdb_lost_while_open_is_read_again_from_the_log(store):
+    log = store._state_log
+    log.append(APPLICATION, "a", {"n": 1})
+    log.persist()
+    store._files.rows._begin_anew()
+    assert log.get(APPLICATION, "a")["n"] == 1
+    assert log.names(APPLICATION) == ["a"]
+    log.persist()
+    assert store._files.rows.read_state(state_key(APPLICATION, "a"))
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (b"no json", CorruptRecordError),
+        (b"{}", CorruptRecordError),
+        (b'{"version":2}', StoreVersionError),
+    ],
+)
+def test_records_that_this_version_cannot_read(open_store, value, error):
+    store = open_store()
+    partition = store._partitions.state_partition(3)
+    partition.append_columns([value], [state_key(APPLICATION, "x")])
+    abandon(store)
+    with pytest.raises(error):
+        open_store()
+
+
+def test_records_of_kafkas_own_are_passed_over(open_store):
+    store = open_store()
+    partition = store._partitions.state_partition(3)
+    partition.append_columns([b"\0\1", None, b"x"], [b"\0\0name", b"\0\0name", None])
+    store._state_log.append(APPLICATION, "a", {"n": 1})
+    abandon(store)
+    store = open_store()
+    assert store._state_log.get(APPLICATION, "a")["n"] == 1
+
+
+def test_producer_ids_come_in_blocks_that_are_durable_first(store):
+    first = store._files.producer_ids.take()
+    block = store._state_log.get(PRODUCER_ID_BLOCK, "")
+    assert block["next_producer_id"] == first + 1000
+    assert [store._files.producer_ids.take() for _ in range(1000)] == list(
+        range(first + 1, first + 1001)
+    )
+    assert store._state_log.get(PRODUCER_ID_BLOCK, "")["next_producer_id"] == first + 2000
+    assert store._partitions.state_partition(0).recovery_point == 2

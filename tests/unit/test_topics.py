@@ -1,0 +1,213 @@
+"""Creating, describing and deleting topics; what a crash in the middle leaves."""
+
+import json
+import pickle
+
+import pytest
+from conftest import abandon, values_of
+
+from eoslog import TopicDescription
+from eoslog.errors import (
+    CorruptRecordError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    LogClosedError,
+    StoreError,
+    StoreFullError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+
+
+def test_a_topic_is_described_as_it_was_created(store, open_store):
+    made = store.create_topic("orders", partitions=3, config={"segment.bytes": "4096"})
+    assert (made.name, made.partitions, dict(made.config)) == ("orders", 3, {"segment.bytes": 4096})
+    assert store.topics() == {"orders": made}
+    assert pickle.loads(pickle.dumps(made)) == made
+    store.close()
+    assert open_store().topics() == {"orders": made}
+
+
+def test_a_topics_directories_are_kafkas(store, store_path):
+    made = store.create_topic("orders", partitions=2)
+    for number in range(2):
+        metadata = (store_path / f"orders-{number}" / "partition.metadata").read_bytes()
+        assert metadata == b"version: 0\ntopic_id: " + made.topic_id.encode()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "a b",
+        "ä",
+        "a/b",
+        "x" * 250,
+        "a\0",
+        "__transaction_state",
+        "__consumer_offsets",
+    ],
+)
+def test_names_that_kafka_refuses(store, name):
+    with pytest.raises(InvalidTopicError):
+        store.create_topic(name)
+    with pytest.raises(InvalidTopicError):
+        store.delete_topic(name)
+    assert store.topics() == {}
+
+
+def test_names_of_other_types_are_refused(store):
+    for name in (None, b"t", 7):
+        with pytest.raises(TypeError):
+            store.create_topic(name)
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 100_001, 1.5, "3", True, None])
+def test_wrong_numbers_of_partitions(store, partitions):
+    with pytest.raises(InvalidPartitionsError):
+        store.create_topic("t", partitions)
+
+
+def test_wrong_settings(store):
+    for config in ({"segment.byte": 1}, {"segment.bytes": "many"}, {"cleanup.policy": "compact"}):
+        with pytest.raises(InvalidConfigError):
+            store.create_topic("t", config=config)
+    store.create_topic("t", config={"cleanup.policy": "delete"})
+
+
+def test_a_name_is_taken_once_dots_and_underscores_being_one(store):
+    store.create_topic("a.b")
+    with pytest.raises(TopicAlreadyExistsError):
+        store.create_topic("a.b")
+    with pytest.raises(InvalidTopicError, match=r"'a\.b'"):
+        store.create_topic("a_b")
+
+
+def test_settings_of_the_store_are_defaults_of_its_topics(open_store):
+    store = open_store(log__segment__bytes=2048)
+    store.create_topic("small")
+    store.create_topic("large", config={"segment.bytes": 1 << 20})
+    for name in ("small", "large"):
+        store.producer().append(name, 0, [bytes(500)] * 40)
+    assert store.partition("small", 0).segment_count > 5
+    assert store.partition("large", 0).segment_count == 1
+
+
+def test_a_deleted_topic_leaves_nothing(store, store_path, open_store):
+    store.create_topic("t", partitions=2)
+    store.create_topic("u")
+    partition = store.partition("t", 0)
+    store.producer().append("t", 0, [b"x"])
+    consumer = store.consumer()
+    store.delete_topic("t")
+    assert list(store.topics()) == ["u"]
+    for call in (
+        lambda: store.partition("t", 0),
+        lambda: store.delete_topic("t"),
+        lambda: store.producer().send("t", b"x"),
+        lambda: consumer.assign([("t", 0)]),
+    ):
+        with pytest.raises(UnknownTopicOrPartitionError):
+            call()
+    with pytest.raises(LogClosedError):
+        partition.append_columns([b"x"])
+    store.close()
+    left = [
+        str(path.relative_to(store_path)) for path in store_path.rglob("*") if "t-" in path.name
+    ]
+    assert [name for name in left if "checkpoint" not in name and not name.startswith("__")] == []
+    assert "t 0" not in (store_path / "recovery-point-offset-checkpoint").read_text()
+    store = open_store()
+    store.create_topic("t")
+    assert store.partition("t", 0).log_end_offset == 0
+
+
+def test_a_consumer_of_a_deleted_topic_is_told(store):
+    store.create_topic("t")
+    consumer = store.consumer()
+    consumer.assign([("t", 0)])
+    consumer.poll(timeout=0)
+    store.delete_topic("t")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        consumer.poll(timeout=5)
+
+
+def test_a_deletion_cut_short_is_finished_on_opening(store, store_path, open_store, monkeypatch):
+    store.create_topic("t", partitions=3)
+    with store.producer(name="n") as producer:
+        producer.append("t", 0, [b"x"])
+
+    def stop(*_arguments):
+        raise StoreFullError("here it stops")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._partitions, "remove", stop)
+        with pytest.raises(StoreFullError):
+            store.delete_topic("t")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        store.delete_topic("t")
+    assert store.topics() == {}
+    with pytest.raises(TopicAlreadyExistsError):
+        store.create_topic("t")
+    assert (store_path / "t-0").exists()
+    abandon(store)
+    store = open_store()
+    assert not list(store_path.glob("t-*"))
+    store.create_topic("t")
+    assert store.producer(name="n").next_sequence("t", 0) == 0
+
+
+def test_a_creation_cut_short_leaves_no_topic_and_is_no_obstacle(store, store_path, monkeypatch):
+    def stop(*_arguments):
+        raise StoreFullError("here it stops")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._files.registry, "add", stop)
+        with pytest.raises(StoreFullError):
+            store.create_topic("t", partitions=2)
+    assert store.topics() == {}
+    assert (store_path / "t-1").exists()
+    store.create_topic("t", partitions=2)
+    assert store.partition("t", 1).log_end_offset == 0
+
+
+def test_files_in_the_way_are_not_touched(store, store_path):
+    (store_path / "t-0").mkdir()
+    (store_path / "t-0" / f"{0:020d}.log").write_bytes(b"whose?")
+    with pytest.raises(StoreError, match="in the way"):
+        store.create_topic("t")
+    assert (store_path / "t-0" / f"{0:020d}.log").read_bytes() == b"whose?"
+
+
+def test_a_lost_list_of_topics_comes_back_from_the_directories(store, store_path, open_store):
+    made = store.create_topic("t", partitions=3, config={"segment.bytes": 4096})
+    store.producer().append("t", 2, [b"x"])
+    store.close()
+    (store_path / "state" / "topics.json").unlink()
+    store = open_store()
+    again = store.topics()["t"]
+    assert isinstance(again, TopicDescription)
+    assert (again.topic_id, again.partitions, dict(again.config)) == (made.topic_id, 3, {})
+    assert values_of(store, "t", 2) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {},
+        {"partitions": 0, "topic_id": "x", "config": {}},
+        {"partitions": 1, "topic_id": "AAAAAAAAAAAAAAAAAAAAAA", "config": {}},
+        {"partitions": 1, "topic_id": 7, "config": {}},
+        {"partitions": 1, "topic_id": "uyDb4gNaQmKtjSoW-vZ1xA", "config": {"nonsense": 1}},
+    ],
+)
+def test_entries_that_nobody_wrote_are_noticed(store, store_path, open_store, entry):
+    store.close()
+    (store_path / "state" / "topics.json").write_text(
+        json.dumps({"version": 1, "topics": {"t": entry}})
+    )
+    with pytest.raises(CorruptRecordError):
+        open_store()
