@@ -18,7 +18,7 @@ from eoslog.native.record_batch cimport (
 cdef class RecordAccumulator:
     """A batch being filled: `add` encodes a record behind the last one. The GIL guards it."""
 
-    def __cinit__(self, int64_t batch_bytes_max):
+    def __cinit__(self, Py_ssize_t batch_bytes_max):
         self._buffer = NULL
         self._capacity_bytes = 0
         self.reset()
@@ -51,7 +51,7 @@ cdef class RecordAccumulator:
             raise RuntimeError("the accumulator is being appended by another thread")
         self.reset()
 
-    def add(self, value, key=None, headers=None, int64_t timestamp_ms=-1):
+    def add(self, value, key=None, headers=None, Py_ssize_t timestamp_ms=-1):
         """Encode one record behind the last one; answers the batch's size in bytes.
 
         `value` and `key` are bytes or None. Raises TypeError, or RecordTooLargeError when the

@@ -30,7 +30,7 @@ from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status
 cdef class LogProducers(LogReader):
     """A log that can be read and knows its producers."""
 
-    def restore_producers(self, bytes rows, int64_t rows_offset, int64_t evicted_count=0):
+    def restore_producers(self, bytes rows, Py_ssize_t rows_offset, Py_ssize_t evicted_count=0):
         """Fill the producer table. Says from what: "rows", "snapshot" or "log".
 
         `rows` (PRODUCER_ROW_BYTES each) are true for all batches below rows_offset; the rest is
@@ -96,7 +96,7 @@ cdef class LogProducers(LogReader):
             os.unlink(path)
         return -1
 
-    def producer_ids_since(self, int64_t offset):
+    def producer_ids_since(self, Py_ssize_t offset):
         """Ids of the producers with batches at or above `offset`: whose rows a replay needs."""
         cdef set found = set()
         cdef int64_t position
@@ -144,19 +144,24 @@ cdef class LogProducers(LogReader):
             control_unlock(self._log.page)
         return b"".join(rows), end
 
-    def producers_persisted(self, int64_t offset):
+    def producers_persisted(self, Py_ssize_t offset):
         """The rows of dirty_producers are stored: they need not be handed out again."""
         self._check_open()
+        if not 0 <= offset <= log_end(&self._log):
+            raise ValueError(f"offset {offset} is not in [0, {log_end(&self._log)}]")
         if offset > self._log.producers.persisted_offset:
             self._log.producers.persisted_offset = offset
 
-    def evict_producers(self, uint32_t keep_max):
+    def evict_producers(self, Py_ssize_t keep_max):
         """Drop the longest idle stored producers from memory until keep_max are left; how many."""
         cdef uint32_t evicted
         self._check_open()
+        if keep_max < 0:
+            raise ValueError(f"keep_max {keep_max}")
+        keep_max = min(keep_max, <Py_ssize_t>0x7FFFFFFF)
         with nogil:
             control_lock(self._log.page)
-            evicted = table_evict(&self._log.producers, keep_max)
+            evicted = table_evict(&self._log.producers, <uint32_t>keep_max)
             control_unlock(self._log.page)
         return evicted
 
@@ -182,7 +187,7 @@ cdef class LogProducers(LogReader):
         if target == NULL:
             raise MemoryError("no memory for another producer")
 
-    def expired_producers(self, int64_t oldest_timestamp_ms):
+    def expired_producers(self, Py_ssize_t oldest_timestamp_ms):
         """Ids last seen before the given time that have no open transaction."""
         cdef list ids = []
         cdef ProducerEntry* entry
@@ -202,7 +207,7 @@ cdef class LogProducers(LogReader):
 
     def drop_producers(self, ids):
         """Forget producers; those with an open transaction stay. How many went."""
-        cdef int64_t producer_id
+        cdef Py_ssize_t producer_id
         cdef ProducerEntry* entry
         cdef int dropped = 0
         self._check_open()
@@ -217,7 +222,7 @@ cdef class LogProducers(LogReader):
                 control_unlock(self._log.page)
         return dropped
 
-    def producer(self, int64_t producer_id):
+    def producer(self, Py_ssize_t producer_id):
         """The ProducerState of an id in memory, or None."""
         cdef ProducerEntry copied
         cdef ProducerEntry* entry

@@ -43,7 +43,7 @@ cdef class Columns:
 cdef class LogReader(OpenedLog):
     """An opened log that can be read."""
 
-    def read(self, int64_t offset, int64_t max_bytes=1 << 20, int64_t upper_bound=-1):
+    def read(self, Py_ssize_t offset, Py_ssize_t max_bytes=1 << 20, Py_ssize_t upper_bound=-1):
         """Whole batches from the one that holds `offset` on: at least one, at most max_bytes.
 
         The first may begin below `offset`. Empty at the end of the log.
@@ -65,8 +65,8 @@ cdef class LogReader(OpenedLog):
         finally:
             read_close(&self._log, &found)
 
-    def fetch_columns(self, int64_t offset, int64_t max_bytes=1 << 23, int64_t upper_bound=-1,
-                      int64_t max_records=-1):
+    def fetch_columns(self, Py_ssize_t offset, Py_ssize_t max_bytes=1 << 23,
+                      Py_ssize_t upper_bound=-1, Py_ssize_t max_records=-1):
         """Records from `offset` on as Columns, checksums verified; None where there are none.
 
         Control records are passed over: `next_offset` is where to go on. A single batch may exceed
@@ -179,8 +179,8 @@ cdef class LogReader(OpenedLog):
             position += header.batch_bytes
         return records
 
-    def fetch_records(self, int64_t offset, int64_t max_records=500, int64_t max_bytes=1 << 20,
-                      int64_t upper_bound=-1):
+    def fetch_records(self, Py_ssize_t offset, Py_ssize_t max_records=500,
+                      Py_ssize_t max_bytes=1 << 20, Py_ssize_t upper_bound=-1):
         """Records from `offset` on as (list of Record, offset to go on from)."""
         cdef ReadRange found
         cdef FetchSizes sizes
@@ -205,7 +205,7 @@ cdef class LogReader(OpenedLog):
         finally:
             read_close(&self._log, &found)
 
-    def scan_headers(self, int64_t offset=0, int64_t upper_bound=-1):
+    def scan_headers(self, Py_ssize_t offset=0, Py_ssize_t upper_bound=-1):
         """Walk the batch headers from `offset` on: (batches, records, offset behind the last)."""
         cdef int64_t batch_count = 0
         cdef int64_t record_count = 0
@@ -223,7 +223,7 @@ cdef class LogReader(OpenedLog):
             self._raise_read(status, &fault, next_offset)
         return batch_count, record_count, next_offset
 
-    def offset_for_timestamp(self, int64_t timestamp_ms, int64_t upper_bound=-1):
+    def offset_for_timestamp(self, Py_ssize_t timestamp_ms, Py_ssize_t upper_bound=-1):
         """First record with a timestamp >= timestamp_ms as (offset, timestamp), or None."""
         cdef int64_t offset = -1
         cdef int64_t timestamp = -1

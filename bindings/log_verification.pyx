@@ -1,6 +1,8 @@
 # cython: language_level=3
 """Checking every byte of a segment, and saying all that is wrong with it."""
 
+import os
+
 import numpy
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -26,7 +28,9 @@ def verify_segment(dict described, int64_t expected, list problems):
     cdef int64_t position = 0
     cdef int64_t size = described["size_bytes"]
     cdef dict batches = {}
-    raw = numpy.memmap(described["path"], numpy.uint8, "r") if size else numpy.empty(0, numpy.uint8)
+    raw = numpy.empty(0, numpy.uint8)
+    if size and os.path.getsize(described["path"]):
+        raw = numpy.memmap(described["path"], numpy.uint8, "r")
     if raw.shape[0] < size:
         problems.append({"path": described["path"], "position_bytes": raw.shape[0],
                          "reason": f"the file is shorter than its {size} bytes"})

@@ -29,6 +29,8 @@ _SEGMENT_NAME = re.compile(r"^(\d{20})\.log$")
 _SNAPSHOT_NAME = re.compile(r"^(\d{20})\.snapshot$")
 _LEFTOVER_SUFFIXES = (".deleted", ".cleaned", ".snapshot.tmp")
 _NO_LIMIT = 0x7FFFFFFFFFFFFFFF
+_SETTINGS = ("segment.bytes", "segment.index.bytes", "index.interval.bytes", "segment.ms",
+             "max.message.bytes")
 
 
 cdef class OpenedLog:
@@ -38,14 +40,16 @@ cdef class OpenedLog:
         memset(&self._log, 0, sizeof(NativeLog))
         self._page_map = NULL
 
-    def __init__(self, str path, *, str topic, int partition, str control_path, str spare_path,
-                 str cut_path, dict config, bint clean, int64_t recovery_point=0,
-                 int64_t log_start_offset=0):
+    def __init__(self, str path, *, str topic, Py_ssize_t partition, str control_path,
+                 str spare_path, str cut_path, dict config, bint clean, Py_ssize_t recovery_point=0,
+                 Py_ssize_t log_start_offset=0):
         if self._page_map != NULL:
             raise ValueError("a partition log is opened once")
         self.path = path
         self.topic = topic
-        self.partition = partition
+        if not 0 <= partition <= 0x7FFFFFFF:
+            raise ValueError(f"partition {partition}")
+        self.partition = <int>partition
         self._close_lock = threading.Lock()
         self._directory_bytes = os.fsencode(path)
         self._spare_bytes = os.fsencode(spare_path)
@@ -66,6 +70,9 @@ cdef class OpenedLog:
             munmap(self._page_map, CONTROL_PAGE_BYTES)
 
     cdef int _set_options(self, dict config) except -1:
+        for name in _SETTINGS:
+            if name not in config:
+                raise ValueError(f"config has no {name!r}")
         self._log.options.segment.segment_bytes = config["segment.bytes"]
         self._log.options.segment.segment_index_bytes = config["segment.index.bytes"]
         self._log.options.segment.index_interval_bytes = config["index.interval.bytes"]

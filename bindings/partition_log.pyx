@@ -18,7 +18,7 @@ from libc.string cimport memset
 
 from eoslog.bindings.accumulator cimport RecordAccumulator
 from eoslog.bindings.log_producers cimport LogProducers
-from eoslog.bindings.record_batch cimport ColumnSet, open_columns
+from eoslog.bindings.record_batch cimport ColumnSet, check_identity, open_columns
 from eoslog.bindings.status cimport raise_status
 from eoslog.native.control_page cimport control_store
 from eoslog.native.log_append cimport (
@@ -58,18 +58,6 @@ cdef AppendResult make_result(const AppendOutcome* outcome):
     return result
 
 
-cdef int check_identity(int64_t producer_id, int producer_epoch, int32_t base_sequence) except -1:
-    """A producer id comes with an epoch and a sequence, and without an id there are neither."""
-    if producer_id >= 0:
-        if 0 <= producer_epoch <= 0x7FFF and base_sequence >= 0:
-            return 0
-    elif producer_id == -1 and producer_epoch == -1 and base_sequence == -1:
-        return 0
-    raise ValueError(
-        f"producer id {producer_id}, epoch {producer_epoch}, sequence {base_sequence}: all of "
-        "them 0 or more, the epoch at most 32767, or all of them -1")
-
-
 @cython.final
 cdef class PartitionLog(LogProducers):
     """The engine's log of one partition. Appends take its lock; reads take none.
@@ -88,9 +76,9 @@ cdef class PartitionLog(LogProducers):
             raise
 
     def append_columns(self, values, keys=None, timestamps=None, headers=None, *,
-                       int64_t timestamp_ms, int64_t producer_id=-1, int producer_epoch=-1,
-                       int32_t base_sequence=-1, int64_t batch_records_max=0,
-                       int64_t batch_bytes_max=0):
+                       Py_ssize_t timestamp_ms, Py_ssize_t producer_id=-1,
+                       Py_ssize_t producer_epoch=-1, Py_ssize_t base_sequence=-1,
+                       Py_ssize_t batch_records_max=0, Py_ssize_t batch_bytes_max=0):
         """Append all records of the columns and return an AppendResult.
 
         They are split into batches of at most batch_records_max records and batch_bytes_max bytes
@@ -108,7 +96,7 @@ cdef class PartitionLog(LogProducers):
         check_identity(producer_id, producer_epoch, base_sequence)
         stamp.producer_id = producer_id
         stamp.producer_epoch = <int16_t>producer_epoch
-        stamp.base_sequence = base_sequence
+        stamp.base_sequence = <int32_t>base_sequence
         memset(&outcome, 0, sizeof(AppendOutcome))
         self._fault_init(&fault)
         with nogil:
@@ -142,8 +130,8 @@ cdef class PartitionLog(LogProducers):
             raise_status(status, &fault, f"{self.topic}-{self.partition}", "")
         return make_result(&outcome)
 
-    def append_accumulated(self, RecordAccumulator accumulator not None, int64_t producer_id,
-                           int producer_epoch, int32_t base_sequence):
+    def append_accumulated(self, RecordAccumulator accumulator not None, Py_ssize_t producer_id,
+                           Py_ssize_t producer_epoch, Py_ssize_t base_sequence):
         """Append what the accumulator holds as one batch, and empty it; an AppendResult.
 
         On an error the accumulator keeps its records.
@@ -157,7 +145,7 @@ cdef class PartitionLog(LogProducers):
         identity.base_offset = 0
         identity.producer_id = producer_id
         identity.partition_leader_epoch = 0
-        identity.base_sequence = base_sequence
+        identity.base_sequence = <int32_t>base_sequence
         identity.producer_epoch = <int16_t>producer_epoch
         identity.attributes = 0
         accumulator.finish(&identity)
@@ -173,7 +161,7 @@ cdef class PartitionLog(LogProducers):
         accumulator.reset()
         return make_result(&outcome)
 
-    def adopt(self, const uint8_t[::1] data not None, int64_t producer_id):
+    def adopt(self, const uint8_t[::1] data not None, Py_ssize_t producer_id):
         """Append the staged batches of one producer id whose sequences count from 0.
 
         Goes on after the last sequence that the partition holds, so a second call adds nothing.
@@ -228,7 +216,7 @@ cdef class PartitionLog(LogProducers):
             self._raise(status, &fault)
         return self.active_base_offset
 
-    def delete_segments(self, int64_t up_to_offset):
+    def delete_segments(self, Py_ssize_t up_to_offset):
         """Delete the oldest segments that end at or below up_to_offset; how many went.
 
         The log start offset moves to the first one left. Files are kept as spares, up to
@@ -248,7 +236,7 @@ cdef class PartitionLog(LogProducers):
             self._raise(status, &fault)
         return deleted
 
-    def advance_log_start(self, int64_t offset):
+    def advance_log_start(self, Py_ssize_t offset):
         """Raise the log start offset; records below it can no longer be read."""
         self._check_open()
         if not self.log_start_offset <= offset <= self.high_watermark:
@@ -258,7 +246,7 @@ cdef class PartitionLog(LogProducers):
         control_store(&self._log.page.log_start_offset, offset)
         return offset
 
-    def truncate(self, int64_t offset):
+    def truncate(self, Py_ssize_t offset):
         """Cut the log back to end at `offset` and rebuild the producers from what is left."""
         cdef Fault fault
         cdef Status status
@@ -280,7 +268,7 @@ cdef class PartitionLog(LogProducers):
                 os.unlink(self._snapshot_path(snapshot))
         self.restore_producers(None, 0)
 
-    def prepare_spare(self, int count=1):
+    def prepare_spare(self, Py_ssize_t count=1):
         """Have usable files in the first `count` spare slots: recycled or zeroed; how many were
         made.
 
@@ -295,7 +283,7 @@ cdef class PartitionLog(LogProducers):
                 f"{count} spare files; eoslog.spare.segments is {self._log.options.spare_segments}")
         self._fault_init(&fault)
         with nogil:
-            status = spare_prepare(self._log.spare_directory, count,
+            status = spare_prepare(self._log.spare_directory, <int32_t>count,
                                    self._log.options.segment.segment_bytes, &made, &fault)
         if status != STATUS_OK:
             self._raise(status, &fault)

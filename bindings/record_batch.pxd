@@ -23,3 +23,6 @@ cdef ColumnSet open_columns(
     object values, object keys, object timestamps, object headers, int64_t timestamp_ms)
 cdef Record make_record(
     const NativeRecord* native, str topic, int partition, int timestamp_type)
+
+cdef int check_identity(
+    Py_ssize_t producer_id, Py_ssize_t producer_epoch, Py_ssize_t base_sequence) except -1

@@ -25,13 +25,15 @@ from eoslog.native.varint cimport load_varint
 cdef class Record:
     """One record as read: where it stands, when it was made, what it holds. Immutable."""
 
-    def __init__(self, str topic, int partition, int64_t offset, int64_t timestamp_ms,
-                 int timestamp_type, key, value, tuple headers=()):
+    def __init__(self, str topic, Py_ssize_t partition, Py_ssize_t offset, Py_ssize_t timestamp_ms,
+                 Py_ssize_t timestamp_type, key, value, tuple headers=()):
+        if partition != <int>partition or timestamp_type not in (0, 1):
+            raise ValueError(f"partition {partition}, timestamp type {timestamp_type}")
         self.topic = topic
-        self.partition = partition
+        self.partition = <int>partition
         self.offset = offset
         self.timestamp_ms = timestamp_ms
-        self.timestamp_type = timestamp_type
+        self.timestamp_type = <int>timestamp_type
         self.key = key
         self.value = value
         self.headers = headers
@@ -167,9 +169,9 @@ cdef class BatchEncoder:
         return 0
 
     def encode_columns(self, values, keys=None, timestamps=None, headers=None, *,
-                       int64_t timestamp_ms, Py_ssize_t first=0, Py_ssize_t count=-1,
-                       int64_t producer_id=-1, int producer_epoch=-1, int32_t base_sequence=-1,
-                       int64_t base_offset=0):
+                       Py_ssize_t timestamp_ms, Py_ssize_t first=0, Py_ssize_t count=-1,
+                       Py_ssize_t producer_id=-1, Py_ssize_t producer_epoch=-1,
+                       Py_ssize_t base_sequence=-1, Py_ssize_t base_offset=0):
         """Encode records [first, first + count) of the columns as one batch.
 
         Answers the batch as bytes. `timestamp_ms` holds where no timestamps are given. Raises
@@ -180,10 +182,15 @@ cdef class BatchEncoder:
         cdef int64_t max_timestamp = 0
         cdef int64_t batch_bytes
         cdef int64_t bound
+        check_identity(producer_id, producer_epoch, base_sequence)
+        if base_offset < 0:
+            raise ValueError(f"base offset {base_offset}")
+        if not 0 <= first <= opened.columns.count:
+            raise ValueError(f"record {first} of {opened.columns.count}")
         if count < 0:
             count = opened.columns.count - first
-        if first < 0 or count <= 0 or first + count > opened.columns.count:
-            raise ValueError(f"records [{first}, {first + count}) of {opened.columns.count}")
+        if count == 0 or count > opened.columns.count - first:
+            raise ValueError(f"{count} records from {first} on, of {opened.columns.count}")
         bound = batch_bytes_bound(&opened.columns, first, count)
         if bound > 0x7FFFFFFF or count > 0x7FFFFFFF:
             raise ValueError(f"a batch of up to {bound} bytes; encode fewer records at once")
@@ -191,7 +198,7 @@ cdef class BatchEncoder:
         identity.base_offset = base_offset
         identity.producer_id = producer_id
         identity.producer_epoch = <int16_t>producer_epoch
-        identity.base_sequence = base_sequence
+        identity.base_sequence = <int32_t>base_sequence
         identity.partition_leader_epoch = 0
         identity.attributes = 0
         with nogil:
@@ -199,6 +206,20 @@ cdef class BatchEncoder:
                 self._buffer, &opened.columns, first, <int32_t>count, &identity, NULL,
                 &max_timestamp)
         return PyBytes_FromStringAndSize(<const char*>self._buffer, batch_bytes)
+
+
+cdef int check_identity(
+    Py_ssize_t producer_id, Py_ssize_t producer_epoch, Py_ssize_t base_sequence
+) except -1:
+    """A producer id comes with an epoch and a sequence, and without an id there are neither."""
+    if producer_id >= 0:
+        if 0 <= producer_epoch <= 0x7FFF and 0 <= base_sequence <= 0x7FFFFFFF:
+            return 0
+    elif producer_id == -1 and producer_epoch == -1 and base_sequence == -1:
+        return 0
+    raise ValueError(
+        f"producer id {producer_id}, epoch {producer_epoch}, sequence {base_sequence}: all of "
+        "them 0 or more, the epoch at most 32767, the sequence at most 2147483647; or all -1")
 
 
 @cython.final

@@ -45,10 +45,10 @@ cdef class PartitionBuffer:
     cdef readonly int32_t partition
     cdef readonly int64_t first_ms           # When the oldest record held was added.
 
-    def __cinit__(self, str topic not None, int32_t partition, int64_t batch_bytes_max):
+    def __cinit__(self, str topic not None, Py_ssize_t partition, Py_ssize_t batch_bytes_max):
         self.accumulator = RecordAccumulator(batch_bytes_max)
         self.topic = topic
-        self.partition = partition
+        self.partition = <int32_t>partition
         self.first_ms = 0
 
 
@@ -60,10 +60,10 @@ cdef class TopicBuffers:
     cdef int32_t partition_count
     cdef int32_t sticky_partition            # Takes records without a key until its batch is full.
 
-    def __cinit__(self, str topic not None, int32_t partition_count, int64_t batch_bytes_max):
-        if partition_count < 1:
+    def __cinit__(self, str topic not None, Py_ssize_t partition_count, Py_ssize_t batch_bytes_max):
+        if not 0 < partition_count <= 0x7FFFFFFF:
             raise ValueError(f"{partition_count} partitions")
-        self.partition_count = partition_count
+        self.partition_count = <int32_t>partition_count
         self.sticky_partition = 0
         self.buffers = [
             PartitionBuffer(topic, number, batch_bytes_max) for number in range(partition_count)]
@@ -119,10 +119,12 @@ cdef class Sender:
         each case this record was not taken.
         """
         cdef int64_t timestamp
+        cdef Py_ssize_t given
         if timestamp_ms is None:
             timestamp = now_ms()
         else:
-            timestamp = timestamp_ms
+            given = timestamp_ms
+            timestamp = given
             if timestamp < 0:
                 raise ValueError(f"timestamp_ms {timestamp}: below 0")
         if headers is not None and not isinstance(headers, (list, tuple, dict)):
@@ -147,6 +149,7 @@ cdef class Sender:
         cdef PartitionBuffer buffer
         cdef int64_t held_bytes
         cdef int32_t chosen
+        cdef Py_ssize_t asked        # The index protocol: a float is no partition.
         if self._refused is not None:
             self._refuse()
         found = self._topics.get(topic)
@@ -156,9 +159,10 @@ cdef class Sender:
             found = self._add_topic(topic)
         buffers = <TopicBuffers?>found
         if partition is not None:
-            chosen = partition
-            if not 0 <= chosen < buffers.partition_count:
-                self._no_partition(topic, chosen, buffers.partition_count)
+            asked = partition
+            if not 0 <= asked < buffers.partition_count:
+                self._no_partition(topic, asked, buffers.partition_count)
+            chosen = <int32_t>asked
         elif key is None:
             chosen = buffers.sticky_partition
         elif type(key) is bytes:
@@ -181,7 +185,7 @@ cdef class Sender:
             buffer.first_ms = now_ms()
         return True
 
-    def _set_batch_bytes(self, int64_t batch_bytes):
+    def _set_batch_bytes(self, Py_ssize_t batch_bytes):
         self._batch_bytes = batch_bytes
 
     def _set_refused(self, reason):
@@ -192,7 +196,7 @@ cdef class Sender:
         found = self._topics.get(topic)
         return [] if found is None else list((<TopicBuffers>found).buffers)
 
-    def _filled_buffers(self, int64_t first_ms_max=0x7FFFFFFFFFFFFFFF):
+    def _filled_buffers(self, Py_ssize_t first_ms_max=0x7FFFFFFFFFFFFFFF):
         """The buffers that hold records, the oldest of which was added by a time at the latest."""
         cdef PartitionBuffer buffer
         cdef list found = []

@@ -7,7 +7,7 @@ import click
 
 import eoslog
 from eoslog import Record, TopicPartition
-from eoslog.cli_options import Settings, echo_json, shared_options
+from eoslog.cli_options import Settings, json_line, shared_options
 
 POLL_RECORDS_MAX = 1000
 
@@ -43,7 +43,7 @@ def consume(
     with settings.open() as store:
         for record in read_records(store, topic, partitions, offset, max_records):
             if settings.as_json:
-                echo_json(record_as_json(record))
+                out.write(json_line(record_as_json(record)).encode())
                 continue
             key = b"" if separator is None else (record.key or b"") + separator
             out.write(key + (record.value or b"") + b"\n")

@@ -1,11 +1,12 @@
 """`eoslog dump`: what the files of a partition hold, in the words of Kafka's log dump."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import click
 
-from eoslog.cli_options import Settings, echo_json, json_value, shared_options
+from eoslog.cli_options import Settings, json_line, json_value, shared_options
 from eoslog.file_dump import base_offset_of, dump_file
 
 
@@ -25,16 +26,14 @@ def dump(settings: Settings, files: tuple[Path, ...], deep: bool) -> None:
             if path.suffix == ".log":
                 click.echo(f"Log starting offset: {base_offset_of(path)}")
         for fields in dump_file(path, deep=deep):
-            if settings.as_json:
-                echo_json({"file": path, **fields})
-            else:
-                click.echo(as_text(fields))
+            line = json_line({"file": path, **fields}) if settings.as_json else as_text(fields)
+            sys.stdout.write(line)
 
 
 def as_text(fields: dict[str, Any]) -> str:
     """`name: value` for each field; a record, which has no base offset, is set off by a bar."""
     bar = "| " if "keySize" in fields else ""
-    return bar + " ".join(f"{name}: {_text(value)}" for name, value in fields.items())
+    return bar + " ".join(f"{name}: {_text(value)}" for name, value in fields.items()) + "\n"
 
 
 def _text(value: Any) -> str:

@@ -88,7 +88,12 @@ def as_click_error(error: Exception) -> click.ClickException:
 
 def echo_json(data: Any) -> None:
     """Print one JSON document on one line."""
-    click.echo(json.dumps(data, separators=(", ", ": "), ensure_ascii=False, default=json_value))
+    click.echo(json_line(data), nl=False)
+
+
+def json_line(data: Any) -> str:
+    """One JSON document on one line; for long output, which `echo` would flush line by line."""
+    return f"{_encode(data)}\n"
 
 
 def json_value(value: Any) -> Any:
@@ -101,3 +106,6 @@ def json_value(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     raise TypeError(f"no JSON for {type(value).__name__}")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, default=json_value).encode

@@ -50,7 +50,7 @@ def describe_topic(settings: Settings, name: str) -> None:
     if settings.as_json:
         echo_json({"topic": name, "partitions": rows})
         return
-    columns = [column.replace("_", " ") for column in rows[0]]
+    columns = [column.removesuffix("_offset").replace("_", " ") for column in rows[0]]
     print_rows(columns, [list(row.values()) for row in rows], title=name)
 
 

@@ -257,6 +257,11 @@ class OpenedPartitions:
             with named_os_errors(f"opening {where}"):
                 partition = self._opened_log(topic, where, clean)
             partition.restore_producers(self._config["eoslog.producers.cached.max"])
+            try:
+                partition.keep_second_copy()
+            except StoreError as error:
+                # A full disk must not keep the log from being read.
+                _log.warning("%s: no second copy of its producers: %s", where, error)
             if not clean:
                 self._recovered(partition)
             self._opened[where] = partition

@@ -176,13 +176,28 @@ class PartitionProducers:
 
     def write_down_producers(self, cached_max: int) -> None:
         """Save all producers twice, synced, as rows and as a snapshot: before segments go."""
+        self._take_complete_snapshot()
+        self.persist_producers(cached_max)
+
+    def keep_second_copy(self) -> None:
+        """See that LMDB is not alone in remembering producers whose batches were deleted.
+
+        The snapshot that retention wrote does; where it was lost, a new one is written. Called on
+        opening, so that the two copies are lost only if both go in one life of the store.
+        """
+        start = self._log.log_start_offset
+        if start == 0 or any(offset >= start for offset in self._log.snapshots()):
+            return
+        if self._log.producer_count or self._log.evicted_producer_count:
+            self._take_complete_snapshot()
+
+    def _take_complete_snapshot(self) -> None:
         with self._checkpoint_lock:
             evicted = b""
             if self._log.evicted_producer_count:
                 self._check_rows_whole()
                 evicted = b"".join(row for _, row in self._all_rows())
             self._log.take_snapshot(True, evicted)
-        self.persist_producers(cached_max)
 
     def _install(self, producer_id: int) -> None:
         """Bring a producer that may have been evicted back into memory."""

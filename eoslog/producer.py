@@ -354,6 +354,7 @@ class Producer(GatheringSender):
         """Take part in nothing more; waits for a call that is under way."""
         with self.exclusive:
             self._refuse_from_now_on(lambda: ProducerFencedError(reason))
+        self._store._linger.remove(self)
 
     def forget_topic(self, topic: str) -> None:
         """The topic is being deleted: what was gathered for it is lost, its partitions are gone."""

@@ -286,6 +286,7 @@ class StagedCommits:
             # Its record may be in the log, though nobody was told. Nothing of it was adopted, so
             # the record of before, written again, takes the decision back.
             pending.record.write(self._store._state_log)
+            pending.held.release()
             del self._pending[name]
             return
         self._complete(pending)

@@ -6,6 +6,7 @@ before all of them.
 """
 
 import atexit
+import logging
 import os
 import threading
 import weakref
@@ -23,6 +24,7 @@ from eoslog.errors import (
     EoslogError,
     ForkedProcessError,
     LogClosedError,
+    ProducerFencedError,
     UnknownTopicOrPartitionError,
 )
 from eoslog.linger import LingerTimer
@@ -42,6 +44,8 @@ from eoslog.topic_name import check_user_topic_name
 from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicDescription
 from eoslog.whole_number import whole_number
+
+_log = logging.getLogger(__name__)
 
 _open_stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
 
@@ -327,7 +331,12 @@ class Store:
             raise errors[0]
 
     def _close_producers(self) -> list[EoslogError]:
-        return errors_of(producer.close for producer in self._live_producers())
+        errors = errors_of(producer.close for producer in self._live_producers())
+        for error in errors:
+            if isinstance(error, ProducerFencedError):
+                # Its successor has the name: whoever still used it was told, or will be.
+                _log.warning("a producer was closed with records it had gathered: %s", error)
+        return [error for error in errors if not isinstance(error, ProducerFencedError)]
 
     def __enter__(self) -> Self:
         self._check_open()

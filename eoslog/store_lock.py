@@ -59,6 +59,11 @@ class StoreLock:
             self._descriptor = -1
         _held.discard(self)
 
+    def __del__(self) -> None:
+        # Of an opening that was interrupted before anybody could release it.
+        if getattr(self, "_descriptor", -1) >= 0:
+            os.close(self._descriptor)
+
     def _forget_in_child(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)  # The parent's lock stands: it has its own descriptor.

@@ -12,7 +12,7 @@ from libc.stdint cimport uint8_t
 from libc.stdlib cimport free
 
 from eoslog.native.check cimport EOS_CHECK
-from eoslog.native.control_page cimport control_store
+from eoslog.native.control_page cimport control_load, control_store
 from eoslog.native.mapped_io cimport (
     close_fd, eos_now_ms, eos_open, eos_pwrite_all, eos_sync_data, eos_truncate,
 )
@@ -157,26 +157,33 @@ cdef Status recover(
             status = recover_segment(log, segment, recovery_point, end, &cut, out)
         if status != STATUS_OK:
             return status
-        if not last and end[0] != log.segments[index + 1].base_offset and not cut:
-            # Whole, but it ends before the next begins: Kafka allows gaps that compaction left.
-            cut = end[0] > log.segments[index + 1].base_offset
-        if cut:
-            return drop_segments_behind(log, index, out)
-        if not last:
-            # Sealed again, with the last time entry, and synced here: nobody holds its file open
-            # for the next flush.
-            status = segment_seal(segment, log.directory, out)
-            if status == STATUS_OK:
-                status = segment_store_indexes(segment, log.directory, True, out)
+        if not last and end[0] != log.segments[index + 1].base_offset:
+            # Each segment begins where the one before it ended: a power cut took whole batches from
+            # the end of this one, and what stands behind the hole goes too, or it would never be
+            # noticed.
+            cut = True
+        if cut and not last:
+            status = drop_segments_behind(log, index, out)
             if status != STATUS_OK:
                 return status
-            out.os_errno = eos_sync_data(segment.fd)
-            if out.os_errno != 0:
-                return fault(
-                    out, STATUS_IO, "a recovered segment could not be synced", 0, out.os_errno)
-            segment.unsynced = False
-            segment.indexes_unsynced = False
-            segment_unload(segment)
+            last = True
+        if last:
+            # The files of its indexes may tell of batches that are gone.
+            return segment_store_indexes(segment, log.directory, False, out)
+        # Sealed again, with the last time entry, and synced here: nobody holds its file open
+        # for the next flush.
+        status = segment_seal(segment, log.directory, out)
+        if status == STATUS_OK:
+            status = segment_store_indexes(segment, log.directory, True, out)
+        if status != STATUS_OK:
+            return status
+        out.os_errno = eos_sync_data(segment.fd)
+        if out.os_errno != 0:
+            return fault(
+                out, STATUS_IO, "a recovered segment could not be synced", 0, out.os_errno)
+        segment.unsynced = False
+        segment.indexes_unsynced = False
+        segment_unload(segment)
     return STATUS_OK
 
 
@@ -355,6 +362,7 @@ cdef Status replay_segment(
 cdef Status log_truncate(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil:
     """Cut the log back so that it ends at `offset`; a batch that straddles it goes whole.
 
+    The log then ends at that batch's base offset: no offsets are left out between two batches.
     Producers are the caller's to rebuild. Files above are deleted, and the log is published anew.
     """
     cdef Status status = log_lock(log, out)
@@ -368,7 +376,6 @@ cdef Status log_truncate(PartitionLog* log, int64_t offset, Fault* out) noexcept
 cdef Status truncate_locked(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil:
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef Segment* active
-    cdef int64_t position = 0
     cdef int error
     cdef Status status = STATUS_OK
     if offset >= log_end(log):
@@ -397,34 +404,45 @@ cdef Status truncate_locked(PartitionLog* log, int64_t offset, Fault* out) noexc
         active.active = True
         status = segment_load(active, log.directory, True, &log.options.segment, out)
         if status == STATUS_OK:
-            status = rebuild_below(log, active, offset, &position, out)
+            status = rebuild_below(log, active, &offset, out)
     if status != STATUS_OK:
         log.failed_errno = out.os_errno if out.os_errno != 0 else 5
         return status
     if log.recovery_point > offset:
         log.recovery_point = offset
+    if control_load(&log.page.log_start_offset) > offset:
+        control_store(&log.page.log_start_offset, offset)
     log.snapshot_offset = -1
     log_publish(log, offset)
     return STATUS_OK
 
 
 cdef Status rebuild_below(
-    PartitionLog* log, Segment* active, int64_t offset, int64_t* position, Fault* out
+    PartitionLog* log, Segment* active, int64_t* offset, Fault* out
 ) noexcept nogil:
-    """Cut the active file at the first batch that reaches `offset` and make its indexes anew."""
+    """Cut the active file at the first batch that reaches `offset` and make its indexes anew.
+
+    `offset` becomes that batch's base offset if it is lower.
+    """
+    cdef int64_t position = 0
+    cdef BatchHeader header
     cdef Status status
     cdef int error
     if active.used_bytes > active.reserved_bytes:
         active.used_bytes = active.reserved_bytes
-    status = segment_find(active, offset, active.used_bytes, position, out)
+    status = segment_find(active, offset[0], active.used_bytes, &position, out)
     if status != STATUS_OK:
         return status
-    error = eos_truncate(active.fd, position[0])
+    if position < active.used_bytes:
+        batch_header_load(active.map + position, &header)
+        if header.base_offset < offset[0]:
+            offset[0] = header.base_offset
+    error = eos_truncate(active.fd, position)
     if error != 0:
         out.os_errno = error
-        return fault(out, STATUS_IO, "a segment could not be cut back", position[0], error)
-    active.used_bytes = position[0]
-    active.reserved_bytes = position[0]
+        return fault(out, STATUS_IO, "a segment could not be cut back", position, error)
+    active.used_bytes = position
+    active.reserved_bytes = position
     active.first_max_timestamp = -1
     active.unsynced = True
     status = segment_rebuild_indexes(active, &log.options.segment, out)

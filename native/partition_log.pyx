@@ -104,6 +104,7 @@ cdef Status log_load_segment(
     """Map a segment and have its indexes in memory, rebuilt from the log where the files do not
     do.
     """
+    cdef Fault ignored
     cdef Status status
     if segment.loaded:
         return STATUS_OK
@@ -114,8 +115,11 @@ cdef Status log_load_segment(
             not segment_indexes_hold(segment)
             or (segment.offset_index.count == 0
                 and segment.used_bytes > 2 * log.options.segment.index_interval_bytes)):
-        return segment_rebuild_indexes(segment, &log.options.segment, out)
-    return STATUS_OK
+        status = segment_rebuild_indexes(segment, &log.options.segment, out)
+        if status == STATUS_OK:
+            # For the next opening; where it cannot be written it is made anew each time.
+            segment_store_indexes(segment, log.directory, False, &ignored)
+    return status
 
 
 cdef Segment* log_active(PartitionLog* log) noexcept nogil:
@@ -323,7 +327,18 @@ cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
     if closed_now and status == STATUS_OK:
         log.recovery_point = log_end(log)
     pthread_mutex_unlock(&log.flush_lock)
+    unload_unheld(log)
     return status
+
+
+cdef void unload_unheld(PartitionLog* log) noexcept nogil:
+    """Give back all files and mappings; those that a reader holds go when it lets go of them."""
+    cdef int32_t index
+    pthread_mutex_lock(&log.segments_lock)
+    for index in range(log.segment_count):
+        if log.segments[index].references == 0:
+            segment_unload(log.segments[index])
+    pthread_mutex_unlock(&log.segments_lock)
 
 
 cdef Status close_cleanly(PartitionLog* log, Fault* out) noexcept nogil:
@@ -420,6 +435,8 @@ cdef void log_release(PartitionLog* log, Segment* segment) noexcept nogil:
     EOS_CHECK(segment.references > 0, "partition log: a held segment has a holder")
     segment.references -= 1
     free_now = segment.retired and segment.references == 0
+    if log.closed and not segment.retired and segment.references == 0:
+        segment_unload(segment)
     pthread_mutex_unlock(&log.segments_lock)
     if free_now:
         segment_unload(segment)

@@ -44,9 +44,9 @@ def ingest(
     """Land all rows of CSV, JSON lines, Parquet or text FILES in a topic, exactly once.
 
     A CSV or Parquet row becomes a JSON object (of a CSV file's texts as they are), a line of JSON
-    or text stays as it is. Files may be packed: .gz (but for Parquet) and .zip. All rows become
-    visible at once, or none does. A second run under the same --id adds nothing; without --id the
-    same contents are landed in a topic once.
+    or text stays as it is. Files may be packed: .gz (but for Parquet) and .zip. No row is visible
+    before all of them are in the log. A second run under the same --id adds nothing; without --id
+    the same contents are landed in a topic once.
     """
     console = Console(stderr=True)
     with session_log() as log_path:

@@ -75,7 +75,7 @@ def write_partitions(
     partitions: int | None = None,
     each_task: EachTask | None = None,
 ) -> WriteResult:
-    """Land all rows of a DataFrame or RDD in the log exactly once, visible all at once.
+    """Land all rows of a DataFrame or RDD exactly once; readers see none before all are in.
 
     A DataFrame has Kafka's columns: `value` (string or binary), and if wanted `key`, `partition`,
     `headers`, `timestamp`, `topic`. An RDD holds bytes, pairs (key, value), or dicts and Rows with

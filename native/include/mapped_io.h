@@ -80,9 +80,10 @@ static inline int eos_truncate(int fd, int64_t bytes) {
 }
 
 /* Reserve [from, upto) on disk and fill it with zeros by large writes, so that a full disk shows here as
-   ENOSPC and never as SIGBUS, and the page cache gets its large folios. */
+   ENOSPC and never as SIGBUS, and the page cache gets folios of this size: a store through the map makes the
+   whole folio dirty, and a sync writes it. 64 KiB costs bulk appends little and synced small ones the least. */
 static inline int eos_reserve(int fd, int64_t from, int64_t upto) {
-    static const uint8_t zeros[1 << 20];
+    static const uint8_t zeros[1 << 16];
     int result;
     do {
         result = posix_fallocate(fd, (off_t)from, (off_t)(upto - from));

@@ -201,6 +201,9 @@ class LogModel:
         """Drop everything at or above `offset`; a batch that straddles it goes as a whole."""
         if offset >= self.log_end_offset:
             return
+        straddling = [b for b in self.batches if b.base_offset < offset <= b.last_offset]
+        if straddling:
+            offset = straddling[0].base_offset  # No offsets are left out between two batches.
         if offset < self.segments[0]:
             self.segments = [offset]
             self.batches = []

@@ -1,5 +1,6 @@
 """The session that eoslog starts: what it sets, where it prints, and what it says if it cannot."""
 
+import os
 import subprocess
 import sys
 
@@ -61,6 +62,7 @@ def test_a_master_that_spark_refuses_is_one_sentence(tmp_path):
         capture_output=True,
         text=True,
         timeout=120,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     )
     assert answer.returncode == 1
     assert "Traceback" not in answer.stderr

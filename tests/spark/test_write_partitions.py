@@ -1,5 +1,7 @@
 """`write_partitions` on a running Spark: every shape of rows, every column, versions, mistakes."""
 
+import threading
+import time
 from datetime import UTC, datetime
 
 import pytest
@@ -367,3 +369,24 @@ def test_after_a_failed_job_the_version_can_be_run_again(spark, store_path):
         write_partitions(wrong, store_path, "orders", **name)
     assert write_partitions(numbers(spark, 10), store_path, "orders", **name).committed
     assert numbers_in(store_path) == list(range(10))
+
+
+def test_readers_see_none_of_the_rows_before_all_are_in(spark, store_path):
+    """A reader looks all the time while a job runs in another thread."""
+    job_rows = 20_000
+    frame = spark.range(0, job_rows, 1, 6).selectExpr("repeat(CAST(id AS STRING), 100) AS value")
+    targets = [TopicPartition("orders", number) for number in range(4)]
+    with eoslog.open(store_path) as store, store.consumer() as consumer:
+        job = threading.Thread(target=write_partitions, args=(frame, store, "orders"))
+        job.start()
+        ends = {target: set() for target in targets}
+        while job.is_alive():
+            for target, end in consumer.end_offsets(targets).items():
+                ends[target].add(end)
+            time.sleep(0.0005)
+        job.join()
+        final = consumer.end_offsets(targets)
+    assert sum(final.values()) == job_rows
+    # Of each partition a reader saw the state before the job and the one after it, nothing between.
+    assert all(seen <= {0, final[target]} for target, seen in ends.items())
+    assert all(0 in seen for seen in ends.values())

@@ -289,3 +289,27 @@ def test_retention_writes_evicted_producers_down_too(open_store, store_path, evi
     partition = open_store().partition("t", 0)
     assert partition.restored_from == "snapshot"
     assert len(partition.producers()) == 20
+
+
+@pytest.mark.parametrize("cached_max", [5, 1000])
+def test_opening_makes_up_for_a_lost_snapshot(open_store, store_path, cached_max):
+    """Of producers whose batches were deleted there are two copies again, before one more is lost."""
+    store = open_store(eoslog__producers__cached__max=cached_max)
+    store.create_topic("t", config={"segment.bytes": 1024})
+    partition = store.partition("t", 0)
+    for producer_id in range(20):
+        partition.append_columns(
+            [bytes(300)], producer_id=producer_id, producer_epoch=0, base_sequence=0
+        )
+    partition.write_down_producers(cached_max)
+    partition.delete_segments(partition.log_end_offset)
+    abandon(store)
+    for path in store_path.glob("t-0/*.snapshot"):
+        path.unlink()
+    store = open_store(eoslog__producers__cached__max=cached_max)
+    assert store.partition("t", 0).restored_from == "rows"
+    abandon(store)
+    (store_path / "state" / "lmdb" / "data.mdb").unlink()
+    partition = open_store().partition("t", 0)
+    assert partition.restored_from == "snapshot"
+    assert len(partition.producers()) == 20

@@ -109,6 +109,15 @@ def test_closing_a_fenced_producer_without_records_is_quiet_and_leaves_the_name(
     assert third.next_sequence("t", 0) == 1
 
 
+def test_a_store_closes_although_a_fenced_producer_holds_records(topic, caplog):
+    older = topic.producer(name="n", config=LONG)
+    older.send("t", b"never written")
+    topic.producer(name="n")
+    topic.close()
+    assert "'n' was opened again" in caplog.text
+    assert (topic.path / ".kafka_cleanshutdown").exists()
+
+
 def test_a_batch_of_an_older_epoch_is_refused_by_the_partition(topic):
     producer = topic.producer(name="n")
     producer.append("t", 0, [b"1"])

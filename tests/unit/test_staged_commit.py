@@ -33,6 +33,7 @@ from eoslog.errors import (
     StagedCommitError,
     StagedJobIncompleteError,
     StagedRunFencedError,
+    StoreError,
     StoreFailedError,
     StoreFullError,
 )
@@ -794,7 +795,7 @@ def test_os_errors_of_staged_files_are_named(store, monkeypatch):
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     monkeypatch.setattr("eoslog.staged_file_check.mmap.mmap", refuse)
-    with pytest.raises(StoreFailedError, match="Too many open files"):
+    with pytest.raises(StoreError, match="Too many open files"):
         store.commit_staged(APP, 0, messages)
     monkeypatch.undo()
     nothing_happened(store, messages)

@@ -34,6 +34,12 @@ def test_a_file_that_names_nobody_can_be_taken_and_described(tmp_path):
     lock.release()
 
 
+def test_a_lock_that_nobody_holds_any_more_is_free(tmp_path):
+    lock = StoreLock(tmp_path)
+    del lock
+    StoreLock(tmp_path).release()
+
+
 def test_a_fork_leaves_the_lock_to_the_parent(tmp_path):
     told = []
     lock = StoreLock(tmp_path, on_fork=lambda: told.append(os.getpid()))
