@@ -53,14 +53,15 @@ lint: venv
 	$(BIN)/python tools/check_headers.py --compiler "$(CC)"
 	$(BIN)/python tools/typing_tree.py
 	$(BIN)/mypy
-	MYPYPATH=build/typing $(BIN)/python -m mypy.stubtest --concise \
+	MYPYPATH=build/typing $(BIN)/python -m mypy.stubtest --concise --mypy-config-file pyproject.toml \
 	  $(patsubst bindings/%.pyx,eoslog.bindings.%,$(wildcard bindings/*.pyx))
 
 demo: venv
 	$(BIN)/eoslog demo
 
 bench: venv
-	$(BIN)/python -m pytest benches --benchmark-only
+	$(BIN)/python -m pytest benches --benchmark-only --benchmark-json=build/benchmarks.json
+	$(BIN)/python benches/report.py build/benchmarks.json
 
 wheel: venv
 	bash tests/packaging/check_wheel.sh $(BIN)/python

@@ -15,7 +15,7 @@ from eoslog.native.record_batch cimport (
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status
 
 
-def verify_segment(dict described, int64_t expected, list problems):
+def verify_segment(dict described, Py_ssize_t expected, list problems):
     """Check a segment's batches and index; its problems go to the list. The offset behind it.
 
     `described` is an entry of PartitionLog.segments(); `expected` is the end of the segment

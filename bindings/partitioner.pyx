@@ -50,9 +50,10 @@ def partition_column(keys not None, partitions):
 
 
 cdef int32_t checked_partition_count(object partitions) except -1:
-    if not 1 <= partitions <= PARTITION_COUNT_MAX:
-        raise ValueError(f"partitions: {partitions}, which is not from 1 to {PARTITION_COUNT_MAX}")
-    return partitions
+    cdef Py_ssize_t count = partitions
+    if not 1 <= count <= PARTITION_COUNT_MAX:
+        raise ValueError(f"partitions: {count}, which is not from 1 to {PARTITION_COUNT_MAX}")
+    return <int32_t>count
 
 
 cdef void place(const Column* keys, int32_t partition_count, int32_t* partitions) noexcept nogil:

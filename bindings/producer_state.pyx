@@ -15,7 +15,7 @@ from eoslog.native.status cimport STATUS_NO_MEMORY, STATUS_OK
 PRODUCER_ROW_BYTES = sizeof(ProducerEntry)
 
 
-def empty_row(int64_t producer_id):
+def empty_row(Py_ssize_t producer_id):
     """The row of a producer of which nothing is known."""
     cdef ProducerEntry entry
     memset(&entry, 0, sizeof(ProducerEntry))

@@ -307,7 +307,7 @@ def iter_batches(const uint8_t[::1] data not None):
     return found
 
 
-def decode_records(const uint8_t[::1] batch not None, str topic="", int partition=-1):
+def decode_records(const uint8_t[::1] batch not None, str topic="", Py_ssize_t partition=-1):
     """The records of one whole, uncompressed batch; its checksum is verified."""
     cdef NativeHeader header
     cdef RecordCursor cursor
@@ -319,6 +319,8 @@ def decode_records(const uint8_t[::1] batch not None, str topic="", int partitio
     memset(&fault, 0, sizeof(Fault))
     fault.base_offset = -1
     fault.reason = b"no bytes"
+    if not -1 <= partition <= 0x7FFFFFFF:
+        raise ValueError(f"partition {partition}")
     if batch.shape[0]:
         status = batch_check(&batch[0], batch.shape[0], &header, &fault)
     if status != STATUS_OK:
@@ -332,15 +334,18 @@ def decode_records(const uint8_t[::1] batch not None, str topic="", int partitio
         if status != STATUS_OK:
             raise_status(status, &fault, "batch", "")
         records.append(make_record(
-            &native, topic, partition, 1 if header.attributes & ATTRIBUTE_LOG_APPEND_TIME else 0))
+            &native, topic, <int>partition,
+            1 if header.attributes & ATTRIBUTE_LOG_APPEND_TIME else 0))
     return records
 
 
-def crc32c(const uint8_t[::1] data not None, uint32_t crc=0):
+def crc32c(const uint8_t[::1] data not None, Py_ssize_t crc=0):
     """CRC-32C of the data, or of what `crc` covers followed by the data."""
+    if not 0 <= crc <= <Py_ssize_t>0xFFFFFFFF:
+        raise ValueError(f"crc {crc}: 32 bits")
     if data.shape[0] == 0:
         return crc
-    return native_crc32c(crc, &data[0], <size_t>data.shape[0])
+    return native_crc32c(<uint32_t>crc, &data[0], <size_t>data.shape[0])
 
 
 def crc32c_implementation():

@@ -1,4 +1,4 @@
-"""Threads append, read, roll, delete and close at once: each record stands once, and nobody dies."""
+"""Threads append, read, roll, delete and close at once: each record is there once, nobody dies."""
 
 from __future__ import annotations
 

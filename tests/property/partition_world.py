@@ -314,7 +314,7 @@ class PartitionWorld:
             if batch.base_offset >= self.rows.offset:
                 table.take(batch)
         self.model.producers = table
-        self.model._remove_stray_snapshots()
+        self.model.remove_stray_snapshots()
 
     # -- what must always hold ---------------------------------------------------------------------
 

@@ -222,6 +222,7 @@ class LogModel:
         if clean:
             self.take_snapshot()
         self.forget_empty_tail()
+        self.remove_stray_snapshots()
         self._rebuild_producers()
 
     def forget_empty_tail(self) -> None:
@@ -231,10 +232,12 @@ class LogModel:
 
     def _rebuild_producers(self) -> None:
         """From the newest snapshot that can be read, else from the log's start; then replay."""
-        self._remove_stray_snapshots()
         table = ProducerTable()
         covered = self.segments[0]
         for offset in sorted(self.snapshots, reverse=True):
+            if not self.segments[0] <= offset <= self.log_end_offset:
+                del self.snapshots[offset]
+                continue
             try:
                 entries = decode_snapshot(self.snapshots[offset])
             except ModelError:
@@ -248,7 +251,7 @@ class LogModel:
                 table.take(batch)
         self.producers = table
 
-    def _remove_stray_snapshots(self) -> None:
+    def remove_stray_snapshots(self) -> None:
         """Keep those at a segment's base, and of the others the newest that the log reaches."""
         # Below the log's start one may be all that remembers producers of deleted segments.
         within = [o for o in self.snapshots if self.segments[0] <= o <= self.log_end_offset]

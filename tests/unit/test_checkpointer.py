@@ -293,7 +293,7 @@ def test_retention_writes_evicted_producers_down_too(open_store, store_path, evi
 
 @pytest.mark.parametrize("cached_max", [5, 1000])
 def test_opening_makes_up_for_a_lost_snapshot(open_store, store_path, cached_max):
-    """Of producers whose batches were deleted there are two copies again, before one more is lost."""
+    """Producers whose batches were deleted have two copies again before one more is lost."""
     store = open_store(eoslog__producers__cached__max=cached_max)
     store.create_topic("t", config={"segment.bytes": 1024})
     partition = store.partition("t", 0)

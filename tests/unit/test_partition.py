@@ -3,9 +3,8 @@
 import threading
 
 import pytest
-from conftest import QUIET, abandon
+from conftest import abandon
 
-import eoslog
 from eoslog.bindings.record_batch import BatchEncoder, iter_batches
 from eoslog.errors import (
     CorruptRecordError,
@@ -172,36 +171,3 @@ def test_an_adoption_in_progress_keeps_its_ids(partition):
     assert partition.expire_producers(10**15, frozenset) == 0
     partition.release_readers()
     assert partition.expire_producers(10**15, frozenset) == 1
-
-
-def test_public_names_are_pinned_and_load_when_asked_for():
-    assert (
-        sorted(eoslog.__all__)
-        == eoslog.__all__
-        == [
-            "AppendResult",
-            "ApplicationState",
-            "Consumer",
-            "OffsetAndTimestamp",
-            "Partition",
-            "Producer",
-            "ProducerState",
-            "Record",
-            "StagedCommit",
-            "StagedFile",
-            "StagedMessage",
-            "StagedWriter",
-            "Store",
-            "TopicDescription",
-            "TopicPartition",
-            "__version__",
-            "errors",
-            "open",
-        ]
-    )
-    for name in eoslog.__all__:
-        assert getattr(eoslog, name) is not None
-    assert set(eoslog.__all__) <= set(dir(eoslog))
-    with pytest.raises(AttributeError, match="nonsense"):
-        _ = eoslog.nonsense
-    assert QUIET
