@@ -101,6 +101,7 @@ class ArrowColumn:
         kind = str(array.type)
         if kind not in _OFFSETS_OF_TYPE and kind != "null" and not kind.startswith(_FIXED):
             raise TypeError(f"{name}: an Arrow binary or string array, not one of {kind}")
+        array.validate()  # Buffers too short for what the array says: a ValueError.
         return cls(array)
 
     def __len__(self) -> int:
@@ -118,7 +119,11 @@ class ArrowColumn:
             return np.full(count, _fixed_bytes(kind), np.int64)
         offsets = np.frombuffer(self._array.buffers()[1], _OFFSETS_OF_TYPE[kind])
         first = self._array.offset
-        return np.diff(offsets[first : first + count + 1]).astype(np.int64, copy=False)
+        sizes = np.diff(offsets[first : first + count + 1]).astype(np.int64, copy=False)
+        # pyarrow believes offsets, and would read outside of the data.
+        if offsets[first] < 0 or sizes.min() < 0:
+            raise ValueError("an Arrow array is broken: its offsets go down")
+        return sizes
 
     def take(self, order: Order) -> "ArrowColumn":
         return ArrowColumn(self._array.take(order))
