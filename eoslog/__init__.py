@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from eoslog.bindings.record_batch import Record as Record
     from eoslog.consumer import Consumer as Consumer
     from eoslog.consumer import OffsetAndTimestamp as OffsetAndTimestamp
+    from eoslog.opening import open as open
     from eoslog.partition import Partition as Partition
     from eoslog.producer import Producer as Producer
     from eoslog.staged import StagedWriter as StagedWriter
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from eoslog.staged_message import StagedFile as StagedFile
     from eoslog.staged_message import StagedMessage as StagedMessage
     from eoslog.store import Store as Store
-    from eoslog.store import open as open
     from eoslog.topic_registry import TopicDescription as TopicDescription
 
     __version__: str
@@ -49,7 +49,7 @@ _MODULES = {
     "StagedWriter": "eoslog.staged",
     "Store": "eoslog.store",
     "TopicDescription": "eoslog.topic_registry",
-    "open": "eoslog.store",
+    "open": "eoslog.opening",
 }
 
 __all__ = [

@@ -159,6 +159,10 @@ def parse_config(
     `what` names the owner for messages: "topic", "store". Raises InvalidConfigError.
     """
     parsed: dict[str, ConfigValue] = {}
+    if given is not None and not isinstance(given, Mapping):
+        raise InvalidConfigError(
+            f"{what} config: a mapping of names to values, not {type(given).__name__}"
+        )
     for name, value in (given or {}).items():
         if name in settings:
             parsed[name] = settings[name].parse(value)

@@ -142,6 +142,8 @@ class Consumer:
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
         """The first record of each partition at or after a time (ms, 0 or more); None if none."""
         self._check_open()
+        if not isinstance(timestamps_ms, Mapping):
+            raise TypeError(f"a mapping of partitions to times, not {type(timestamps_ms).__name__}")
         found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
         for where, timestamp_ms in timestamps_ms.items():
             moment_ms = whole_number(timestamp_ms, "a timestamp")

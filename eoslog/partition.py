@@ -20,7 +20,7 @@ from eoslog.bindings.partition_log import (
 from eoslog.bindings.record_batch import Record
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.durability import Durability, check_isolation_level
-from eoslog.errors import ForkedProcessError
+from eoslog.errors import ForkedProcessError, LogClosedError
 from eoslog.partition_producers import PartitionProducers
 from eoslog.producer_state_store import ProducerStateStore
 
@@ -329,12 +329,35 @@ class Partition(PartitionProducers):
         return self._log.cut_bytes
 
     def close(self, clean: bool = True) -> None:
-        """Take no more appends; cleanly: everything synced, files as Kafka leaves them."""
-        self._log.close(clean)
+        """Take no more appends; cleanly: everything synced, files as Kafka leaves them.
+
+        No file is held afterwards, but by a read that is under way.
+        """
+        log = self._log
+        log.close(clean)
+        if not isinstance(log, (_ClosedLog, _LogOfParent)):
+            self._log = cast(PartitionLog, _ClosedLog(log))
 
     def leave_to_parent(self) -> None:
         """The process was forked and this is the child: nothing here may touch the log."""
         self._log = cast(PartitionLog, _LogOfParent(self._log))
+
+
+class _ClosedLog:
+    """In the place of a log that was closed, so that its memory and mappings can go."""
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.path = log.path
+        self.recovery_point = log.recovery_point
+        self.failed = log.failed
+        self.cut_bytes = log.cut_bytes
+        self._name = f"{log.topic}-{log.partition}"
+
+    def close(self, clean: bool) -> None:
+        """It is closed."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise LogClosedError(f"{self._name} is closed")
 
 
 class _LogOfParent:

@@ -15,6 +15,7 @@ it is full. One thread at a time is inside LMDB, and no partition's lock is held
 """
 
 import errno
+import mmap
 import os
 import shutil
 import struct
@@ -33,6 +34,7 @@ from eoslog.os_errors import named_os_errors
 DIRECTORY_NAME = "lmdb"
 MAP_BYTES_INITIAL = 16 << 20
 ROWS_PER_TRANSACTION = 50_000
+_META_BYTES = 2 * mmap.PAGESIZE  # LMDB keeps two heads, a page each.
 
 _KEY = struct.Struct(">16siQ")
 _PREFIX = struct.Struct(">16si")
@@ -262,19 +264,24 @@ class ProducerStateStore:
             full = os.strerror(errno.ENOSPC) in str(error)
             kind = StoreFullError if full else StoreFailedError
             raise kind(f"opening {self.path}: {error}") from error
-        except lmdb.Error:
+        except (lmdb.Error, _CorruptRowError):
             self._begin_anew()
 
     def _open_environment(self) -> None:
         existing = self.path / "data.mdb"
-        map_bytes = MAP_BYTES_INITIAL
-        if existing.exists():
-            map_bytes = max(map_bytes, existing.stat().st_size)
+        file_bytes = existing.stat().st_size if existing.exists() else 0
+        if 0 < file_bytes < _META_BYTES:
+            raise _CorruptRowError(f"the file ends at byte {file_bytes}, within its head")
+        map_bytes = max(MAP_BYTES_INITIAL, file_bytes)
         self.path.mkdir(parents=True, exist_ok=True)
         environment = lmdb.open(
             str(self.path), map_size=map_bytes, max_dbs=8, max_readers=16, subdir=True, lock=True
         )
         self._environment = environment
+        # LMDB maps the file: a page beyond its end, when touched, would kill the process.
+        page_bytes = int(environment.stat()["psize"])
+        if file_bytes and file_bytes < (int(environment.info()["last_pgno"]) + 1) * page_bytes:
+            raise _CorruptRowError(f"the file ends at byte {file_bytes}, before its last page")
         self._producers = environment.open_db(b"producers")
         self._heads = environment.open_db(b"rows")
         self._state = environment.open_db(b"state")

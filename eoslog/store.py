@@ -5,9 +5,7 @@ locks: a name's, a producer's, then the internal log's, then a partition's; the 
 before all of them.
 """
 
-import atexit
 import logging
-import os
 import threading
 import weakref
 from collections.abc import Iterable, Mapping
@@ -19,7 +17,7 @@ from eoslog.append_signal import AppendSignal
 from eoslog.bindings.partition_log import ProducerState
 from eoslog.checkpointer import Checkpointer
 from eoslog.consumer import Consumer
-from eoslog.durability import Durability, check_durability
+from eoslog.durability import Durability
 from eoslog.errors import (
     EoslogError,
     ForkedProcessError,
@@ -46,37 +44,6 @@ from eoslog.topic_registry import TopicDescription
 from eoslog.whole_number import whole_number
 
 _log = logging.getLogger(__name__)
-
-_open_stores: "weakref.WeakSet[Store]" = weakref.WeakSet()
-
-
-def open(
-    path: str | os.PathLike[str],
-    *,
-    create: bool = False,
-    durability: str = "commit",
-    config: Mapping[str, object] | None = None,
-) -> "Store":
-    """Open the store in the directory `path`; with `create`, make one if it is absent or empty.
-
-    `durability` says what survives a power cut; all that was appended survives the death of this
-    process in any case:
-
-    - "commit" (default): what `Producer.flush()`, `Partition.flush()` or a commit returned for;
-    - "always": every append, when it returns;
-    - "process": nothing is waited for.
-
-    `config` takes the store's settings under Kafka's broker names ("log.retention.ms"), which are
-    the defaults of its topics, and eoslog's own ("eoslog.checkpoint.interval.ms").
-
-    One process at a time has a store open; its threads share the object. A fork leaves the store to
-    the parent. A store still open when the interpreter exits is closed then.
-
-    Raises NotAStoreError, StoreVersionError (written by a newer eoslog), StoreInUseError (says by
-    whom), StoreReadOnlyError, StoreFullError, StoreFailedError, CorruptRecordError (the list of
-    topics, or a record of the internal log), InvalidConfigError, ValueError.
-    """
-    return Store(Path(path), create, check_durability(durability), config)
 
 
 class Store:
@@ -111,7 +78,6 @@ class Store:
             self._files.abandon()
             raise
         self._partitions.watch_opened(self._checkpointer.watch)
-        _open_stores.add(self)
 
     # Who it is.
 
@@ -324,7 +290,6 @@ class Store:
             # Whoever began to write meanwhile is told.
             self._close_producers()
             self._signal.appended()
-            _open_stores.discard(self)
         if errors:
             for other in errors[1:]:
                 errors[0].add_note(f"and: {other}")
@@ -421,9 +386,3 @@ class Store:
             files.partitions.leave_to_parent()
         for producer in list(self._producers):
             producer.leave_to_parent()
-
-
-@atexit.register
-def _close_open_stores() -> None:
-    for store in list(_open_stores):
-        store.close()

@@ -29,7 +29,9 @@ def enter_store(
     Raises NotAStoreError, StoreVersionError, StoreInUseError, StoreFullError, StoreReadOnlyError
     or StoreFailedError; the directory is then as it was.
     """
-    if not (paths.root / META_PROPERTIES).exists():
+    with named_os_errors(f"opening {paths.root}"):
+        exists = (paths.root / META_PROPERTIES).exists()
+    if not exists:
         _check_may_create(paths.root, create)
         return _create(paths, on_fork)
     read_meta_properties(paths.root)

@@ -55,6 +55,8 @@ class StoreLock:
         """Free the lock; a second call does nothing."""
         if self._descriptor >= 0:
             os.ftruncate(self._descriptor, 0)
+            # Said aloud: a child that was forked just now may still have a copy open.
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             os.close(self._descriptor)
             self._descriptor = -1
         _held.discard(self)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 
 import pytest
@@ -109,7 +110,9 @@ def both_decode(data: bytes) -> None:
     try:
         expected = codec.decode_records(data)
     except UnicodeDecodeError:
-        decode_records(data)
+        # A header's name that is no text is shown as well as can be, if the rest is sound.
+        with contextlib.suppress(CorruptRecordError):
+            decode_records(data)
         return
     except codec.CodecError:
         expected = None

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import struct
+
+import pytest
 from reference_model import batch_codec as codec
+
+from eoslog.bindings.record_batch import decode_records
+from eoslog.errors import CorruptRecordError, InvalidRecordError
 
 PRODUCER_ID = 7
 
@@ -105,3 +111,17 @@ def test_the_newest_snapshot_is_kept_when_a_later_roll_wrote_none(make_partition
     log = files.reopen(clean=False)
     assert files.restored_from == "snapshot"
     assert log.append_batch(sent(0)).duplicate
+
+
+def test_a_batch_with_more_records_than_it_counts_is_refused(make_partition):
+    """Its checksum is sound; the records behind the last counted one would never be read."""
+    log = make_partition().open()
+    whole = bytearray(codec.simple_batch([b"a", b"b", b"c"]))
+    struct.pack_into(">i", whole, 23, 1)
+    struct.pack_into(">i", whole, 57, 2)
+    data = codec.seal(bytes(whole))
+    with pytest.raises(CorruptRecordError):
+        decode_records(data)
+    with pytest.raises((CorruptRecordError, InvalidRecordError)):
+        log.append_batch(data)
+    assert log.log_end_offset == 0

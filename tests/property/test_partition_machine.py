@@ -210,7 +210,8 @@ class PartitionMachine(RuleBasedStateMachine):
         span = model.log_end_offset - model.log_start_offset
         wanted = model.log_start_offset + int(span * share)
         ends = [b.last_offset + 1 for b in model.batches if b.last_offset < wanted]
-        self.world.truncate(max([model.log_start_offset, *ends]))
+        if ends and max(ends) >= model.log_start_offset:
+            self.world.truncate(max(ends))
 
     @rule(
         clean=st.booleans(),

@@ -142,6 +142,7 @@ class LogModel:
         if self._segment_used_bytes() > 0:
             self.segments.append(self.log_end_offset)
             if self.roll_writes_snapshot:
+                self.snapshots.pop(self.log_end_offset, None)
                 self.take_snapshot()
 
     def take_snapshot(self) -> bool:
