@@ -55,6 +55,11 @@ cdef Status read_open(
         status = log_acquire(log, offset, &segment, out)
         if status != STATUS_OK:
             return status
+        # Retention may have deleted the segment meanwhile; then this is a later one.
+        status = check_offset(log, offset, out)
+        if status != STATUS_OK:
+            log_release(log, segment)
+            return status
         used_bytes = load_acquire_64(&segment.used_bytes)
         status = segment_find(segment, offset, used_bytes, &position, out)
         if status == STATUS_OK and position < used_bytes:

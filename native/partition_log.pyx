@@ -239,19 +239,23 @@ cdef Status flush_in_turn(PartitionLog* log, bint with_indexes, Fault* out) noex
             log.failed_errno = out.os_errno
     log_unlock(log)
     if status == STATUS_OK:
-        status = sync_segments(log, out)
+        status = sync_segments(log, end, out)
     if status == STATUS_OK and end > log.recovery_point:
         log.recovery_point = end
     return status
 
 
-cdef Status sync_segments(PartitionLog* log, Fault* out) noexcept nogil:
-    """Sync every segment with unsynced bytes, its index files, and the directory if it changed."""
+cdef Status sync_segments(PartitionLog* log, int64_t below_offset, Fault* out) noexcept nogil:
+    """Sync every segment that begins below an offset and has unsynced bytes, with its index files.
+
+    Also the directory if it changed. The bound keeps a sync from running after the appends that go
+    on meanwhile.
+    """
     cdef int64_t after_offset = -1
     cdef Segment* segment
     cdef int error = 0
     while error == 0:
-        segment = next_unsynced(log, after_offset)
+        segment = next_unsynced(log, after_offset, below_offset)
         if segment == NULL:
             break
         after_offset = segment.base_offset
@@ -270,7 +274,9 @@ cdef Status sync_segments(PartitionLog* log, Fault* out) noexcept nogil:
     return STATUS_OK
 
 
-cdef Segment* next_unsynced(PartitionLog* log, int64_t after_offset) noexcept nogil:
+cdef Segment* next_unsynced(
+    PartitionLog* log, int64_t after_offset, int64_t below_offset
+) noexcept nogil:
     """The next segment past after_offset with unsynced bytes, held and marked as synced from here
     on.
     """
@@ -279,6 +285,8 @@ cdef Segment* next_unsynced(PartitionLog* log, int64_t after_offset) noexcept no
     pthread_mutex_lock(&log.segments_lock)
     for index in range(log.segment_count):
         segment = log.segments[index]
+        if segment.base_offset >= below_offset:
+            break
         if segment.base_offset > after_offset and segment.unsynced and segment.fd >= 0:
             segment.unsynced = False
             segment.references += 1
@@ -323,7 +331,7 @@ cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
             status = close_cleanly(log, out)
     control_unlock(log.page)
     if closed_now and status == STATUS_OK:
-        status = sync_segments(log, out)
+        status = sync_segments(log, log_end(log) + 1, out)
     if closed_now and status == STATUS_OK:
         log.recovery_point = log_end(log)
     pthread_mutex_unlock(&log.flush_lock)
