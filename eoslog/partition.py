@@ -333,7 +333,7 @@ class Partition(PartitionProducers):
 
         No file is held afterwards, but by a read that is under way.
         """
-        log = self._log
+        log: Any = self._log
         log.close(clean)
         if not isinstance(log, (_ClosedLog, _LogOfParent)):
             self._log = cast(PartitionLog, _ClosedLog(log))

@@ -10,7 +10,7 @@ from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.errors import OutOfOrderSequenceError
 from eoslog.partition import Partition
-from eoslog.sequence import NO_SEQUENCE, records_between, sequence_after
+from eoslog.sequence import NO_SEQUENCE, SEQUENCE_MAX, records_between, sequence_after
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
@@ -24,10 +24,25 @@ class SequencedPartition:
     ) -> None:
         self.partition = partition
         self.position = position
-        self.last_sequence = NO_SEQUENCE
         self.in_doubt = False
         self._producer_id = producer_id
         self._producer_epoch = producer_epoch
+        # Kept ready for the next append: the hot path only adds and compares.
+        self._idempotent = producer_id != NO_PRODUCER_ID
+        self._next_sequence = 0 if self._idempotent else NO_SEQUENCE
+        self._appended = False
+
+    @property
+    def last_sequence(self) -> int:
+        """Of the last record that is in; NO_SEQUENCE if none is, or without a producer id."""
+        if not self._appended or not self._idempotent:
+            return NO_SEQUENCE
+        return (self._next_sequence - 1) & SEQUENCE_MAX
+
+    def go_on_after(self, last_sequence: int) -> None:
+        """The log holds this producer's records up to this sequence."""
+        self._next_sequence = sequence_after(last_sequence)
+        self._appended = True
 
     def append_columns(
         self, values: object, keys: object, timestamps: object, headers: object
@@ -59,19 +74,22 @@ class SequencedPartition:
         """Learn from the partition what the last append wrote, if that is not known."""
         if not self.in_doubt:
             return
-        if self._producer_id != NO_PRODUCER_ID:
+        if self._idempotent:
             entry = self.partition.producer(self._producer_id)
-            if entry is not None and entry.producer_epoch == self._producer_epoch:
+            if (
+                entry is not None
+                and entry.producer_epoch == self._producer_epoch
+                and entry.last_sequence != NO_SEQUENCE
+            ):
                 self.position += records_between(self.last_sequence, entry.last_sequence)
-                self.last_sequence = entry.last_sequence
+                self.go_on_after(entry.last_sequence)
         self.in_doubt = False
 
     def _begin(self) -> int:
-        self.settle()
+        if self.in_doubt:
+            self.settle()
         self.in_doubt = True
-        if self._producer_id == NO_PRODUCER_ID:
-            return NO_SEQUENCE
-        return sequence_after(self.last_sequence)
+        return self._next_sequence
 
     def _end(self, result: AppendResult) -> None:
         if result.duplicate:
@@ -79,8 +97,9 @@ class SequencedPartition:
                 f"{self.partition.topic_partition}: somebody else wrote under producer id "
                 f"{self._producer_id}, epoch {self._producer_epoch}, at offset {result.base_offset}"
             )
-        if self._producer_id != NO_PRODUCER_ID:
-            count = result.record_count
-            self.last_sequence = sequence_after(self.last_sequence + count - 1)
-        self.position += result.record_count
+        count = result.record_count
+        if self._idempotent:
+            self._next_sequence = (self._next_sequence + count) & SEQUENCE_MAX
+        self._appended = True
+        self.position += count
         self.in_doubt = False
