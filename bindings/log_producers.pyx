@@ -9,6 +9,7 @@ import os
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from eoslog.bindings.producer_state cimport check_row, copy_entries, load_rows, make_state
@@ -25,6 +26,19 @@ from eoslog.native.record_batch cimport BatchHeader, batch_header_load
 from eoslog.native.sequence_window cimport ProducerEntry
 from eoslog.native.snapshot cimport snapshot_load, snapshot_write
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status
+
+
+cdef int64_t copy_changed(const ProducerTable* table, ProducerEntry* copied) noexcept nogil:
+    """Copy the entries that changed since the last stored rows; how many."""
+    cdef ProducerEntry* entry
+    cdef int64_t count = 0
+    cdef uint32_t index
+    for index in range(table.entry_count):
+        entry = table_at(table, index)
+        if entry.changed_at_offset > table.persisted_offset:
+            copied[count] = entry[0]
+            count += 1
+    return count
 
 
 cdef class LogProducers(LogReader):
@@ -126,23 +140,26 @@ cdef class LogProducers(LogReader):
 
     def dirty_producers(self):
         """Rows changed since the last producers_persisted, and the offset they are true at."""
-        cdef list rows = []
-        cdef ProducerEntry* entry
+        cdef ProducerEntry* copied = NULL
         cdef int64_t end
-        cdef uint32_t index
+        cdef int64_t count = 0
         self._check_open()
+        # The lock is held for the copying alone: appends wait for it.
         with nogil:
             control_lock(self._log.page)
-        try:
             end = log_end(&self._log)
-            for index in range(self._log.producers.entry_count):
-                entry = table_at(&self._log.producers, index)
-                if entry.changed_at_offset > self._log.producers.persisted_offset:
-                    rows.append(
-                        PyBytes_FromStringAndSize(<const char*>entry, sizeof(ProducerEntry)))
-        finally:
+            copied = <ProducerEntry*>malloc(
+                (<size_t>self._log.producers.entry_count + 1) * sizeof(ProducerEntry))
+            if copied != NULL:
+                count = copy_changed(&self._log.producers, copied)
             control_unlock(self._log.page)
-        return b"".join(rows), end
+        if copied == NULL:
+            raise MemoryError("no memory for the rows of changed producers")
+        try:
+            return PyBytes_FromStringAndSize(
+                <const char*>copied, count * <Py_ssize_t>sizeof(ProducerEntry)), end
+        finally:
+            free(copied)
 
     def producers_persisted(self, Py_ssize_t offset):
         """The rows of dirty_producers are stored: they need not be handed out again."""

@@ -14,6 +14,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
 from eoslog.bindings.status cimport raise_status
+from eoslog.native.atomics cimport load_acquire_64
 from eoslog.native.control_page cimport CONTROL_PAGE_BYTES, ControlPage, control_init, control_load
 from eoslog.native.log_recovery cimport log_open
 from eoslog.native.mapped_io cimport (
@@ -208,7 +209,15 @@ cdef class OpenedLog:
     @property
     def size_bytes(self):
         """Bytes of all batches."""
-        return sum(segment["size_bytes"] for segment in self.segments())
+        cdef int64_t total = 0
+        cdef int32_t index
+        self._check_open()
+        with nogil:
+            pthread_mutex_lock(&self._log.segments_lock)
+            for index in range(self._log.segment_count):
+                total += load_acquire_64(&self._log.segments[index].used_bytes)
+            pthread_mutex_unlock(&self._log.segments_lock)
+        return total
 
     def segments(self):
         """One dict a segment, oldest first: base_offset, size_bytes, largest_timestamp_ms, path."""
