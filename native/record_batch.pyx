@@ -64,6 +64,9 @@ cdef Status batch_check(
                      header.crc, crc)
     if header.record_count < 0 or header.last_offset_delta < 0:
         return fault(out, STATUS_CORRUPT, "batch counts are negative", 0, header.record_count)
+    if header.record_count == 0 and header.batch_bytes != BATCH_HEADER_BYTES:
+        return fault(out, STATUS_CORRUPT, "batch counts no record, and has bytes behind its header",
+                     BATCH_HEADER_BYTES, header.batch_bytes)
     return STATUS_OK
 
 
