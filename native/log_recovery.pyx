@@ -14,7 +14,8 @@ from libc.stdlib cimport free
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport control_load, control_store
 from eoslog.native.mapped_io cimport (
-    close_fd, eos_now_ms, eos_open, eos_pwrite_all, eos_sync_data, eos_truncate,
+    close_fd, eos_now_ms, eos_open, eos_pwrite_all, eos_sync_data, eos_sync_directory,
+    eos_truncate,
 )
 from eoslog.native.offset_index cimport offset_index_lookup, offset_index_truncate
 from eoslog.native.partition_log cimport (
@@ -59,6 +60,13 @@ cdef Status log_open(
     if file_count == 0:
         status = log_start_segment(log, log_start_offset, out)
         clean = True
+        if status == STATUS_OK:
+            # A power cut must not take the first file and leave a later one: its base would pass for
+            # the log's start.
+            out.os_errno = eos_sync_directory(log.directory)
+            if out.os_errno != 0:
+                status = fault(
+                    out, STATUS_IO, "the log's directory could not be synced", 0, out.os_errno)
     elif clean:
         status = open_active(log, &end, out)
     else:
