@@ -70,7 +70,10 @@ class PowerCut:
             return new if known is not None and known.data == new else self._derived(new)
         if name.suffix != ".log" or "spare" in name.parts:
             return new
-        if kept_bytes == 0 and name not in self._synced.files and self._noise.random() < 0.2:
+        # The engine syncs the directory when it made a log's first file.
+        is_first = name == min(one for one in self._now.files if one.match(f"{name.parent}/*.log"))
+        may_be_gone = kept_bytes == 0 and name not in self._synced.files and not is_first
+        if may_be_gone and self._noise.random() < 0.2:
             return None
         return self._sectors(old, new, kept_bytes)
 
