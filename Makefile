@@ -10,7 +10,7 @@ INSTALLED := $(VENV)/.installed
 BUILT := $(VENV)/.built
 PYTHON_FOLDERS := eoslog spark tests benches tools setup.py
 
-.PHONY: venv build test soak lint demo bench wheel sdist clean check-tools
+.PHONY: venv build test soak sanitize lint demo bench wheel sdist clean check-tools
 
 venv: $(BUILT)
 
@@ -45,6 +45,13 @@ test: venv
 
 soak: venv
 	$(BIN)/python -m pytest -m soak --timeout=3600
+
+# The engine's tests, with every load and store checked.
+sanitize: venv
+	bash tools/run_sanitized.sh $(BIN)/python "$(CC)" tests/conformance tests/format \
+	  tests/crash/test_torn_tails.py tests/crash/test_flipped_bits.py \
+	  tests/crash/test_lost_derived_files.py tests/crash/test_lost_power.py \
+	  tests/property tests/unit/test_crc32c.py
 
 lint: venv
 	$(BIN)/ruff check $(wildcard $(PYTHON_FOLDERS))
