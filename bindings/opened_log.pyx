@@ -77,6 +77,7 @@ cdef class OpenedLog:
         self._log.options.segment.segment_bytes = config["segment.bytes"]
         self._log.options.segment.segment_index_bytes = config["segment.index.bytes"]
         self._log.options.segment.index_interval_bytes = config["index.interval.bytes"]
+        self._log.options.segment.fill_bytes = config.get("eoslog.fill.bytes", 1 << 20)
         self._log.options.segment_ms = config["segment.ms"]
         self._log.options.max_message_bytes = config["max.message.bytes"]
         self._log.options.timestamp_before_max_ms = config.get(
@@ -87,6 +88,8 @@ cdef class OpenedLog:
         self._log.options.leader_epoch = 0
         if not 0 < self._log.options.segment.segment_bytes <= 0x7FFFFFFF:
             raise ValueError(f"segment.bytes {config['segment.bytes']}")
+        if self._log.options.segment.fill_bytes < 4096:
+            raise ValueError(f"eoslog.fill.bytes {config['eoslog.fill.bytes']}: 4096 or more")
         return 0
 
     cdef int _open_page(self, str control_path) except -1:
@@ -99,7 +102,7 @@ cdef class OpenedLog:
         if error == 0:
             error = eos_file_bytes(fd, &file_bytes, &modified_ms)
             if error == 0 and file_bytes < CONTROL_PAGE_BYTES:
-                error = eos_reserve(fd, 0, CONTROL_PAGE_BYTES)
+                error = eos_reserve(fd, 0, CONTROL_PAGE_BYTES, CONTROL_PAGE_BYTES)
             if error == 0:
                 error = eos_map(fd, CONTROL_PAGE_BYTES, True, &self._page_map)
             close_fd(fd)

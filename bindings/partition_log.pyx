@@ -284,7 +284,8 @@ cdef class PartitionLog(LogProducers):
         self._fault_init(&fault)
         with nogil:
             status = spare_prepare(self._log.spare_directory, <int32_t>count,
-                                   self._log.options.segment.segment_bytes, &made, &fault)
+                                   self._log.options.segment.segment_bytes,
+                                   self._log.options.segment.fill_bytes, &made, &fault)
         if status != STATUS_OK:
             self._raise(status, &fault)
         return made

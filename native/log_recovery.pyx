@@ -61,8 +61,8 @@ cdef Status log_open(
         status = log_start_segment(log, log_start_offset, out)
         clean = True
         if status == STATUS_OK:
-            # A power cut must not take the first file and leave a later one: its base would pass for
-            # the log's start.
+            # A power cut must not take the first file and leave a later one, whose base would pass
+            # for the log's start.
             out.os_errno = eos_sync_directory(log.directory)
             if out.os_errno != 0:
                 status = fault(

@@ -9,7 +9,8 @@ cdef extern from "mapped_io.h" nogil:
         int fd, const uint8_t* data, size_t bytes, int64_t position_bytes) noexcept
     int eos_pread_all(int fd, uint8_t* to, size_t bytes, int64_t position_bytes) noexcept
     int eos_truncate(int fd, int64_t bytes) noexcept
-    int eos_reserve(int fd, int64_t reserve_from, int64_t upto) noexcept
+    int eos_reserve(
+        int fd, int64_t reserve_from, int64_t upto, int64_t fill_bytes) noexcept
     int eos_sync_data(int fd) noexcept
     int eos_sync_file(int fd) noexcept
     int eos_sync_directory(const char* path) noexcept

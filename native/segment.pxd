@@ -15,6 +15,7 @@ cdef struct SegmentOptions:
     int64_t segment_bytes
     int64_t segment_index_bytes
     int64_t index_interval_bytes
+    int64_t fill_bytes               # Zeros are written so many at a time ahead of the batches.
 
 cdef struct Segment:
     int64_t base_offset

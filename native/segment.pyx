@@ -200,10 +200,10 @@ cdef Status segment_reserve(
         upto = bytes_wanted
     if upto > options.segment_bytes:
         upto = options.segment_bytes
-    error = eos_reserve(segment.fd, segment.reserved_bytes, upto)
+    error = eos_reserve(segment.fd, segment.reserved_bytes, upto, options.fill_bytes)
     if error == ENOSPC and upto > bytes_wanted:
         upto = bytes_wanted
-        error = eos_reserve(segment.fd, segment.reserved_bytes, upto)
+        error = eos_reserve(segment.fd, segment.reserved_bytes, upto, options.fill_bytes)
     if error != 0:
         eos_truncate(segment.fd, segment.reserved_bytes)
         out.base_offset = segment.base_offset

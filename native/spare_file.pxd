@@ -7,5 +7,6 @@ cdef bint spare_take(
     const char* spare_directory, int32_t spare_max, const char* path) noexcept nogil
 cdef int spare_keep(const char* spare_directory, int32_t spare_max, const char* path) noexcept nogil
 cdef Status spare_prepare(
-    const char* spare_directory, int32_t spare_max, int64_t bytes, int32_t* made, Fault* out
+    const char* spare_directory, int32_t spare_max, int64_t bytes, int64_t fill_bytes,
+    int32_t* made, Fault* out
 ) noexcept nogil

@@ -64,7 +64,8 @@ cdef int spare_keep(
 
 
 cdef Status spare_prepare(
-    const char* spare_directory, int32_t spare_max, int64_t bytes, int32_t* made, Fault* out
+    const char* spare_directory, int32_t spare_max, int64_t bytes, int64_t fill_bytes,
+    int32_t* made, Fault* out,
 ) noexcept nogil:
     """Have a usable file in each slot: old ones made unreadable, missing ones filled with zeros.
 
@@ -88,7 +89,7 @@ cdef Status spare_prepare(
                 error = ENOENT
         else:
             slot_path(spare_directory, slot, b".building", building)
-            error = fill_zeros(building, bytes)
+            error = fill_zeros(building, bytes, fill_bytes)
             if error == 0 and rename(building, usable) != 0:
                 error = ENOENT
             if error != 0:
@@ -102,13 +103,13 @@ cdef Status spare_prepare(
     return STATUS_OK
 
 
-cdef int fill_zeros(const char* path, int64_t bytes) noexcept nogil:
+cdef int fill_zeros(const char* path, int64_t bytes, int64_t fill_bytes) noexcept nogil:
     cdef int fd = -1
     cdef int error
     unlink(path)
     error = eos_open(path, True, False, &fd)
     if error == 0:
-        error = eos_reserve(fd, 0, bytes)
+        error = eos_reserve(fd, 0, bytes, fill_bytes)
         close_fd(fd)
     return error
 

@@ -79,11 +79,12 @@ static inline int eos_truncate(int fd, int64_t bytes) {
     return result != 0 ? errno : 0;
 }
 
-/* Reserve [from, upto) on disk and fill it with zeros by large writes, so that a full disk shows here as
-   ENOSPC and never as SIGBUS, and the page cache gets folios of this size: a store through the map makes the
-   whole folio dirty, and a sync writes it. 64 KiB costs bulk appends little and synced small ones the least. */
-static inline int eos_reserve(int fd, int64_t from, int64_t upto) {
-    static const uint8_t zeros[1 << 16];
+/* Reserve [from, upto) on disk and fill it with zeros, fill_bytes at a time (at most 1 MiB), so that a full
+   disk shows here as ENOSPC and never as SIGBUS. The page cache gets folios of that size: large ones make
+   bulk appends fast; small ones keep a sync small, as a store through the map makes its whole folio dirty. */
+static inline int eos_reserve(int fd, int64_t from, int64_t upto, int64_t fill_bytes) {
+    static const uint8_t zeros[1 << 20];
+    const int64_t step_max = fill_bytes > (int64_t)sizeof zeros ? (int64_t)sizeof zeros : fill_bytes;
     int result;
     do {
         result = posix_fallocate(fd, (off_t)from, (off_t)(upto - from));
@@ -92,7 +93,7 @@ static inline int eos_reserve(int fd, int64_t from, int64_t upto) {
         return result;
     }
     while (from < upto) {
-        size_t step = (size_t)(upto - from) < sizeof zeros ? (size_t)(upto - from) : sizeof zeros;
+        size_t step = (size_t)(upto - from < step_max ? upto - from : step_max);
         result = eos_pwrite_all(fd, zeros, step, from);
         if (result != 0) {
             return result;
