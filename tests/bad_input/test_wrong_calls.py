@@ -22,6 +22,7 @@ def run_child(script: str, root: Path, *arguments: str, seconds: int = 120) -> d
         capture_output=True,
         text=True,
         timeout=seconds,
+        cwd=root,  # A wrong path makes its files there.
         env=environment,
         check=False,
     )
