@@ -14,10 +14,15 @@ from libc.string cimport memcpy
 
 from eoslog.bindings.producer_state cimport check_row, copy_entries, load_rows, make_state
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES
+from eoslog.native.abort_files cimport (
+    AbortFile, abort_file_describe, abort_file_load, abort_files_store, abort_index_rebuild,
+)
+from eoslog.native.abort_index cimport abort_index_truncate
 from eoslog.native.control_page cimport control_lock, control_unlock
 from eoslog.native.log_read cimport ReadRange, read_close, read_open
 from eoslog.native.log_recovery cimport log_replay
-from eoslog.native.partition_log cimport log_end
+from eoslog.native.log_replay cimport log_restore_ongoing
+from eoslog.native.partition_log cimport log_end, log_publish
 from eoslog.native.producer_table cimport (
     ProducerTable, table_at, table_evict, table_find, table_free, table_init, table_insert,
     table_memory_bytes, table_remove,
@@ -44,24 +49,109 @@ cdef int64_t copy_changed(const ProducerTable* table, ProducerEntry* copied) noe
 cdef class LogProducers(LogReader):
     """A log that can be read and knows its producers."""
 
-    def restore_producers(self, bytes rows, Py_ssize_t rows_offset, Py_ssize_t evicted_count=0):
-        """Fill the producer table. Says from what: "rows", "snapshot" or "log".
+    def restore_producers(self, bytes rows, Py_ssize_t rows_offset, Py_ssize_t evicted_count=0,
+                          abort_files=None):
+        """Fill the producer table and the abort index. Says from what: "rows", "snapshot" or "log".
 
         `rows` (PRODUCER_ROW_BYTES each) are true for all batches below rows_offset; the rest is
         replayed. None stands for no rows: the newest readable .snapshot serves, else the whole log.
+        `abort_files` is what abort_files() answered when the rows were stored, None if that is not
+        known: then the abort index is made anew from the log.
         """
         self._check_open()
         self._clear_producers()
         if rows is not None and rows_offset <= self.log_end_offset:
+            self._restore_aborts(abort_files, rows_offset)
             load_rows(&self._log.producers, rows)
             self._log.producers.evicted_count = evicted_count
             self._log.producers.persisted_offset = rows_offset
             self._replay(rows_offset)
             return "rows"
         snapshot = self._load_newest_snapshot()
+        self._restore_aborts(None, max(snapshot, 0))
         self._log.producers.persisted_offset = -1
         self._replay(max(snapshot, 0))
         return "snapshot" if snapshot >= 0 else "log"
+
+    cdef int _restore_aborts(self, object files, int64_t below_offset) except -1:
+        """Have the abort index of all markers below an offset; those behind come with a replay."""
+        cdef AbortFile described
+        cdef bint whole = True
+        cdef Fault fault
+        cdef Status status = STATUS_OK
+        self._fault_init(&fault)
+        abort_index_truncate(&self._log.aborts, -1)
+        if files is not None:
+            first_base = self._log.segments[0].base_offset
+            for base_offset, entry_count, checksum in files:
+                if base_offset < first_base:
+                    continue  # Deleted since.
+                described.base_offset = base_offset
+                described.entry_count = entry_count
+                described.checksum = checksum
+                status = abort_file_load(
+                    &self._log, &described, below_offset, &whole, &fault)
+                if status != STATUS_OK or not whole:
+                    break
+        if status == STATUS_OK and (files is None or not whole):
+            abort_index_truncate(&self._log.aborts, -1)
+            with nogil:
+                status = abort_index_rebuild(&self._log, below_offset, &fault)
+        if status != STATUS_OK:
+            self._raise(status, &fault)
+        return 0
+
+    def store_abort_files(self, bint sync=False):
+        """Write what the .txnindex files do not hold yet; with `sync` it is on the disk."""
+        cdef int64_t first_offset
+        cdef Fault fault
+        cdef Status status = STATUS_OK
+        self._check_open()
+        self._fault_init(&fault)
+        with nogil:
+            control_lock(self._log.page)
+            first_offset = -1
+            if self._log.aborts.stored_count < self._log.aborts.count:
+                first_offset = self._log.aborts.entries[self._log.aborts.stored_count].last_offset
+                status = abort_files_store(&self._log, &fault)
+            control_unlock(self._log.page)
+        if status != STATUS_OK:
+            self._raise(status, &fault)
+        if sync and first_offset >= 0:
+            self._sync_abort_files(first_offset)
+
+    def _sync_abort_files(self, first_offset):
+        """Sync the files of the segments that hold an offset or lie behind it."""
+        bases = [segment["base_offset"] for segment in self.segments()]
+        for base_offset, next_base in zip(bases, [*bases[1:], 0x7FFFFFFFFFFFFFFF]):
+            path = os.path.join(self.path, f"{base_offset:020d}.txnindex")
+            if next_base <= first_offset or not os.path.exists(path):
+                continue
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.fdatasync(descriptor)
+            finally:
+                os.close(descriptor)
+        self._sync_directory()
+
+    def abort_files(self):
+        """What the .txnindex files hold now: a list of (base offset, entry count, checksum)."""
+        cdef AbortFile described
+        cdef Fault fault
+        cdef Status status
+        cdef list found = []
+        self._check_open()
+        if self._log.aborts.stored_count == 0:
+            return found
+        bases = [segment["base_offset"] for segment in self.segments()]
+        for base_offset, next_base in zip(bases, [*bases[1:], 0x7FFFFFFFFFFFFFFF]):
+            self._fault_init(&fault)
+            status = abort_file_describe(&self._log, base_offset, next_base, &described, &fault)
+            if status != STATUS_OK:
+                self._raise(status, &fault)
+            if described.entry_count:
+                found.append((described.base_offset, described.entry_count, described.checksum))
+        return found
 
     cdef int _clear_producers(self) except -1:
         while self._log.producers.entry_count:
@@ -75,7 +165,12 @@ cdef class LogProducers(LogReader):
         cdef Status status
         self._fault_init(&fault)
         with nogil:
-            status = log_replay(&self._log, from_offset, &fault)
+            status = log_restore_ongoing(&self._log)
+            if status == STATUS_OK:
+                status = log_replay(&self._log, from_offset, &fault)
+            if status == STATUS_OK:
+                self._log.stable_unknown = False
+                log_publish(&self._log, log_end(&self._log))
         if status != STATUS_OK:
             self._raise(status, &fault)
         return 0
@@ -123,7 +218,7 @@ cdef class LogProducers(LogReader):
         while offset < self.log_end_offset:
             self._fault_init(&fault)
             status = read_open(
-                &self._log, offset, log_end(&self._log), 1 << 26, &batches, &fault)
+                &self._log, offset, log_end(&self._log), 1 << 26, False, &batches, &fault)
             if status != STATUS_OK:
                 self._raise_read(status, &fault, offset)
             if batches.segment == NULL:

@@ -8,7 +8,7 @@ from eoslog.native.status cimport Fault, Status
 
 cdef class LogReader(OpenedLog):
     cdef Status _fill(
-        self, const ReadRange* found, int64_t offset, const FetchSizes* sizes, object columns,
+        self, ReadRange* found, int64_t offset, const FetchSizes* sizes, object columns,
         Fault* fault) except *
-    cdef list _headers(self, const ReadRange* found, int64_t offset, int64_t record_count)
-    cdef list _records(self, const ReadRange* found, int64_t offset, int64_t record_count)
+    cdef list _headers(self, ReadRange* found, int64_t offset, int64_t record_count)
+    cdef list _records(self, ReadRange* found, int64_t offset, int64_t record_count)

@@ -32,13 +32,16 @@ class Columns:
     def headers(self) -> list[tuple[tuple[str, bytes | None], ...]] | None: ...
 
 class LogReader(OpenedLog):
-    def read(self, offset: int, max_bytes: int = ..., upper_bound: int = -1) -> bytes: ...
+    def read(
+        self, offset: int, max_bytes: int = ..., upper_bound: int = -1, committed: bool = False
+    ) -> bytes: ...
     def fetch_columns(
         self,
         offset: int,
         max_bytes: int = ...,
         upper_bound: int = -1,
         max_records: int = -1,
+        committed: bool = False,
     ) -> Columns | None: ...
     def fetch_records(
         self,
@@ -46,6 +49,7 @@ class LogReader(OpenedLog):
         max_records: int = 500,
         max_bytes: int = ...,
         upper_bound: int = -1,
+        committed: bool = False,
     ) -> tuple[list[Record], int]: ...
     def scan_headers(self, offset: int = 0, upper_bound: int = -1) -> tuple[int, int, int]: ...
     def offset_for_timestamp(

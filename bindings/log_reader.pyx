@@ -12,13 +12,14 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
 
 from eoslog.bindings.record_batch cimport make_record
+from eoslog.native.abort_index cimport filter_rewind, filter_takes_out
 from eoslog.native.log_read cimport (
-    FetchColumns, fetch_fill, fetch_measure, offset_for_timestamp, read_close, read_open,
-    scan_headers,
+    FetchColumns, fetch_fill, fetch_measure, offset_for_timestamp, range_copy, read_close,
+    read_open, scan_headers,
 )
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, Record as NativeRecord,
-    RecordCursor, batch_check, cursor_next, cursor_open,
+    RecordCursor, batch_check, batch_header_load, cursor_next, cursor_open,
 )
 from eoslog.native.status cimport STATUS_OK
 
@@ -43,34 +44,51 @@ cdef class Columns:
 cdef class LogReader(OpenedLog):
     """An opened log that can be read."""
 
-    def read(self, Py_ssize_t offset, Py_ssize_t max_bytes=1 << 20, Py_ssize_t upper_bound=-1):
+    def read(self, Py_ssize_t offset, Py_ssize_t max_bytes=1 << 20, Py_ssize_t upper_bound=-1,
+             bint committed=False):
         """Whole batches from the one that holds `offset` on: at least one, at most max_bytes.
 
-        The first may begin below `offset`. Empty at the end of the log.
+        The first may begin below `offset`. Empty at the end of the log. `committed`: only what is
+        decided, and without the batches of aborted transactions; their markers stay.
         """
         cdef ReadRange found
         cdef Fault fault
         cdef Status status
+        cdef int64_t bound
+        cdef bytearray batches
+        cdef uint8_t[::1] target
+        cdef int64_t copied = 0
         self._check_open()
-        self._fault_init(&fault)
-        with nogil:
-            status = read_open(
-                &self._log, offset, self._bound(upper_bound), max_bytes, &found, &fault)
-        if status != STATUS_OK:
-            self._raise_read(status, &fault, offset)
-        if found.segment == NULL:
-            return b""
-        try:
-            return PyBytes_FromStringAndSize(<const char*>found.data, found.data_bytes)
-        finally:
-            read_close(&self._log, &found)
+        bound = self._bound(upper_bound, committed)
+        while True:
+            self._fault_init(&fault)
+            with nogil:
+                status = read_open(
+                    &self._log, offset, bound, max_bytes, committed, &found, &fault)
+            if status != STATUS_OK:
+                self._raise_read(status, &fault, offset)
+            if found.segment == NULL:
+                return b""
+            try:
+                if found.filter.count == 0:
+                    return PyBytes_FromStringAndSize(<const char*>found.data, found.data_bytes)
+                batches = bytearray(found.data_bytes)
+                target = batches
+                with nogil:
+                    copied = range_copy(&found, &target[0])
+            finally:
+                read_close(&self._log, &found)
+            if copied > 0:
+                return bytes(memoryview(batches)[:copied])
+            offset = found.next_offset
 
     def fetch_columns(self, Py_ssize_t offset, Py_ssize_t max_bytes=1 << 23,
-                      Py_ssize_t upper_bound=-1, Py_ssize_t max_records=-1):
+                      Py_ssize_t upper_bound=-1, Py_ssize_t max_records=-1,
+                      bint committed=False):
         """Records from `offset` on as Columns, checksums verified; None where there are none.
 
-        Control records are passed over: `next_offset` is where to go on. A single batch may exceed
-        max_bytes.
+        Control records are passed over, and with `committed` those of aborted transactions:
+        `next_offset` is where to go on. A single batch may exceed max_bytes.
         """
         cdef ReadRange found
         cdef FetchSizes sizes
@@ -79,10 +97,11 @@ cdef class LogReader(OpenedLog):
         cdef Columns columns
         cdef int64_t bound
         self._check_open()
-        bound = self._bound(upper_bound)
+        bound = self._bound(upper_bound, committed)
         self._fault_init(&fault)
         with nogil:
-            status = read_open(&self._log, offset, bound, max_bytes, &found, &fault)
+            status = read_open(
+                &self._log, offset, bound, max_bytes, committed, &found, &fault)
         if status != STATUS_OK:
             self._raise_read(status, &fault, offset)
         if found.segment == NULL:
@@ -103,7 +122,7 @@ cdef class LogReader(OpenedLog):
             read_close(&self._log, &found)
 
     cdef Status _fill(
-        self, const ReadRange* found, int64_t offset, const FetchSizes* sizes, object into,
+        self, ReadRange* found, int64_t offset, const FetchSizes* sizes, object into,
         Fault* fault,
     ) except *:
         cdef Columns columns = into
@@ -145,14 +164,14 @@ cdef class LogReader(OpenedLog):
         columns.value_data = value_data.base
         return status
 
-    cdef list _headers(self, const ReadRange* found, int64_t offset, int64_t record_count):
+    cdef list _headers(self, ReadRange* found, int64_t offset, int64_t record_count):
         """Headers of the records that fetch_fill copied; only where some record has any."""
         cdef list headers = []
         for record in self._records(found, offset, record_count):
             headers.append(record.headers)
         return headers
 
-    cdef list _records(self, const ReadRange* found, int64_t offset, int64_t record_count):
+    cdef list _records(self, ReadRange* found, int64_t offset, int64_t record_count):
         """Records of a range that fetch_measure verified, from `offset` on."""
         cdef list records = []
         cdef int64_t position = 0
@@ -162,7 +181,12 @@ cdef class LogReader(OpenedLog):
         cdef Fault fault
         cdef int32_t _index
         cdef int timestamp_type
+        filter_rewind(&found.filter)
         while position < found.data_bytes and len(records) < record_count:
+            batch_header_load(found.data + position, &header)
+            if filter_takes_out(&found.filter, &header):
+                position += header.batch_bytes
+                continue
             if batch_check(found.data + position, found.data_bytes - position, &header, &fault) < 0:
                 break
             timestamp_type = 1 if header.attributes & ATTRIBUTE_LOG_APPEND_TIME else 0
@@ -180,7 +204,8 @@ cdef class LogReader(OpenedLog):
         return records
 
     def fetch_records(self, Py_ssize_t offset, Py_ssize_t max_records=500,
-                      Py_ssize_t max_bytes=1 << 20, Py_ssize_t upper_bound=-1):
+                      Py_ssize_t max_bytes=1 << 20, Py_ssize_t upper_bound=-1,
+                      bint committed=False):
         """Records from `offset` on as (list of Record, offset to go on from)."""
         cdef ReadRange found
         cdef FetchSizes sizes
@@ -188,10 +213,11 @@ cdef class LogReader(OpenedLog):
         cdef Status status
         cdef int64_t bound
         self._check_open()
-        bound = self._bound(upper_bound)
+        bound = self._bound(upper_bound, committed)
         self._fault_init(&fault)
         with nogil:
-            status = read_open(&self._log, offset, bound, max_bytes, &found, &fault)
+            status = read_open(
+                &self._log, offset, bound, max_bytes, committed, &found, &fault)
         if status != STATUS_OK:
             self._raise_read(status, &fault, offset)
         if found.segment == NULL:
@@ -214,7 +240,7 @@ cdef class LogReader(OpenedLog):
         cdef Fault fault
         cdef Status status
         self._check_open()
-        bound = self._bound(upper_bound)
+        bound = self._bound(upper_bound, False)
         self._fault_init(&fault)
         with nogil:
             status = scan_headers(
@@ -231,7 +257,7 @@ cdef class LogReader(OpenedLog):
         cdef Fault fault
         cdef Status status
         self._check_open()
-        bound = self._bound(upper_bound)
+        bound = self._bound(upper_bound, False)
         self._fault_init(&fault)
         with nogil:
             status = offset_for_timestamp(

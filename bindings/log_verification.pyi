@@ -1,5 +1,10 @@
 from typing import Any
 
+from eoslog.bindings.abort_index_verification import AbortIndexCheck
+
 def verify_segment(
-    described: dict[str, Any], expected: int, problems: list[dict[str, Any]]
+    described: dict[str, Any],
+    expected: int,
+    aborts: AbortIndexCheck,
+    problems: list[dict[str, Any]],
 ) -> int: ...

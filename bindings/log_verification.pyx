@@ -8,6 +8,7 @@ import numpy
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.string cimport memset
 
+from eoslog.bindings.abort_index_verification cimport AbortIndexCheck
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_COMPRESSION_MASK, BATCH_HEADER_BYTES, BATCH_MAGIC_V2, BatchHeader,
     Record as NativeRecord, RecordCursor, batch_check, batch_header_load, cursor_next, cursor_open,
@@ -15,11 +16,13 @@ from eoslog.native.record_batch cimport (
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status
 
 
-def verify_segment(dict described, Py_ssize_t expected, list problems):
+def verify_segment(
+    dict described, Py_ssize_t expected, AbortIndexCheck aborts, list problems
+):
     """Check a segment's batches and index; its problems go to the list. The offset behind it.
 
     `described` is an entry of PartitionLog.segments(); `expected` is the end of the segment
-    before, -1 for the first.
+    before, -1 for the first. `aborts` follows the transactions of the sound batches.
     """
     cdef const uint8_t[::1] data
     cdef BatchHeader header
@@ -35,6 +38,7 @@ def verify_segment(dict described, Py_ssize_t expected, list problems):
         problems.append({"path": described["path"], "position_bytes": raw.shape[0],
                          "reason": f"the file is shorter than its {size} bytes"})
         size = raw.shape[0]
+        aborts.lose_track()
     data = raw
     if expected < 0:
         expected = described["base_offset"]
@@ -42,6 +46,7 @@ def verify_segment(dict described, Py_ssize_t expected, list problems):
         memset(&fault, 0, sizeof(Fault))
         status = verify_batch(&data[position], size - position, expected, &header, &fault)
         if status != STATUS_OK:
+            aborts.lose_track()
             problems.append({"path": described["path"], "position_bytes": position,
                              "reason": fault.reason.decode()})
             if not leads_on(&data[position], size - position, expected):
@@ -51,6 +56,7 @@ def verify_segment(dict described, Py_ssize_t expected, list problems):
         else:
             batches[position] = header.base_offset + header.last_offset_delta
             expected = header.base_offset + header.last_offset_delta + 1
+            aborts.follow(&data[position], &header)
         position += header.batch_bytes
     _verify_index(described, batches, problems)
     return expected

@@ -21,7 +21,8 @@ from eoslog.native.mapped_io cimport (
     close_fd, eos_file_bytes, eos_map, eos_open, eos_reserve, munmap,
 )
 from eoslog.native.partition_log cimport (
-    SegmentFile, log_end, log_free, log_init, pthread_mutex_lock, pthread_mutex_unlock,
+    SegmentFile, log_end, log_free, log_init, log_stable_end, pthread_mutex_lock,
+    pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport Segment
 from eoslog.native.status cimport STATUS_OK
@@ -126,7 +127,7 @@ cdef class OpenedLog:
             if match:
                 found.append((int(match[1]), os.path.getsize(os.path.join(self.path, name))))
             elif name.endswith(_LEFTOVER_SUFFIXES) or (
-                    name.endswith((".index", ".timeindex")) and name[:20] + ".log" not in names):
+                    name.endswith((".index", ".timeindex", ".txnindex")) and name[:20] + ".log" not in names):
                 os.unlink(os.path.join(self.path, name))
         count = <int32_t>len(found)
         files = <SegmentFile*>malloc((count + 1) * sizeof(SegmentFile))
@@ -161,8 +162,10 @@ cdef class OpenedLog:
         return raise_status(
             status, fault, f"{self.topic}-{self.partition} at offset {offset}", self.path)
 
-    cdef int64_t _bound(self, int64_t upper_bound) noexcept nogil:
+    cdef int64_t _bound(self, int64_t upper_bound, bint committed) noexcept nogil:
         cdef int64_t end = log_end(&self._log)
+        if committed:
+            end = log_stable_end(&self._log)
         return end if upper_bound < 0 or upper_bound > end else upper_bound
 
     @property
@@ -183,12 +186,17 @@ cdef class OpenedLog:
     @property
     def last_stable_offset(self):
         self._check_open()
-        return control_load(&self._log.page.last_stable_offset)
+        return log_stable_end(&self._log)
 
     @property
     def recovery_point(self):
         """Everything below is synced."""
         return self._log.recovery_point
+
+    @property
+    def sync_count(self):
+        """How often the log was synced since it was opened."""
+        return self._log.sync_count
 
     @property
     def cut_bytes(self):

@@ -3,8 +3,10 @@ from typing import Any, final
 from typing_extensions import Buffer
 
 from eoslog.bindings.accumulator import RecordAccumulator
-from eoslog.bindings.log_producers import LogProducers
 from eoslog.bindings.log_reader import Columns as Columns
+from eoslog.bindings.log_transactions import AbortedTransaction as AbortedTransaction
+from eoslog.bindings.log_transactions import LogTransactions
+from eoslog.bindings.log_transactions import OpenTransaction as OpenTransaction
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES as PRODUCER_ROW_BYTES
 from eoslog.bindings.producer_state import ProducerState as ProducerState
 from eoslog.bindings.producer_state import empty_row as empty_row
@@ -25,7 +27,7 @@ class AppendResult:
     def duplicate(self) -> bool: ...
 
 @final
-class PartitionLog(LogProducers):
+class PartitionLog(LogTransactions):
     def append_columns(
         self,
         values: object,
@@ -39,15 +41,28 @@ class PartitionLog(LogProducers):
         base_sequence: int = -1,
         batch_records_max: int = 0,
         batch_bytes_max: int = 0,
+        transactional: bool = False,
     ) -> AppendResult: ...
-    def append_batch(self, batch: Buffer) -> AppendResult: ...
+    def append_batch(self, batch: Buffer, verified: bool = False) -> AppendResult: ...
     def append_accumulated(
         self,
         accumulator: RecordAccumulator,
         producer_id: int,
         producer_epoch: int,
         base_sequence: int,
+        transactional: bool = False,
     ) -> AppendResult: ...
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        *,
+        timestamp_ms: int,
+        newer_epoch: bool = True,
+    ) -> AppendResult: ...
+    def sync_up_to(self, offset: int) -> None: ...
     def adopt(self, data: Buffer, producer_id: int) -> tuple[int, int]: ...
     def flush(self, with_indexes: bool = True) -> int: ...
     def roll(self) -> int: ...

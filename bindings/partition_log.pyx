@@ -8,6 +8,7 @@ from eoslog.bindings.log_verification import verify_segment
 
 # Parts of this module's interface: what its methods take, answer and raise.
 from eoslog.bindings.log_reader import Columns  # no-cython-lint
+from eoslog.bindings.log_transactions import AbortedTransaction, OpenTransaction  # no-cython-lint
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, empty_row  # no-cython-lint
 from eoslog.bindings.producer_state import ProducerState, row_state  # no-cython-lint
 from eoslog.bindings.status import ProducerNotCached  # no-cython-lint
@@ -16,19 +17,21 @@ cimport cython
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.string cimport memset
 
+from eoslog.bindings.abort_index_verification cimport AbortIndexCheck
 from eoslog.bindings.accumulator cimport RecordAccumulator
-from eoslog.bindings.log_producers cimport LogProducers
+from eoslog.bindings.log_transactions cimport LogTransactions
 from eoslog.bindings.record_batch cimport ColumnSet, check_identity, open_columns
 from eoslog.bindings.status cimport raise_status
 from eoslog.native.control_page cimport control_store
 from eoslog.native.log_append cimport (
     AppendOutcome, ProducerStamp, log_adopt, log_append_batch, log_append_columns,
 )
+from eoslog.native.log_marker cimport Marker, log_append_marker
 from eoslog.native.log_recovery cimport log_truncate
 from eoslog.native.partition_log cimport (
-    log_close, log_delete_segments, log_flush, log_lock, log_roll, log_unlock,
+    log_close, log_delete_segments, log_flush, log_lock, log_roll, log_sync_up_to, log_unlock,
 )
-from eoslog.native.record_batch cimport BatchIdentity
+from eoslog.native.record_batch cimport ATTRIBUTE_TRANSACTIONAL, BatchIdentity
 from eoslog.native.spare_file cimport spare_prepare
 from eoslog.native.status cimport STATUS_OK, Fault, Status
 
@@ -36,12 +39,6 @@ from eoslog.native.status cimport STATUS_OK, Fault, Status
 @cython.final
 cdef class AppendResult:
     """Where the records of one append are: new ones, or those of the first write."""
-
-    cdef readonly int64_t base_offset
-    cdef readonly int64_t last_offset        # Inclusive.
-    cdef readonly int64_t record_count
-    cdef readonly int64_t timestamp_ms
-    cdef readonly bint duplicate             # Every record was in the log before the call.
 
     def __repr__(self):
         return (f"AppendResult(base_offset={self.base_offset}, last_offset={self.last_offset}, "
@@ -59,7 +56,7 @@ cdef AppendResult make_result(const AppendOutcome* outcome):
 
 
 @cython.final
-cdef class PartitionLog(LogProducers):
+cdef class PartitionLog(LogTransactions):
     """The engine's log of one partition. Appends take its lock; reads take none.
 
     Durability: an append survives the death of this process when it returned; it survives a power
@@ -78,12 +75,15 @@ cdef class PartitionLog(LogProducers):
     def append_columns(self, values, keys=None, timestamps=None, headers=None, *,
                        Py_ssize_t timestamp_ms, Py_ssize_t producer_id=-1,
                        Py_ssize_t producer_epoch=-1, Py_ssize_t base_sequence=-1,
-                       Py_ssize_t batch_records_max=0, Py_ssize_t batch_bytes_max=0):
+                       Py_ssize_t batch_records_max=0, Py_ssize_t batch_bytes_max=0,
+                       bint transactional=False):
         """Append all records of the columns and return an AppendResult.
 
         They are split into batches of at most batch_records_max records and batch_bytes_max bytes
         (0: max.message.bytes). A duplicate returns the first write's offsets. On an error in the
         middle (a full disk), the exception's `appended_record_count` says how many are in.
+        `transactional`: the producer's transaction, in which its coordinator has this partition;
+        without a base sequence it is an append of the coordinator itself.
         """
         cdef ColumnSet opened = open_columns(values, keys, timestamps, headers, timestamp_ms)
         cdef ProducerStamp stamp
@@ -93,7 +93,13 @@ cdef class PartitionLog(LogProducers):
         self._check_open()
         if opened.columns.count == 0:
             raise ValueError("no records to append")
-        check_identity(producer_id, producer_epoch, base_sequence)
+        if not transactional or base_sequence != -1:
+            check_identity(producer_id, producer_epoch, base_sequence)
+        elif not (producer_id >= 0 and 0 <= producer_epoch <= 0x7FFF):
+            raise ValueError(f"producer id {producer_id}, epoch {producer_epoch}")
+        if transactional and producer_id < 0:
+            raise ValueError("a transaction has a producer id")
+        stamp.transactional = transactional
         stamp.producer_id = producer_id
         stamp.producer_epoch = <int16_t>producer_epoch
         stamp.base_sequence = <int32_t>base_sequence
@@ -107,11 +113,12 @@ cdef class PartitionLog(LogProducers):
             self._raise_append(status, &fault, &outcome)
         return make_result(&outcome)
 
-    def append_batch(self, batch not None):
+    def append_batch(self, batch not None, bint verified=False):
         """Append one whole v2 batch as a client builds it (base offset 0); an AppendResult.
 
-        A leader's checks apply: checksum, size, counts, deltas, timestamps. Nothing is written on
-        an error.
+        A leader's checks apply: checksum, size, counts, deltas, timestamps. A transactional one
+        needs an open transaction of its producer here, or `verified`: its coordinator has this
+        partition in the transaction. Nothing is written on an error.
         """
         # A copy unless it is bytes: nobody may change it between the checksum and the write.
         cdef const uint8_t[::1] whole = batch if isinstance(batch, bytes) else bytes(batch)
@@ -125,13 +132,14 @@ cdef class PartitionLog(LogProducers):
         self._fault_init(&fault)
         with nogil:
             status = log_append_batch(
-                &self._log, &whole[0], whole.shape[0], &outcome, &fault)
+                &self._log, &whole[0], whole.shape[0], verified, &outcome, &fault)
         if status < 0:
             raise_status(status, &fault, f"{self.topic}-{self.partition}", "")
         return make_result(&outcome)
 
     def append_accumulated(self, RecordAccumulator accumulator not None, Py_ssize_t producer_id,
-                           Py_ssize_t producer_epoch, Py_ssize_t base_sequence):
+                           Py_ssize_t producer_epoch, Py_ssize_t base_sequence,
+                           bint transactional=False):
         """Append what the accumulator holds as one batch, and empty it; an AppendResult.
 
         On an error the accumulator keeps its records.
@@ -147,14 +155,15 @@ cdef class PartitionLog(LogProducers):
         identity.partition_leader_epoch = 0
         identity.base_sequence = <int32_t>base_sequence
         identity.producer_epoch = <int16_t>producer_epoch
-        identity.attributes = 0
+        identity.attributes = ATTRIBUTE_TRANSACTIONAL if transactional else 0
         accumulator.finish(&identity)
         memset(&outcome, 0, sizeof(AppendOutcome))
         self._fault_init(&fault)
         accumulator._busy = True
         with nogil:
             status = log_append_batch(
-                &self._log, accumulator._buffer, accumulator._used_bytes, &outcome, &fault)
+                &self._log, accumulator._buffer, accumulator._used_bytes, transactional, &outcome,
+                &fault)
         accumulator._busy = False
         if status < 0:
             raise_status(status, &fault, f"{self.topic}-{self.partition}", "")
@@ -181,6 +190,53 @@ cdef class PartitionLog(LogProducers):
         if status < 0:
             raise_status(status, &fault, f"{self.topic}-{self.partition}", "")
         return (outcome.base_offset if outcome.record_count else -1), outcome.record_count
+
+    def append_marker(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch,
+                      Py_ssize_t coordinator_epoch, bint commit, *, Py_ssize_t timestamp_ms,
+                      bint newer_epoch=True):
+        """End a producer's transaction here with a control batch; an AppendResult.
+
+        `newer_epoch`: the marker's epoch is above that of the transaction's batches, as transaction
+        version 2 has it. A marker that did its work before is a success and is not written again:
+        the result is a duplicate without offsets (-1).
+
+        Raises InvalidProducerEpochError, TransactionCoordinatorFencedError or a StoreError; nothing
+        was written then.
+        """
+        cdef Marker marker
+        cdef AppendOutcome outcome
+        cdef Fault fault
+        cdef Status status
+        self._check_open()
+        if producer_id < 0 or not 0 <= producer_epoch <= 0x7FFF:
+            raise ValueError(f"producer id {producer_id}, epoch {producer_epoch}")
+        if not 0 <= coordinator_epoch <= 0x7FFFFFFF:
+            raise ValueError(f"coordinator epoch {coordinator_epoch}")
+        marker.producer_id = producer_id
+        marker.producer_epoch = <int16_t>producer_epoch
+        marker.coordinator_epoch = <int32_t>coordinator_epoch
+        marker.commit = commit
+        marker.newer_epoch = newer_epoch
+        marker.timestamp_ms = timestamp_ms
+        memset(&outcome, 0, sizeof(AppendOutcome))
+        outcome.base_offset = outcome.last_offset = -1
+        self._fault_init(&fault)
+        with nogil:
+            status = log_append_marker(&self._log, &marker, &outcome, &fault)
+        if status < 0:
+            self._raise(status, &fault)
+        return make_result(&outcome)
+
+    def sync_up_to(self, Py_ssize_t offset):
+        """Have everything below `offset` on the disk; threads that wait here share one sync."""
+        cdef Fault fault
+        cdef Status status
+        self._check_open()
+        self._fault_init(&fault)
+        with nogil:
+            status = log_sync_up_to(&self._log, offset, &fault)
+        if status != STATUS_OK:
+            self._raise(status, &fault)
 
     def flush(self, bint with_indexes=True):
         """Sync all that was appended before the call; the new recovery point.
@@ -299,6 +355,8 @@ cdef class PartitionLog(LogProducers):
         with self._close_lock:
             if self._page_map == NULL or self._log.closed or not self._log.opened:
                 return
+            if clean and not self.failed:
+                self.store_abort_files(True)
             self._fault_init(&fault)
             with nogil:
                 status = log_close(&self._log, clean, &fault)
@@ -311,7 +369,11 @@ cdef class PartitionLog(LogProducers):
         """Check every batch and index entry; a list of {"path", "position_bytes", "reason"}."""
         cdef list problems = []
         cdef int64_t expected = -1
+        cdef AbortIndexCheck aborts
         self._check_open()
-        for segment in self.segments():
-            expected = verify_segment(segment, expected, problems)
+        segments = self.segments()
+        aborts = AbortIndexCheck(segments[0]["base_offset"])
+        for segment in segments:
+            expected = verify_segment(segment, expected, aborts, problems)
+            aborts.check_file(&self._log, segment, expected, problems)
         return problems

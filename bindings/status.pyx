@@ -7,19 +7,25 @@ import os
 from eoslog import errors
 
 from eoslog.native.status cimport (
-    STATUS_BATCH_TOO_LARGE, STATUS_CLOSED, STATUS_CORRUPT, STATUS_FAILED, STATUS_FENCED,
-    STATUS_INDEX_FULL, STATUS_INVALID_RECORD, STATUS_INVALID_TIMESTAMP, STATUS_INVALID_TXN_STATE,
-    STATUS_IO, STATUS_NO_MEMORY, STATUS_NO_SPACE, STATUS_OFFSET_OUT_OF_RANGE,
-    STATUS_OFFSET_OVERFLOW, STATUS_PRODUCER_NOT_CACHED, STATUS_READ_ONLY, STATUS_RECORD_TOO_LARGE,
-    STATUS_SEGMENT_FULL, STATUS_SEQUENCE_GAP,
+    STATUS_BATCH_TOO_LARGE, STATUS_CLOSED, STATUS_COORDINATOR_FENCED, STATUS_CORRUPT,
+    STATUS_FAILED, STATUS_FENCED, STATUS_INDEX_FULL, STATUS_INVALID_RECORD,
+    STATUS_INVALID_TIMESTAMP, STATUS_INVALID_TXN_STATE, STATUS_IO, STATUS_NO_MEMORY,
+    STATUS_NO_SPACE, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OFFSET_OVERFLOW,
+    STATUS_PRODUCER_NOT_CACHED, STATUS_READ_ONLY, STATUS_RECORD_TOO_LARGE, STATUS_SEGMENT_FULL,
+    STATUS_SEQUENCE_GAP,
 )
 
 
 class ProducerNotCached(Exception):
     """The producer is not in memory, and some producers are on disk only.
 
-    Look its row up, give it to `PartitionLog.install_producer`, and repeat the call.
+    Look its row up, give it to `PartitionLog.install_producer`, and repeat the call. A transaction's
+    entry says which one is meant.
     """
+
+    topic = ""
+    partition = -1
+    producer_id = -1
 
 
 _CLASSES = {
@@ -38,6 +44,7 @@ _CLASSES = {
     <int>STATUS_FAILED: errors.StoreFailedError,
     <int>STATUS_INDEX_FULL: errors.StoreError,
     <int>STATUS_OFFSET_OVERFLOW: errors.StoreError,
+    <int>STATUS_COORDINATOR_FENCED: errors.TransactionCoordinatorFencedError,
 }
 
 

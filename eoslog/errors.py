@@ -80,6 +80,19 @@ class RecordTooLargeError(KafkaError):
     code = 10
 
 
+class OffsetMetadataTooLargeError(KafkaError):
+    """The text beside a committed offset is longer than `offset.metadata.max.bytes`."""
+
+    code = 12
+
+
+class CoordinatorNotAvailableError(KafkaError):
+    """The group or transaction is just being removed: try again shortly."""
+
+    code = 15
+    retriable = True
+
+
 class InvalidTopicError(KafkaError):
     """Kafka refuses this topic name: use 1 to 249 of a-z, A-Z, 0-9, '.', '_', '-'."""
 
@@ -90,6 +103,20 @@ class RecordBatchTooLargeError(KafkaError):
     """The batch does not fit into one segment: send smaller ones, or raise `segment.bytes`."""
 
     code = 18
+
+
+class IllegalGenerationError(KafkaError):
+    """The group has another generation than the caller's: it was rebalanced meanwhile."""
+
+    code = 22
+    abortable = True
+
+
+class UnknownMemberIdError(KafkaError):
+    """The group has no such member (any more): join it anew."""
+
+    code = 25
+    abortable = True
 
 
 class InvalidTimestampError(KafkaError):
@@ -114,6 +141,13 @@ class InvalidConfigError(KafkaError, ValueError):
     """A configuration has an unknown name, a wrong type or a value out of its range."""
 
     code = 40
+
+
+class InvalidRequestError(KafkaError, ValueError):
+    """The arguments contradict each other, or a name that is needed is empty."""
+
+    code = 42
+    fatal = True
 
 
 class UnsupportedForMessageFormatError(KafkaError):
@@ -156,7 +190,14 @@ class InvalidProducerIdMappingError(KafkaError):
     """The producer id is not the one that the name or transactional id has now."""
 
     code = 49
-    abortable = True
+    fatal = True
+
+
+class InvalidTransactionTimeoutError(KafkaError, ValueError):
+    """The timeout is not above 0, or is above the store's `transaction.max.timeout.ms`."""
+
+    code = 50
+    fatal = True
 
 
 class ConcurrentTransactionsError(KafkaError):
@@ -171,6 +212,13 @@ class TransactionCoordinatorFencedError(KafkaError):
 
     code = 52
     fatal = True
+
+
+class OperationNotAttemptedError(KafkaError):
+    """Another partition of the same call was refused, so this one was not tried."""
+
+    code = 55
+    abortable = True
 
 
 class KafkaStorageError(KafkaError):
@@ -188,10 +236,31 @@ class UnknownProducerIdError(KafkaError):
     abortable = True
 
 
+class GroupIdNotFoundError(KafkaError):
+    """The store knows no group of this name."""
+
+    code = 69
+    fatal = True
+
+
+class FencedInstanceIdError(KafkaError):
+    """Another member has taken over this static member's place."""
+
+    code = 82
+    abortable = True
+
+
 class InvalidRecordError(KafkaError):
     """A record or batch breaks a rule of the format; the whole batch was refused."""
 
     code = 87
+
+
+class UnstableOffsetCommitError(KafkaError):
+    """The group's offset waits for a transaction that is not decided: ask again shortly."""
+
+    code = 88
+    retriable = True
 
 
 class ProducerFencedError(KafkaError):
@@ -204,11 +273,38 @@ class ProducerFencedError(KafkaError):
     fatal = True
 
 
+class TransactionalIdNotFoundError(KafkaError):
+    """The store knows no such transactional id; it may have expired."""
+
+    code = 105
+
+
 class TransactionAbortableError(KafkaError):
     """The transaction cannot go on: abort it and begin again."""
 
     code = 120
     abortable = True
+
+
+class TransactionAbortedError(EoslogError):
+    """The transaction was aborted; its records will never be read as committed."""
+
+    abortable = True
+
+
+class CommitFailedError(EoslogError):
+    """The group was rebalanced since these records were read: abort, and read from where the group
+    stands now.
+    """
+
+    abortable = True
+
+
+class IllegalStateError(EoslogError, RuntimeError):
+    """The call does not fit what was called before (a `send` without a transaction).
+
+    Nothing was done, and the object is as it was: call what is missing first.
+    """
 
 
 class NoOffsetForPartitionError(EoslogError):

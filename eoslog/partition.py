@@ -13,12 +13,15 @@ from typing import Any, cast
 from eoslog.append_signal import AppendSignal
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partition_log import (
+    AbortedTransaction,
     AppendResult,
     Columns,
+    OpenTransaction,
     PartitionLog,
 )
 from eoslog.bindings.record_batch import Record
 from eoslog.bindings.status import ProducerNotCached
+from eoslog.config import INT64_MAX
 from eoslog.durability import Durability, check_isolation_level
 from eoslog.errors import ForkedProcessError, LogClosedError
 from eoslog.partition_producers import PartitionProducers
@@ -45,7 +48,6 @@ class Partition(PartitionProducers):
         self._signal = signal
         self._changed: Callable[[Partition], None] | None = None
         self._change_noted = False
-        self._sync_lock = threading.Lock()
         self._spare_lock = threading.Lock()
         self._hold: int | None = None
 
@@ -73,7 +75,9 @@ class Partition(PartitionProducers):
 
     @property
     def last_stable_offset(self) -> int:
-        """Up to where everything is decided: short of a staged job that is being adopted."""
+        """Up to where everything is decided: the first offset of the oldest open transaction, or of
+        a staged job that is being adopted, else the high watermark.
+        """
         held = self._hold
         stable = self._log.last_stable_offset
         return stable if held is None else min(held, stable)
@@ -115,17 +119,21 @@ class Partition(PartitionProducers):
 
     # Appending.
 
-    def append_batch(self, batch: bytes | bytearray | memoryview) -> AppendResult:
+    def append_batch(
+        self, batch: bytes | bytearray | memoryview, verified: bool = False
+    ) -> AppendResult:
         """Append one raw batch of format 2 as a client builds it, under a leader's rules.
 
         A duplicate answers with the offsets of the first write. Durable on return with durability
-        "always". Raises CorruptRecordError, RecordTooLargeError, RecordBatchTooLargeError,
+        "always". A transactional batch is taken if its producer's transaction is open here; with
+        `verified` it may open it: whoever calls has registered the partition with the transaction's
+        coordinator, or nothing will ever end it. Raises InvalidTxnStateError otherwise; CorruptRecordError, RecordTooLargeError, RecordBatchTooLargeError,
         InvalidRecordError, InvalidTimestampError, OutOfOrderSequenceError,
         InvalidProducerEpochError or StoreError; nothing was written then.
         """
         while True:
             try:
-                result = self._log.append_batch(batch)
+                result = self._log.append_batch(batch, verified)
                 break
             except ProducerNotCached:
                 self._install(_producer_id_of(batch))
@@ -143,6 +151,7 @@ class Partition(PartitionProducers):
         producer_id: int = -1,
         producer_epoch: int = -1,
         base_sequence: int = -1,
+        transactional: bool = False,
     ) -> AppendResult:
         """Append the records of columns, in batches of at most `max.message.bytes`.
 
@@ -165,6 +174,7 @@ class Partition(PartitionProducers):
                         producer_id=producer_id,
                         producer_epoch=producer_epoch,
                         base_sequence=base_sequence,
+                        transactional=transactional,
                     )
                 break
             except ProducerNotCached:
@@ -191,6 +201,42 @@ class Partition(PartitionProducers):
         self._appended(result)
         return result
 
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        *,
+        timestamp_ms: int = -1,
+        newer_epoch: bool = True,
+    ) -> AppendResult:
+        """End a producer's transaction here with a control batch, for its coordinator.
+
+        `newer_epoch`: the marker's epoch is above the transaction's, as transaction version 2 has
+        it; else it may be the same. One that did its work before is a success without offsets (-1).
+        Raises InvalidProducerEpochError, TransactionCoordinatorFencedError, StoreError: nothing was
+        written.
+        """
+        if timestamp_ms == -1:
+            timestamp_ms = time.time_ns() // 1_000_000
+        while True:
+            try:
+                result = self._log.append_marker(
+                    producer_id,
+                    producer_epoch,
+                    coordinator_epoch,
+                    commit,
+                    timestamp_ms=timestamp_ms,
+                    newer_epoch=newer_epoch,
+                )
+                break
+            except ProducerNotCached:
+                self._install(producer_id)
+        if not result.duplicate:
+            self._appended(result)
+        return result
+
     def adopt(self, staged: memoryview, producer_id: int) -> tuple[int, int]:
         """Append those staged batches of a producer id that are not in yet: (first offset, count).
 
@@ -209,11 +255,15 @@ class Partition(PartitionProducers):
         return adopted
 
     def _appended(self, result: AppendResult) -> None:
-        if not self._change_noted:
-            self._note_change()
+        self.note_append()
         if self.durability == "always":
             self.sync_up_to(result.last_offset + 1)
         self._signal.appended()
+
+    def note_append(self) -> None:
+        """The log was appended to by a way around this object: its checkpoint is due some time."""
+        if not self._change_noted:
+            self._note_change()
 
     def watch_changes(self, changed: Callable[["Partition"], None] | None) -> None:
         """Call `changed(self)` with the next append; for the checkpointer, once for each call."""
@@ -231,16 +281,13 @@ class Partition(PartitionProducers):
 
         Raises StoreFailedError if the disk refuses; nothing more is appended then.
         """
-        with self._sync_lock:
-            if self._log.recovery_point < offset or self._log.failed:
-                # Without index entries: they cost two more syncs, and only recovery is the faster
-                # for them. The checkpointer writes them.
-                self._log.flush(with_indexes=False)
+        # Without index entries: they cost two more syncs, and only recovery is the faster for them.
+        # The checkpointer writes them.
+        self._log.sync_up_to(offset)
 
     def flush(self) -> int:
         """Make everything appended before the call power-safe; the new recovery point."""
-        with self._sync_lock:
-            return self._log.flush()
+        return self._log.flush()
 
     # Reading.
 
@@ -249,10 +296,12 @@ class Partition(PartitionProducers):
     ) -> bytes:
         """Whole batches as they stand in the log, from the one that holds `offset` on.
 
-        The first may begin below `offset`. Empty at the end. Raises OffsetOutOfRangeError.
+        The first may begin below `offset`. Empty at the end. With "read_committed" batches of
+        aborted transactions are left out, the markers stay. Raises OffsetOutOfRangeError.
         """
-        end = self.readable_end(check_isolation_level(isolation_level))
-        return self._log.read(offset, max_bytes, end)
+        committed = check_isolation_level(isolation_level) == "read_committed"
+        end = self.readable_end(isolation_level)
+        return self._log.read(offset, max_bytes, end, committed)
 
     def readable_end(self, isolation_level: str) -> int:
         """Up to where a consumer of that isolation level reads."""
@@ -268,7 +317,8 @@ class Partition(PartitionProducers):
     ) -> tuple[list[Record], int]:
         """Records from `offset` on, and the offset to go on from."""
         end = self.readable_end(isolation_level)
-        return self._log.fetch_records(offset, max_records, max_bytes, end)
+        committed = isolation_level == "read_committed"
+        return self._log.fetch_records(offset, max_records, max_bytes, end, committed)
 
     def fetch_columns(
         self,
@@ -279,15 +329,40 @@ class Partition(PartitionProducers):
     ) -> Columns | None:
         """Records from `offset` on as columns; None where there are none."""
         end = self.readable_end(isolation_level)
-        return self._log.fetch_columns(offset, max_bytes, end, max_records)
+        committed = isolation_level == "read_committed"
+        return self._log.fetch_columns(offset, max_bytes, end, max_records, committed)
 
     def scan_headers(self, offset: int = 0, upper_bound: int = -1) -> tuple[int, int, int]:
         """Walk batch headers from `offset` on: (batches, records, next offset)."""
         return self._log.scan_headers(offset, upper_bound)
 
-    def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
-        """The first record at or after a time as (offset, timestamp in ms), or None."""
-        return self._log.offset_for_timestamp(timestamp_ms, self.visible_end)
+    def offset_for_timestamp(
+        self, timestamp_ms: int, isolation_level: str = "read_uncommitted"
+    ) -> tuple[int, int] | None:
+        """The first record at or after a time as (offset, timestamp in ms), or None.
+
+        As in Kafka a record of an aborted transaction may be found; reading from there passes it.
+        """
+        end = self.readable_end(check_isolation_level(isolation_level))
+        return self._log.offset_for_timestamp(timestamp_ms, end)
+
+    def open_transactions(self) -> list[OpenTransaction]:
+        """The transactions that are open here, in the order of their first offsets."""
+        return self._log.open_transactions()
+
+    def transactions_between(self, first: int, upper_bound: int) -> set[tuple[int, int]]:
+        """The transactions with batches in [first, upper_bound), as (producer id, epoch)."""
+        return self._log.transactions_between(first, upper_bound)
+
+    def first_offset_of(self, producer_id: int, producer_epoch: int, upper_bound: int) -> int:
+        """Where a transaction of a producer's epoch begins below an offset; -1 if it does not."""
+        return self._log.first_offset_of(
+            producer_id, producer_epoch, self.log_start_offset, upper_bound
+        )
+
+    def aborted_transactions(self, first: int, last: int) -> list[AbortedTransaction]:
+        """The aborted transactions with offsets from `first` to `last` (inclusive)."""
+        return self._log.aborted_transactions(first, min(last, INT64_MAX - 1) + 1)
 
     def verify(self) -> list[dict[str, object]]:
         """Check every batch and index entry: a dict of path, position_bytes, reason per problem."""

@@ -110,12 +110,15 @@ class PartitionProducers:
         if head.row_count <= cached_max:
             rows = [row for _, row in self._all_rows()]
         else:
+            # An open transaction bounds what readers see: its producer has to be known.
             needed = self._log.producer_ids_since(head.offset)
+            needed.update(self._rows.open_producer_ids(self.topic_id, self.partition))
             found = (self._rows.read_row(self.topic_id, self.partition, one) for one in needed)
             rows = [row for row in found if row is not None]
         evicted_count = max(0, head.row_count - len(rows))
         self._persisted_offset = head.offset
-        return self._log.restore_producers(b"".join(rows), head.offset, evicted_count)
+        aborts = self._rows.read_abort_files(self.topic_id, self.partition)
+        return self._log.restore_producers(b"".join(rows), head.offset, evicted_count, aborts)
 
     def persist_producers(self, cached_max: int) -> None:
         """Write changed rows to LMDB, synced, and drop idle producers from memory beyond the limit.
@@ -127,8 +130,16 @@ class PartitionProducers:
                 return  # LMDB was lost while this partition was open: its rows are no longer whole.
             rows, offset = self._log.dirty_producers()
             if rows or offset != self._persisted_offset:
+                # The replay that follows an opening begins at the rows' offset: what was aborted
+                # below must be in the files by then.
+                self._log.store_abort_files(True)
                 self._rows.write_rows(
-                    self.topic_id, self.partition, rows, PRODUCER_ROW_BYTES, offset
+                    self.topic_id,
+                    self.partition,
+                    rows,
+                    PRODUCER_ROW_BYTES,
+                    offset,
+                    self._log.abort_files(),
                 )
                 self._log.producers_persisted(offset)
                 self._persisted_offset = offset
@@ -198,6 +209,11 @@ class PartitionProducers:
                 self._check_rows_whole()
                 evicted = b"".join(row for _, row in self._all_rows())
             self._log.take_snapshot(True, evicted)
+
+    def hold_producer(self, producer_id: int) -> None:
+        """See that the producer is in memory, if anything is known of it."""
+        if self._log.evicted_producer_count and self._log.producer(producer_id) is None:
+            self._install(producer_id)
 
     def _install(self, producer_id: int) -> None:
         """Bring a producer that may have been evicted back into memory."""

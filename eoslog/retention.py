@@ -45,10 +45,11 @@ def _deletable_up_to(partition: Partition, config: Mapping[str, int], now_ms: in
         gone += 1
     if gone == len(segments):
         # Even the newest record is too old: the active segment is sealed, and an empty one follows.
-        return min(partition.roll(), partition.visible_end)
+        return min(partition.roll(), partition.last_stable_offset)
     bases = [int(str(segment["base_offset"])) for segment in segments]
-    # A job that is being adopted may not lose its beginning before its end is in.
-    return min(bases[gone], partition.visible_end)
+    # Neither a job that is being adopted nor an open transaction may lose its beginning before its
+    # end is in.
+    return min(bases[gone], partition.last_stable_offset)
 
 
 def _count_by_size(sizes: list[int], retention_bytes: int) -> int:

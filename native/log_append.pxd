@@ -9,6 +9,7 @@ cdef struct ProducerStamp:
     int64_t producer_id              # -1: no producer, no verdict.
     int16_t producer_epoch
     int32_t base_sequence            # Of the first record; moves on with each batch written.
+    bint transactional               # The coordinator has the partition in the transaction.
 
 cdef struct AppendOutcome:
     int64_t base_offset              # Of the first batch, new or found.
@@ -22,8 +23,11 @@ cdef Status log_append_columns(
     int64_t batch_records_max, int64_t batch_bytes_max, AppendOutcome* outcome, Fault* out,
 ) noexcept nogil
 cdef Status log_append_batch(
-    PartitionLog* log, const uint8_t* batch, int64_t batch_bytes, AppendOutcome* outcome, Fault* out
-) noexcept nogil
+    PartitionLog* log, const uint8_t* batch, int64_t batch_bytes, bint verified,
+    AppendOutcome* outcome, Fault* out) noexcept nogil
+cdef Status log_room_for(
+    PartitionLog* log, int64_t batch_bytes, int64_t timestamp, Fault* out) noexcept nogil
+cdef void log_place(PartitionLog* log, const uint8_t* batch, int64_t batch_bytes) noexcept nogil
 cdef Status log_adopt(
     PartitionLog* log, const uint8_t* data, int64_t data_bytes, int64_t producer_id,
     AppendOutcome* outcome, Fault* out,

@@ -14,6 +14,7 @@ from eoslog.native.byte_order cimport load_be64, store_be32, store_be64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport control_set_dirty
 from eoslog.native.mapped_io cimport eos_now_ms
+from eoslog.native.ongoing_transactions cimport ongoing_add
 from eoslog.native.partition_log cimport (
     log_active, log_end, log_lock, log_publish, log_roll, log_unlock,
 )
@@ -26,7 +27,7 @@ from eoslog.native.record_batch cimport (
 )
 from eoslog.native.segment cimport Segment, segment_note_batch, segment_reserve
 from eoslog.native.sequence_window cimport (
-    NO_EPOCH, BatchMetadata, ProducerEntry, entry_clear, window_accept, window_last_sequence,
+    NO_EPOCH, NO_SEQUENCE, BatchMetadata, ProducerEntry, entry_clear, window_accept, window_last_sequence,
     window_verdict,
 )
 from eoslog.native.status cimport (
@@ -214,6 +215,28 @@ cdef void place(
     control_set_dirty(log.page, 0)
 
 
+cdef Status log_room_for(
+    PartitionLog* log, int64_t batch_bytes, int64_t timestamp, Fault* out
+) noexcept nogil:
+    """Have room for a whole batch of one record at the log end. The caller holds the lock."""
+    cdef Incoming incoming
+    incoming.columns = NULL
+    incoming.batch_bytes = batch_bytes
+    incoming.max_timestamp = timestamp
+    incoming.record_count = 1
+    incoming.last_offset_delta = 0
+    return make_room(log, &incoming, out)
+
+
+cdef void log_place(PartitionLog* log, const uint8_t* batch, int64_t batch_bytes) noexcept nogil:
+    """Put a whole batch at the log end and publish it, after log_room_for under the same lock."""
+    cdef Incoming incoming
+    incoming.columns = NULL
+    incoming.bytes = batch
+    incoming.batch_bytes = batch_bytes
+    place(log, &incoming, NULL)
+
+
 cdef Status append_locked(
     PartitionLog* log, Incoming* incoming, ProducerStamp* stamp, AppendOutcome* outcome, Fault* out
 ) noexcept nogil:
@@ -222,6 +245,7 @@ cdef Status append_locked(
     cdef ProducerEntry unknown
     cdef BatchMetadata first_write
     cdef int64_t base_offset = log_end(log)
+    cdef int32_t last_sequence = NO_SEQUENCE
     cdef bint known = True
     cdef Status status
     if stamp.producer_id >= 0:
@@ -234,7 +258,7 @@ cdef Status append_locked(
             entry = &unknown
         status = window_verdict(
             entry, stamp.producer_epoch, stamp.base_sequence, incoming.last_offset_delta + 1,
-            incoming.attributes & ATTRIBUTE_TRANSACTIONAL, &first_write, out)
+            incoming.attributes & ATTRIBUTE_TRANSACTIONAL, stamp.transactional, &first_write, out)
         if status == STATUS_DUPLICATE:
             outcome_add(outcome, first_write.last_offset - first_write.offset_delta,
                         first_write.last_offset, first_write.timestamp, True)
@@ -249,12 +273,18 @@ cdef Status append_locked(
         entry = table_insert(&log.producers, stamp.producer_id)
         if entry == NULL:
             return fault(out, STATUS_NO_MEMORY, "no memory for another producer", 0, 0)
+    if incoming.attributes & ATTRIBUTE_TRANSACTIONAL and entry.current_txn_first_offset < 0:
+        # Before the batch is published: readers of decided data must not pass it.
+        if ongoing_add(&log.ongoing, base_offset, stamp.producer_id) != STATUS_OK:
+            return fault(out, STATUS_NO_MEMORY, "no memory for another transaction", 0, 0)
+        entry.current_txn_first_offset = base_offset
     place(log, incoming, stamp)
     if entry != NULL:
+        if stamp.base_sequence >= 0:
+            last_sequence = sequence_add(stamp.base_sequence, incoming.last_offset_delta)
         window_accept(
-            entry, stamp.producer_epoch,
-            sequence_add(stamp.base_sequence, incoming.last_offset_delta),
-            incoming.last_offset_delta, log_end(log) - 1, incoming.max_timestamp)
+            entry, stamp.producer_epoch, last_sequence, incoming.last_offset_delta,
+            log_end(log) - 1, incoming.max_timestamp)
         entry.changed_at_offset = log_end(log)
     outcome_add(outcome, base_offset, log_end(log) - 1, incoming.max_timestamp, False)
     return STATUS_OK
@@ -309,7 +339,7 @@ cdef Status log_append_columns(
         incoming.columns = columns
         incoming.first = first
         incoming.bytes = NULL
-        incoming.attributes = 0
+        incoming.attributes = ATTRIBUTE_TRANSACTIONAL if stamp.transactional else 0
         count = batch_record_count(
             columns, first, batch_records_max, bytes_max, &incoming.batch_bytes)
         incoming.record_count = <int32_t>count
@@ -322,7 +352,7 @@ cdef Status log_append_columns(
         log_unlock(log)
         if status < 0:
             return status
-        if stamp.producer_id >= 0:
+        if stamp.producer_id >= 0 and stamp.base_sequence >= 0:
             stamp.base_sequence = sequence_add(stamp.base_sequence, <int32_t>count)
         first += count
     return STATUS_OK
@@ -350,9 +380,9 @@ cdef Status check_client_batch(
                      header.last_offset_delta + 1, header.record_count)
     if header.attributes & ATTRIBUTE_CONTROL:
         return fault(out, STATUS_INVALID_RECORD, "clients cannot write control batches", 0, 1)
-    if header.attributes & ATTRIBUTE_TRANSACTIONAL:
-        return fault(out, STATUS_INVALID_TXN_STATE,
-                     "the batch is transactional, and no transaction is open", 0, 1)
+    if header.attributes & ATTRIBUTE_TRANSACTIONAL and header.producer_id < 0:
+        return fault(out, STATUS_INVALID_RECORD, "a transactional batch has a producer",
+                     0, header.producer_id)
     if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
         return fault(out, STATUS_INVALID_TIMESTAMP, "clients cannot set log append time", 0, 1)
     if header.attributes & ATTRIBUTE_COMPRESSION_MASK:
@@ -396,9 +426,14 @@ cdef Status check_client_records(
 
 
 cdef Status log_append_batch(
-    PartitionLog* log, const uint8_t* batch, int64_t batch_bytes, AppendOutcome* outcome, Fault* out
+    PartitionLog* log, const uint8_t* batch, int64_t batch_bytes, bint verified,
+    AppendOutcome* outcome, Fault* out,
 ) noexcept nogil:
-    """Append one whole v2 batch as a client built it (base offset 0), after a leader's checks."""
+    """Append one whole v2 batch as a client built it (base offset 0), after a leader's checks.
+
+    A transactional one is taken if a transaction of its producer is open here, or if it is
+    `verified`: the coordinator has the partition in the producer's transaction.
+    """
     cdef BatchHeader header
     cdef int64_t max_timestamp = 0
     cdef Status status = check_client_batch(log, batch, batch_bytes, &header, &max_timestamp, out)
@@ -407,17 +442,18 @@ cdef Status log_append_batch(
     status = log_lock(log, out)
     if status != STATUS_OK:
         return status
-    status = append_whole(log, batch, &header, outcome, out)
+    status = append_whole(log, batch, &header, verified, outcome, out)
     log_unlock(log)
     return status
 
 
 cdef Status append_whole(
-    PartitionLog* log, const uint8_t* batch, const BatchHeader* header, AppendOutcome* outcome,
-    Fault* out,
+    PartitionLog* log, const uint8_t* batch, const BatchHeader* header, bint verified,
+    AppendOutcome* outcome, Fault* out,
 ) noexcept nogil:
     cdef Incoming incoming
     cdef ProducerStamp stamp
+    stamp.transactional = verified
     incoming.columns = NULL
     incoming.first = 0
     incoming.bytes = batch
@@ -480,7 +516,7 @@ cdef Status adopt_locked(
             if header.base_sequence < held_count:
                 return fault(out, STATUS_SEQUENCE_GAP, "the partition holds part of a staged batch",
                              held_count, header.base_sequence)
-            status = append_whole(log, data + position, &header, outcome, out)
+            status = append_whole(log, data + position, &header, False, outcome, out)
             if status != STATUS_OK:
                 return status
         position += header.batch_bytes

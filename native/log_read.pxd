@@ -1,6 +1,7 @@
 # Reading a partition's log: by offset, by time, into columns.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from eoslog.native.abort_index cimport AbortedFilter
 from eoslog.native.partition_log cimport PartitionLog
 from eoslog.native.segment cimport Segment
 from eoslog.native.status cimport Fault, Status
@@ -12,6 +13,7 @@ cdef struct ReadRange:
     int64_t data_bytes
     int64_t position_bytes           # Of data[0] in the segment file.
     int64_t next_offset              # Behind the last batch of the range.
+    AbortedFilter filter             # Takes out nothing unless the read is of decided data.
 
 # What the records of a range need, from fetch_measure.
 cdef struct FetchSizes:
@@ -35,15 +37,16 @@ cdef struct FetchColumns:
     uint8_t* value_validity
 
 cdef Status read_open(
-    PartitionLog* log, int64_t offset, int64_t upper_bound, int64_t bytes_max, ReadRange* found,
-    Fault* out) noexcept nogil
+    PartitionLog* log, int64_t offset, int64_t upper_bound, int64_t bytes_max, bint committed,
+    ReadRange* found, Fault* out) noexcept nogil
 cdef void read_close(PartitionLog* log, ReadRange* found) noexcept nogil
 cdef Status fetch_measure(
-    const ReadRange* found, int64_t offset, int64_t upper_bound, int64_t records_max,
+    ReadRange* found, int64_t offset, int64_t upper_bound, int64_t records_max,
     FetchSizes* sizes, Fault* out) noexcept nogil
 cdef Status fetch_fill(
-    const ReadRange* found, int64_t offset, const FetchSizes* sizes, FetchColumns* columns,
+    ReadRange* found, int64_t offset, const FetchSizes* sizes, FetchColumns* columns,
     Fault* out) noexcept nogil
+cdef int64_t range_copy(ReadRange* found, uint8_t* target) noexcept nogil
 cdef Status scan_headers(
     PartitionLog* log, int64_t offset, int64_t upper_bound, int64_t* batch_count,
     int64_t* record_count, int64_t* next_offset, Fault* out) noexcept nogil

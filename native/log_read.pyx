@@ -8,6 +8,9 @@ call.
 """
 from libc.string cimport memcpy
 
+from eoslog.native.abort_index cimport (
+    filter_close, filter_init, filter_open, filter_rewind, filter_takes_out,
+)
 from eoslog.native.atomics cimport load_acquire_64
 from eoslog.native.control_page cimport control_load
 from eoslog.native.partition_log cimport (
@@ -36,12 +39,14 @@ cdef Status check_offset(
 
 
 cdef Status read_open(
-    PartitionLog* log, int64_t offset, int64_t upper_bound, int64_t bytes_max, ReadRange* found,
-    Fault* out,
+    PartitionLog* log, int64_t offset, int64_t upper_bound, int64_t bytes_max, bint committed,
+    ReadRange* found, Fault* out,
 ) noexcept nogil:
     """Hold the batches from the one with `offset` on: at least one, at most bytes_max, one segment.
 
-    `found.segment` is NULL when there is nothing between offset and upper bound.
+    `found.segment` is NULL when there is nothing between offset and upper bound. `committed`: the
+    bound is the last stable offset or below, and batches of aborted transactions are left out of
+    whatever is made of the range.
     """
     cdef Segment* segment = NULL
     cdef int64_t position = 0
@@ -51,6 +56,7 @@ cdef Status read_open(
     found.segment = NULL
     found.data_bytes = 0
     found.next_offset = offset
+    filter_init(&found.filter)
     while status == STATUS_OK and offset < upper_bound:
         status = log_acquire(log, offset, &segment, out)
         if status != STATUS_OK:
@@ -69,6 +75,11 @@ cdef Status read_open(
                 behind if behind >= 0 else log_end(log), found, out)
             if status == STATUS_OK and found.data_bytes > 0:
                 found.segment = segment
+                if committed:
+                    status = filter_open(&found.filter, &log.aborts, offset, found.next_offset)
+                    if status != STATUS_OK:
+                        read_close(log, found)
+                        return fault(out, status, "no memory for aborted transactions", 0, 0)
                 return STATUS_OK
             log_release(log, segment)
             return status
@@ -145,7 +156,26 @@ cdef Status beyond_segment(
 cdef void read_close(PartitionLog* log, ReadRange* found) noexcept nogil:
     if found.segment != NULL:
         log_release(log, found.segment)
+        filter_close(&found.filter)
     found.segment = NULL
+
+
+cdef int64_t range_copy(ReadRange* found, uint8_t* target) noexcept nogil:
+    """Copy the range's batches, without those of aborted transactions; how many bytes."""
+    cdef int64_t position = 0
+    cdef int64_t copied = 0
+    cdef BatchHeader header
+    if found.filter.count == 0:
+        memcpy(target, found.data, <size_t>found.data_bytes)
+        return found.data_bytes
+    filter_rewind(&found.filter)
+    while position < found.data_bytes:
+        batch_header_load(found.data + position, &header)
+        if not filter_takes_out(&found.filter, &header):
+            memcpy(target + copied, found.data + position, <size_t>header.batch_bytes)
+            copied += header.batch_bytes
+        position += header.batch_bytes
+    return copied
 
 
 cdef Status corrupt_at(
@@ -157,7 +187,7 @@ cdef Status corrupt_at(
 
 
 cdef Status fetch_measure(
-    const ReadRange* found, int64_t offset, int64_t upper_bound, int64_t records_max,
+    ReadRange* found, int64_t offset, int64_t upper_bound, int64_t records_max,
     FetchSizes* sizes, Fault* out,
 ) noexcept nogil:
     """Verify the range's batches and add up what their records need, from `offset` on.
@@ -175,7 +205,16 @@ cdef Status fetch_measure(
     sizes.record_count = sizes.key_bytes = sizes.value_bytes = sizes.header_count = 0
     sizes.null_key_count = sizes.null_value_count = 0
     sizes.next_offset = offset
+    filter_rewind(&found.filter)
     while position < found.data_bytes:
+        if found.filter.count > 0:
+            # Passed over by its header alone: nobody sees its records.
+            batch_header_load(found.data + position, &header)
+            if filter_takes_out(&found.filter, &header):
+                if batch_end_offset(&header) > sizes.next_offset:
+                    sizes.next_offset = batch_end_offset(&header)
+                position += header.batch_bytes
+                continue
         before = sizes[0]
         status = batch_check(found.data + position, found.data_bytes - position, &header, out)
         if status == STATUS_OK and header.attributes & ATTRIBUTE_COMPRESSION_MASK:
@@ -220,7 +259,7 @@ cdef inline void measure_record(const Record* record, FetchSizes* sizes) noexcep
 
 
 cdef Status fetch_fill(
-    const ReadRange* found, int64_t offset, const FetchSizes* sizes, FetchColumns* columns,
+    ReadRange* found, int64_t offset, const FetchSizes* sizes, FetchColumns* columns,
     Fault* out,
 ) noexcept nogil:
     """Copy the records that fetch_measure counted into the columns."""
@@ -234,9 +273,11 @@ cdef Status fetch_fill(
     cdef int32_t _index
     columns.key_offsets[0] = 0
     columns.value_offsets[0] = 0
+    filter_rewind(&found.filter)
     while row < sizes.record_count and position < found.data_bytes:
         batch_header_load(found.data + position, &header)
-        if not header.attributes & ATTRIBUTE_CONTROL:
+        if not header.attributes & ATTRIBUTE_CONTROL and not filter_takes_out(
+                &found.filter, &header):
             cursor_open(&cursor, found.data + position, &header)
             for _index in range(header.record_count):
                 if row == sizes.record_count:
@@ -287,7 +328,7 @@ cdef Status scan_headers(
     record_count[0] = 0
     next_offset[0] = offset
     while True:
-        status = read_open(log, next_offset[0], upper_bound, 0x7FFFFFFF, &found, out)
+        status = read_open(log, next_offset[0], upper_bound, 0x7FFFFFFF, False, &found, out)
         if status != STATUS_OK or found.segment == NULL:
             return status
         position = 0

@@ -11,6 +11,7 @@ from libc.stdio cimport rename, snprintf
 from libc.stdint cimport uint8_t
 from libc.stdlib cimport free
 
+from eoslog.native.abort_index cimport abort_index_truncate
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport control_load, control_store
 from eoslog.native.mapped_io cimport (
@@ -20,9 +21,10 @@ from eoslog.native.mapped_io cimport (
 from eoslog.native.offset_index cimport offset_index_lookup, offset_index_truncate
 from eoslog.native.partition_log cimport (
     log_acquire, log_active, log_add_segment, log_end, log_lock, log_next_base, log_publish,
-    log_release, log_replay_batch, log_start_segment, log_unlock, pthread_mutex_lock,
+    log_release, log_start_segment, log_unlock, pthread_mutex_lock,
     pthread_mutex_unlock,
 )
+from eoslog.native.log_replay cimport log_replay_batch
 from eoslog.native.record_batch cimport (
     BATCH_HEADER_BYTES, BATCH_TERMINATOR_BYTES, BatchHeader, batch_check,
     batch_header_load,
@@ -325,6 +327,8 @@ cdef void forget_derived(PartitionLog* log, int64_t base_offset) noexcept nogil:
     unlink(path)
     segment_path(log.directory, base_offset, b".snapshot", path)
     unlink(path)
+    segment_path(log.directory, base_offset, b".txnindex", path)
+    unlink(path)
 
 
 cdef Status log_replay(PartitionLog* log, int64_t from_offset, Fault* out) noexcept nogil:
@@ -421,6 +425,9 @@ cdef Status truncate_locked(PartitionLog* log, int64_t offset, Fault* out) noexc
     if control_load(&log.page.log_start_offset) > offset:
         control_store(&log.page.log_start_offset, offset)
     log.snapshot_offset = -1
+    abort_index_truncate(&log.aborts, offset)
+    # A marker may be gone: until the producers are known again, nothing counts as decided.
+    log.stable_unknown = True
     log_publish(log, offset)
     return STATUS_OK
 

@@ -1,12 +1,14 @@
 # One partition's log: segments, producers, published offsets. The modules log_append, log_read and
 # log_recovery work on this struct.
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t
 
+from eoslog.native.abort_index cimport AbortIndex
 from eoslog.native.control_page cimport ControlPage
+from eoslog.native.ongoing_transactions cimport OngoingTransactions
 from eoslog.native.producer_table cimport ProducerTable
-from eoslog.native.record_batch cimport BatchHeader
 from eoslog.native.segment cimport Segment, SegmentOptions
 from eoslog.native.status cimport Fault, Status
+from eoslog.native.turn cimport Turn
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
@@ -37,17 +39,21 @@ cdef struct PartitionLog:
     LogOptions options
     ControlPage* page
     ProducerTable producers
+    OngoingTransactions ongoing      # With the producers, guarded by the page's lock.
+    AbortIndex aborts
     Segment** segments               # By base offset; the last is active. Guarded by segments_lock.
     int32_t segment_count
     int32_t segment_capacity
     pthread_mutex_t segments_lock    # For look-ups and list changes, and a first load.
-    pthread_mutex_t flush_lock       # One sync at a time; taken before the page's lock.
+    Turn sync_turn                   # One sync at a time; taken before the page's lock.
     int64_t recovery_point           # Everything below is synced.
+    int64_t sync_count               # Syncs of the log so far.
     int64_t snapshot_offset          # Of the newest .snapshot file, -1 if none.
     int64_t cut_bytes                # What recovery cut off, 0 if nothing.
     int failed_errno                 # A sync failed: no append is taken until the log is recovered.
     bint closed
     bint opened
+    bint stable_unknown              # Being cut back: no transaction counts as decided.
     bint directory_unsynced          # A file was made or renamed since the directory's last sync.
 
 cdef Status log_init(PartitionLog* log) noexcept nogil
@@ -58,15 +64,15 @@ cdef Status log_load_segment(
     PartitionLog* log, Segment* segment, bint writable, Fault* out) noexcept nogil
 cdef Segment* log_active(PartitionLog* log) noexcept nogil
 cdef int64_t log_end(PartitionLog* log) noexcept nogil
+cdef int64_t log_stable_end(PartitionLog* log) noexcept nogil
 cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil
 cdef void log_unlock(PartitionLog* log) noexcept nogil
 cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil
 cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil
 cdef Status log_roll(PartitionLog* log, Fault* out) noexcept nogil
 cdef Status log_flush(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil
+cdef Status log_sync_up_to(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil
 cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil
-cdef Status log_replay_batch(
-    PartitionLog* log, const uint8_t* batch, const BatchHeader* header) noexcept nogil
 cdef Status log_acquire(
     PartitionLog* log, int64_t offset, Segment** segment_out, Fault* out) noexcept nogil
 cdef void log_release(PartitionLog* log, Segment* segment) noexcept nogil

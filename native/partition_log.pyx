@@ -7,10 +7,14 @@ see nothing at or above the published log end, and every byte below it was in pl
 published; a log whose sync failed takes nothing more. Lock order: the page's lock (writers), then
 segments_lock.
 """
+from libc.stdint cimport uint32_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove
 
-from eoslog.native.byte_order cimport load_be16, load_be32
+from eoslog.native.abort_index cimport (
+    abort_index_drop_below, abort_index_free, abort_index_init,
+)
+from eoslog.native.atomics cimport load_acquire_64, store_release_64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport (
     control_load, control_lock, control_store, control_unlock, control_write_begin,
@@ -19,39 +23,37 @@ from eoslog.native.control_page cimport (
 from eoslog.native.mapped_io cimport (
     close_fd, eos_file_bytes, eos_open, eos_sync_data, eos_sync_directory,
 )
-from eoslog.native.producer_table cimport table_free, table_init, table_insert
-from eoslog.native.record_batch cimport (
-    ATTRIBUTE_CONTROL, Record, RecordCursor, cursor_next, cursor_open,
-)
+from eoslog.native.ongoing_transactions cimport ongoing_first, ongoing_free, ongoing_init
+from eoslog.native.producer_table cimport table_free, table_init
 from eoslog.native.segment cimport (
     SEGMENT_PATH_BYTES_MAX, segment_create, segment_indexes_hold, segment_init, segment_load,
     segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes, segment_unload,
 )
-from eoslog.native.sequence_window cimport ProducerEntry, entry_marker, entry_replay
 from eoslog.native.snapshot cimport snapshot_write
 from eoslog.native.spare_file cimport spare_keep
 from eoslog.native.status cimport (
     STATUS_CLOSED, STATUS_CORRUPT, STATUS_FAILED, STATUS_IO, STATUS_NO_MEMORY,
     STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
 )
+from eoslog.native.turn cimport (
+    turn_destroy, turn_end, turn_init, turn_round, turn_take, turn_try, turn_wait,
+)
 
 cdef extern from "<unistd.h>" nogil:
     int unlink(const char* path) noexcept
-
-cdef enum:
-    MARKER_KEY_BYTES = 4
-    MARKER_VALUE_BYTES = 6
 
 
 cdef Status log_init(PartitionLog* log) noexcept nogil:
     """Prepare the parts that need it; directories, options and page are the caller's."""
     table_init(&log.producers)
+    ongoing_init(&log.ongoing)
+    abort_index_init(&log.aborts)
     log.segments = NULL
     log.segment_count = 0
     log.segment_capacity = 0
     log.snapshot_offset = -1
     pthread_mutex_init(&log.segments_lock, NULL)
-    pthread_mutex_init(&log.flush_lock, NULL)
+    turn_init(&log.sync_turn)
     log.opened = True
     return STATUS_OK
 
@@ -68,8 +70,10 @@ cdef void log_free(PartitionLog* log) noexcept nogil:
     log.segments = NULL
     log.segment_count = 0
     table_free(&log.producers)
+    ongoing_free(&log.ongoing)
+    abort_index_free(&log.aborts)
     pthread_mutex_destroy(&log.segments_lock)
-    pthread_mutex_destroy(&log.flush_lock)
+    turn_destroy(&log.sync_turn)
     log.opened = False
 
 
@@ -132,6 +136,13 @@ cdef int64_t log_end(PartitionLog* log) noexcept nogil:
     return control_load(&log.page.log_end_offset)
 
 
+cdef int64_t log_stable_end(PartitionLog* log) noexcept nogil:
+    """Last stable offset as published; never below the log's start."""
+    cdef int64_t stable = control_load(&log.page.last_stable_offset)
+    cdef int64_t start = control_load(&log.page.log_start_offset)
+    return stable if stable > start else start
+
+
 cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil:
     """Take the writer's lock of a log that is open and sound; otherwise it is not held."""
     control_lock(log.page)
@@ -150,8 +161,15 @@ cdef void log_unlock(PartitionLog* log) noexcept nogil:
 
 
 cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil:
-    """Let readers see everything below log_end_offset; its bytes are in place."""
+    """Let readers see everything below log_end_offset; its bytes are in place, and the open and
+    the aborted transactions are known.
+    """
     cdef Segment* active = log_active(log)
+    cdef int64_t stable = ongoing_first(&log.ongoing)
+    if stable < 0 or stable > log_end_offset:
+        stable = log_end_offset
+    if log.stable_unknown:
+        stable = control_load(&log.page.log_start_offset)
     control_write_begin(log.page)
     log.page.active_base_offset = active.base_offset
     log.page.active_valid_bytes = active.used_bytes
@@ -159,7 +177,7 @@ cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil:
     log.page.time_index_bytes = <int64_t>active.time_index.count * 12
     control_store(&log.page.log_end_offset, log_end_offset)
     control_store(&log.page.high_watermark, log_end_offset)
-    control_store(&log.page.last_stable_offset, log_end_offset)
+    control_store(&log.page.last_stable_offset, stable)
     control_write_end(log.page)
 
 
@@ -217,10 +235,28 @@ cdef Status log_flush(PartitionLog* log, bint with_indexes, Fault* out) noexcept
     """
     cdef Status status
     # One at a time: whoever waits here would otherwise return before the sync it relies on.
-    pthread_mutex_lock(&log.flush_lock)
+    turn_take(&log.sync_turn)
     status = flush_in_turn(log, with_indexes, out)
-    pthread_mutex_unlock(&log.flush_lock)
+    turn_end(&log.sync_turn)
     return status
+
+
+cdef Status log_sync_up_to(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil:
+    """Sync everything below `offset`; threads that call it together share a sync or two."""
+    cdef Status status
+    cdef uint32_t round
+    while load_acquire_64(&log.recovery_point) < offset or log.failed_errno != 0:
+        round = turn_round(&log.sync_turn)
+        if not turn_try(&log.sync_turn):
+            # Whoever syncs now may have begun before this offset was written, or not.
+            turn_wait(&log.sync_turn, round)
+            continue
+        status = STATUS_OK
+        if log.recovery_point < offset or log.failed_errno != 0:
+            status = flush_in_turn(log, False, out)
+        turn_end(&log.sync_turn)
+        return status
+    return STATUS_OK
 
 
 cdef Status flush_in_turn(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil:
@@ -239,9 +275,10 @@ cdef Status flush_in_turn(PartitionLog* log, bint with_indexes, Fault* out) noex
             log.failed_errno = out.os_errno
     log_unlock(log)
     if status == STATUS_OK:
+        log.sync_count += 1
         status = sync_segments(log, end, out)
     if status == STATUS_OK and end > log.recovery_point:
-        log.recovery_point = end
+        store_release_64(&log.recovery_point, end)
     return status
 
 
@@ -322,7 +359,7 @@ cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
     and all of it synced, since nobody will verify these bytes on the next opening."""
     cdef Status status = STATUS_OK
     cdef bint closed_now = False
-    pthread_mutex_lock(&log.flush_lock)
+    turn_take(&log.sync_turn)
     control_lock(log.page)
     if not log.closed:
         log.closed = True
@@ -334,7 +371,7 @@ cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
         status = sync_segments(log, log_end(log) + 1, out)
     if closed_now and status == STATUS_OK:
         log.recovery_point = log_end(log)
-    pthread_mutex_unlock(&log.flush_lock)
+    turn_end(&log.sync_turn)
     unload_unheld(log)
     return status
 
@@ -358,34 +395,6 @@ cdef Status close_cleanly(PartitionLog* log, Fault* out) noexcept nogil:
             status = snapshot_write(log.directory, log_end(log), &log.producers, True, out)
             log.directory_unsynced = True
     return status
-
-
-cdef Status log_replay_batch(
-    PartitionLog* log, const uint8_t* batch, const BatchHeader* header
-) noexcept nogil:
-    """Take a batch that stands in the log into the producer table."""
-    cdef ProducerEntry* entry
-    cdef RecordCursor cursor
-    cdef Record record
-    cdef Fault ignored
-    if header.producer_id < 0:
-        return STATUS_OK
-    entry = table_insert(&log.producers, header.producer_id)
-    if entry == NULL:
-        return STATUS_NO_MEMORY
-    if header.attributes & ATTRIBUTE_CONTROL:
-        if header.record_count > 0:
-            cursor_open(&cursor, batch, header)
-            if cursor_next(&cursor, &record, &ignored) == STATUS_OK and (
-                    record.key_bytes >= MARKER_KEY_BYTES
-                    and record.value_bytes >= MARKER_VALUE_BYTES
-                    and load_be16(record.key + 2) in (0, 1)):
-                entry_marker(entry, header.producer_epoch, load_be32(record.value + 2),
-                             record.timestamp)
-    else:
-        entry_replay(entry, header)
-    entry.changed_at_offset = header.base_offset + header.last_offset_delta + 1
-    return STATUS_OK
 
 
 cdef int32_t segment_index_for(PartitionLog* log, int64_t offset) noexcept nogil:
@@ -502,6 +511,9 @@ cdef int32_t log_delete_segments(PartitionLog* log, int64_t upto_offset) noexcep
         unlink(path)
         segment_path(log.directory, base_offset, b".snapshot", path)
         unlink(path)
+        segment_path(log.directory, base_offset, b".txnindex", path)
+        unlink(path)
+        abort_index_drop_below(&log.aborts, log.segments[0].base_offset)
         segment_path(log.directory, base_offset, b".log", path)
         spare_keep(log.spare_directory, 0 if held else log.options.spare_segments, path)
         if not held:

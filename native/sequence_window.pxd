@@ -42,7 +42,7 @@ cdef inline int32_t metadata_first_sequence(const BatchMetadata* batch) noexcept
 cdef void entry_clear(ProducerEntry* entry, int64_t producer_id) noexcept nogil
 cdef Status window_verdict(
     ProducerEntry* entry, int16_t producer_epoch, int32_t base_sequence, int32_t record_count,
-    bint transactional, BatchMetadata* first_write, Fault* out,
+    bint transactional, bint verified, BatchMetadata* first_write, Fault* out,
 ) noexcept nogil
 cdef void window_accept(
     ProducerEntry* entry, int16_t producer_epoch, int32_t last_sequence, int32_t offset_delta,

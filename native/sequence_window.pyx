@@ -26,17 +26,18 @@ cdef void entry_clear(ProducerEntry* entry, int64_t producer_id) noexcept nogil:
 
 cdef Status window_verdict(
     ProducerEntry* entry, int16_t producer_epoch, int32_t base_sequence, int32_t record_count,
-    bint transactional, BatchMetadata* first_write, Fault* out,
+    bint transactional, bint verified, BatchMetadata* first_write, Fault* out,
 ) noexcept nogil:
-    """Judge a client's batch: STATUS_OK to write it, STATUS_DUPLICATE with the first write's place.
+    """Judge a batch: STATUS_OK to write it, STATUS_DUPLICATE with the first write's place.
 
-    Nothing is changed. A duplicate is known by epoch, first and last sequence alone.
+    Nothing is changed. A duplicate is known by epoch, first and last sequence alone. A
+    transactional batch needs an open transaction, or `verified`: its coordinator knows of the
+    partition. One without a sequence is a coordinator's own: only its epoch is judged.
     """
     cdef int32_t last_sequence = sequence_add(base_sequence, record_count - 1)
-    cdef int32_t expected
     cdef BatchMetadata* batch
     cdef int index
-    if producer_epoch == entry.producer_epoch:
+    if producer_epoch == entry.producer_epoch and base_sequence >= 0:
         for index in range(entry.batch_count):
             batch = window_at(entry, index)
             if batch.last_sequence == last_sequence and batch.offset_delta == record_count - 1:
@@ -45,21 +46,38 @@ cdef Status window_verdict(
     if producer_epoch < entry.producer_epoch:
         return fault(out, STATUS_FENCED, "the producer's epoch is older than the newest seen",
                      entry.producer_epoch, producer_epoch)
-    if producer_epoch != entry.producer_epoch:
-        # An unknown producer may start anywhere; a new epoch starts at 0.
-        if base_sequence != 0 and entry.producer_epoch != NO_EPOCH:
-            return fault(out, STATUS_SEQUENCE_GAP, "a new epoch starts at sequence 0",
-                         0, base_sequence)
-    else:
-        expected = 0
-        if entry.batch_count > 0:
-            expected = sequence_add(window_last_sequence(entry), 1)
-        if base_sequence != expected:
-            return fault(out, STATUS_SEQUENCE_GAP, "the sequence does not follow the last one",
-                         expected, base_sequence)
-    if entry.current_txn_first_offset >= 0 and not transactional:
+    if transactional:
+        if entry.current_txn_first_offset >= 0 and producer_epoch != entry.producer_epoch:
+            return fault(out, STATUS_INVALID_TXN_STATE,
+                         "a transaction of an older epoch is still open here",
+                         entry.producer_epoch, producer_epoch)
+        if entry.current_txn_first_offset < 0 and not verified:
+            return fault(out, STATUS_INVALID_TXN_STATE,
+                         "the batch is transactional, and no transaction is open", 0, 1)
+        if base_sequence < 0:
+            return STATUS_OK
+    elif entry.current_txn_first_offset >= 0:
         return fault(out, STATUS_INVALID_TXN_STATE,
                      "a plain batch inside an open transaction of the same producer", 1, 0)
+    return sequence_verdict(entry, producer_epoch, base_sequence, transactional, out)
+
+
+cdef Status sequence_verdict(
+    ProducerEntry* entry, int16_t producer_epoch, int32_t base_sequence, bint transactional,
+    Fault* out,
+) noexcept nogil:
+    cdef int32_t expected = 0
+    if producer_epoch != entry.producer_epoch:
+        # An unknown producer may start anywhere, but not in a transaction; a new epoch starts at 0.
+        if base_sequence != 0 and (transactional or entry.producer_epoch != NO_EPOCH):
+            return fault(out, STATUS_SEQUENCE_GAP, "a new epoch starts at sequence 0",
+                         0, base_sequence)
+        return STATUS_OK
+    if entry.batch_count > 0:
+        expected = sequence_add(window_last_sequence(entry), 1)
+    if base_sequence != expected:
+        return fault(out, STATUS_SEQUENCE_GAP, "the sequence does not follow the last one",
+                     expected, base_sequence)
     return STATUS_OK
 
 

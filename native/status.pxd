@@ -24,6 +24,7 @@ cdef enum Status:
     STATUS_FAILED = -17              # An earlier flush failed: nothing is taken until recovery.
     STATUS_INDEX_FULL = -18
     STATUS_READ_ONLY = -19
+    STATUS_COORDINATOR_FENCED = -20  # A newer coordinator has written a marker.
 
 # Details for the message of the exception; filled by whoever answers with a negative status.
 cdef struct Fault:

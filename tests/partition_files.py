@@ -125,16 +125,23 @@ def all_records(log: PartitionLog, offset: int | None = None) -> list[object]:
 
     Behind a truncation inside a batch the log's end lies past its last batch: nothing is there.
     """
-    position = log.log_start_offset if offset is None else offset
+    return records_and_position(log, log.log_start_offset if offset is None else offset)[0]
+
+
+def records_and_position(
+    log: PartitionLog, position: int, committed: bool = False
+) -> tuple[list[object], int]:
+    """Every record from `position` on, or every committed one, and where a reader stands then."""
     found: list[object] = []
+    options = {"committed": True} if committed else {}
     while position < log.log_end_offset:
-        records, next_offset = log.fetch_records(position, 1000, 1 << 20)
+        records, next_offset = log.fetch_records(position, 1000, 1 << 20, **options)
         if next_offset == position:
             assert not records
             break
         found.extend(records)
         position = next_offset
-    return found
+    return found, position
 
 
 def same_records(found: Iterable[object], expected: Iterable[object]) -> None:

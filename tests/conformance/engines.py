@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from conformance import steps
-from partition_files import PartitionFiles, all_records
+from partition_files import PartitionFiles, records_and_position
 from reference_model import batch_codec as codec
 from reference_model.log_model import LogModel
 from reference_model.producer_model import ModelError, ProducerModel
@@ -29,6 +29,7 @@ class Engine:
         producer: dict[str, int] = {}
         if isinstance(step, steps.Append):
             producer = {
+                "attributes": codec.TRANSACTIONAL if step.transactional else 0,
                 "producer_id": step.producer_id,
                 "producer_epoch": step.epoch,
                 "base_sequence": step.sequence,
@@ -51,7 +52,8 @@ class Engine:
             records,
             base_offset=step.offset,
             leader_epoch=step.leader_epoch,
-            attributes=codec.TRANSACTIONAL if step.transactional else 0,
+            attributes=(codec.TRANSACTIONAL if step.transactional else 0)
+            | (codec.CONTROL if step.control else 0),
             last_offset_delta=step.count - 1,
             producer_id=step.producer_id,
             producer_epoch=step.epoch,
@@ -67,6 +69,13 @@ class Engine:
             offset=step.offset,
             timestamp_ms=self.start_ms + step.at_ms,
         )
+
+    @staticmethod
+    def marker_of(step: steps.Marker) -> tuple[int, int, int, bool]:
+        return step.producer_id, step.epoch, step.coordinator_epoch, step.kind == "commit"
+
+    def marker_options(self, step: steps.Marker) -> dict[str, Any]:
+        return {"timestamp_ms": self.start_ms + step.at_ms, "newer_epoch": step.newer_epoch}
 
 
 class ModelEngine(Engine):
@@ -85,9 +94,21 @@ class ModelEngine(Engine):
         self.recovery_point = 0
         self.restored_from = ""
 
-    def append(self, data: bytes) -> tuple[int, int, bool]:
-        result = self.log.append_batch(data)
+    def append(self, data: bytes, verified: bool) -> tuple[int, int, bool]:
+        result = self.log.append_batch(data, verified=verified)
         return result.base_offset, result.last_offset, result.duplicate
+
+    def mark(self, step: steps.Marker) -> int | None:
+        result = self.log.append_marker(*self.marker_of(step), **self.marker_options(step))
+        return None if result is None else result.base_offset
+
+    def opened(self) -> tuple[int, list[tuple[int, int]]]:
+        opened = [(one.producer_id, one.first_offset) for one in self.log.open_transactions()]
+        return self.log.last_stable_offset, opened
+
+    def aborted(self, first: int, upper_bound: int) -> list[tuple[int, int, int, int]]:
+        found = self.log.aborted_transactions(first, upper_bound)
+        return [aborted_fields(one) for one in found]
 
     def replicate(self, data: bytes) -> None:
         self.log.reopen()
@@ -145,8 +166,16 @@ class ModelEngine(Engine):
     def snapshot(self) -> bool:
         return self.log.take_snapshot()
 
-    def read(self, offset: int, record_count_max: int) -> tuple[int, ...]:
-        return tuple(record.offset for record in self.log.records(offset, record_count_max))
+    def read(
+        self, offset: int, record_count_max: int, committed: bool
+    ) -> tuple[tuple[int, ...], int]:
+        if committed:
+            records = self.log.committed_records(offset)[:record_count_max]
+            bound = self.log.last_stable_offset
+        else:
+            records = self.log.records(offset, record_count_max)
+            bound = self.log.log_end_offset
+        return tuple(record.offset for record in records), max(bound, offset)
 
     def find_time(self, timestamp_ms: int) -> int | None:
         found = self.log.offset_for_timestamp(timestamp_ms)
@@ -201,10 +230,17 @@ class BindingsEngine(Engine):
     def restored_from(self) -> str:
         return self.files.restored_from
 
-    def append(self, data: bytes) -> tuple[int, int, bool]:
-        result = self.log.append_batch(data)
-        assert result.record_count == result.last_offset - result.base_offset + 1
-        return result.base_offset, result.last_offset, result.duplicate
+    def append(self, data: bytes, verified: bool) -> tuple[int, int, bool]:
+        return appended(self.log, data, verified)
+
+    def mark(self, step: steps.Marker) -> int | None:
+        return marked(self.log, self.marker_of(step), self.marker_options(step))
+
+    def opened(self) -> tuple[int, list[tuple[int, int]]]:
+        return opened(self.log)
+
+    def aborted(self, first: int, upper_bound: int) -> list[tuple[int, int, int, int]]:
+        return [aborted_fields(one) for one in self.log.aborted_transactions(first, upper_bound)]
 
     def replicate(self, data: bytes) -> None:
         start, base = self.log.log_start_offset, self.log.active_base_offset
@@ -271,14 +307,16 @@ class BindingsEngine(Engine):
     def snapshot(self) -> bool:
         return self.log.take_snapshot() is not None
 
-    def read(self, offset: int, record_count_max: int) -> tuple[int, ...]:
-        if record_count_max < 1000:
-            records, _ = self.log.fetch_records(offset, record_count_max, 1 << 20)
-        elif offset > self.log.log_end_offset:
-            records, _ = self.log.fetch_records(offset, 1, 1 << 20)
+    def read(
+        self, offset: int, record_count_max: int, committed: bool
+    ) -> tuple[tuple[int, ...], int]:
+        if record_count_max < 1000 or offset > self.log.log_end_offset:
+            records, position = self.log.fetch_records(
+                offset, record_count_max, 1 << 20, committed=committed
+            )
         else:
-            records = all_records(self.log, offset)
-        return tuple(record.offset for record in records)
+            records, position = records_and_position(self.log, offset, committed)
+        return tuple(record.offset for record in records), position
 
     def find_time(self, timestamp_ms: int) -> int | None:
         found = self.log.offset_for_timestamp(timestamp_ms)
@@ -311,6 +349,28 @@ class BindingsEngine(Engine):
 
     def close(self) -> None:
         self.files.close()
+
+
+def appended(log: Any, data: bytes, verified: bool) -> tuple[int, int, bool]:
+    result = log.append_batch(data, verified=verified)
+    assert result.record_count == result.last_offset - result.base_offset + 1
+    return result.base_offset, result.last_offset, result.duplicate
+
+
+def marked(log: Any, marker: tuple[int, int, int, bool], options: dict[str, Any]) -> int | None:
+    end = log.log_end_offset
+    result = log.append_marker(*marker, **options)
+    assert log.log_end_offset == end + (0 if result.duplicate else 1)
+    return None if result.duplicate else result.base_offset
+
+
+def opened(log: Any) -> tuple[int, list[tuple[int, int]]]:
+    found = [(one.producer_id, one.first_offset) for one in log.open_transactions()]
+    return log.last_stable_offset, found
+
+
+def aborted_fields(one: Any) -> tuple[int, int, int, int]:
+    return one.producer_id, one.first_offset, one.last_offset, one.last_stable_offset
 
 
 def break_path(path: Path, how: str) -> None:

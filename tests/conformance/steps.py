@@ -15,7 +15,10 @@ NEWEST = -2
 
 @dataclass(frozen=True)
 class Append:
-    """A client's batch of one producer. `offset`: of its first record; or the error's class."""
+    """A client's batch of one producer. `offset`: of its first record; or the error's class.
+
+    `verified`: the transaction's coordinator knows that this partition belongs to it.
+    """
 
     sequence: int
     count: int = 1
@@ -26,6 +29,26 @@ class Append:
     producer_id: int = PID
     at_ms: int = 0
     value_bytes: int = 1
+    transactional: bool = False
+    verified: bool = True
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A transaction's end, "commit" or "abort". `written`: False where it was in the log already.
+
+    `newer_epoch`: each transaction raises the epoch, so the marker's must be above the data's.
+    """
+
+    kind: str
+    epoch: int
+    offset: int | None = None
+    error: str | None = None
+    written: bool = True
+    coordinator_epoch: int = 0
+    producer_id: int = PID
+    newer_epoch: bool = True
+    at_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -50,6 +73,7 @@ class Stored:
     producer_id: int = -1
     at_ms: int = 0
     transactional: bool = False
+    control: bool = False
     kept_indexes: tuple[int, ...] | None = None
     leader_epoch: int = 0
 
@@ -161,12 +185,34 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Read:
-    """Offsets of the records that a reader at `offset` gets, or the error's class."""
+    """Offsets of the records that a reader at `offset` gets, or the error's class.
+
+    `committed`: only what is decided and not aborted; `position` is where it stands then.
+    """
 
     offset: int
     offsets: tuple[int, ...] | None = None
     record_count_max: int = 1_000_000
     error: str | None = None
+    committed: bool = False
+    position: int | None = None
+
+
+@dataclass(frozen=True)
+class Stable:
+    """The last stable offset, and the open transactions as (producer id, first offset)."""
+
+    offset: int
+    opened: tuple[tuple[int, int], ...] | None = None
+
+
+@dataclass(frozen=True)
+class Aborted:
+    """Those of a range, as (producer id, first offset, marker's offset, last stable offset)."""
+
+    entries: tuple[tuple[int, int, int, int], ...]
+    first: int = 0
+    upper_bound: int = 2**63 - 1
 
 
 @dataclass(frozen=True)
@@ -206,7 +252,7 @@ class StrayFile:
 Step = (
     Append | Plain | Stored | StoredMarker | State | Unknown | Reopen | Bounds | Roll | Flush
     | Truncate | AdvanceStart | DeleteSegments | Expire | Snapshot | Read | FindTime | BreakFile
-    | StrayFile
+    | StrayFile | Marker | Stable | Aborted
 )  # fmt: skip
 
 
@@ -221,7 +267,10 @@ class Scenario:
     config: dict[str, int] = field(default_factory=dict)
     log_start_offset: int = 0
     note: str = ""
+    letter: str = "S"
+    # False: the steps leave a transaction that no coordinator knows, and a store ends such a one.
+    told_by_store: bool = True
 
     @property
     def id(self) -> str:
-        return f"S{self.number:02d}{'-' + self.variant if self.variant else ''}"
+        return f"{self.letter}{self.number:02d}{'-' + self.variant if self.variant else ''}"

@@ -117,6 +117,7 @@ PRODUCERS = [
             Append(1, error="InvalidTxnStateError"),
             State(last_sequence=0, last_offset=0),
         ),
+        told_by_store=False,
         note="the transactional batch came by a copied file",
     ),
     Scenario(
@@ -164,6 +165,7 @@ PRODUCERS = [
             Expire(EXPIRATION_MS + 1),
             State(transaction_first_offset=99),
         ),
+        told_by_store=False,
         note="the transactional batch came by a copied file",
     ),
     Scenario(
@@ -232,6 +234,7 @@ SNAPSHOTS = [
             Stored(2, sequence=2, epoch=0, producer_id=PID, transactional=True),
             State(first_sequence=1, last_sequence=2, transaction_first_offset=0),
         ),
+        told_by_store=False,
         note="its batches came by a copied file",
     ),
     Scenario(
@@ -694,52 +697,28 @@ CONSUMERS = [
     ),
 ]
 
-SCENARIOS = [*PRODUCERS, *SNAPSHOTS, *APPENDS, *SEGMENTS, *RECOVERY, *CONSUMERS]
+PLAIN_SCENARIOS = [*PRODUCERS, *SNAPSHOTS, *APPENDS, *SEGMENTS, *RECOVERY, *CONSUMERS]
 
 # Told by tests of their own, since they are about bytes of files.
 IN_OTHER_TESTS = {
     18: "tests/conformance/test_files_of_scenarios.py",
+    42: "tests/crash/test_lost_abort_index.py",
     58: "tests/conformance/test_files_of_scenarios.py",
+    62: "tests/crash/test_lost_abort_index.py",
+    64: "tests/crash/test_lost_abort_index.py",
+    65: "tests/crash/test_lost_abort_index.py",
     87: "tests/conformance/test_files_of_scenarios.py",
     88: "tests/conformance/test_files_of_scenarios.py",
     89: "tests/conformance/test_files_of_scenarios.py",
 }
 
-_TRANSACTIONS = "client transactions are not in this version"
-_GUARD = "the verification guard belongs to transactions"
-_MARKERS = "transaction markers are only read, never written by clients of this version"
-_LSO = "the last stable offset differs from the high watermark only with transactions"
-_ABORTS = "the index of aborted transactions is not in this version"
 _COMPACTION = "compaction is not in this version"
-_FILTER = "read_committed is the same as read_uncommitted without transactions"
 
 NOT_IN_THIS_STAGE = {
-    7: _TRANSACTIONS,
-    11: _MARKERS,
-    12: _MARKERS,
-    13: _LSO,
-    17: _TRANSACTIONS,
-    27: _GUARD,
-    28: _GUARD,
-    29: _GUARD,
-    30: _GUARD,
-    31: _GUARD,
-    34: _MARKERS,
-    35: _MARKERS,
-    37: _LSO,
-    38: _LSO,
-    39: _ABORTS,
-    40: _LSO,
-    41: _LSO,
-    42: _ABORTS,
-    43: _ABORTS,
-    56: _ABORTS,
-    60: "the search by position serves only the list of aborted transactions",
-    62: _ABORTS,
-    63: _ABORTS,
-    64: _ABORTS,
-    65: _ABORTS,
-    70: _ABORTS,
+    17: "no count of late transactions is kept: `eoslog transactions find-hanging` looks for them",
+    27: "there is no guard object: who appends says whether the coordinator knows of it",
+    28: "a guard's lowest sequence: there is no guard object",
+    60: "aborted transactions are looked up by offsets, never by a position in the file",
     73: "the files in question are written by compaction alone",
     74: "a single copy has one leader epoch, 0",
     75: _COMPACTION,
@@ -749,8 +728,4 @@ NOT_IN_THIS_STAGE = {
     79: _COMPACTION,
     80: _COMPACTION,
     81: _COMPACTION,
-    82: _FILTER,
-    83: _FILTER,
-    84: _FILTER,
-    85: _FILTER,
 }

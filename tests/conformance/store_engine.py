@@ -7,7 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from conformance import steps
-from conformance.engines import Engine, break_path
+from conformance.engines import (
+    Engine,
+    aborted_fields,
+    appended,
+    break_path,
+    marked,
+    opened,
+)
 
 import eoslog
 from eoslog.errors import EoslogError
@@ -23,7 +30,8 @@ CHECKPOINTS = {
 
 
 def is_told_by_the_store(scenario: steps.Scenario) -> bool:
-    return not any(isinstance(step, INTERNAL_STEPS) for step in scenario.steps)
+    internal = any(isinstance(step, INTERNAL_STEPS) for step in scenario.steps)
+    return scenario.told_by_store and not internal
 
 
 class StoreEngine(Engine):
@@ -77,9 +85,18 @@ class StoreEngine(Engine):
             self._write_checkpoint("start", start)
         shutil.rmtree(self._path / "state" / "lmdb")
 
-    def append(self, data: bytes) -> tuple[int, int, bool]:
-        result = self.log.append_batch(data)
-        return result.base_offset, result.last_offset, result.duplicate
+    def append(self, data: bytes, verified: bool) -> tuple[int, int, bool]:
+        return appended(self.log, data, verified)
+
+    def mark(self, step: steps.Marker) -> int | None:
+        return marked(self.log, self.marker_of(step), self.marker_options(step))
+
+    def opened(self) -> tuple[int, list[tuple[int, int]]]:
+        return opened(self.log)
+
+    def aborted(self, first: int, upper_bound: int) -> list[tuple[int, int, int, int]]:
+        found = self.log.aborted_transactions(first, upper_bound - 1)
+        return [aborted_fields(one) for one in found]
 
     def replicate(self, data: bytes) -> None:
         base = self.log.active_base_offset
@@ -139,13 +156,16 @@ class StoreEngine(Engine):
         assert count == len(gone)
         return sorted(gone)
 
-    def read(self, offset: int, record_count_max: int) -> tuple[int, ...]:
+    def read(
+        self, offset: int, record_count_max: int, committed: bool
+    ) -> tuple[tuple[int, ...], int]:
         """By a consumer, as users read; outside of the log by the partition, which names it."""
         if not self.log.log_start_offset <= offset <= self.log.log_end_offset:
             self.log.fetch_records(offset, 1, 1 << 20)
         where = eoslog.TopicPartition(TOPIC, 0)
         found: list[int] = []
-        with self._store.consumer(auto_offset_reset="none") as consumer:
+        isolation = "read_committed" if committed else "read_uncommitted"
+        with self._store.consumer(auto_offset_reset="none", isolation_level=isolation) as consumer:
             consumer.assign([where])
             consumer.seek(where, offset)
             wanted = min(record_count_max, 1000)
@@ -153,8 +173,9 @@ class StoreEngine(Engine):
                 found += [record.offset for record in records]
                 if len(found) >= record_count_max:
                     break
-            assert not found or consumer.position(where) > found[-1]
-        return tuple(found[:record_count_max])
+            position = consumer.position(where)
+            assert not found or position > found[-1]
+        return tuple(found[:record_count_max]), position
 
     def find_time(self, timestamp_ms: int) -> int | None:
         where = eoslog.TopicPartition(TOPIC, 0)

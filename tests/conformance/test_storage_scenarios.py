@@ -7,14 +7,17 @@ from dataclasses import fields, replace
 import pytest
 from conformance import steps
 from conformance.engines import BindingsEngine, ModelEngine, error_name
-from conformance.storage_scenarios import IN_OTHER_TESTS, NOT_IN_THIS_STAGE, SCENARIOS
+from conformance.storage_scenarios import IN_OTHER_TESTS, NOT_IN_THIS_STAGE, PLAIN_SCENARIOS
 from conformance.store_engine import StoreEngine, is_told_by_the_store
+from conformance.transaction_scenarios import LOG_SCENARIOS, TRANSACTION_SCENARIOS
 from reference_model.producer_model import ModelError
 
 from eoslog.config import TOPIC_SETTINGS
 from eoslog.errors import EoslogError
 
 SCENARIO_NUMBERS = range(1, 90)
+SCENARIOS = [*PLAIN_SCENARIOS, *TRANSACTION_SCENARIOS]
+ALL_SCENARIOS = [*SCENARIOS, *LOG_SCENARIOS]
 
 
 ENGINES = {
@@ -25,7 +28,7 @@ ENGINES = {
 CASES = [
     pytest.param(scenario, name, id=f"{name}-{scenario.id}")
     for name in ENGINES
-    for scenario in SCENARIOS
+    for scenario in ALL_SCENARIOS
     if name != "store" or is_told_by_the_store(scenario)
 ]
 
@@ -65,13 +68,38 @@ def run_step(engine, step):
 
 def run_append(engine, step):
     try:
-        base_offset, last_offset, duplicate = engine.append(engine.batch(step))
+        base_offset, last_offset, duplicate = engine.append(
+            engine.batch(step), getattr(step, "verified", False)
+        )
     except (EoslogError, ModelError) as error:
         assert error_name(error) == getattr(step, "error", None), str(error)
         return
     assert getattr(step, "error", None) is None, f"appended at {base_offset}"
     assert (base_offset, last_offset) == (step.offset, step.offset + step.count - 1)
     assert duplicate == getattr(step, "duplicate", False)
+
+
+def run_marker(engine, step):
+    try:
+        offset = engine.mark(step)
+    except (EoslogError, ModelError) as error:
+        assert error_name(error) == step.error, str(error)
+        return
+    assert step.error is None, f"written at {offset}"
+    assert (offset is not None) == step.written
+    if step.written and step.offset is not None:
+        assert offset == step.offset
+
+
+def run_stable(engine, step):
+    offset, opened = engine.opened()
+    assert offset == step.offset
+    if step.opened is not None:
+        assert opened == list(step.opened)
+
+
+def run_aborted(engine, step):
+    assert engine.aborted(step.first, step.upper_bound) == list(step.entries)
 
 
 def run_stored(engine, step):
@@ -148,12 +176,14 @@ def run_snapshot(engine, step):
 
 def run_read(engine, step):
     try:
-        offsets = engine.read(step.offset, step.record_count_max)
+        offsets, position = engine.read(step.offset, step.record_count_max, step.committed)
     except (EoslogError, ModelError) as error:
         assert error_name(error) == step.error, str(error)
         return
     assert step.error is None, f"got {offsets}"
     assert offsets == step.offsets
+    if step.position is not None:
+        assert position == step.position
 
 
 def run_find_time(engine, step):
@@ -188,6 +218,9 @@ RUNNERS = {
     steps.FindTime: run_find_time,
     steps.BreakFile: run_break_file,
     steps.StrayFile: run_stray_file,
+    steps.Marker: run_marker,
+    steps.Stable: run_stable,
+    steps.Aborted: run_aborted,
 }
 
 
@@ -200,7 +233,7 @@ def test_every_number_is_in_exactly_one_place():
 
 
 def test_every_scenario_has_an_id_of_its_own():
-    ids = [scenario.id for scenario in SCENARIOS]
+    ids = [scenario.id for scenario in ALL_SCENARIOS]
     assert len(ids) == len(set(ids))
 
 

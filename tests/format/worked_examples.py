@@ -54,6 +54,15 @@ EMPTY_BATCH = bytes.fromhex(
     """
 )
 
+# That transaction as aborted, were its data and nothing else open: 100 to 103, stable to 104.
+ABORT_INDEX_ENTRY = bytes.fromhex(
+    """
+    00 00 00 00 00 00 00 00 04 d2 00 00 00 00 00 00
+    00 64 00 00 00 00 00 00 00 67 00 00 00 00 00 00
+    00 68
+    """
+)
+
 SNAPSHOT = bytes.fromhex(
     """
     00 01 52 12 7a a7 00 00 00 02 00 00 00 00 00 00

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -287,6 +288,12 @@ def decode_records(data: bytes) -> list[ModelRecord]:
     if at != len(batch.data):
         raise CodecError(f"{len(batch.data) - at} bytes after the last record")
     return records
+
+
+@functools.lru_cache(maxsize=4096)
+def records_of(data: bytes) -> tuple[ModelRecord, ...]:
+    """The same, for who asks of one batch again and again."""
+    return tuple(decode_records(data))
 
 
 def _decode_record(batch: ModelBatch, at: int) -> tuple[ModelRecord, int]:

@@ -6,7 +6,16 @@ import copy
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from reference_model.abort_model import (
+    AbortedModel,
+    OpenModel,
+    aborted_by,
+    committed_batches,
+    open_transactions,
+)
 from reference_model.batch_codec import (
+    ABORT,
+    COMMIT,
     CONTROL,
     LOG_APPEND_TIME,
     CodecError,
@@ -14,7 +23,9 @@ from reference_model.batch_codec import (
     ModelRecord,
     decode_header,
     decode_records,
+    encode_marker,
     place_batch,
+    records_of,
 )
 from reference_model.producer_model import (
     ModelError,
@@ -59,13 +70,18 @@ class LogModel:
         self.segments: list[int] = [log_start_offset]
         self.producers = ProducerTable()
         self.snapshots: dict[int, bytes] = {}
+        # By marker; each belongs to the segment that holds its marker, and goes with it.
+        self.aborted: list[AbortedModel] = []
         # Not while producers are kept elsewhere: a snapshot holds all of them, or is not written.
         self.roll_writes_snapshot = True
 
     # -- appends ---------------------------------------------------------------------------------
 
-    def append_batch(self, data: bytes) -> ModelAppend:
-        """A client's append of one batch: refused, recognised or written."""
+    def append_batch(self, data: bytes, *, verified: bool = False) -> ModelAppend:
+        """A client's append of one batch: refused, recognised or written.
+
+        `verified`: the transaction's coordinator knows that it has this partition.
+        """
         batch = self._validated(data)
         if batch.producer_id >= 0:
             first_write = self.producers.entry(batch.producer_id).judge(
@@ -73,10 +89,35 @@ class LogModel:
                 batch.base_sequence,
                 batch.record_count,
                 batch.is_transactional,
+                verified,
             )
             if first_write is not None:
                 return ModelAppend(first_write.first_offset, first_write.last_offset, True)
         return self._write(decode_header(place_batch(data, self.log_end_offset)))
+
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        commit: bool,
+        *,
+        timestamp_ms: int,
+        newer_epoch: bool = True,
+    ) -> ModelAppend | None:
+        """A transaction's end: refused, written, or None where it is in the log already."""
+        entry = self.producers.entry(producer_id)
+        if not entry.judge_marker(producer_epoch, coordinator_epoch, newer_epoch):
+            return None
+        marker = encode_marker(
+            COMMIT if commit else ABORT,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            coordinator_epoch=coordinator_epoch,
+            offset=self.log_end_offset,
+            timestamp_ms=timestamp_ms,
+        )
+        return self._write(decode_header(marker))
 
     def replicate(self, data: bytes) -> ModelAppend:
         """A batch that carries its offsets, taken as it is: as from a copied or recovered file."""
@@ -120,6 +161,9 @@ class LogModel:
             self.roll()
         self.batches.append(batch)
         self.log_end_offset = batch.last_offset + 1
+        aborted = aborted_by(batch, self.open_transactions())
+        if aborted is not None:
+            self.aborted.append(aborted)
         self.producers.take(batch)
         return ModelAppend(batch.base_offset, batch.last_offset, False)
 
@@ -162,10 +206,38 @@ class LogModel:
             record
             for batch in self.batches
             if batch.last_offset >= offset and not batch.is_control
-            for record in decode_records(batch.data)
+            for record in records_of(batch.data)
             if record.offset >= offset
         ]
         return found if record_count_max is None else found[:record_count_max]
+
+    def open_transactions(self) -> list[OpenModel]:
+        """Transactions without a marker, by their first offset."""
+        return open_transactions(self.producers.entries.values())
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Where decided data ends; transactions of before the log's start hold back all of it."""
+        opened = self.open_transactions()
+        if not opened:
+            return self.log_end_offset
+        return max(opened[0].first_offset, self.log_start_offset)
+
+    def aborted_transactions(self, first_offset: int, upper_bound: int) -> list[AbortedModel]:
+        """Those with data or a marker in the range, by their markers."""
+        return [one for one in self.aborted if one.overlaps(first_offset, upper_bound)]
+
+    def committed_records(self, offset: int) -> list[ModelRecord]:
+        """What a reader of decided data gets from `offset` on."""
+        if not self.log_start_offset <= offset <= self.log_end_offset:
+            raise ModelError("OffsetOutOfRangeError")
+        return [
+            record
+            for batch in committed_batches(self.batches, self.last_stable_offset)
+            if batch.last_offset >= offset
+            for record in records_of(batch.data)
+            if record.offset >= offset
+        ]
 
     def offset_for_timestamp(self, timestamp_ms: int) -> tuple[int, int] | None:
         """The first record at or after that time, as (offset, timestamp)."""
@@ -192,6 +264,7 @@ class LogModel:
 
     def _drop_deleted_batches(self) -> None:
         self.batches = [b for b in self.batches if b.base_offset >= self.segments[0]]
+        self.aborted = [one for one in self.aborted if one.last_offset >= self.segments[0]]
 
     def advance_log_start(self, offset: int) -> None:
         if offset > self.log_end_offset:
@@ -205,6 +278,7 @@ class LogModel:
         straddling = [b for b in self.batches if b.base_offset < offset <= b.last_offset]
         if straddling:
             offset = straddling[0].base_offset  # No offsets are left out between two batches.
+        self.aborted = [one for one in self.aborted if one.last_offset < offset]
         if offset < self.segments[0]:
             self.segments = [offset]
             self.batches = []

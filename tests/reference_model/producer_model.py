@@ -59,27 +59,55 @@ class ProducerModel:
         return self.batches[-1].last_offset if self.batches else -1
 
     def judge(
-        self, producer_epoch: int, base_sequence: int, record_count: int, transactional: bool
+        self,
+        producer_epoch: int,
+        base_sequence: int,
+        record_count: int,
+        transactional: bool,
+        verified: bool = False,
     ) -> WindowBatch | None:
         """The first write of a duplicate, None for a batch to write; else a refusal."""
         last_sequence = increment_sequence(base_sequence, record_count - 1)
-        if producer_epoch == self.producer_epoch:
+        is_known = producer_epoch == self.producer_epoch
+        if is_known and base_sequence >= 0:
             for batch in self.batches:
                 if (batch.first_sequence, batch.last_sequence) == (base_sequence, last_sequence):
                     return batch
         if producer_epoch < self.producer_epoch:
             raise ModelError("InvalidProducerEpochError")
-        if producer_epoch > self.producer_epoch:
-            if self.producer_epoch != -1 and base_sequence != 0:
-                raise ModelError("OutOfOrderSequenceError")
-        else:
-            follows = base_sequence == self.last_sequence + 1
-            wraps = self.last_sequence == MAX_SEQUENCE and base_sequence == 0
-            if not (follows or wraps):
-                raise ModelError("OutOfOrderSequenceError")
-        if self.transaction_first_offset >= 0 and not transactional:
+        is_open = self.transaction_first_offset >= 0
+        # Nobody but the coordinator can tell that a transaction begins here.
+        may_begin = verified and not is_open
+        if transactional and not may_begin and not (is_open and is_known):
             raise ModelError("InvalidTxnStateError")
+        if is_open and not transactional:
+            raise ModelError("InvalidTxnStateError")
+        if base_sequence < 0:
+            return None
+        if not is_known:
+            # A producer that is not known may begin anywhere, but not a transaction.
+            must_be_zero = transactional or self.producer_epoch != -1
+            follows = base_sequence == 0 or not must_be_zero
+        else:
+            wraps = self.last_sequence == MAX_SEQUENCE and base_sequence == 0
+            follows = wraps or base_sequence == self.last_sequence + 1
+        if not follows:
+            raise ModelError("OutOfOrderSequenceError")
         return None
+
+    def judge_marker(self, producer_epoch: int, coordinator_epoch: int, newer_epoch: bool) -> bool:
+        """Whether the marker is to be written: not if it was; else a refusal.
+
+        `newer_epoch`: each transaction raises the epoch, so its marker must stand above its data.
+        """
+        is_open = self.transaction_first_offset >= 0
+        if producer_epoch < self.producer_epoch:
+            raise ModelError("InvalidProducerEpochError")
+        if coordinator_epoch < self.coordinator_epoch:
+            raise ModelError("TransactionCoordinatorFencedError")
+        if producer_epoch == self.producer_epoch and is_open and newer_epoch:
+            raise ModelError("InvalidProducerEpochError")
+        return is_open or producer_epoch != self.producer_epoch or not newer_epoch
 
     def take(self, batch: ModelBatch) -> None:
         """A batch that stands in the log now; no verdict is asked."""
@@ -111,7 +139,8 @@ class ProducerModel:
             self.batches = []
             self.producer_epoch = batch.producer_epoch
         assert record.value is not None
-        self.coordinator_epoch = struct.unpack_from(">i", record.value, 2)[0]
+        coordinator_epoch = struct.unpack_from(">i", record.value, 2)[0]
+        self.coordinator_epoch = max(self.coordinator_epoch, coordinator_epoch)
         self.transaction_first_offset = -1
         self.last_timestamp = record.timestamp_ms
 

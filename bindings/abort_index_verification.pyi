@@ -1,0 +1,5 @@
+from typing import final
+
+@final
+class AbortIndexCheck:
+    def __init__(self, log_first_offset: int) -> None: ...

@@ -1,0 +1,196 @@
+# cython: language_level=3
+"""Whether the .txnindex files of a log say of its aborted transactions what the log itself says.
+
+The log is followed batch by batch, and not by way of the engine's own index: a mistake there would
+show. Files are written behind the log, so an entry that the engine has not stored yet may be
+missing; what a file does hold has to be true.
+"""
+
+import os
+import struct
+
+cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+from eoslog.bindings.status cimport raise_status
+from eoslog.native.abort_files cimport AbortFile, abort_file_describe
+from eoslog.native.abort_index cimport ABORT_ENTRY_BYTES
+from eoslog.native.control_page cimport control_lock, control_unlock
+from eoslog.native.log_replay cimport MARKER_ABORT, marker_load
+from eoslog.native.mapped_io cimport (
+    ENOENT, ENOMEM, close_fd, eos_file_bytes, eos_open, eos_pread_all,
+)
+from eoslog.native.partition_log cimport PartitionLog as NativeLog
+from eoslog.native.partition_log cimport log_end
+from eoslog.native.record_batch cimport ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader
+from eoslog.native.status cimport STATUS_OK, Fault, Status
+
+_ENTRY = struct.Struct(">hqqqq")
+_BEFORE_THE_LOG = -1                 # First offset of a transaction whose batches are not there.
+
+
+@cython.final
+cdef class AbortIndexCheck:
+    """Follows a log from its oldest segment on; each segment's file is checked at its end.
+
+    `log_first_offset` is where the oldest segment begins. Of a transaction that began before it,
+    nothing is asked but its producer and its marker.
+    """
+
+    def __init__(self, Py_ssize_t log_first_offset):
+        self._open = {}
+        self._aborted = []
+        self._log_first_offset = log_first_offset
+        self._lost = False
+
+    cdef int follow(self, const uint8_t* batch, const BatchHeader* header) except -1:
+        """Take in the next batch, which is sound: a transaction begins, goes on, or ends."""
+        cdef int16_t marker_type = 0
+        cdef int32_t coordinator_epoch = 0
+        cdef int64_t timestamp = 0
+        if not header.attributes & ATTRIBUTE_TRANSACTIONAL or header.producer_id < 0:
+            return 0
+        if not header.attributes & ATTRIBUTE_CONTROL:
+            # Transactions come in the order of their first offsets, and a dict keeps it.
+            self._open.setdefault(header.producer_id, header.base_offset)
+            return 0
+        if not marker_load(batch, header, &marker_type, &coordinator_epoch, &timestamp):
+            return 0
+        first = self._open.pop(header.producer_id, _BEFORE_THE_LOG)
+        # Without batches it was empty, and has no entry; or they were deleted, and it has one.
+        if marker_type == MARKER_ABORT and (first >= 0 or self._log_first_offset > 0):
+            last = header.base_offset
+            stable = next(iter(self._open.values()), last + 1)
+            self._aborted.append((header.producer_id, first, last, stable))
+        return 0
+
+    cdef void lose_track(self) noexcept:
+        """A batch cannot be read: from here on nobody can say what was aborted."""
+        self._lost = True
+
+    cdef int check_file(
+        self, NativeLog* log, dict described, int64_t upper_bound, list problems
+    ) except -1:
+        """Compare a segment's file with what was followed of it, up to an offset.
+
+        `described` is an entry of PartitionLog.segments().
+        """
+        cdef list expected = self._aborted
+        cdef int64_t stored_count = 0
+        cdef int64_t end = 0
+        self._aborted = []
+        if self._lost:
+            return 0
+        path = described["path"][:-4] + ".txnindex"
+        data = read_file(log, path, described["base_offset"], upper_bound, &stored_count, &end)
+        found = first_wrong(
+            data, self._log_first_offset, upper_bound, end, expected, stored_count)
+        if found is not None:
+            at_bytes, reason = found
+            problems.append({"path": path, "position_bytes": at_bytes, "reason": reason})
+        return 0
+
+
+cdef object first_wrong(
+    bytes data, int64_t log_first_offset, int64_t upper_bound, int64_t log_end_offset,
+    list expected, int64_t stored_count,
+):
+    """The place of a file's first wrong entry, and what is wrong with it; None if all is well."""
+    cdef int64_t position = 0
+    cdef int64_t whole_bytes = len(data) - len(data) % ABORT_ENTRY_BYTES
+    left = iter(expected)
+    while position < whole_bytes:
+        version, producer_id, first, last, stable = _ENTRY.unpack_from(data, position)
+        if version != 0:
+            return position, f"the entry's version is {version}, not 0"
+        if upper_bound <= last < log_end_offset:
+            return None              # Its marker came in while the log was being followed.
+        reason = difference(left, log_first_offset, producer_id, first, last, stable)
+        if reason is not None:
+            return position, reason
+        position += ABORT_ENTRY_BYTES
+    if position < stored_count * ABORT_ENTRY_BYTES:
+        held = position // ABORT_ENTRY_BYTES
+        return position, f"the file holds {held} of its {stored_count} entries"
+    if whole_bytes < len(data):
+        return position, "not whole entries"
+    return None
+
+
+cdef object difference(
+    object left, int64_t log_first_offset, object producer_id, object first, object last,
+    object stable,
+):
+    """In what an entry differs from the next aborted transaction of those left; None if it does
+    not.
+    """
+    for known in left:
+        if known[0] == producer_id and known[2] == last:
+            break
+        if known[1] != _BEFORE_THE_LOG:
+            return (f"the entry is of producer {producer_id} and the marker at offset {last}, the "
+                    f"log's next is of producer {known[0]} and the marker at offset {known[2]}")
+    else:
+        return f"no transaction of producer {producer_id} was aborted at offset {last}"
+    if first != known[1] and not 0 <= first < log_first_offset:
+        return f"the transaction begins at offset {known[1]}, not {first}"
+    if stable != known[3] and not 0 <= stable < log_first_offset:
+        return f"the last stable offset was {known[3]}, not {stable}"
+    return None
+
+
+cdef bytes read_file(
+    NativeLog* log, str path, int64_t base_offset, int64_t upper_bound, int64_t* stored_count,
+    int64_t* log_end_offset,
+):
+    """A segment's file, how many entries below an offset the engine has stored in it, and where
+    the log ended then.
+    """
+    cdef bytes encoded = os.fsencode(path)
+    cdef const char* name = encoded
+    cdef AbortFile stored
+    cdef Fault fault
+    cdef Status status
+    cdef uint8_t* copied = NULL
+    cdef int64_t copied_bytes = 0
+    cdef int error
+    memset(&fault, 0, sizeof(Fault))
+    memset(&stored, 0, sizeof(AbortFile))
+    with nogil:
+        # Whoever writes the files holds the lock: what is read and what was stored belong together.
+        control_lock(log.page)
+        status = abort_file_describe(log, base_offset, upper_bound, &stored, &fault)
+        log_end_offset[0] = log_end(log)
+        error = copy_file(name, &copied, &copied_bytes)
+        control_unlock(log.page)
+    try:
+        if status != STATUS_OK:
+            raise_status(status, &fault, path, path)
+        if error != 0 and error != ENOENT:
+            raise OSError(error, os.strerror(error), path)
+        stored_count[0] = stored.entry_count
+        return PyBytes_FromStringAndSize(<const char*>copied, copied_bytes)
+    finally:
+        free(copied)
+
+
+cdef int copy_file(const char* path, uint8_t** copied, int64_t* copied_bytes) noexcept nogil:
+    """Read a whole file into memory that is the caller's to free; 0 or an errno."""
+    cdef int64_t modified_ms = 0
+    cdef int64_t file_bytes = 0
+    cdef int fd = -1
+    cdef int error = eos_open(path, False, True, &fd)
+    if error != 0:
+        return error
+    error = eos_file_bytes(fd, &file_bytes, &modified_ms)
+    if error == 0:
+        copied[0] = <uint8_t*>malloc(<size_t>file_bytes + 1)
+        error = ENOMEM if copied[0] == NULL else eos_pread_all(
+            fd, copied[0], <size_t>file_bytes, 0)
+    if error == 0:
+        copied_bytes[0] = file_bytes
+    close_fd(fd)
+    return error

@@ -1,0 +1,325 @@
+# cython: language_level=3
+"""What the coordinator knows of one transactional id: its newest record, and its partitions' logs.
+
+In memory the state is that of the newest record in the state log; whoever changes it writes there
+first.
+"""
+
+import threading
+
+from eoslog import errors
+
+from eoslog.bindings.transaction_record import STATE_NAMES, transaction_key
+
+cimport cython
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int32_t, uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memcpy, memset
+
+from eoslog.bindings.status cimport fault_error
+from eoslog.bindings.transaction_record cimport decode_value, topic_of
+from eoslog.native.status cimport (
+    STATUS_CLOSED, STATUS_INVALID_TXN_STATE, STATUS_NO_MEMORY, STATUS_PRODUCER_NOT_CACHED,
+)
+from eoslog.native.transaction_log cimport (
+    transaction_add_part, transaction_find_part, transaction_free, transaction_init,
+    transaction_remove_part,
+)
+from eoslog.native.transaction_state cimport TRANSACTION_ONGOING, TransactionState, is_prepare
+from eoslog.native.transaction_state cimport TransactionPart as NativePart
+
+
+class PartitionLost(Exception):
+    """The log of one of the transaction's partitions is closed, or was never attached.
+
+    Look whether the topic was deleted: drop the partition, or attach it anew; then call again.
+    """
+
+    def __init__(self, topic, partition):
+        super().__init__(f"{topic}-{partition} is not open")
+        self.topic = topic
+        self.partition = partition
+
+    def __reduce__(self):
+        return PartitionLost, (self.topic, self.partition)
+
+
+@cython.final
+cdef class TransactionPart:
+    """One partition as transactions write to it; entries may share it. Its log has to be open."""
+
+    def __cinit__(self, str topic not None, Py_ssize_t partition, PartitionLog log not None):
+        self._topic_bytes = topic.encode()
+        if not 0 < len(self._topic_bytes) <= 0x7FFF:
+            raise ValueError(f"a topic's name of {len(self._topic_bytes)} bytes")
+        if not 0 <= partition <= 0x7FFFFFFF:
+            raise ValueError(f"partition {partition}")
+        log._check_open()
+        self.topic = topic
+        self.partition = <int>partition
+        self.log = log
+
+    def __repr__(self):
+        return f"TransactionPart({self.topic!r}, {self.partition})"
+
+
+cdef int32_t find_part(const Transaction* txn, TransactionPart part) noexcept:
+    return transaction_find_part(
+        txn, <const uint8_t*>PyBytes_AS_STRING(part._topic_bytes),
+        <int32_t>PyBytes_GET_SIZE(part._topic_bytes), part.partition)
+
+
+cdef void fault_init(Fault* fault) noexcept:
+    memset(fault, 0, sizeof(Fault))
+    fault.base_offset = -1
+
+
+cdef class KnownTransaction:
+    """One transactional id as the newest record has it, and the logs of its partitions."""
+
+    def __cinit__(self, str transactional_id not None, PartitionLog state_log not None,
+                  Py_ssize_t coordinator_epoch, bint durable):
+        transaction_init(&self._txn)
+        if not 0 <= coordinator_epoch <= 0x7FFFFFFF:
+            raise ValueError(f"coordinator epoch {coordinator_epoch}")
+        state_log._check_open()
+        self._key = transaction_key(transactional_id)
+        self.transactional_id = transactional_id
+        self.lock = threading.RLock()
+        self._state_log = state_log
+        self._held = []
+        self._txn.key = <const uint8_t*>PyBytes_AS_STRING(self._key)
+        self._txn.key_bytes = PyBytes_GET_SIZE(self._key)
+        self._txn.state_log = &state_log._log
+        self._txn.coordinator_epoch = <int32_t>coordinator_epoch
+        self._txn.durable = durable
+
+    def __dealloc__(self):
+        transaction_free(&self._txn)
+
+    def __repr__(self):
+        return (f"{type(self).__name__}({self.transactional_id!r}, {self.state}, "
+                f"producer_id={self.producer_id}, producer_epoch={self.producer_epoch})")
+
+    # What it knows.
+
+    @property
+    def producer_id(self):
+        return self._txn.state.producer_id
+
+    @property
+    def producer_epoch(self):
+        return self._txn.state.producer_epoch
+
+    @property
+    def last_producer_epoch(self):
+        """The epoch before the last bump, -1 if nobody may repeat that bump."""
+        return self._txn.state.last_producer_epoch
+
+    @property
+    def previous_producer_id(self):
+        """The producer id before the last rotation, -1 if there was none."""
+        return self._txn.state.previous_producer_id
+
+    @property
+    def next_producer_id(self):
+        """The producer id after this transaction's end, -1 if it stays."""
+        return self._txn.state.next_producer_id
+
+    @property
+    def next_producer_epoch(self):
+        return self._txn.state.next_producer_epoch
+
+    @property
+    def timeout_ms(self):
+        """2147483647: never timed out."""
+        return self._txn.state.timeout_ms
+
+    @property
+    def state(self):
+        """The state's name."""
+        return STATE_NAMES[self._txn.state.status]
+
+    @property
+    def prepared(self):
+        """Whether the open transaction waits for a decision from outside."""
+        return bool(self._txn.state.prepared)
+
+    @property
+    def last_update_ms(self):
+        return self._txn.state.last_update_ms
+
+    @property
+    def start_ms(self):
+        """When the transaction began, -1 when Empty."""
+        return self._txn.state.start_ms
+
+    @property
+    def partitions(self):
+        """(topic, partition) of each partition of the open or undecided transaction, in order."""
+        cdef int32_t index
+        cdef list found = []
+        for index in range(self._txn.part_count):
+            if self._txn.parts[index].registered:
+                found.append((topic_of(&self._txn.parts[index], self._state_log.path),
+                              self._txn.parts[index].partition))
+        return found
+
+    @property
+    def record_offset(self):
+        """Offset of the newest record in the state log, -1 if there is none."""
+        return self._txn.record_offset
+
+    @property
+    def prepare_offset(self):
+        """Offset of the decision while its markers are not all written, else -1."""
+        return self._txn.prepare_offset
+
+    @property
+    def coordinator_epoch(self):
+        return self._txn.coordinator_epoch
+
+    @property
+    def changed(self):
+        """Whether a record was written since mark_persisted(); load() does not count."""
+        return bool(self._txn.changed)
+
+    def mark_persisted(self):
+        """What value() answers is written down elsewhere."""
+        self._txn.changed = False
+
+    def value(self):
+        """The newest record's value as it stands in the log; empty if there is none."""
+        if self._txn.value_bytes == 0:
+            return b""
+        return PyBytes_FromStringAndSize(<const char*>self._txn.value, self._txn.value_bytes)
+
+    # Taken over from the log.
+
+    def load(self, const uint8_t[::1] value not None, Py_ssize_t offset):
+        """Take a record's value as the newest state; logs of its partitions are attached later.
+
+        Raises CorruptRecordError, and the entry is as it was.
+        """
+        cdef TransactionState state
+        cdef int32_t version = 0
+        cdef str path = self._state_log.path
+        cdef NativePart* parts = decode_value(value, path, &state, &version)
+        cdef uint8_t* kept = NULL
+        cdef list topics
+        cdef int32_t index
+        try:
+            topics = [topic_of(&parts[index], path).encode()
+                      for index in range(state.partition_count)]
+        finally:
+            free(parts)
+        kept = <uint8_t*>malloc(<size_t>value.shape[0])
+        if kept == NULL:
+            raise MemoryError(f"a record of {value.shape[0]} bytes")
+        memcpy(kept, &value[0], <size_t>value.shape[0])
+        free(self._txn.value)
+        self._txn.value = kept
+        self._txn.value_bytes = self._txn.value_capacity = value.shape[0]
+        self._txn.record_offset = offset
+        self._txn.prepare_offset = offset if is_prepare(state.status) else -1
+        self._txn.part_count = 0
+        self._txn.state = state
+        self._held = []
+        self._take_parts(topics)
+
+    def _take_parts(self, list topics):
+        """List the partitions of the value just taken, without logs."""
+        cdef TransactionState state
+        cdef int32_t version = 0
+        cdef int32_t index, place
+        cdef bytes topic
+        cdef dict once = {}
+        cdef NativePart* parts = decode_value(self.value(), "", &state, &version)
+        self._txn.state.partition_count = 0
+        try:
+            if state.status != TRANSACTION_ONGOING and not is_prepare(state.status):
+                return
+            for index in range(state.partition_count):
+                topic = once.setdefault(topics[index], topics[index])
+                place = transaction_add_part(
+                    &self._txn, <const uint8_t*>PyBytes_AS_STRING(topic),
+                    <int32_t>PyBytes_GET_SIZE(topic), parts[index].partition, NULL)
+                if place < 0:
+                    raise MemoryError(f"{state.partition_count} partitions")
+                self._txn.parts[place].registered = True
+            self._txn.state.partition_count = self._txn.part_count
+            self._held = list(once)
+        finally:
+            free(parts)
+
+    def attach(self, parts):
+        """Give the transaction's partitions their logs; parts that are not of it are left alone."""
+        for part in parts:
+            if find_part(&self._txn, <TransactionPart?>part) >= 0:
+                self._hold(part)
+
+    def drop_partition(self, str topic not None, Py_ssize_t partition):
+        """Forget a partition of the open or decided transaction: its topic was deleted."""
+        cdef bytes encoded = topic.encode()
+        cdef int32_t index = -1
+        if 0 <= partition <= 0x7FFFFFFF and len(encoded) <= 0x7FFF:
+            index = transaction_find_part(
+                &self._txn, <const uint8_t*>PyBytes_AS_STRING(encoded),
+                <int32_t>PyBytes_GET_SIZE(encoded), <int32_t>partition)
+        if index >= 0:
+            transaction_remove_part(&self._txn, index)
+
+    # For those who write.
+
+    cdef int _hold(self, TransactionPart part) except -1:
+        """Have the part among the native ones, and what it borrows from alive."""
+        cdef int32_t index = find_part(&self._txn, part)
+        cdef const uint8_t* topic = <const uint8_t*>PyBytes_AS_STRING(part._topic_bytes)
+        if (index >= 0 and self._txn.parts[index].topic == topic
+                and self._txn.parts[index].log == &part.log._log):
+            return 0
+        self._held.append(part)
+        index = transaction_add_part(
+            &self._txn, topic, <int32_t>PyBytes_GET_SIZE(part._topic_bytes), part.partition,
+            &part.log._log)
+        if index < 0:
+            raise MemoryError("a partition of a transaction")
+        return 0
+
+    cdef object _failure(self, Status status, Fault* fault, bint appending):
+        """The exception of a call that failed at the native `failed_part`."""
+        cdef NativePart* part
+        cdef str topic
+        if self._txn.failed_part < 0:
+            if status == STATUS_INVALID_TXN_STATE:
+                # No client can bring this about: the coordinator asked for a wrong move.
+                return errors.IllegalStateError(
+                    f"{self.transactional_id!r}: {fault.reason.decode()} (got {fault.actual}, "
+                    f"expected {fault.expected})")
+            if status == STATUS_NO_MEMORY:
+                return MemoryError(f"{self.transactional_id!r}: {fault.reason.decode()}")
+            return fault_error(
+                status, fault, f"{self._state_log.topic}-{self._state_log.partition}",
+                self._state_log.path)
+        part = &self._txn.parts[self._txn.failed_part]
+        topic = topic_of(part, self._state_log.path)
+        if status == STATUS_CLOSED and not appending:
+            return PartitionLost(topic, part.partition)
+        error = fault_error(status, fault, f"{topic}-{part.partition}", path_of(part))
+        if status == STATUS_PRODUCER_NOT_CACHED:
+            return self._not_cached(error, topic, part.partition)
+        return error
+
+    def _not_cached(self, error, topic, partition):
+        """Say which producer of which partition has to be looked up."""
+        error.topic = topic
+        error.partition = partition
+        error.producer_id = self.producer_id
+        return error
+
+
+cdef str path_of(const NativePart* part):
+    if part.log == NULL or part.log.directory == NULL:
+        return ""
+    return (<bytes>part.log.directory).decode("utf-8", "surrogateescape")

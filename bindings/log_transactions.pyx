@@ -1,0 +1,180 @@
+# cython: language_level=3
+"""The transactions of an opened log: which are open, which were aborted."""
+
+cimport cython
+from libc.stdint cimport int32_t, int64_t, uint32_t
+from libc.stdlib cimport free
+
+from eoslog.native.abort_index cimport AbortedTransaction as NativeAborted
+from eoslog.native.abort_index cimport abort_index_collect
+from eoslog.native.control_page cimport control_lock, control_unlock
+from eoslog.native.log_read cimport ReadRange, read_close, read_open
+from eoslog.native.producer_table cimport table_at
+from eoslog.native.record_batch cimport (
+    ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader, batch_header_load,
+)
+from eoslog.native.sequence_window cimport ProducerEntry
+from eoslog.native.status cimport STATUS_OK, Fault, Status
+
+
+@cython.final
+cdef class OpenTransaction:
+    """A transaction that is open at a partition."""
+
+    cdef readonly int64_t producer_id
+    cdef readonly int producer_epoch
+    cdef readonly int64_t first_offset
+    cdef readonly int64_t last_timestamp_ms
+    cdef readonly int32_t coordinator_epoch  # -1: no marker of the producer was seen yet.
+
+    def __repr__(self):
+        return (f"OpenTransaction(producer_id={self.producer_id}, "
+                f"producer_epoch={self.producer_epoch}, first_offset={self.first_offset})")
+
+
+@cython.final
+cdef class AbortedTransaction:
+    """A transaction that was aborted at a partition, with records there."""
+
+    cdef readonly int64_t producer_id
+    cdef readonly int64_t first_offset
+    cdef readonly int64_t last_offset        # Of the marker.
+    cdef readonly int64_t last_stable_offset  # Once the marker was in.
+
+    def __repr__(self):
+        return (f"AbortedTransaction(producer_id={self.producer_id}, "
+                f"first_offset={self.first_offset}, last_offset={self.last_offset}, "
+                f"last_stable_offset={self.last_stable_offset})")
+
+
+cdef OpenTransaction make_open(const ProducerEntry* entry):
+    cdef OpenTransaction found = OpenTransaction.__new__(OpenTransaction)
+    found.producer_id = entry.producer_id
+    found.producer_epoch = entry.producer_epoch
+    found.first_offset = entry.current_txn_first_offset
+    found.last_timestamp_ms = entry.last_timestamp
+    found.coordinator_epoch = entry.coordinator_epoch
+    return found
+
+
+cdef class LogTransactions(LogProducers):
+    """A log that knows its producers and their transactions."""
+
+    def open_transactions(self):
+        """The transactions that are open now, in the order of their first offsets."""
+        cdef list found = []
+        cdef uint32_t index
+        self._check_open()
+        with nogil:
+            control_lock(self._log.page)
+        try:
+            if self._log.ongoing.open_count:
+                for index in range(self._log.producers.entry_count):
+                    if table_at(&self._log.producers, index).current_txn_first_offset >= 0:
+                        found.append(make_open(table_at(&self._log.producers, index)))
+        finally:
+            control_unlock(self._log.page)
+        return sorted(found, key=lambda one: one.first_offset)
+
+    @property
+    def open_transaction_count(self):
+        """How many transactions are open."""
+        return self._log.ongoing.open_count
+
+    @property
+    def aborted_transaction_count(self):
+        """How many aborted transactions the log remembers."""
+        return self._log.aborts.count
+
+    def aborted_transactions(self, Py_ssize_t first, Py_ssize_t upper_bound):
+        """The aborted transactions that have offsets in [first, upper_bound), by their markers."""
+        cdef NativeAborted* native = NULL
+        cdef AbortedTransaction aborted
+        cdef list found = []
+        cdef int64_t count = 0
+        cdef int64_t index
+        cdef Status status
+        self._check_open()
+        if first < 0 or upper_bound < first:
+            raise ValueError(f"offsets [{first}, {upper_bound})")
+        with nogil:
+            status = abort_index_collect(&self._log.aborts, first, upper_bound, &native, &count)
+        if status != STATUS_OK:
+            raise MemoryError("aborted transactions")
+        try:
+            for index in range(count):
+                aborted = AbortedTransaction.__new__(AbortedTransaction)
+                aborted.producer_id = native[index].producer_id
+                aborted.first_offset = native[index].first_offset
+                aborted.last_offset = native[index].last_offset
+                aborted.last_stable_offset = native[index].last_stable_offset
+                found.append(aborted)
+        finally:
+            free(native)
+        return found
+
+    def transactions_between(self, Py_ssize_t first, Py_ssize_t upper_bound):
+        """The transactions with batches in [first, upper_bound), open or ended: a set of
+        (producer id, epoch of the batches).
+        """
+        cdef set found = set()
+        cdef int64_t last_id = -1
+        cdef int last_epoch = -1
+        cdef int64_t position
+        cdef ReadRange batches
+        cdef BatchHeader header
+        self._check_open()
+        while first < upper_bound and self._open_range(first, upper_bound, &batches):
+            position = 0
+            while position < batches.data_bytes:
+                batch_header_load(batches.data + position, &header)
+                if is_transactional(&header) and (
+                        header.producer_id != last_id or header.producer_epoch != last_epoch):
+                    last_id, last_epoch = header.producer_id, header.producer_epoch
+                    found.add((last_id, last_epoch))
+                position += header.batch_bytes
+            first = batches.next_offset
+            read_close(&self._log, &batches)
+        return found
+
+    def first_offset_of(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch, Py_ssize_t first,
+                        Py_ssize_t upper_bound):
+        """Base offset of a transaction's first batch in [first, upper_bound), -1 if it has none."""
+        cdef int64_t position
+        cdef int64_t found = -1
+        cdef ReadRange batches
+        cdef BatchHeader header
+        self._check_open()
+        while first < upper_bound and found < 0 and self._open_range(
+                first, upper_bound, &batches):
+            position = 0
+            with nogil:
+                while position < batches.data_bytes and found < 0:
+                    batch_header_load(batches.data + position, &header)
+                    if header.producer_id == producer_id and is_transactional(&header) and (
+                            header.producer_epoch == producer_epoch):
+                        found = header.base_offset
+                    position += header.batch_bytes
+            first = batches.next_offset
+            read_close(&self._log, &batches)
+        return found
+
+    cdef bint _open_range(
+        self, int64_t first, int64_t upper_bound, ReadRange* batches
+    ) except -1:
+        """Hold batches from `first` on; False if there are none. Only headers may be believed."""
+        cdef Fault fault
+        cdef Status status
+        self._fault_init(&fault)
+        with nogil:
+            status = read_open(
+                &self._log, first, self._bound(upper_bound, False), 1 << 26, False, batches,
+                &fault)
+        if status != STATUS_OK:
+            self._raise_read(status, &fault, first)
+        return batches.segment != NULL
+
+
+cdef inline bint is_transactional(const BatchHeader* header) noexcept nogil:
+    return header.attributes & ATTRIBUTE_TRANSACTIONAL and not (
+        header.attributes & ATTRIBUTE_CONTROL)

@@ -1,0 +1,22 @@
+# One partition's log for Python.
+from libc.stdint cimport int64_t
+
+from eoslog.bindings.log_transactions cimport LogTransactions
+from eoslog.native.log_append cimport AppendOutcome
+from eoslog.native.status cimport Fault, Status
+
+
+cdef class AppendResult:
+    cdef readonly int64_t base_offset
+    cdef readonly int64_t last_offset        # Inclusive.
+    cdef readonly int64_t record_count
+    cdef readonly int64_t timestamp_ms
+    cdef readonly bint duplicate             # Every record was in the log before the call.
+
+
+cdef AppendResult make_result(const AppendOutcome* outcome)
+
+
+cdef class PartitionLog(LogTransactions):
+    cdef int _raise_append(
+        self, Status status, Fault* fault, const AppendOutcome* outcome) except -1

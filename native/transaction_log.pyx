@@ -1,0 +1,403 @@
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
+"""A transactional id at work: its moves as records of the state log, its batches and its markers.
+
+Invariants: the state in memory is that of the newest record in the state log, and changes only when
+a record stands there; a partition is listed by a record before a batch of the transaction goes to
+it; no marker is written before the decision is as durable as the store's durability says. A call
+that fails leaves what it found, or what a repetition of the call goes on from.
+"""
+from libc.stdlib cimport free, realloc
+from libc.string cimport memcmp, memmove, memset
+
+from eoslog.native.check cimport EOS_CHECK
+from eoslog.native.column cimport COLUMN_FIXED, COLUMN_NULL
+from eoslog.native.log_append cimport ProducerStamp, log_append_batch, log_append_columns
+from eoslog.native.log_marker cimport Marker, log_append_marker
+from eoslog.native.mapped_io cimport eos_now_ms
+from eoslog.native.partition_log cimport log_sync_up_to
+from eoslog.native.record_batch cimport (
+    ATTRIBUTE_TRANSACTIONAL, BatchIdentity, RecordColumns, batch_header_store, sequence_add,
+)
+from eoslog.native.status cimport STATUS_CLOSED, STATUS_NO_MEMORY, STATUS_OK, fault
+from eoslog.native.transaction_record cimport (
+    TRANSACTION_VALUE_FLEXIBLE, transaction_value_bound, transaction_value_encode,
+)
+from eoslog.native.transaction_state cimport (
+    EPOCH_BUMPING_VERSION, TRANSACTION_DEAD, TRANSACTION_ONGOING,
+    TRANSACTION_PREPARE_COMMIT, is_prepare, state_clear, state_to_complete, state_to_ongoing,
+    state_to_prepare, transition_check,
+)
+
+
+cdef void transaction_init(Transaction* txn) noexcept nogil:
+    memset(txn, 0, sizeof(Transaction))
+    state_clear(&txn.state)
+    txn.record_offset = -1
+    txn.prepare_offset = -1
+    txn.failed_part = FAILED_STATE_LOG
+
+
+cdef void transaction_free(Transaction* txn) noexcept nogil:
+    free(txn.parts)
+    free(txn.value)
+    free(txn.spare)
+    txn.parts = NULL
+    txn.value = NULL
+    txn.spare = NULL
+
+
+# Parts.
+
+cdef int compare_part(
+    const TransactionPart* part, const uint8_t* topic, int32_t topic_bytes, int32_t partition
+) noexcept nogil:
+    cdef int32_t common = topic_bytes if topic_bytes < part.topic_bytes else part.topic_bytes
+    cdef int order = memcmp(part.topic, topic, <size_t>common)
+    if order != 0:
+        return order
+    if part.topic_bytes != topic_bytes:
+        return -1 if part.topic_bytes < topic_bytes else 1
+    if part.partition != partition:
+        return -1 if part.partition < partition else 1
+    return 0
+
+
+cdef int32_t lower_bound(
+    const Transaction* txn, const uint8_t* topic, int32_t topic_bytes, int32_t partition
+) noexcept nogil:
+    """Index of the first part that does not come before this one."""
+    cdef int32_t low = 0
+    cdef int32_t high = txn.part_count
+    cdef int32_t middle
+    while low < high:
+        middle = low + (high - low) // 2
+        if compare_part(&txn.parts[middle], topic, topic_bytes, partition) < 0:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+cdef int32_t transaction_find_part(
+    const Transaction* txn, const uint8_t* topic, int32_t topic_bytes, int32_t partition
+) noexcept nogil:
+    """Index of a part, -1 if the transaction does not have it."""
+    cdef int32_t index = lower_bound(txn, topic, topic_bytes, partition)
+    if (index < txn.part_count
+            and compare_part(&txn.parts[index], topic, topic_bytes, partition) == 0):
+        return index
+    return -1
+
+
+cdef int32_t transaction_add_part(
+    Transaction* txn, const uint8_t* topic, int32_t topic_bytes, int32_t partition,
+    PartitionLog* log,
+) noexcept nogil:
+    """Index of the part, new or found, with this log from now on; -1 if memory ran out.
+
+    A new one is registered by transaction_register, or withdrawn; the indexes of others change.
+    """
+    cdef int32_t index = lower_bound(txn, topic, topic_bytes, partition)
+    cdef int32_t capacity = 2 * txn.part_capacity + 4
+    cdef TransactionPart* part
+    cdef TransactionPart* grown
+    if (index < txn.part_count
+            and compare_part(&txn.parts[index], topic, topic_bytes, partition) == 0):
+        part = &txn.parts[index]
+        part.topic = topic
+        part.log = log
+        return index
+    if txn.part_count == txn.part_capacity:
+        grown = <TransactionPart*>realloc(
+            txn.parts, <size_t>capacity * sizeof(TransactionPart))
+        if grown == NULL:
+            return -1
+        txn.parts = grown
+        txn.part_capacity = capacity
+    part = &txn.parts[index]
+    memmove(part + 1, part, <size_t>(txn.part_count - index) * sizeof(TransactionPart))
+    memset(part, 0, sizeof(TransactionPart))
+    part.topic = topic
+    part.topic_bytes = topic_bytes
+    part.partition = partition
+    part.log = log
+    txn.part_count += 1
+    return index
+
+
+cdef void transaction_remove_part(Transaction* txn, int32_t index) noexcept nogil:
+    """Forget a part; if a record lists it, the next record will not."""
+    cdef TransactionPart* part = &txn.parts[index]
+    if part.registered:
+        txn.state.partition_count -= 1
+    txn.part_count -= 1
+    memmove(part, part + 1, <size_t>(txn.part_count - index) * sizeof(TransactionPart))
+
+
+cdef void transaction_withdraw(Transaction* txn) noexcept nogil:
+    """Forget the parts that no record lists."""
+    cdef int32_t kept = 0
+    cdef int32_t index
+    for index in range(txn.part_count):
+        if txn.parts[index].registered:
+            txn.parts[kept] = txn.parts[index]
+            kept += 1
+    txn.part_count = kept
+
+
+# Records.
+
+cdef Status reserve_spare(Transaction* txn, Fault* out) noexcept nogil:
+    cdef int64_t wanted = transaction_value_bound(txn.parts, txn.part_count)
+    cdef uint8_t* grown
+    if wanted <= txn.spare_capacity:
+        return STATUS_OK
+    grown = <uint8_t*>realloc(txn.spare, <size_t>(2 * wanted))
+    if grown == NULL:
+        return fault(out, STATUS_NO_MEMORY, "no memory for a transaction's record", 2 * wanted, 0)
+    txn.spare = grown
+    txn.spare_capacity = 2 * wanted
+    return STATUS_OK
+
+
+cdef Status append_record(
+    Transaction* txn, const uint8_t* value, int64_t value_bytes, int64_t timestamp_ms, Fault* out
+) noexcept nogil:
+    """Append one record of this id to the state log, as the only one of its batch."""
+    cdef RecordColumns columns
+    cdef ProducerStamp stamp
+    cdef AppendOutcome outcome
+    cdef Status status
+    memset(&columns, 0, sizeof(RecordColumns))
+    columns.count = 1
+    columns.default_timestamp_ms = timestamp_ms
+    columns.keys.kind = COLUMN_FIXED
+    columns.keys.count = 1
+    columns.keys.data = txn.key
+    columns.keys.fixed_bytes = txn.key_bytes
+    columns.values.kind = COLUMN_NULL
+    if value != NULL:
+        columns.values.kind = COLUMN_FIXED
+        columns.values.count = 1
+        columns.values.data = value
+        columns.values.fixed_bytes = value_bytes
+    stamp.producer_id = -1
+    stamp.producer_epoch = -1
+    stamp.base_sequence = -1
+    stamp.transactional = False
+    memset(&outcome, 0, sizeof(AppendOutcome))
+    txn.failed_part = FAILED_STATE_LOG
+    status = log_append_columns(txn.state_log, &columns, &stamp, 1, 0, &outcome, out)
+    if status == STATUS_OK:
+        txn.record_offset = outcome.last_offset
+        txn.changed = True
+    return status
+
+
+cdef Status transaction_write(
+    Transaction* txn, const TransactionState* next, Fault* out
+) noexcept nogil:
+    """Append the record of a move, then be in that state. Its parts are the first ones held."""
+    cdef uint8_t* value
+    cdef int64_t value_bytes
+    cdef int64_t value_capacity
+    cdef Status status
+    txn.failed_part = FAILED_STATE_LOG
+    status = transition_check(&txn.state, next, out)
+    if status == STATUS_OK:
+        status = reserve_spare(txn, out)
+    if status != STATUS_OK:
+        return status
+    EOS_CHECK(next.partition_count <= txn.part_count, "transaction: the listed parts are held")
+    value_bytes = transaction_value_encode(
+        txn.spare, next, txn.parts, TRANSACTION_VALUE_FLEXIBLE)
+    EOS_CHECK(value_bytes <= txn.spare_capacity, "transaction: the value fits its room")
+    status = append_record(txn, txn.spare, value_bytes, next.last_update_ms, out)
+    if status != STATUS_OK:
+        return status
+    value = txn.spare
+    value_capacity = txn.spare_capacity
+    txn.spare = txn.value
+    txn.spare_capacity = txn.value_capacity
+    txn.value = value
+    txn.value_capacity = value_capacity
+    txn.value_bytes = value_bytes
+    txn.state = next[0]
+    txn.prepare_offset = txn.record_offset if is_prepare(next.status) else -1
+    return STATUS_OK
+
+
+cdef Status transaction_write_tombstone(Transaction* txn, Fault* out) noexcept nogil:
+    """The id has expired: its last record has no value."""
+    cdef TransactionState dead = txn.state
+    cdef Status status
+    txn.failed_part = FAILED_STATE_LOG
+    dead.status = TRANSACTION_DEAD
+    status = transition_check(&txn.state, &dead, out)
+    if status == STATUS_OK:
+        status = append_record(txn, NULL, 0, eos_now_ms(), out)
+    if status == STATUS_OK:
+        txn.state = dead
+        txn.value_bytes = 0
+    return status
+
+
+cdef Status transaction_register(Transaction* txn, Fault* out) noexcept nogil:
+    """List all parts held in one Ongoing record; nothing is written if the newest has them.
+
+    After an error the caller withdraws the new ones.
+    """
+    cdef TransactionState next
+    cdef Status status
+    cdef int32_t index
+    if txn.state.status == TRANSACTION_ONGOING and txn.state.partition_count == txn.part_count:
+        return STATUS_OK
+    state_to_ongoing(&next, &txn.state, txn.part_count, eos_now_ms())
+    status = transaction_write(txn, &next, out)
+    if status == STATUS_OK:
+        for index in range(txn.part_count):
+            txn.parts[index].registered = True
+    return status
+
+
+# Data.
+
+cdef Status transaction_append(
+    Transaction* txn, TransactionBatch* batches, int32_t batch_count, Fault* out
+) noexcept nogil:
+    """Append each batch that is not in its log yet, with the next sequences of its part."""
+    cdef BatchIdentity identity
+    cdef AppendOutcome outcome
+    cdef TransactionBatch* batch
+    cdef TransactionPart* part
+    cdef Status status
+    cdef int32_t index
+    identity.base_offset = 0
+    identity.producer_id = txn.state.producer_id
+    identity.partition_leader_epoch = 0
+    identity.producer_epoch = txn.state.producer_epoch
+    identity.attributes = ATTRIBUTE_TRANSACTIONAL
+    for index in range(batch_count):
+        batch = &batches[index]
+        if batch.appended:
+            continue
+        part = &txn.parts[batch.part]
+        EOS_CHECK(part.registered, "transaction: a record lists the part")
+        identity.base_sequence = part.next_sequence
+        batch_header_store(batch.buffer, batch.used_bytes, batch.record_count,
+                           batch.base_timestamp, batch.max_timestamp, &identity)
+        memset(&outcome, 0, sizeof(AppendOutcome))
+        txn.failed_part = batch.part
+        status = log_append_batch(
+            part.log, batch.buffer, batch.used_bytes, True, &outcome, out)
+        if status < 0:
+            return status
+        part.next_sequence = sequence_add(part.next_sequence, batch.record_count)
+        part.end_offset = outcome.last_offset + 1
+        batch.appended = True
+    return STATUS_OK
+
+
+# The end.
+
+cdef Status transaction_sync_parts(Transaction* txn, Fault* out) noexcept nogil:
+    """Sync what the transaction wrote to its partitions."""
+    cdef TransactionPart* part
+    cdef Status status
+    cdef int32_t index
+    for index in range(txn.part_count):
+        part = &txn.parts[index]
+        if part.end_offset > 0:
+            txn.failed_part = index
+            status = log_sync_up_to(part.log, part.end_offset, out)
+            if status != STATUS_OK:
+                return status
+    return STATUS_OK
+
+
+cdef Status transaction_sync_state(Transaction* txn, Fault* out) noexcept nogil:
+    """Sync the newest record of this id."""
+    txn.failed_part = FAILED_STATE_LOG
+    return log_sync_up_to(txn.state_log, txn.record_offset + 1, out)
+
+
+cdef Status transaction_decide(
+    Transaction* txn, bint commit, int64_t next_producer_id, Fault* out
+) noexcept nogil:
+    """Write the decision. In a durable store: after the data, and synced before it is known.
+
+    An abort is synced too. Otherwise the next transaction's batches could reach the disk without
+    it, and after a power cut a partition would have seen a later epoch than this id's next one.
+    """
+    cdef TransactionState next
+    cdef Status status
+    if txn.durable and commit:
+        status = transaction_sync_parts(txn, out)
+        if status != STATUS_OK:
+            return status
+    state_to_prepare(&next, &txn.state, commit, next_producer_id, eos_now_ms())
+    status = transaction_write(txn, &next, out)
+    if status == STATUS_OK and txn.durable:
+        status = transaction_sync_state(txn, out)
+    return status
+
+
+cdef Status write_markers(Transaction* txn, Fault* out) noexcept nogil:
+    """Write the marker of each part that has none; one that fails does not hold up the others.
+
+    The first failure is answered.
+    """
+    cdef Marker marker
+    cdef AppendOutcome outcome
+    cdef Fault later
+    cdef TransactionPart* part
+    cdef Status first = STATUS_OK
+    cdef Status status
+    cdef int32_t index
+    marker.producer_id = txn.state.producer_id
+    marker.timestamp_ms = eos_now_ms()
+    marker.coordinator_epoch = txn.coordinator_epoch
+    marker.producer_epoch = txn.state.producer_epoch
+    marker.commit = txn.state.status == TRANSACTION_PREPARE_COMMIT
+    # Records of older protocols have the epoch of the data.
+    marker.newer_epoch = (txn.state.client_version >= EPOCH_BUMPING_VERSION
+                          and txn.state.producer_epoch > txn.state.last_producer_epoch)
+    for index in range(txn.part_count):
+        part = &txn.parts[index]
+        if part.marked:
+            continue
+        later = out[0]
+        if part.log == NULL:
+            status = fault(&later, STATUS_CLOSED, "the partition is not open", 0, 0)
+        else:
+            status = log_append_marker(part.log, &marker, &outcome, &later)
+        if status >= 0:
+            part.marked = True
+        elif first == STATUS_OK:
+            first = status
+            txn.failed_part = index
+            out[0] = later
+    return first
+
+
+cdef Status transaction_complete(Transaction* txn, Fault* out) noexcept nogil:
+    """Carry out the decision: a marker for each partition, then the record that all is done.
+
+    In a durable store the decision is on the disk first, also when an earlier call failed to sync
+    it, or another process made it.
+    """
+    cdef TransactionState next
+    cdef Status status = STATUS_OK
+    txn.failed_part = FAILED_STATE_LOG
+    if txn.durable:
+        status = log_sync_up_to(txn.state_log, txn.prepare_offset + 1, out)
+    if status == STATUS_OK:
+        status = write_markers(txn, out)
+    if status != STATUS_OK:
+        return status
+    state_to_complete(&next, &txn.state, eos_now_ms())
+    status = transaction_write(txn, &next, out)
+    if status == STATUS_OK:
+        txn.part_count = 0
+    return status
