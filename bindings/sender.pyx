@@ -40,25 +40,17 @@ cdef inline int64_t now_ms() noexcept:
 cdef class PartitionBuffer:
     """What a sender gathered for one partition."""
 
-    cdef readonly RecordAccumulator accumulator
-    cdef readonly str topic
-    cdef readonly int32_t partition
-    cdef readonly int64_t first_ms           # When the oldest record held was added.
-
     def __cinit__(self, str topic not None, Py_ssize_t partition, Py_ssize_t batch_bytes_max):
         self.accumulator = RecordAccumulator(batch_bytes_max)
         self.topic = topic
         self.partition = <int32_t>partition
         self.first_ms = 0
+        self.listed = False
 
 
 @cython.final
 cdef class TopicBuffers:
     """A topic as a sender knows it."""
-
-    cdef list buffers                        # PartitionBuffer by partition.
-    cdef int32_t partition_count
-    cdef int32_t sticky_partition            # Takes records without a key until its batch is full.
 
     def __cinit__(self, str topic not None, Py_ssize_t partition_count, Py_ssize_t batch_bytes_max):
         if not 0 < partition_count <= 0x7FFFFFFF:
@@ -73,33 +65,33 @@ cdef class TopicBuffers:
 cdef class Exclusive:
     """Holds the sender for one thread, which may append what was gathered. May be nested."""
 
-    cdef object _lock
-    cdef int _depth
-
     def __cinit__(self):
         self._lock = threading.RLock()
         self._depth = 0
 
     def __enter__(self):
-        self._lock.acquire()
-        self._depth += 1
+        self.take()
 
     def __exit__(self, *ignored):
+        self.give_back()
+
+    cdef int take(self) except -1:
+        self._lock.acquire()
+        self._depth += 1
+        return 0
+
+    cdef int give_back(self) except -1:
         self._depth -= 1
         self._lock.release()
+        return 0
 
 
 cdef class Sender:
     """Gathers records into batches; a subclass says what a topic is and appends the batches."""
 
-    cdef dict _topics
-    cdef int64_t _batch_bytes
-    cdef bint _lingering                     # A record was added since the last look.
-    cdef readonly Exclusive exclusive
-    cdef object _refused                     # Why no record is taken any more; None while they are.
-
     def __cinit__(self, *arguments, **named):
         self._topics = {}
+        self._listed = []
         self._batch_bytes = 16384
         self._lingering = False
         self.exclusive = Exclusive()
@@ -129,12 +121,17 @@ cdef class Sender:
                 raise ValueError(f"timestamp_ms {timestamp}: below 0")
         if headers is not None and not isinstance(headers, (list, tuple, dict)):
             headers = list(headers)
-        if self.exclusive._depth != 0 or headers or not self._add(
-                topic, value, key, partition, headers, timestamp, False):
-            # Python code runs on this way: a full batch is appended, headers are read, or another
-            # thread appends just now. Whoever is exclusive sees no other record come or go.
-            with self.exclusive:
-                self._add(topic, value, key, partition, headers, timestamp, True)
+        try:
+            if self.exclusive._depth != 0 or headers or not self._add(
+                    topic, value, key, partition, headers, timestamp, False):
+                # Python code runs on this way: a full batch is appended, headers are read, or
+                # another thread appends just now. Whoever is exclusive sees no other record come
+                # or go.
+                with self.exclusive:
+                    self._add(topic, value, key, partition, headers, timestamp, True)
+        except Exception as error:
+            self._failed(error)
+            raise
         if not self._lingering:
             self._lingering = True
             self._start_lingering()
@@ -183,6 +180,9 @@ cdef class Sender:
         buffer.accumulator.add_record(value, key, headers, timestamp)
         if buffer.accumulator._record_count == 1:
             buffer.first_ms = now_ms()
+            if not buffer.listed:
+                buffer.listed = True
+                self._listed.append(buffer)
         return True
 
     def _set_batch_bytes(self, Py_ssize_t batch_bytes):
@@ -200,15 +200,19 @@ cdef class Sender:
         """The buffers that hold records, the oldest of which was added by a time at the latest."""
         cdef PartitionBuffer buffer
         cdef list found = []
+        cdef list listed = []
         self._lingering = False
-        for topic in list(self._topics.values()):
-            for one in (<TopicBuffers>topic).buffers:
-                buffer = <PartitionBuffer>one
-                if buffer.accumulator._record_count:
-                    if buffer.first_ms <= first_ms_max:
-                        found.append(buffer)
-                    else:
-                        self._lingering = True
+        for one in self._listed:
+            buffer = <PartitionBuffer>one
+            if not buffer.accumulator._record_count:
+                buffer.listed = False
+                continue
+            listed.append(buffer)
+            if buffer.first_ms <= first_ms_max:
+                found.append(buffer)
+            else:
+                self._lingering = True
+        self._listed = listed
         return found
 
     def _has_lingering(self):
@@ -220,6 +224,7 @@ cdef class Sender:
 
     def _drop_topic(self, str topic not None):
         self._topics.pop(topic, None)
+        self._listed = [one for one in self._listed if (<PartitionBuffer>one).topic != topic]
 
     def _add_topic(self, topic):
         """Open a topic: call _keep_topic and return its TopicBuffers, or raise."""
@@ -228,6 +233,9 @@ cdef class Sender:
     def _drain(self, buffer):
         """Append what a buffer holds, and empty it."""
         raise NotImplementedError
+
+    def _failed(self, error):
+        """A record was refused with this error, which is raised next."""
 
     def _start_lingering(self):
         """Records wait from now on."""

@@ -18,8 +18,9 @@ from eoslog.offset_checkpoints import last_offsets
 from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
 from eoslog.retention import apply_retention, may_be_released
-from eoslog.topic_name import TRANSACTION_STATE_TOPIC
+from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from eoslog.topic_partition import TopicPartition
+from eoslog.transaction_timeouts import abort_timed_out, expire_ids
 
 if TYPE_CHECKING:
     from eoslog.store import Store
@@ -58,6 +59,9 @@ class Checkpointer:
         self._checkpoint_due_s = now_s + self._seconds("log.flush.offset.checkpoint.interval.ms")
         self._retention_due_s = now_s + delay_s
         self._expiration_due_s = now_s + delay_s
+        self._offsets_due_s = now_s + delay_s
+        self._transactions_due_s = now_s + self._transactions_interval_s()
+        self._ids_due_s = now_s + delay_s
         self._counts = {
             "rounds": 0,
             "rows_persisted": 0,
@@ -65,6 +69,9 @@ class Checkpointer:
             "spare_files_prepared": 0,
             "segments_deleted": 0,
             "producers_expired": 0,
+            "group_offsets_expired": 0,
+            "transactions_timed_out": 0,
+            "transactional_ids_expired": 0,
             "error_count": 0,
         }
         self._errors: deque[str] = deque(maxlen=ERRORS_KEPT)
@@ -120,7 +127,13 @@ class Checkpointer:
             woken = False
             while not self._stopped:
                 now_s = time.monotonic()
-                due_s = min(self._retention_due_s, self._expiration_due_s)
+                due_s = min(
+                    self._retention_due_s,
+                    self._expiration_due_s,
+                    self._offsets_due_s,
+                    self._transactions_due_s,
+                    self._ids_due_s,
+                )
                 if self._unwritten:
                     due_s = min(due_s, self._checkpoint_due_s)
                 if due_s <= now_s or (woken and self._noted):
@@ -155,6 +168,17 @@ class Checkpointer:
                 "producer.id.expiration.check.interval.ms"
             )
             self._expire_producers()
+        if now_s >= self._transactions_due_s:
+            self._transactions_due_s = now_s + self._transactions_interval_s()
+            self._attempt(self._look_at_transactions, "looking at open transactions")
+        if now_s >= self._ids_due_s:
+            self._ids_due_s = now_s + self._seconds(
+                "transaction.remove.expired.transaction.cleanup.interval.ms"
+            )
+            self._attempt(self._expire_ids, "expiring transactional ids")
+        if now_s >= self._offsets_due_s:
+            self._offsets_due_s = now_s + self._seconds("offsets.retention.check.interval.ms")
+            self._attempt(self._expire_offsets, "expiring groups' offsets")
         if now_s >= self._retention_due_s:
             self._retention_due_s = now_s + self._seconds("log.retention.check.interval.ms")
             self._retain()
@@ -189,12 +213,14 @@ class Checkpointer:
         if partition.topic == TRANSACTION_STATE_TOPIC:
             self._store._state_log.persist()
             return
+        if partition.topic == CONSUMER_OFFSETS_TOPIC:
+            self._store._group_offsets.persist(partition.partition)
         self._store._partitions.persist_producers(partition)
         self._count("rows_persisted", 1)
 
     def _prepare_spare(self, partition: Partition) -> None:
         """Have a file ready for the next roll; only where segments are known to fill up."""
-        if partition.topic != TRANSACTION_STATE_TOPIC and self._config["eoslog.spare.segments"]:
+        if partition.topic not in INTERNAL_TOPICS and self._config["eoslog.spare.segments"]:
             self._count("spare_files_prepared", partition.prepare_spare())
 
     def _write_checkpoints(self) -> None:
@@ -202,17 +228,33 @@ class Checkpointer:
         unwritten, self._unwritten = self._unwritten, set()
         for partition in unwritten:
             self._each(partition, lambda one: one.flush())
+        # Without it the checkpoints keep to the points of before.
+        self._attempt(self._store._files.transaction_recovery.advance, "syncing markers")
         self._attempt(self._write_offsets, "writing checkpoints")
 
     def _write_offsets(self) -> None:
         known = {}
+        recovery = self._store._files.transaction_recovery
         for partition in self._store._partitions.opened():
             try:
-                known[partition.topic_partition] = last_offsets(partition)
+                where = partition.topic_partition
+                known[where] = recovery.checkpoint(where, last_offsets(partition))
             except LogClosedError:
                 continue  # Deleted meanwhile.
         self._store._files.checkpoints.write(known, sync=self._store.durability != "process")
         self._count("checkpoints_written", 1)
+
+    def _look_at_transactions(self) -> None:
+        """Abort those that timed out, and complete what could not be completed before."""
+        files = self._store._files
+        self._count("transactions_timed_out", abort_timed_out(files.transactions, _now_ms()))
+        files.transaction_recovery.retry()
+
+    def _expire_ids(self) -> None:
+        files = self._store._files
+        expiration_ms = self._config["transactional.id.expiration.ms"]
+        expired = expire_ids(files.transactions, files.state_log, _now_ms(), expiration_ms)
+        self._count("transactional_ids_expired", expired)
 
     def _expire_producers(self) -> None:
         oldest_ms = time.time_ns() // 1_000_000 - self._config["producer.id.expiration.ms"]
@@ -223,6 +265,10 @@ class Checkpointer:
 
         for partition in self._store._partitions.opened():
             self._each(partition, expire)
+
+    def _expire_offsets(self) -> None:
+        now_ms = time.time_ns() // 1_000_000
+        self._count("group_offsets_expired", self._store._group_offsets.expire(now_ms))
 
     def _retain(self) -> None:
         """Apply every topic's retention, to partitions that nobody opened too."""
@@ -290,9 +336,16 @@ class Checkpointer:
         if not repeated:
             _log.warning("%s", text)
 
+    def _transactions_interval_s(self) -> float:
+        return self._seconds("transaction.abort.timed.out.transaction.cleanup.interval.ms")
+
     def _count(self, name: str, count: int) -> None:
         with self._condition:
             self._counts[name] += count
 
     def _seconds(self, setting: str) -> float:
         return self._config[setting] / 1000
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000

@@ -98,6 +98,13 @@ STORE_SETTINGS = _by_name(
     Setting("log.retention.check.interval.ms", 300_000, smallest=1),
     Setting("log.flush.offset.checkpoint.interval.ms", 60_000, smallest=1),
     Setting("log.initial.task.delay.ms", 30_000),
+    Setting("transaction.max.timeout.ms", 900_000, smallest=1, largest=INT32_MAX),
+    Setting("transactional.id.expiration.ms", 604_800_000, smallest=1),
+    Setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000, smallest=1),
+    Setting("transaction.remove.expired.transaction.cleanup.interval.ms", 3_600_000, smallest=1),
+    Setting("offsets.retention.minutes", 10_080, smallest=1, largest=INT32_MAX),
+    Setting("offsets.retention.check.interval.ms", 600_000, smallest=1),
+    Setting("offset.metadata.max.bytes", 4096, largest=INT32_MAX),
     # eoslog's own. How often changed producer rows go to LMDB:
     Setting("eoslog.checkpoint.interval.ms", 5_000, smallest=1),
     # ... at the latest after so many appended bytes of a partition:
@@ -114,6 +121,13 @@ PRODUCER_SETTINGS = _by_name(
     Setting("batch.size", 16_384, smallest=1, largest=INT32_MAX),
     Setting("linger.ms", 5, largest=INT32_MAX),
     Setting("enable.idempotence", True),
+)
+
+# A transactional producer has no linger: nobody sees its records before the commit.
+TRANSACTIONAL_PRODUCER_SETTINGS = _by_name(
+    PRODUCER_SETTINGS["batch.size"],
+    PRODUCER_SETTINGS["enable.idempotence"],
+    Setting("transaction.timeout.ms", 60_000, smallest=1, largest=INT32_MAX),
 )
 
 CONSUMER_SETTINGS = _by_name(
@@ -144,8 +158,6 @@ _FIXED: dict[str, tuple[str, ...]] = {
     "buffer.memory": (),
     "max.in.flight.requests.per.connection": ("1", "2", "3", "4", "5"),
     "max.request.size": (),
-    "transaction.timeout.ms": (),
-    "transactional.id": (),
     "enable.auto.commit": ("false",),
     "group.id": (),
 }

@@ -1,11 +1,13 @@
 """Ids for producers: each given out once in the life of a store, in blocks of 1000.
 
 A block is synced before its first id is used, whatever the store's durability: an id given out
-twice would make new records look like old duplicates.
+twice would make new records look like old duplicates. What is left of a block when the store is
+closed is never given out.
 """
 
 import threading
 
+from eoslog.errors import StoreError
 from eoslog.state_log import PRODUCER_ID_BLOCK, StateLog
 
 BLOCK_IDS = 1000
@@ -23,13 +25,22 @@ class ProducerIds:
         self._block_end = 0
 
     def take(self) -> int:
-        """A producer id that was never given out before."""
+        """A producer id that was never given out before.
+
+        Raises StoreError if there are none left, or if the next block cannot be written down; no id
+        is given out then.
+        """
         with self._lock:
             if self._next == self._block_end:
-                state = self._state_log.get(PRODUCER_ID_BLOCK, "")
-                first = 0 if state is None else int(state["next_producer_id"])
-                block = {"next_producer_id": first + BLOCK_IDS}
-                self._state_log.append(PRODUCER_ID_BLOCK, "", block, sync=True)
-                self._next, self._block_end = first, first + BLOCK_IDS
+                self._take_block()
             self._next += 1
             return self._next - 1
+
+    def _take_block(self) -> None:
+        state = self._state_log.get(PRODUCER_ID_BLOCK, "")
+        first = 0 if state is None else int(state["next_producer_id"])
+        if first > STAGED_PRODUCER_ID_MIN - BLOCK_IDS:
+            raise StoreError(f"the next producer id would be {first}: there are none left")
+        block = {"next_producer_id": first + BLOCK_IDS}
+        self._state_log.append(PRODUCER_ID_BLOCK, "", block, sync=True)
+        self._next, self._block_end = first, first + BLOCK_IDS

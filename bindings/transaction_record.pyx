@@ -1,0 +1,209 @@
+# cython: language_level=3
+"""The records of transactional ids in __transaction_state as Python sees them."""
+
+from eoslog import errors
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdlib cimport free, malloc
+from libc.string cimport memset
+
+from eoslog.bindings.status cimport raise_status
+from eoslog.native.status cimport STATUS_OK, Fault, Status
+from eoslog.native.transaction_record cimport (
+    transaction_value_bound, transaction_value_decode, transaction_value_encode,
+)
+from eoslog.native.transaction_state cimport (
+    TRANSACTION_EMPTY, TRANSACTION_STORED_COUNT, TransactionPart, TransactionState, state_clear,
+    transition_possible,
+)
+
+# By the number that is stored. The last two never are.
+STATE_NAMES = ("Empty", "Ongoing", "PrepareCommit", "PrepareAbort", "CompleteCommit",
+               "CompleteAbort", "Dead", "PrepareEpochFence")
+_KEY_TYPE = b"\x00\x00"
+_ID_BYTES_MAX = 0x7FFF
+
+
+def transaction_key(str transactional_id not None):
+    """The key of the id's records. ValueError if the id is empty or longer than 32767 bytes."""
+    cdef bytes encoded = transactional_id.encode()
+    if not 0 < len(encoded) <= _ID_BYTES_MAX:
+        raise ValueError(f"a transactional id of {len(encoded)} bytes; 1 to {_ID_BYTES_MAX}")
+    return _KEY_TYPE + len(encoded).to_bytes(2, "big") + encoded
+
+
+def transactional_id_of(bytes key not None):
+    """The transactional id of a record's key, or None if the key is of another type.
+
+    Raises CorruptRecordError if it is of this type, and broken.
+    """
+    if len(key) >= 2 and key[:2] != _KEY_TYPE:
+        return None
+    if len(key) < 4 or int.from_bytes(key[2:4], "big") != len(key) - 4:
+        raise errors.CorruptRecordError("", 0, f"the key of a transaction has {len(key)} bytes")
+    try:
+        return key[4:].decode()
+    except UnicodeDecodeError as error:
+        raise errors.CorruptRecordError("", 4, "a transactional id is not UTF-8") from error
+
+
+cdef TransactionPart* decode_value(
+    const uint8_t[::1] value, str path, TransactionState* state, int32_t* version
+) except NULL:
+    """Read a value; the caller frees the parts, whose topics are borrowed from it.
+
+    Raises CorruptRecordError.
+    """
+    cdef Fault fault
+    cdef Status status
+    cdef const uint8_t* at = NULL
+    cdef Py_ssize_t value_bytes = value.shape[0]
+    # A partition takes four bytes: there cannot be more of them.
+    cdef Py_ssize_t part_count_max = value_bytes // 4 + 1
+    cdef TransactionPart* parts
+    if value_bytes > 0x7FFFFFFF:
+        raise errors.CorruptRecordError(path, 0, f"a transaction's record of {value_bytes} bytes")
+    parts = <TransactionPart*>malloc(<size_t>part_count_max * sizeof(TransactionPart))
+    if parts == NULL:
+        raise MemoryError(f"{part_count_max} partitions")
+    memset(&fault, 0, sizeof(Fault))
+    fault.base_offset = -1
+    if value_bytes:
+        at = &value[0]
+    with nogil:
+        status = transaction_value_decode(
+            at, value_bytes, state, version, parts, <int32_t>part_count_max, &fault)
+    if status != STATUS_OK:
+        free(parts)
+        raise_status(status, &fault, "a transaction's record", path)
+    return parts
+
+
+cdef str topic_of(const TransactionPart* part, str path):
+    cdef bytes encoded = PyBytes_FromStringAndSize(<const char*>part.topic, part.topic_bytes)
+    try:
+        return encoded.decode()
+    except UnicodeDecodeError as error:
+        raise errors.CorruptRecordError(
+            path, 0, f"a topic's name in a transaction's record is not UTF-8: {encoded!r}"
+        ) from error
+
+
+def decode_transaction_value(const uint8_t[::1] value not None):
+    """All fields of a record's value, by name; `partitions` is None when Empty.
+
+    Raises CorruptRecordError.
+    """
+    cdef TransactionState state
+    cdef int32_t version = 0
+    cdef int32_t index
+    cdef list partitions = []
+    cdef TransactionPart* parts = decode_value(value, "", &state, &version)
+    try:
+        for index in range(state.partition_count):
+            partitions.append((topic_of(&parts[index], ""), parts[index].partition))
+    finally:
+        free(parts)
+    return {
+        "version": version,
+        "producer_id": state.producer_id,
+        "producer_epoch": state.producer_epoch,
+        "timeout_ms": state.timeout_ms,
+        "state": STATE_NAMES[state.status],
+        "partitions": None if state.status == TRANSACTION_EMPTY else partitions,
+        "last_update_ms": state.last_update_ms,
+        "start_ms": state.start_ms,
+        "previous_producer_id": state.previous_producer_id,
+        "next_producer_id": state.next_producer_id,
+        "next_producer_epoch": state.next_producer_epoch,
+        "client_transaction_version": state.client_version,
+        "last_producer_epoch": state.last_producer_epoch,
+        "prepared": bool(state.prepared),
+    }
+
+
+def encode_transaction_value(
+    *, int version=1, int64_t producer_id, int16_t producer_epoch, int32_t timeout_ms,
+    str state not None, partitions, int64_t last_update_ms, int64_t start_ms,
+    int64_t previous_producer_id=-1, int64_t next_producer_id=-1, int16_t next_producer_epoch=-1,
+    int16_t client_transaction_version=0, int16_t last_producer_epoch=-1, bint prepared=False,
+):
+    """A record's value with these fields; partitions of one topic stand together.
+
+    Raises ValueError for what a record cannot hold: a state that is never stored, partitions when
+    Empty, or in version 0 one of the fields from previous_producer_id on.
+    """
+    cdef TransactionState native
+    state_clear(&native)
+    native.status = state_number(state)
+    native.producer_id = producer_id
+    native.producer_epoch = producer_epoch
+    native.timeout_ms = timeout_ms
+    native.last_update_ms = last_update_ms
+    native.start_ms = start_ms
+    native.previous_producer_id = previous_producer_id
+    native.next_producer_id = next_producer_id
+    native.next_producer_epoch = next_producer_epoch
+    native.client_version = client_transaction_version
+    native.last_producer_epoch = last_producer_epoch
+    native.prepared = prepared
+    if version not in (0, 1):
+        raise ValueError(f"version {version}: 0 or 1")
+    if version == 0 and (
+            previous_producer_id != -1 or next_producer_id != -1 or next_producer_epoch != -1
+            or client_transaction_version or last_producer_epoch != -1 or prepared):
+        raise ValueError("version 0 has no tagged fields")
+    if native.status >= TRANSACTION_STORED_COUNT:
+        raise ValueError(f"state {state!r} is never stored")
+    if (partitions is None) != (native.status == TRANSACTION_EMPTY):
+        raise ValueError(f"partitions {partitions!r}: None when Empty, a list otherwise")
+    return encode_native(&native, list(partitions or ()), version)
+
+
+cdef bytes encode_native(TransactionState* state, list partitions, int version):
+    cdef list topics = [topic.encode() for topic, _ in partitions]
+    cdef TransactionPart* parts
+    cdef uint8_t* value = NULL
+    cdef int64_t value_bytes
+    cdef Py_ssize_t index
+    if any(not 0 < len(topic) <= _ID_BYTES_MAX for topic in topics):
+        raise ValueError("a topic's name has 1 to 32767 bytes")
+    state.partition_count = <int32_t>len(topics)
+    parts = <TransactionPart*>malloc(<size_t>(len(topics) + 1) * sizeof(TransactionPart))
+    if parts == NULL:
+        raise MemoryError(f"{len(topics)} partitions")
+    try:
+        for index in range(len(topics)):
+            parts[index].topic = <const uint8_t*>PyBytes_AS_STRING(topics[index])
+            parts[index].topic_bytes = <int32_t>PyBytes_GET_SIZE(topics[index])
+            parts[index].partition = partitions[index][1]
+        value_bytes = transaction_value_bound(parts, state.partition_count)
+        value = <uint8_t*>malloc(<size_t>value_bytes)
+        if value == NULL:
+            raise MemoryError(f"a record of {value_bytes} bytes")
+        with nogil:
+            value_bytes = transaction_value_encode(value, state, parts, version)
+        return PyBytes_FromStringAndSize(<const char*>value, value_bytes)
+    finally:
+        free(value)
+        free(parts)
+
+
+def state_name(Py_ssize_t number):
+    """The name of a state by its number. ValueError if there is none."""
+    if not 0 <= number < len(STATE_NAMES):
+        raise ValueError(f"state {number}: 0 to {len(STATE_NAMES) - 1}")
+    return STATE_NAMES[number]
+
+
+def state_number(str name not None):
+    """The number of a state by its name. ValueError if there is none."""
+    if name not in STATE_NAMES:
+        raise ValueError(f"state {name!r}: one of {', '.join(STATE_NAMES)}")
+    return STATE_NAMES.index(name)
+
+
+def transition_allowed(str target not None, str source not None):
+    """Whether a transactional id may go from the state `source` to `target`."""
+    return bool(transition_possible(state_number(target), state_number(source)))

@@ -1,0 +1,294 @@
+"""What an operator sees of transactions, and may do about them: Kafka's tools, as calls.
+
+Invariant: a transaction is ended as a whole. One that hangs at a partition - open there, and known
+to no transactional id - is ended there alone, which is all there is of it.
+"""
+
+import re
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from eoslog.bindings.transaction_entry import STATE_NAMES, decode_transaction_value
+from eoslog.errors import (
+    CorruptRecordError,
+    EoslogError,
+    InvalidRequestError,
+    InvalidTxnStateError,
+    TransactionalIdNotFoundError,
+)
+from eoslog.partition import Partition
+from eoslog.prepared_transaction import PreparedTransaction
+from eoslog.state_log import StateLog
+from eoslog.topic_partition import TopicPartition
+from eoslog.transaction_coordinator import TransactionCoordinator
+from eoslog.transaction_entries import (
+    ONGOING,
+    PREPARE_STATES,
+    UNDECIDED_STATES,
+    check_transactional_id,
+)
+from eoslog.transaction_owner import TransactionOwner, terminated
+
+# Dead is never shown: an id that is being forgotten does not exist.
+LISTED_STATES = frozenset(STATE_NAMES) - {"Dead"}
+_COORDINATOR_ID = 0  # The store's node id.
+_MS_PER_MINUTE = 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionListing:
+    """One transactional id, as `Store.transactions` lists it."""
+
+    transactional_id: str
+    coordinator_id: int
+    producer_id: int
+    transaction_state: str
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionDescription:
+    """One transactional id with all that is known of it.
+
+    The start time and the duration are None unless a transaction is open or being completed;
+    `topic_partitions` are then those it wrote to. `prepared`: it waits for an external decision.
+    `owner` says which producer of this process has the id, if one does.
+    """
+
+    coordinator_id: int
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    transaction_state: str
+    transaction_timeout_ms: int
+    current_transaction_start_time_ms: int | None
+    transaction_duration_ms: int | None
+    topic_partitions: Sequence[TopicPartition]
+    prepared: bool
+    owner: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class HangingTransaction:
+    """A transaction that is open at a partition, and that nothing will ever end there.
+
+    Readers of committed data wait at `start_offset`. `transactional_id` is the one that has the
+    producer id now, None if there is none.
+    """
+
+    topic: str
+    partition: int
+    producer_id: int
+    producer_epoch: int
+    coordinator_epoch: int
+    start_offset: int
+    last_timestamp: int
+    duration_minutes: int
+    transactional_id: str | None
+
+
+class TransactionAdmin:
+    """The operator's calls of one store."""
+
+    def __init__(self, coordinator: TransactionCoordinator, state_log: StateLog) -> None:
+        self._coordinator = coordinator
+        self._entries = coordinator.entries
+        self._state_log = state_log
+
+    def transactions(
+        self,
+        states: Collection[str] | None = None,
+        producer_ids: Collection[int] | None = None,
+        pattern: str | None = None,
+        duration_ms: int = -1,
+    ) -> list[TransactionListing]:
+        """See `Store.transactions`."""
+        if states is not None:
+            unknown = sorted(set(states) - LISTED_STATES)
+            if unknown:
+                raise ValueError(
+                    f"no transaction state is named {', '.join(unknown)}; there are "
+                    f"{', '.join(sorted(LISTED_STATES))}"
+                )
+        try:
+            wanted = None if pattern is None else re.compile(pattern)
+        except re.error as error:
+            raise InvalidRequestError(f"{pattern!r} is no regular expression: {error}") from error
+        now_ms = time.time_ns() // 1_000_000
+        found = []
+        for one in self._all(now_ms):
+            if states and one.transaction_state not in states:
+                continue
+            if producer_ids and one.producer_id not in producer_ids:
+                continue
+            if wanted is not None and wanted.fullmatch(one.transactional_id) is None:
+                continue
+            if duration_ms >= 0 and (one.transaction_duration_ms or 0) <= duration_ms:
+                continue
+            found.append(
+                TransactionListing(
+                    one.transactional_id,
+                    one.coordinator_id,
+                    one.producer_id,
+                    one.transaction_state,
+                )
+            )
+        return found
+
+    def _all(self, now_ms: int) -> Iterable[TransactionDescription]:
+        known = {entry.transactional_id for entry in self._entries.known()}
+        ids = known | {one for one, _ in self._state_log.transactions()}
+        for transactional_id in sorted(ids):
+            try:
+                yield self._described(transactional_id, now_ms)
+            except (CorruptRecordError, TransactionalIdNotFoundError):
+                continue  # Unreadable (describing it says where), or forgotten meanwhile.
+
+    def describe(self, transactional_id: str) -> TransactionDescription:
+        """See `Store.describe_transaction`."""
+        check_transactional_id(transactional_id)
+        return self._described(transactional_id, time.time_ns() // 1_000_000)
+
+    def _described(self, transactional_id: str, now_ms: int) -> TransactionDescription:
+        fields = self._fields(transactional_id)
+        is_open = fields["state"] in UNDECIDED_STATES
+        start_ms = int(fields["start_ms"])
+        owner = self._entries.owner_of(transactional_id)
+        return TransactionDescription(
+            coordinator_id=_COORDINATOR_ID,
+            transactional_id=transactional_id,
+            producer_id=fields["producer_id"],
+            producer_epoch=fields["producer_epoch"],
+            transaction_state=fields["state"],
+            transaction_timeout_ms=fields["timeout_ms"],
+            current_transaction_start_time_ms=start_ms if is_open else None,
+            transaction_duration_ms=now_ms - start_ms if is_open else None,
+            topic_partitions=tuple(
+                TopicPartition(*where) for where in sorted(fields["partitions"] or ())
+            ),
+            prepared=fields["prepared"],
+            owner=None if owner is None else str(owner),
+        )
+
+    def _fields(self, transactional_id: str) -> dict[str, Any]:
+        """The newest record's, without making an entry for an id that nobody uses."""
+        entry = self._entries.find(transactional_id)
+        if entry is None:
+            record = self._state_log.transaction(transactional_id)
+            if record is not None and record.value is not None:
+                try:
+                    return decode_transaction_value(record.value)
+                except CorruptRecordError:
+                    pass  # Making the entry says where it stands.
+        with self._entries.locked(transactional_id) as entry:
+            return decode_transaction_value(entry.value())
+
+    # Ending.
+
+    def abort(self, transactional_id: str) -> None:
+        """See `Store.abort_transaction`."""
+        check_transactional_id(transactional_id)
+        with self._entries.locked(transactional_id) as entry:
+            reason = terminated(transactional_id, TransactionOwner.here())
+            self._coordinator.terminate(entry, reason)
+
+    def abort_at(self, topic: str, partition: int, start_offset: int) -> None:
+        """See `Store.abort_transaction`."""
+        where = TopicPartition(topic, partition)
+        found = self._coordinator.partition_of(topic, partition)
+        open_ones = found.open_transactions()
+        hanging = next((one for one in open_ones if one.first_offset == start_offset), None)
+        if hanging is None:
+            known = ", ".join(str(one.first_offset) for one in open_ones) or "none"
+            raise InvalidTxnStateError(
+                f"{where}: no transaction is open since offset {start_offset}; there are {known}"
+            )
+        transactional_id = self._id_that_ends(where, hanging.producer_id)
+        if transactional_id is not None:
+            self.abort(transactional_id)
+            return
+        found.append_marker(
+            hanging.producer_id,
+            hanging.producer_epoch,
+            max(hanging.coordinator_epoch, 0),
+            False,
+            newer_epoch=False,
+        )
+
+    def _id_that_ends(self, where: TopicPartition, producer_id: int) -> str | None:
+        """The transactional id whose open or decided transaction has the partition."""
+        for entry in self._entries.known():
+            if (
+                entry.producer_id == producer_id
+                and entry.state in UNDECIDED_STATES
+                and where in entry.partitions
+            ):
+                return entry.transactional_id
+        return None
+
+    def hanging(
+        self, partitions: Iterable[Partition], max_timeout_ms: int, now_ms: int
+    ) -> list[HangingTransaction]:
+        """See `Store.find_hanging_transactions`; in these partitions."""
+        found = []
+        ids: dict[int, str] | None = None
+        for partition in partitions:
+            where = partition.topic_partition
+            for one in partition.open_transactions():
+                duration_ms = now_ms - one.last_timestamp_ms
+                if duration_ms <= max_timeout_ms or self._id_that_ends(where, one.producer_id):
+                    continue
+                if ids is None:
+                    ids = {each.producer_id: each.transactional_id for each in self._all(now_ms)}
+                found.append(
+                    HangingTransaction(
+                        where.topic,
+                        where.partition,
+                        one.producer_id,
+                        one.producer_epoch,
+                        one.coordinator_epoch,
+                        one.first_offset,
+                        one.last_timestamp_ms,
+                        duration_ms // _MS_PER_MINUTE,
+                        ids.get(one.producer_id),
+                    )
+                )
+        return found
+
+    # Prepared transactions.
+
+    def decide(self, prepared: Iterable[PreparedTransaction], commit: bool) -> None:
+        """See `Store.commit_prepared` and `Store.abort_prepared`."""
+        found = list(prepared)
+        for one in found:
+            if not isinstance(one, PreparedTransaction):
+                raise TypeError(f"a PreparedTransaction is expected, not {type(one).__name__}")
+        errors: list[EoslogError] = []
+        for one in found:
+            try:
+                self._decide(one, commit)
+            except EoslogError as error:
+                errors.append(error)
+        if errors:
+            for other in errors[1:]:
+                errors[0].add_note(f"and: {other}")
+            raise errors[0]
+
+    def _decide(self, prepared: PreparedTransaction, commit: bool) -> None:
+        with self._entries.locked(prepared.transactional_id) as entry:
+            if entry.state in PREPARE_STATES:
+                self._coordinator.complete(entry)
+            current = (entry.producer_id, entry.producer_epoch)
+            asked = (prepared.producer_id, prepared.producer_epoch)
+            if entry.state == ONGOING and current == asked and not entry.prepared:
+                raise InvalidTxnStateError(
+                    f"transactional id {prepared.transactional_id!r}: the transaction of producer "
+                    f"id {asked[0]}, epoch {asked[1]}, is open, but not prepared"
+                )
+            if entry.state != ONGOING and current == asked:
+                raise InvalidTxnStateError(
+                    f"transactional id {prepared.transactional_id!r}: no transaction of producer "
+                    f"id {asked[0]}, epoch {asked[1]}, is prepared"
+                )
+            self._coordinator.end(entry, *asked, commit)

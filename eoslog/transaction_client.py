@@ -1,0 +1,228 @@
+"""A transactional producer and its coordinator: the producer's state, its errors, its commits.
+
+Invariants: a record is taken only while a transaction is open; after an error in a transaction only
+its abort goes on, so that a part is never committed; nothing is sent twice under the same numbers;
+a producer that was fenced writes nothing more. The order of locks: the producer's, then its
+coordinator's entry, then a partition's.
+"""
+
+import copy
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeVar
+
+from eoslog.bindings.status import ProducerNotCached
+from eoslog.bindings.transaction_entry import PartitionLost, ProducerIdNeeded, TransactionEntry
+from eoslog.bindings.transactional_sender import TransactionalSender
+from eoslog.errors import (
+    ConcurrentTransactionsError,
+    EoslogError,
+    IllegalStateError,
+    InvalidProducerEpochError,
+    LogClosedError,
+    ProducerFencedError,
+    StoreFailedError,
+    TransactionAbortableError,
+    UnknownTopicOrPartitionError,
+)
+from eoslog.producer import Producer
+from eoslog.topic_partition import TopicPartition
+from eoslog.transaction_client_state import (
+    HINTS,
+    SOURCES,
+    ClientState,
+    Reaction,
+    Request,
+    as_the_client_sees,
+    may_move,
+    reaction,
+)
+from eoslog.transaction_owner import TransactionOwner
+
+if TYPE_CHECKING:
+    from eoslog.store import Store
+
+T = TypeVar("T")
+S = ClientState
+
+
+class TransactionClient(TransactionalSender, Producer):
+    """What `TransactionalProducer` is made on. Whoever calls has `exclusive`, unless it is taken."""
+
+    def __init__(self, store: "Store", transactional_id: str, batch_bytes: int) -> None:
+        Producer.__init__(self, store, None, {"batch.size": batch_bytes})
+        self._transactional_id = transactional_id
+        self._coordinator = store._transactions
+        self._owner = TransactionOwner.here()
+        self._taken_over: TransactionEntry | None = None
+        self._cause: EoslogError | None = None
+        self._set_moves(
+            SOURCES, S.UNINITIALIZED, S.READY, S.IN_TRANSACTION, S.COMMITTING_TRANSACTION
+        )
+
+    # State.
+
+    @property
+    def _state(self) -> ClientState:
+        return ClientState(self._state_number)
+
+    def _check_usable(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal()
+        self._store._check_open()
+
+    def _check_appendable(self) -> None:
+        self._check_usable()
+        if self._state is not S.IN_TRANSACTION:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        """Say why no record is taken."""
+        self._check_usable()
+        self._no_move(S.IN_TRANSACTION)
+
+    def _no_move(self, target: int) -> None:
+        state = self._state
+        if state is S.ABORTABLE_ERROR:
+            cause = self._cause or "an error before"
+            raise TransactionAbortableError(f"{HINTS[state]}: {cause}") from self._cause
+        raise IllegalStateError(
+            f"transactional id {self._transactional_id!r}, state {state.name}: {HINTS[state]}"
+        )
+
+    # Errors.
+
+    def _failed(self, error: Exception) -> None:
+        """A record was refused: the transaction must not be committed without it."""
+        with self.exclusive:
+            if self._state is S.IN_TRANSACTION and self._refusal is None:
+                self._broken(error, Request.PRODUCE)
+
+    def _broken(self, error: Exception, request: Request) -> Exception:
+        """The error as the caller is to see it; what it means for this producer is done."""
+        if not isinstance(error, EoslogError):
+            if self._state is S.COMMITTING_TRANSACTION:
+                self._move(S.ABORTABLE_ERROR)
+            return error
+        seen = as_the_client_sees(self._named(error), request)
+        found = reaction(seen, request)
+        if found is Reaction.FATAL:
+            self._move(S.FATAL_ERROR)
+            self._refuse_from_now_on(lambda: copy.copy(seen))
+        elif found is Reaction.ABORTABLE and may_move(self._state, S.ABORTABLE_ERROR):
+            self._cause = seen
+            self._move(S.ABORTABLE_ERROR)
+        if seen is not error:
+            seen.__cause__ = error
+        return seen
+
+    def _named(self, error: EoslogError) -> EoslogError:
+        """The error with what the coordinator knows of who did it, or with what was deleted."""
+        if isinstance(error, (ProducerFencedError, InvalidProducerEpochError)):
+            return self._owner.explain(error)
+        if isinstance(error, LogClosedError) and not self._store.closed:
+            return UnknownTopicOrPartitionError(f"a topic of the transaction was deleted: {error}")
+        return error
+
+    def notice_replacement(self) -> None:
+        """Refuse records from now on if the transactional id was taken over.
+
+        Takes no lock: whoever calls it holds another producer's. It only lets the user know sooner;
+        what keeps a fenced producer from writing is the entry.
+        """
+        reason = self._owner.fenced_because
+        if reason is not None and self._refusal is None:
+            self._refuse_from_now_on(lambda: ProducerFencedError(reason))
+
+    # The coordinator's entry.
+
+    def _on_entry(self, call: Callable[[TransactionEntry], T]) -> T:
+        """Call the entry; what stands in the way and can be put right is."""
+        entry = self._known_entry()
+        while True:
+            try:
+                with entry.lock:
+                    self._owner.check()
+                    return call(entry)
+            except ProducerNotCached as asked:
+                self._coordinator.hold_producer(asked.producer_id, asked.topic, asked.partition)
+            except PartitionLost as lost:
+                self._store._check_open()
+                if self._store._find_partition(TopicPartition(lost.topic, lost.partition)):
+                    raise StoreFailedError(f"{lost}: open the store anew") from lost
+                with entry.lock:
+                    entry.drop_partition(lost.topic, lost.partition)
+            except ConcurrentTransactionsError:
+                # The transaction before this one is decided, and could not be completed then.
+                if not self._coordinator.complete(entry):
+                    raise
+
+    def _known_entry(self) -> TransactionEntry:
+        if self._taken_over is None:
+            raise IllegalStateError(HINTS[S.UNINITIALIZED])
+        return self._taken_over
+
+    def _is_at_the_coordinator(self) -> bool:
+        """Whether the coordinator has the open transaction, or had it and ended it."""
+        if not self._is_registered:
+            return False
+        entry = self._known_entry()
+        with entry.lock:
+            self._owner.check()
+            own = (entry.producer_id, entry.producer_epoch)
+            return entry.state == "Ongoing" or own != (self.producer_id, self.producer_epoch)
+
+    def _end(self, commit: bool) -> tuple[int, int]:
+        """End the transaction; the coordinator's wrapper gets a new id where one is needed."""
+        return self._on_entry(
+            lambda entry: self._coordinator.end(
+                entry, self.producer_id, self.producer_epoch, commit
+            )
+        )
+
+    def _over(self, answer: tuple[int, int] | None) -> None:
+        """The transaction is over; None: the coordinator never heard of it."""
+        self._cause = None
+        if answer is None:
+            self._ended_without()
+        else:
+            self._ended(answer)
+
+    # What the hot path of a commit leaves to others.
+
+    def _append_all(self) -> None:
+        """Append all that is gathered."""
+        raise NotImplementedError
+
+    def _commit_otherwise(self) -> None:
+        self._check_usable()
+        if self._state is not S.COMMITTING_TRANSACTION:
+            self._move(S.COMMITTING_TRANSACTION)
+        self._over(self._commit_on())
+
+    def _commit_failed(self, error: Exception) -> tuple[int, int]:
+        curable = (ProducerNotCached, PartitionLost, ProducerIdNeeded, ConcurrentTransactionsError)
+        if isinstance(error, curable):
+            return self._commit_on()
+        raise self._commit_broken(error) from error.__cause__
+
+    def _commit_on(self) -> tuple[int, int]:
+        """What is left of a commit: append what is still gathered, then the decision."""
+        try:
+            self._append_all()
+            return self._end(commit=True)
+        except Exception as error:
+            raise self._commit_broken(error) from error.__cause__
+
+    def _commit_broken(self, error: Exception) -> Exception:
+        request = Request.END
+        if isinstance(error, StoreFailedError) and not self._is_decision_in_doubt():
+            request = Request.PRODUCE  # A partition failed, before there was anything to decide.
+        return self._broken(error, request)
+
+    def _is_decision_in_doubt(self) -> bool:
+        """Whether the log that would have the decision failed."""
+        return self._store._state_log.partition_of(self._transactional_id).failed
+
+    def _complete_entry(self) -> None:
+        # What it cannot do now is tried again when the next transaction begins to write.
+        self._coordinator.complete(self._known_entry())

@@ -1,0 +1,386 @@
+"""The transaction coordinator: who may write under a transactional id, and how its work ends.
+
+Each id has an entry, which writes its own records to `__transaction_state`, registers partitions,
+decides and completes (`bindings.transaction_entry`). Here is what lies above an entry: taking an id
+over from an older producer, ids for new ones, and the completion of what was decided.
+`docs/transactions.md` has the protocol in numbered steps.
+
+Invariants: when `init` returns, the older producer can write nothing more, on any partition; what
+was decided is completed before the id's next transaction begins.
+
+Order of locks: an entry's, then that of the entries together, then the state log's, then the one
+under which partitions are opened, then a partition's.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from eoslog.append_signal import AppendSignal
+from eoslog.bindings.accumulator import RecordAccumulator
+from eoslog.bindings.status import ProducerNotCached
+from eoslog.bindings.transaction_entry import (
+    PartitionLost,
+    ProducerIdNeeded,
+    TransactionEntry,
+    TransactionPart,
+)
+from eoslog.errors import (
+    ConcurrentTransactionsError,
+    EoslogError,
+    InvalidRequestError,
+    InvalidTransactionTimeoutError,
+    UnknownTopicOrPartitionError,
+)
+from eoslog.partition import Partition
+from eoslog.prepared_transaction import PreparedTransaction
+from eoslog.producer_ids import ProducerIds
+from eoslog.state_log import StateLog
+from eoslog.topic_partition import TopicPartition
+from eoslog.transaction_entries import (
+    ONGOING,
+    PREPARE_STATES,
+    TransactionEntries,
+    check_transactional_id,
+)
+from eoslog.transaction_identity import check_expected, next_identity
+from eoslog.transaction_owner import TransactionOwner, taken_over
+from eoslog.whole_number import whole_number
+
+_log = logging.getLogger(__name__)
+
+Touched = Iterable[tuple[str, int]]
+Filled = Sequence[tuple[RecordAccumulator, TransactionPart]]
+_Result = TypeVar("_Result")
+
+
+class TransactionPartitions(Protocol):
+    """What the coordinator needs of the store's partitions."""
+
+    def find_for_transaction(self, where: TopicPartition) -> Partition | None:
+        """A user's partition or one of `__consumer_offsets`, opened; None if its topic is gone."""
+
+    def if_open(self, where: TopicPartition) -> Partition | None:
+        """The partition, if it is open."""
+
+
+class InitializedTransactions(NamedTuple):
+    """What `init` gives: under which id and epoch to write, or what is to be decided first."""
+
+    entry: TransactionEntry
+    producer_id: int
+    producer_epoch: int
+    prepared: PreparedTransaction | None = None
+
+
+class TransactionCoordinator:
+    """The coordinator of one store, for all its transactional ids."""
+
+    def __init__(
+        self,
+        state_log: StateLog,
+        producer_ids: ProducerIds,
+        partitions: TransactionPartitions,
+        signal: AppendSignal,
+        *,
+        durable: bool,
+        timeout_max_ms: int,
+    ) -> None:
+        self.entries = TransactionEntries(state_log, durable=durable)
+        self._producer_ids = producer_ids
+        self._partitions = partitions
+        self._signal = signal
+        self._timeout_max_ms = timeout_max_ms
+        # Producer ids that were rotated out, and where their last transactions were.
+        self._rotated_lock = threading.Lock()
+        self._rotated: list[tuple[int, list[TopicPartition]]] = []
+
+    # For producers.
+
+    def init(
+        self,
+        transactional_id: str,
+        timeout_ms: int,
+        *,
+        owner: TransactionOwner,
+        expected: tuple[int, int] | None = None,
+        keep_prepared: bool = False,
+    ) -> InitializedTransactions:
+        """Take the id over: its older producer is fenced, and its open transaction aborted.
+
+        `expected` is the producer id and epoch that the caller has now, if it wants to go on as the
+        same producer. `keep_prepared` leaves a prepared transaction as it is and gives its id and
+        epoch back; `end` with these decides it. The result is as durable as the store's durability
+        says. Raises InvalidRequestError, InvalidTransactionTimeoutError, ProducerFencedError
+        (`expected` is not the newest), ConcurrentTransactionsError (the transaction before is
+        decided and cannot be completed: the cause says why), CorruptRecordError, StoreError:
+        the id is as it was then, but for an open transaction, which may be aborted.
+        """
+        check_transactional_id(transactional_id)
+        timeout_ms = whole_number(timeout_ms, "a transaction timeout")
+        if not 0 < timeout_ms <= self._timeout_max_ms:
+            raise InvalidTransactionTimeoutError(
+                f"transaction.timeout.ms={timeout_ms}: above 0, and at most "
+                f"transaction.max.timeout.ms={self._timeout_max_ms}"
+            )
+        if expected is not None and (expected[0] < 0 or expected[1] < 0):
+            raise InvalidRequestError(f"expected producer id and epoch {expected}: one is missing")
+        with self.entries.locked(transactional_id, create=True) as entry:
+            self._finish(entry)
+            if expected is not None:
+                check_expected(entry, expected, entry.state == ONGOING)
+            prepared = None
+            if entry.state == ONGOING and entry.prepared and keep_prepared:
+                prepared = PreparedTransaction(
+                    transactional_id=transactional_id,
+                    producer_id=entry.producer_id,
+                    producer_epoch=entry.producer_epoch,
+                )
+                self._take_over(entry, owner)
+            else:
+                self._take_over(entry, owner, expected, timeout_ms)
+            return InitializedTransactions(entry, entry.producer_id, entry.producer_epoch, prepared)
+
+    def end(
+        self,
+        entry: TransactionEntry,
+        producer_id: int,
+        producer_epoch: int,
+        commit: bool,
+        filled: Filled = (),
+    ) -> tuple[int, int]:
+        """Decide the transaction; to commit, `filled` batches are registered and appended before.
+
+        Returns the producer id and epoch for the next one. The decision is made when this returns;
+        if its markers could not all be written, that is tried again by the id's next transaction,
+        in the background, and when the store is opened.
+        """
+        with entry.lock:
+            before = entry.producer_id
+            touched = entry.partitions
+            touched += [(part.topic, part.partition) for _, part in filled]
+
+            def decide(next_producer_id: int) -> tuple[int, int]:
+                if commit:
+                    return entry.commit(producer_id, producer_epoch, filled, next_producer_id)
+                return entry.end(producer_id, producer_epoch, False, next_producer_id)
+
+            try:
+                answer = self._supplied(entry, decide, touched)
+            except BaseException:
+                self.appended(touched)
+                raise
+            self._after_decision(entry, touched, before)
+            return answer
+
+    def complete(self, entry: TransactionEntry) -> bool:
+        """Carry out a decision that could not be carried out before; whether it is now."""
+        with entry.lock:
+            return self._after_decision(entry, entry.partitions, entry.producer_id) is None
+
+    def part_of(self, topic: str, partition: int) -> TransactionPart:
+        """A partition as an entry writes it. Raises UnknownTopicOrPartitionError."""
+        return TransactionPart(topic, partition, self.partition_of(topic, partition)._log)
+
+    def partition_of(self, topic: str, partition: int) -> Partition:
+        """The partition, opened. Raises UnknownTopicOrPartitionError."""
+        found = self._partitions.find_for_transaction(TopicPartition(topic, partition))
+        if found is None:
+            raise UnknownTopicOrPartitionError(f"no partition {partition} of topic {topic!r}")
+        return found
+
+    def hold_producer(self, producer_id: int, topic: str, partition: int) -> None:
+        """Bring a producer that only LMDB remembers back into the partition's memory."""
+        self.partition_of(topic, partition).hold_producer(producer_id)
+
+    def appended(self, partitions: Touched) -> None:
+        """An entry appended to these: who waits for records, or looks after them, is told."""
+        for where in partitions:
+            found = self._partitions.if_open(TopicPartition(*where))
+            if found is not None:
+                found.note_append()
+        self._signal.appended()
+
+    def release(self, entry: TransactionEntry, owner: TransactionOwner) -> None:
+        """The owner is closed. What it left undecided stays as it is."""
+        self.entries.release(entry.transactional_id, owner)
+
+    def live_producer_ids(self) -> frozenset[int]:
+        """The producer ids under which transactions may be written now."""
+        return frozenset(entry.producer_id for entry in self.entries.known())
+
+    # The work on one entry, whose lock is held.
+
+    def fence(self, entry: TransactionEntry, reason: str) -> None:
+        """Abort the open transaction with a higher epoch; its owner is told why.
+
+        The abort is decided on return, and completed if that is possible now. Raises StoreError if
+        the decision could not be written: nothing has changed then.
+        """
+        before, touched = entry.producer_id, entry.partitions
+        self._supplied(entry, entry.fence, touched)
+        self.entries.take_from_owner(entry.transactional_id, reason)
+        self._after_decision(entry, touched, before)
+
+    def terminate(self, entry: TransactionEntry, reason: str) -> None:
+        """Fence whoever has the id, with or without a transaction open."""
+        self._finish(entry)
+        if entry.state == ONGOING:
+            self.fence(entry, reason)
+            self._finish(entry)
+        self._move_on(entry, None, entry.timeout_ms)
+        self.entries.take_from_owner(entry.transactional_id, reason)
+
+    def _take_over(
+        self,
+        entry: TransactionEntry,
+        owner: TransactionOwner,
+        expected: tuple[int, int] | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
+        """The owner has the id from now on; with a timeout, with an epoch that is new."""
+        if timeout_ms is not None:
+            if entry.state == ONGOING:
+                reason = taken_over(entry.transactional_id, entry.producer_epoch + 1, owner)
+                self.fence(entry, reason)
+                self._finish(entry)
+                self._move_on(entry, None, timeout_ms, None if expected is None else expected[1])
+            else:
+                self._move_on(entry, None if expected is None else expected[1], timeout_ms)
+        older = self.entries.hand_over(entry.transactional_id, owner)
+        if older is not None and older is not owner:
+            older.fence(taken_over(entry.transactional_id, entry.producer_epoch, owner))
+
+    def _move_on(
+        self,
+        entry: TransactionEntry,
+        expected_epoch: int | None,
+        timeout_ms: int,
+        asked_with: int | None = None,
+    ) -> None:
+        """Write the record with the next epoch; `asked_with` may ask for the answer again."""
+        following = next_identity(entry, expected_epoch, self._producer_ids.take)
+        if asked_with is not None:
+            following = following._replace(last_producer_epoch=asked_with)
+        entry.initialize(
+            producer_id=following.producer_id,
+            producer_epoch=following.producer_epoch,
+            last_producer_epoch=following.last_producer_epoch,
+            previous_producer_id=following.previous_producer_id,
+            timeout_ms=timeout_ms,
+            now_ms=time.time_ns() // 1_000_000,
+        )
+        self.entries.note_append(entry)
+
+    def _finish(self, entry: TransactionEntry) -> None:
+        """See that no decision waits for its completion."""
+        error = self._after_decision(entry, entry.partitions, entry.producer_id)
+        if error is not None:
+            raise ConcurrentTransactionsError(
+                f"transactional id {entry.transactional_id!r}: the transaction before is decided "
+                f"({entry.state}), but cannot be completed now: {error}"
+            ) from error
+
+    def _supplied(
+        self, entry: TransactionEntry, work: Callable[[int], _Result], touched: Touched
+    ) -> _Result:
+        """Do it, and supply what it asks for: a new producer id, a producer's row."""
+        next_producer_id = -1
+        held = False
+        while True:
+            try:
+                return work(next_producer_id)
+            except ProducerIdNeeded:
+                if next_producer_id >= 0:
+                    raise
+                next_producer_id = self._producer_ids.take()
+            except ProducerNotCached:
+                if held:
+                    raise
+                held = True
+                self._hold(entry.producer_id, touched)
+            except PartitionLost as lost:
+                # Its log is closed. Unless the whole store is, its topic was deleted: what the
+                # transaction wrote there is gone, and a topic made anew has nothing of it.
+                self._partitions.find_for_transaction(TopicPartition(lost.topic, lost.partition))
+                if (lost.topic, lost.partition) not in entry.partitions:
+                    raise
+                entry.drop_partition(lost.topic, lost.partition)
+
+    def _hold(self, producer_id: int, touched: Touched) -> None:
+        for where in set(touched):
+            found = self._partitions.find_for_transaction(TopicPartition(*where))
+            if found is not None:
+                found.hold_producer(producer_id)
+
+    def _after_decision(
+        self, entry: TransactionEntry, touched: Touched, producer_id: int
+    ) -> Exception | None:
+        """Complete what is decided, and tell whom it concerns; why it could not be completed.
+
+        `producer_id` is what the entry had before.
+        """
+        error: Exception | None = None
+        if entry.state in PREPARE_STATES:
+            error = self._complete(entry)
+        if entry.producer_id != producer_id:
+            with self._rotated_lock:
+                self._rotated.append((producer_id, [TopicPartition(*where) for where in touched]))
+        self.entries.note_append(entry)
+        self.appended(touched)
+        return error
+
+    def _complete(self, entry: TransactionEntry) -> Exception | None:
+        looked_up: set[TopicPartition] = set()
+        held = False
+        try:
+            while entry.state in PREPARE_STATES:
+                try:
+                    entry.complete()
+                except PartitionLost as lost:
+                    where = TopicPartition(lost.topic, lost.partition)
+                    if not self._looked_up(entry, where, looked_up):
+                        raise
+                except ProducerNotCached:
+                    if held:
+                        raise
+                    held = True
+                    self._hold(entry.producer_id, entry.partitions)
+        except (EoslogError, PartitionLost, ProducerNotCached) as error:
+            _log.warning(
+                "transactional id %r is decided (%s), and will be completed later: %s",
+                entry.transactional_id,
+                entry.state,
+                error,
+            )
+            return error
+        return None
+
+    def _looked_up(
+        self, entry: TransactionEntry, where: TopicPartition, looked_up: set[TopicPartition]
+    ) -> bool:
+        """Attach the partition as it is now, or drop it if its topic is gone; False the second
+        time.
+        """
+        if where in looked_up:
+            return False
+        looked_up.add(where)
+        found = self._partitions.find_for_transaction(where)
+        if found is None:
+            entry.drop_partition(*where)
+        else:
+            entry.attach([TransactionPart(*where, found._log)])
+        return True
+
+    # Producer ids that were rotated out.
+
+    def take_rotated(self) -> list[tuple[int, list[TopicPartition]]]:
+        """The producer ids whose last transaction is complete, with its partitions.
+
+        Once its markers are synced, the partitions may forget the id.
+        """
+        with self._rotated_lock:
+            rotated, self._rotated = self._rotated, []
+        return rotated

@@ -1,0 +1,82 @@
+"""Who has a transactional id now: one producer object, of one thread, of one process.
+
+Only one process has a store open, so the newer owner can tell the older one by name: the older
+one's object says who took over, when, and where. Epochs fence as well, and go on fencing where no
+object is left to be told.
+"""
+
+import os
+import socket
+import threading
+import time
+from dataclasses import dataclass
+
+from eoslog.errors import InvalidProducerEpochError, ProducerFencedError
+from eoslog.store_lock import moment_text
+
+
+@dataclass(slots=True, eq=False)
+class TransactionOwner:
+    """One producer that has, or had, a transactional id. The entry's lock guards it."""
+
+    process_id: int
+    host: str
+    thread: str
+    since_ms: int
+    fenced_because: str | None = None
+
+    @classmethod
+    def here(cls) -> "TransactionOwner":
+        """The calling thread of this process, from now on."""
+        thread = threading.current_thread().name
+        return cls(os.getpid(), socket.gethostname(), thread, time.time_ns() // 1_000_000)
+
+    def __str__(self) -> str:
+        return (
+            f"process {self.process_id} on {self.host}, thread {self.thread!r}, since "
+            f"{moment_text(self.since_ms)}"
+        )
+
+    def fence(self, reason: str) -> None:
+        """From now on every call of this owner is refused; the first reason stays."""
+        if self.fenced_because is None:
+            self.fenced_because = reason
+
+    def check(self) -> None:
+        """Raise ProducerFencedError if another owner, or the store itself, has taken over."""
+        if self.fenced_because is not None:
+            raise ProducerFencedError(self.fenced_because)
+
+    def explain(
+        self, error: ProducerFencedError | InvalidProducerEpochError
+    ) -> ProducerFencedError | InvalidProducerEpochError:
+        """The same error, with the reason for it if one is known."""
+        if self.fenced_because is None:
+            return error
+        return type(error)(f"{error}; {self.fenced_because}")
+
+
+def taken_over(transactional_id: str, producer_epoch: int, newer: TransactionOwner) -> str:
+    """Why the older owner is fenced: another producer was initialized with the id."""
+    return (
+        f"transactional id {transactional_id!r} was initialized again, with epoch "
+        f"{producer_epoch}, by process {newer.process_id} on {newer.host}, thread "
+        f"{newer.thread!r}, at {moment_text(newer.since_ms)}"
+    )
+
+
+def timed_out(transactional_id: str, start_ms: int, timeout_ms: int, now_ms: int) -> str:
+    """Why the owner is fenced: its transaction was open for longer than it had asked for."""
+    return (
+        f"transactional id {transactional_id!r}: its transaction, begun at "
+        f"{moment_text(start_ms)}, was aborted at {moment_text(now_ms)}, after its timeout of "
+        f"{timeout_ms} ms: commit sooner, or raise transaction.timeout.ms"
+    )
+
+
+def terminated(transactional_id: str, by: TransactionOwner) -> str:
+    """Why the owner is fenced: an operator ended its transaction."""
+    return (
+        f"transactional id {transactional_id!r} was terminated by process {by.process_id} on "
+        f"{by.host}, thread {by.thread!r}, at {moment_text(by.since_ms)}"
+    )

@@ -1,0 +1,349 @@
+"""What opening a store does about transactions, and from where the next opening has to look.
+
+Opening: a transaction that was decided is completed, one that was open is aborted (nobody is left
+who could go on), a prepared one waits on. After an unclean stop the decisions since the last
+checkpoint are read again, since the power may have taken a marker that no completion record tells
+of; and a transaction that a partition has open and nobody knows is aborted: its registration was
+lost, so it was never decided.
+
+Invariant: the recovery point of a partition of `__transaction_state` that a checkpoint names is
+never above a decision whose markers are not known to be on disk. `docs/transactions.md` has the
+argument.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from eoslog.bindings.transaction_entry import decode_transaction_value
+from eoslog.errors import (
+    CorruptRecordError,
+    EoslogError,
+    InvalidProducerEpochError,
+    LogClosedError,
+)
+from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints
+from eoslog.opened_partitions import OpenedPartitions
+from eoslog.partition import Partition
+from eoslog.state_log import StateLog, state_partition_of
+from eoslog.topic_name import TRANSACTION_STATE_TOPIC
+from eoslog.topic_partition import TopicPartition
+from eoslog.transaction_coordinator import TransactionCoordinator
+from eoslog.transaction_entries import ONGOING, PREPARE_STATES, UNDECIDED_STATES
+from eoslog.transaction_identity import EPOCH_MAX
+
+_log = logging.getLogger(__name__)
+
+# From this version of the protocol on, a marker's epoch is one above that of the data.
+_EPOCH_BUMPING_VERSION = 2
+
+
+class _Decision(NamedTuple):
+    """What a partition's open transaction of a producer id and epoch came to, and where that is."""
+
+    commit: bool
+    marker_epoch: int
+    newer_epoch: bool
+    state_partition: int
+    offset: int
+
+
+class _Unloaded(NamedTuple):
+    """An undecided transaction of which there is no entry, and what is known of it all the same."""
+
+    producer_id: int
+    state_partition: int
+    offset: int
+
+
+class TransactionRecovery:
+    """Of one store. `StoreFiles` calls it when it opens, writes checkpoints, and closes."""
+
+    def __init__(
+        self,
+        coordinator: TransactionCoordinator,
+        state_log: StateLog,
+        partitions: OpenedPartitions,
+        checkpoints: OffsetCheckpoints,
+    ) -> None:
+        self._coordinator = coordinator
+        self._entries = coordinator.entries
+        self._state_log = state_log
+        self._partitions = partitions
+        self._checkpoints = checkpoints
+        # By partition, what (producer id, epoch of the data) came to. Gone once it is resolved.
+        self._decided: dict[TopicPartition, dict[tuple[int, int], _Decision]] = {}
+        self._unresolved: set[TopicPartition] = set()
+        self._left: set[str] = set()  # Ids that could not be rolled forward yet.
+        self._unloaded: dict[str, _Unloaded] = {}
+        self._safe: dict[int, int] = {}
+
+    # Opening.
+
+    def recover(self, unrecovered: Iterable[TopicPartition]) -> None:
+        """Take up what the last life of the store left; the state log is loaded.
+
+        `unrecovered` are the partitions that were not closed cleanly, internal ones too. Nothing
+        that goes wrong with one transaction keeps the store from being opened: it is logged, and
+        tried again in the background.
+        """
+        undecided = self._state_log.undecided_transactions()
+        # All of them before the first partition is opened: what is not known there is aborted.
+        for transactional_id in undecided:
+            self._load(transactional_id)
+        data = {where for where in unrecovered if where.topic != TRANSACTION_STATE_TOPIC}
+        if data:
+            self._entries.plan_epoch()
+            for where in unrecovered:
+                if where.topic == TRANSACTION_STATE_TOPIC:
+                    self._read_decisions(where, data)
+        self._partitions.watch_recovered(self.resolve)
+        for transactional_id in undecided:
+            self._roll_forward(transactional_id)
+        self._open_decided()
+
+    def _load(self, transactional_id: str) -> bool:
+        """Have the entry in memory; or remember what must not be touched for want of it."""
+        try:
+            with self._entries.locked(transactional_id):
+                self._unloaded.pop(transactional_id, None)
+                return True
+        except EoslogError as error:
+            _log.error("transactional id %r cannot be taken up: %s", transactional_id, error)
+        record = self._state_log.transaction(transactional_id)
+        if record is not None and record.value is not None:
+            number = state_partition_of(transactional_id)
+            producer_id = int.from_bytes(record.value[2:10], "big", signed=True)
+            self._unloaded[transactional_id] = _Unloaded(producer_id, number, record.offset)
+        return False
+
+    def _roll_forward(self, transactional_id: str) -> None:
+        """Complete a decided transaction, abort an open one that is not prepared."""
+        self._left.add(transactional_id)
+        if transactional_id in self._unloaded and not self._load(transactional_id):
+            return
+        try:
+            with self._entries.locked(transactional_id) as entry:
+                if entry.state == ONGOING and not entry.prepared:
+                    self._coordinator.fence(entry, "its process is gone")
+                elif entry.state in PREPARE_STATES:
+                    self._coordinator.complete(entry)
+                if entry.state not in UNDECIDED_STATES or entry.prepared:
+                    self._left.discard(transactional_id)
+        except EoslogError as error:
+            _log.warning("transactional id %r cannot be ended now: %s", transactional_id, error)
+
+    def _read_decisions(self, state: TopicPartition, data: set[TopicPartition]) -> None:
+        """Collect the decisions in a partition of the state log whose markers may be missing."""
+        first = self._checkpoints.recovery_point(state)
+        for transactional_id, record in self._state_log.transactions_since(state.partition, first):
+            if record.value is None:
+                continue
+            try:
+                fields = decode_transaction_value(record.value)
+            except CorruptRecordError as error:
+                _log.error(
+                    "%s, offset %d: the record of transactional id %r: %s",
+                    state,
+                    record.offset,
+                    transactional_id,
+                    error.reason,
+                )
+                continue
+            if fields["state"] not in PREPARE_STATES:
+                continue
+            marker_epoch = fields["producer_epoch"]
+            newer_epoch = fields["client_transaction_version"] >= _EPOCH_BUMPING_VERSION
+            decision = _Decision(
+                fields["state"] == "PrepareCommit",
+                marker_epoch,
+                newer_epoch,
+                state.partition,
+                record.offset,
+            )
+            of_data = (fields["producer_id"], marker_epoch - 1 if newer_epoch else marker_epoch)
+            for topic, partition in fields["partitions"] or ():
+                where = TopicPartition(topic, partition)
+                if where in data:
+                    self._decided.setdefault(where, {})[of_data] = decision
+
+    def _open_decided(self) -> None:
+        """Open, and so resolve, the partitions of these decisions: some marker may be missing."""
+        for where in sorted(self._decided):
+            try:
+                if self._partitions.find_for_transaction(where) is None:
+                    self._decided.pop(where, None)  # The topic is gone.
+            except EoslogError as error:
+                _log.error("%s cannot be opened to end its transactions: %s", where, error)
+
+    def resolve(self, partition: Partition) -> None:
+        """End what is open in a partition that was just recovered, and that nobody will end."""
+        where = partition.topic_partition
+        if where.topic == TRANSACTION_STATE_TOPIC:
+            return
+        try:
+            self._resolve(partition)
+        except EoslogError as error:
+            _log.warning("%s: its open transactions will be ended later: %s", where, error)
+            self._unresolved.add(where)
+        else:
+            self._unresolved.discard(where)
+            self._decided.pop(where, None)
+
+    def _resolve(self, partition: Partition) -> None:
+        where = partition.topic_partition
+        decided = self._decided.get(where, {})
+        for found in partition.open_transactions():
+            producer_id, epoch = found.producer_id, found.producer_epoch
+            decision = decided.get((producer_id, epoch))
+            if decision is None:
+                if self._is_known(where, producer_id, epoch):
+                    continue
+                newer = epoch < EPOCH_MAX
+                decision = _Decision(False, epoch + 1 if newer else epoch, newer, -1, -1)
+                _log.warning(
+                    "%s: the transaction of producer id %d, epoch %d, open since offset %d, was "
+                    "never decided: it is aborted",
+                    where,
+                    producer_id,
+                    epoch,
+                    found.first_offset,
+                )
+            try:
+                partition.append_marker(
+                    producer_id,
+                    decision.marker_epoch,
+                    self._entries.planned_epoch,
+                    decision.commit,
+                    newer_epoch=decision.newer_epoch,
+                )
+            except InvalidProducerEpochError:
+                continue  # It was ended by the way.
+
+    def _is_known(self, where: TopicPartition, producer_id: int, epoch: int) -> bool:
+        """Whether the coordinator will end that transaction there. Waits for no lock."""
+        if any(unloaded.producer_id == producer_id for unloaded in self._unloaded.values()):
+            return True
+        for entry in self._entries.known():
+            if entry.producer_id != producer_id or tuple(where) not in entry.partitions:
+                continue
+            of_open = entry.state == ONGOING and entry.producer_epoch == epoch
+            of_decided = entry.state in PREPARE_STATES and entry.producer_epoch in (
+                epoch,
+                epoch + 1,
+            )
+            if of_open or of_decided:
+                return True
+        return False
+
+    # While the store is open.
+
+    def retry(self) -> None:
+        """Try again what could not be done when the store was opened."""
+        for transactional_id in list(self._left):
+            self._roll_forward(transactional_id)
+        for entry in self._entries.known():
+            if entry.state in PREPARE_STATES:
+                self._coordinator.complete(entry)
+        for where in list(self._unresolved):
+            partition = self._partitions.find_for_transaction(where)
+            if partition is None:
+                self._unresolved.discard(where)
+                self._decided.pop(where, None)
+            else:
+                self.resolve(partition)
+        self._open_decided()
+
+    def advance(self) -> None:
+        """Sync every partition, and raise the recovery points that a checkpoint may name.
+
+        Raises StoreError where a partition cannot be synced; the points are as they were then.
+        """
+        opened = self._partitions.opened()
+        ends = {
+            partition.partition: partition.log_end_offset
+            for partition in opened
+            if partition.topic == TRANSACTION_STATE_TOPIC
+        }
+        # A decision below these ends is complete by now, or among the lowest.
+        lowest = self._lowest_decisions()
+        rotated = self._coordinator.take_rotated()
+        for partition in opened:
+            if partition.topic == TRANSACTION_STATE_TOPIC:
+                continue
+            try:
+                if partition.failed or partition.recovery_point < partition.log_end_offset:
+                    partition.flush()
+            except LogClosedError:
+                continue  # Its topic was deleted.
+        for number, end in ends.items():
+            self._safe[number] = min(end, lowest.get(number, end))
+        self._forget_rotated(rotated)
+
+    def _forget_rotated(self, rotated: list[tuple[int, list[TopicPartition]]]) -> None:
+        """Drop producer ids that no transaction will have again; all they wrote is synced."""
+        for producer_id, partitions in rotated:
+            for where in partitions:
+                partition = self._partitions.find_for_transaction(where)
+                if partition is not None:
+                    # First the rows as of now: a replay from older ones needs the id's own.
+                    self._partitions.persist_producers(partition)
+                    partition.forget_producers([producer_id])
+
+    def _lowest_decisions(self) -> dict[int, int]:
+        """By partition of the state log, the lowest decision that is not carried out everywhere."""
+        lowest: dict[int, int] = {}
+
+        def note(number: int, offset: int) -> None:
+            lowest[number] = min(offset, lowest.get(number, offset))
+
+        for entry in self._entries.known():
+            with entry.lock:
+                if entry.prepare_offset >= 0:
+                    note(state_partition_of(entry.transactional_id), entry.prepare_offset)
+        for unloaded in list(self._unloaded.values()):
+            note(unloaded.state_partition, unloaded.offset)
+        for decisions in list(self._decided.values()):
+            for decision in decisions.values():
+                note(decision.state_partition, decision.offset)
+        return lowest
+
+    def checkpoint(self, where: TopicPartition, offsets: LastOffsets) -> LastOffsets:
+        """What a checkpoint may say of an open partition."""
+        if where.topic != TRANSACTION_STATE_TOPIC:
+            return offsets
+        safe = self._safe.get(where.partition)
+        if safe is None:
+            safe = self._checkpoints.recovery_point(where)
+        return offsets._replace(recovery_point=min(offsets.recovery_point, safe))
+
+    # Closing.
+
+    def closed(
+        self, offsets: Mapping[TopicPartition, LastOffsets], all_synced: bool
+    ) -> dict[TopicPartition, LastOffsets]:
+        """What the checkpoints may say of partitions that were closed.
+
+        `all_synced`: every partition with markers was closed cleanly.
+        """
+        if not all_synced:
+            return {where: self.checkpoint(where, one) for where, one in offsets.items()}
+        lowest = self._lowest_decisions()
+        capped = {}
+        for where, one in offsets.items():
+            if where.topic == TRANSACTION_STATE_TOPIC:
+                low = lowest.get(where.partition, one.recovery_point)
+                one = one._replace(recovery_point=min(one.recovery_point, low))
+            capped[where] = one
+        return capped
+
+    @property
+    def unresolved(self) -> frozenset[TopicPartition]:
+        """The partitions that the next opening must treat as not recovered, though they were
+        closed cleanly: those with an end that is still to be written, and those with its decision.
+        """
+        left = set(self._unresolved) | set(self._decided)
+        for decisions in self._decided.values():
+            for decision in decisions.values():
+                left.add(TopicPartition(TRANSACTION_STATE_TOPIC, decision.state_partition))
+        return frozenset(left)

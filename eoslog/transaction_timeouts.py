@@ -1,0 +1,86 @@
+"""What time does to transactional ids: open transactions time out, unused ids are forgotten.
+
+Invariants: a transaction is aborted once it was open for longer than its producer asked for, but
+for prepared ones, which wait for their decision however long it takes; an id is forgotten only with
+nothing open or undecided, and who comes back with it gets another producer id.
+"""
+
+import logging
+from collections.abc import Iterator
+from itertools import chain
+
+from eoslog.bindings.transaction_entry import TransactionEntry, decode_transaction_value
+from eoslog.config import INT32_MAX
+from eoslog.errors import CorruptRecordError, EoslogError, TransactionalIdNotFoundError
+from eoslog.state_log import StateLog, TransactionRecord
+from eoslog.transaction_coordinator import TransactionCoordinator
+from eoslog.transaction_entries import ONGOING, UNDECIDED_STATES
+from eoslog.transaction_owner import timed_out
+
+_log = logging.getLogger(__name__)
+
+# Kafka's sign of a transaction that somebody outside decides: it never times out.
+NEVER_MS = INT32_MAX
+
+
+def abort_timed_out(coordinator: TransactionCoordinator, now_ms: int) -> int:
+    """Abort the transactions that were open for too long, and fence their producers; how many."""
+    aborted = 0
+    for entry in coordinator.entries.known():
+        if not _has_timed_out(entry, now_ms):
+            continue
+        with entry.lock:
+            if not _has_timed_out(entry, now_ms):
+                continue
+            reason = timed_out(entry.transactional_id, entry.start_ms, entry.timeout_ms, now_ms)
+            try:
+                coordinator.fence(entry, reason)
+                aborted += 1
+            except EoslogError as error:
+                _log.warning("%s: it cannot be aborted now: %s", entry.transactional_id, error)
+    return aborted
+
+
+def expire_ids(
+    coordinator: TransactionCoordinator, state_log: StateLog, now_ms: int, expiration_ms: int
+) -> int:
+    """Forget the transactional ids that were last used before a time; how many.
+
+    Raises StoreError if that cannot be written down; those before are forgotten then.
+    """
+    expired = 0
+    in_memory = [entry.transactional_id for entry in coordinator.entries.known()]
+    for transactional_id in chain(in_memory, _expired_records(state_log, now_ms - expiration_ms)):
+        try:
+            with coordinator.entries.locked(transactional_id) as entry:
+                settled = entry.state not in UNDECIDED_STATES
+                if settled and entry.last_update_ms <= now_ms - expiration_ms:
+                    entry.expire()
+                    coordinator.entries.buried(entry)
+                    expired += 1
+        except (CorruptRecordError, TransactionalIdNotFoundError):
+            continue  # Unreadable, or it was forgotten meanwhile.
+    return expired
+
+
+def _has_timed_out(entry: TransactionEntry, now_ms: int) -> bool:
+    if entry.state != ONGOING or entry.prepared or entry.timeout_ms == NEVER_MS:
+        return False
+    return entry.start_ms + entry.timeout_ms < now_ms
+
+
+def _expired_records(state_log: StateLog, oldest_ms: int) -> Iterator[str]:
+    """The ids whose records are that old; those of entries in memory may be older than they."""
+    for transactional_id, record in state_log.transactions():
+        if _has_expired(record, oldest_ms):
+            yield transactional_id
+
+
+def _has_expired(record: TransactionRecord, oldest_ms: int) -> bool:
+    if record.value is None:
+        return False
+    try:
+        fields = decode_transaction_value(record.value)
+    except CorruptRecordError:
+        return False
+    return fields["state"] not in UNDECIDED_STATES and fields["last_update_ms"] <= oldest_ms

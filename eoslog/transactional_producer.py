@@ -1,0 +1,417 @@
+"""Writing in transactions: all that was sent in one, and its offsets, becomes visible, or nothing.
+
+What holds of its states, its errors and its locks is in `transaction_client`.
+"""
+
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from eoslog.bindings.accumulator import RecordAccumulator
+from eoslog.bindings.partition_log import AppendResult
+from eoslog.bindings.sender import PartitionBuffer
+from eoslog.bindings.transaction_entry import TransactionEntry, TransactionPart
+from eoslog.config import TRANSACTIONAL_PRODUCER_SETTINGS, parse_config, with_defaults
+from eoslog.errors import (
+    EoslogError,
+    IllegalStateError,
+    InvalidConfigError,
+    LogClosedError,
+    UnknownTopicOrPartitionError,
+)
+from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.partition import Partition
+from eoslog.prepared_transaction import PreparedTransaction, parse_token
+from eoslog.producer import RECORDS_PER_CALL_MAX, length_of
+from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC
+from eoslog.topic_partition import TopicPartition
+from eoslog.transaction_client import TransactionClient
+from eoslog.transaction_client_state import HINTS, ClientState, Request
+from eoslog.transaction_entries import check_transactional_id
+from eoslog.transaction_owner import TransactionOwner
+from eoslog.whole_number import whole_number
+
+if TYPE_CHECKING:
+    from eoslog.store import Store
+
+S = ClientState
+DEFAULT_TIMEOUT_MS = 60_000
+
+
+class TransactionalProducer(TransactionClient):
+    """Writes in transactions; `Store.producer(transactional_id=...)` makes it. Threads may share
+    it, and with it its one open transaction.
+
+    First `init_transactions()`; then, again and again, `with producer.transaction():` with `send`,
+    `append` and `send_offsets_to_transaction` in it. On return of a commit all of it is decided,
+    as durable as the store's durability says, and readers of "read_committed" see it; a crash
+    before that leaves nothing of it, one after that takes nothing away.
+
+    There is no linger: a full batch is appended at once, the rest at `flush` or at the commit, and
+    syncs are left to the commit. Records are visible only after it anyway.
+
+    After an error:
+
+    - IllegalStateError, TypeError, ValueError: the call did nothing, all is as it was;
+    - ProducerFencedError: the transactional id was taken over, or the transaction took longer than
+      its timeout; the message says who did it and when. Nothing more is written; close it;
+    - StoreFailedError of a commit: whether it is decided, only opening the store anew can say;
+    - LogClosedError, ForkedProcessError: the store is not open any more;
+    - any other, in a transaction: call `abort_transaction` and begin anew. The transaction's other
+      calls raise TransactionAbortableError until then. `transaction()` does so by itself.
+    """
+
+    def __init__(
+        self,
+        store: "Store",
+        transactional_id: str,
+        transaction_timeout_ms: int = DEFAULT_TIMEOUT_MS,
+        config: Mapping[str, object] | None = None,
+    ) -> None:
+        check_transactional_id(transactional_id)
+        timeout_ms = whole_number(transaction_timeout_ms, "a transaction timeout")
+        settings = parse_config(config, TRANSACTIONAL_PRODUCER_SETTINGS, "transactional producer")
+        timeout_ms = int(settings.get("transaction.timeout.ms", timeout_ms))
+        settings = with_defaults(settings, TRANSACTIONAL_PRODUCER_SETTINGS)
+        if not settings["enable.idempotence"]:
+            raise InvalidConfigError("enable.idempotence=false: transactions need idempotence")
+        super().__init__(store, transactional_id, int(settings["batch.size"]))
+        self._timeout_ms = timeout_ms
+
+    @property
+    def transactional_id(self) -> str:
+        """The id that makes one producer the successor of another, over restarts too."""
+        return self._transactional_id
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else self._state.name.lower()
+        return (
+            f"<eoslog.TransactionalProducer {self._transactional_id!r}, {state}, "
+            f"producer id {self.producer_id}, epoch {self.producer_epoch}>"
+        )
+
+    # Transactions. `transaction`, `begin_transaction` and `commit_transaction` are inherited.
+
+    def init_transactions(self, keep_prepared: bool = False) -> PreparedTransaction | None:
+        """Take the transactional id over: whoever had it can write nothing from now on.
+
+        What the predecessor left open is aborted, what it had decided is completed. To be called
+        once, before anything else; again only after an error that is `retriable`.
+
+        With `keep_prepared` a prepared transaction of the id stays, and is the answer: it can then
+        be committed or aborted, and nothing else. Else it is aborted with the rest, and the answer
+        is None.
+
+        Raises IllegalStateError if it was called before; ConcurrentTransactionsError if a decided
+        transaction cannot be completed just now (a full disk); InvalidTransactionTimeoutError;
+        StoreFullError, StoreFailedError, LogClosedError.
+        """
+        with self.exclusive:
+            self._check_usable()
+            if self._state is not S.INITIALIZING:
+                self._move(S.INITIALIZING)
+            owner = TransactionOwner.here()
+            try:
+                found = self._coordinator.init(
+                    self._transactional_id,
+                    self._timeout_ms,
+                    owner=owner,
+                    keep_prepared=keep_prepared,
+                )
+                state_partition = self._store._state_log.partition_of(self._transactional_id)
+            except EoslogError as error:
+                raise self._broken(error, Request.INIT) from error.__cause__
+            self._owner = owner
+            self._taken_over = found.entry
+            self._set_entry(
+                found.entry,
+                owner,
+                state_partition,
+                self._store._signal,
+                found.producer_id,
+                found.producer_epoch,
+            )
+            if found.prepared is None:
+                self._move(S.READY)
+            else:
+                self._register()
+                self._move(S.PREPARED_TRANSACTION)
+        for other in self._store._live_producers():
+            if isinstance(other, TransactionalProducer):
+                other.notice_replacement()
+        return found.prepared
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: str | ConsumerGroupMetadata,
+    ) -> None:
+        """Have a group's offsets committed with the transaction: they become visible together.
+
+        `offsets` has for each partition the offset of the record to be read next: that of the last
+        record processed, plus one. Pass a consumer's `group_metadata()`, or a group's name.
+
+        Raises CommitFailedError if the group was rebalanced meanwhile; IllegalStateError outside of
+        a transaction; OffsetMetadataTooLargeError, and whatever `append` raises.
+        """
+        with self.exclusive:
+            self._check_appendable()
+            try:
+                number, keys, values = self._store._group_offsets.prepare_transactional_commit(
+                    group, offsets
+                )
+                if not keys:
+                    return
+                where = TopicPartition(CONSUMER_OFFSETS_TOPIC, number)
+                part = self._coordinator.part_of(*where)
+                self._register(self._coordinator.partition_of(*where))
+                moment_ms = time.time_ns() // 1_000_000
+                self._on_entry(
+                    lambda entry: entry.append_offsets(
+                        self.producer_id,
+                        self.producer_epoch,
+                        part,
+                        values,
+                        keys,
+                        timestamp_ms=moment_ms,
+                    )
+                )
+            except EoslogError as error:
+                raise self._broken(error, Request.OFFSETS) from error.__cause__
+
+    def abort_transaction(self) -> None:
+        """Abort: what the transaction sent is never read as committed; what was gathered is gone.
+
+        On return the producer can begin the next transaction. An error of the disk leaves the abort
+        to be called again.
+
+        Raises IllegalStateError outside of a transaction; ProducerFencedError, StoreFullError,
+        StoreFailedError, LogClosedError.
+        """
+        with self.exclusive:
+            self._check_usable()
+            if self._state is not S.ABORTING_TRANSACTION:
+                self._move(S.ABORTING_TRANSACTION)
+            try:
+                if self._is_at_the_coordinator():
+                    self._over(self._end(commit=False))
+                else:
+                    self._over(None)
+            except EoslogError as error:
+                raise self._broken(error, Request.END) from error.__cause__
+
+    def prepare_transaction(self) -> PreparedTransaction:
+        """Append and sync all of the transaction, and leave its decision to whoever has the answer.
+
+        A prepared transaction has no timeout and outlives this producer, its process and a power
+        cut. This producer may commit or abort it; so may anybody, at any time, with
+        `store.commit_prepared` or `store.abort_prepared`. An `init_transactions()` of its id aborts
+        it unless told to keep it.
+
+        Raises IllegalStateError outside of a transaction and for one that wrote nothing; what
+        `flush` raises.
+        """
+        with self.exclusive:
+            self._check_appendable()
+            if not self._is_registered and not self._touched_buffers():
+                raise IllegalStateError("the transaction is empty: there is nothing to prepare")
+            try:
+                self._append_all()
+                self._on_entry(lambda entry: entry.prepare(self.producer_id, self.producer_epoch))
+            except EoslogError as error:
+                raise self._broken(error, Request.END) from error.__cause__
+            self._move(S.PREPARED_TRANSACTION)
+            return PreparedTransaction(
+                self._transactional_id, self.producer_id, self.producer_epoch
+            )
+
+    def complete_transaction(self, prepared: PreparedTransaction | str) -> bool:
+        """Commit the prepared transaction if it is the given one, else abort it; whether committed.
+
+        `prepared` is what `prepare_transaction` answered, or its text ("" is none), as an external
+        database kept it with its own commit.
+
+        Raises IllegalStateError if no transaction is prepared; what commit and abort raise.
+        """
+        with self.exclusive:
+            self._check_usable()
+            if isinstance(prepared, PreparedTransaction):
+                given: tuple[object, ...] | None = (
+                    prepared.transactional_id,
+                    prepared.producer_id,
+                    prepared.producer_epoch,
+                )
+            else:
+                given = (self._transactional_id, *parse_token(prepared)) if prepared else None
+            if self._state is not S.PREPARED_TRANSACTION:
+                raise IllegalStateError(f"no transaction is prepared; {HINTS[self._state]}")
+            own = (self._transactional_id, self.producer_id, self.producer_epoch)
+            if given == own:
+                self.commit_transaction()
+                return True
+            self.abort_transaction()
+            return False
+
+    # Writing. `send` and `append` are inherited.
+
+    def flush(self) -> None:
+        """Append what the open transaction gathered. Nothing is synced: the commit does that.
+
+        Raises TransactionAbortableError if something failed before; what `append` raises.
+        """
+        with self.exclusive:
+            self._check_usable()
+            if self._state is S.ABORTABLE_ERROR:
+                self._no_move(S.IN_TRANSACTION)
+            if self._state is not S.IN_TRANSACTION:
+                return
+            try:
+                self._append_all()
+            except EoslogError as error:
+                raise self._broken(error, Request.PRODUCE) from error.__cause__
+
+    def next_sequence(self, topic: str, partition: int) -> int:
+        """Not for transactions: sequences begin anew with each. Raises ValueError."""
+        raise ValueError("a transactional producer's sequences begin anew with every transaction")
+
+    def discard_gathered(self) -> int:
+        """Not for transactions: a part is never committed. Raises IllegalStateError."""
+        raise IllegalStateError("a part of a transaction cannot be taken back: abort it")
+
+    def close(self) -> None:
+        """Abort the open transaction, then take nothing more. A second call does nothing.
+
+        A prepared transaction stays prepared. If the abort fails the producer is closed all the
+        same, and the error raised: the transaction is aborted when its timeout has passed.
+        """
+        try:
+            with self.exclusive:
+                if self._closed:
+                    return
+                self._closed = True
+                open_states = (S.IN_TRANSACTION, S.ABORTABLE_ERROR, S.ABORTING_TRANSACTION)
+                if self._refusal is None and self._state in open_states:
+                    self.abort_transaction()
+        finally:
+            with self.exclusive:
+                self._discard()
+                self._refuse_from_now_on(lambda: LogClosedError("the producer is closed"))
+            if self._taken_over is not None:
+                self._coordinator.release(self._taken_over, self._owner)
+
+    # How it appends. The caller is exclusive.
+
+    def _drain(self, buffer: PartitionBuffer) -> None:
+        """A batch is full, or columns for its partition follow: it is appended now."""
+        try:
+            self._append_pairs([self._pair_of(buffer)])
+        except EoslogError as error:
+            raise self._broken(error, Request.PRODUCE) from error.__cause__
+
+    def _append_columns(
+        self,
+        where: TopicPartition,
+        values: object,
+        keys: object,
+        timestamps: object,
+        headers: object,
+    ) -> AppendResult:
+        self._append_earlier(where)
+        count = length_of(values if values is not None else keys)
+        if count > RECORDS_PER_CALL_MAX:
+            raise ValueError(f"{count} records in one call; at most {RECORDS_PER_CALL_MAX}")
+        try:
+            partition = self._coordinator.partition_of(*where)
+            part = self._coordinator.part_of(*where)
+            self._register(partition)
+            moment_ms = time.time_ns() // 1_000_000
+
+            def append(entry: TransactionEntry) -> AppendResult:
+                # Not evicted between two batches of the call: it could not be repeated then.
+                with partition._eviction_lock:
+                    return entry.append_columns(
+                        self.producer_id,
+                        self.producer_epoch,
+                        part,
+                        values,
+                        keys,
+                        timestamps,
+                        headers,
+                        timestamp_ms=moment_ms,
+                    )
+
+            result = self._on_entry(append)
+        except EoslogError as error:
+            raise self._broken(error, Request.PRODUCE) from error.__cause__
+        self._tell([partition])
+        return result
+
+    def _append_all(self) -> None:
+        """Append all that is gathered."""
+        pairs = self._filled_pairs()
+        if pairs:
+            self._append_pairs(pairs)
+
+    def _append_pairs(self, pairs: list[tuple[RecordAccumulator, TransactionPart]]) -> None:
+        """Append these batches, after all partitions touched so far were registered at once."""
+        self._register()
+        parts = self._unregistered_parts()
+
+        def append(entry: TransactionEntry) -> None:
+            if parts:
+                entry.add_partitions(self.producer_id, self.producer_epoch, parts)
+            held = [pair for pair in pairs if pair[0].record_count]
+            if held:
+                entry.flush(self.producer_id, self.producer_epoch, held)
+
+        self._on_entry(append)
+        self._tell(buffer.owner for buffer in self._touched_buffers())
+
+    def _open_buffer(self, buffer: PartitionBuffer) -> None:
+        buffer.owner = self._coordinator.partition_of(buffer.topic, buffer.partition)
+        buffer.part = self._coordinator.part_of(buffer.topic, buffer.partition)
+
+    def _tell(self, partitions: Iterable[object]) -> None:
+        """Readers and the checkpointer hear of an append."""
+        for partition in partitions:
+            if isinstance(partition, Partition):
+                partition.note_append()
+        self._store._signal.appended()
+
+    def _abort_after(self, error: BaseException) -> None:
+        with self.exclusive:
+            if self._refusal is not None:
+                return
+            if self._state not in (S.IN_TRANSACTION, S.ABORTABLE_ERROR):
+                return
+            try:
+                self.abort_transaction()
+            except EoslogError as second:
+                error.add_note(f"aborting the transaction failed too: {second}")
+
+    def _leave_block(self) -> None:
+        with self.exclusive:
+            if self._refusal is None and self._state in (S.READY, S.PREPARED_TRANSACTION):
+                return
+            try:
+                self.commit_transaction()
+            except BaseException as error:
+                self._abort_after(error)
+                raise
+
+    def forget_topic(self, topic: str) -> None:
+        """The topic is being deleted: what was gathered for it is lost, its partitions are gone."""
+        with self.exclusive:
+            lost = sum(buffer.accumulator.record_count for buffer in self._buffers_of(topic))
+            self._drop_topic(topic)
+            self._drop_others(topic)
+            if lost and self._state is S.IN_TRANSACTION:
+                self._broken(
+                    UnknownTopicOrPartitionError(
+                        f"topic {topic!r} was deleted with {lost} records that were gathered for it"
+                    ),
+                    Request.PRODUCE,
+                )
+
+    def _start_lingering(self) -> None:
+        """Nothing waits for a time."""
