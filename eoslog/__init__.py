@@ -20,8 +20,12 @@ if TYPE_CHECKING:
     from eoslog.bindings.record_batch import Record as Record
     from eoslog.consumer import Consumer as Consumer
     from eoslog.consumer import OffsetAndTimestamp as OffsetAndTimestamp
+    from eoslog.group_metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
+    from eoslog.group_metadata import OffsetAndMetadata as OffsetAndMetadata
     from eoslog.opening import open as open
     from eoslog.partition import Partition as Partition
+    from eoslog.prepared_transaction import PreparedTransaction as PreparedTransaction
+    from eoslog.process_loop import read_process_write as read_process_write
     from eoslog.producer import Producer as Producer
     from eoslog.staged import StagedWriter as StagedWriter
     from eoslog.staged_application import ApplicationState as ApplicationState
@@ -30,6 +34,7 @@ if TYPE_CHECKING:
     from eoslog.staged_message import StagedMessage as StagedMessage
     from eoslog.store import Store as Store
     from eoslog.topic_registry import TopicDescription as TopicDescription
+    from eoslog.transactional_producer import TransactionalProducer as TransactionalProducer
 
     __version__: str
 
@@ -38,8 +43,11 @@ _MODULES = {
     "AppendResult": "eoslog.bindings.partition_log",
     "ApplicationState": "eoslog.staged_application",
     "Consumer": "eoslog.consumer",
+    "ConsumerGroupMetadata": "eoslog.group_metadata",
+    "OffsetAndMetadata": "eoslog.group_metadata",
     "OffsetAndTimestamp": "eoslog.consumer",
     "Partition": "eoslog.partition",
+    "PreparedTransaction": "eoslog.prepared_transaction",
     "Producer": "eoslog.producer",
     "ProducerState": "eoslog.bindings.partition_log",
     "Record": "eoslog.bindings.record_batch",
@@ -49,13 +57,17 @@ _MODULES = {
     "StagedWriter": "eoslog.staged",
     "Store": "eoslog.store",
     "TopicDescription": "eoslog.topic_registry",
+    "TransactionalProducer": "eoslog.transactional_producer",
     "open": "eoslog.opening",
+    "read_process_write": "eoslog.process_loop",
 }
 
 __all__ = [
     "AppendResult",
     "ApplicationState",
     "Consumer",
+    "ConsumerGroupMetadata",
+    "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "Partition",
     "Producer",
@@ -68,9 +80,11 @@ __all__ = [
     "Store",
     "TopicDescription",
     "TopicPartition",
+    "TransactionalProducer",
     "__version__",
     "errors",
     "open",
+    "read_process_write",
 ]
 
 

@@ -7,36 +7,93 @@ from typing import Any
 import click
 
 from eoslog.cli_options import Settings, json_line, json_value, shared_options
-from eoslog.file_dump import base_offset_of, dump_file
+from eoslog.file_dump import dump_file
+from eoslog.record_decoders import (
+    Decoded,
+    Decoder,
+    decode_offset_record,
+    decode_transaction_record,
+    decoder_of,
+)
+from eoslog.segment_name import base_offset_of
+
+# Shown as Kafka shows a number that may be absent.
+_OPTIONAL_NUMBERS = frozenset({"deleteHorizonMs", "currentTxnFirstOffset"})
+_TOMBSTONE = "<DELETE>"
 
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--deep", is_flag=True, help="Also the records of each batch.")
+@click.option(
+    *("--deep", "--deep-iteration", "--print-data-log"),
+    is_flag=True,
+    help="Also the records of each batch.",
+)
+@click.option(
+    "--transaction-log-decoder",
+    "transaction_log",
+    is_flag=True,
+    help="Records as those of __transaction_state. Known by the directory's name as well.",
+)
+@click.option(
+    "--offsets-decoder",
+    "offsets",
+    is_flag=True,
+    help="Records as those of __consumer_offsets. Known by the directory's name as well.",
+)
 @shared_options
-def dump(settings: Settings, files: tuple[Path, ...], deep: bool) -> None:
+def dump(
+    settings: Settings, files: tuple[Path, ...], deep: bool, transaction_log: bool, offsets: bool
+) -> None:
     """Print the batches of .log FILES, and the entries of indexes and snapshots.
 
     No store is opened: it works on any file of this format, also while another process writes it.
-    With --json each entry is a JSON object on a line of its own.
+    A decoder prints records too. With --json each entry is a JSON object on a line of its own.
     """
+    if transaction_log and offsets:
+        raise click.UsageError("--transaction-log-decoder and --offsets-decoder exclude each other")
+    named = _decoder_named(transaction_log, offsets)
     for path in files:
         if not settings.as_json:
             click.echo(f"Dumping {path}")
             if path.suffix == ".log":
                 click.echo(f"Log starting offset: {base_offset_of(path)}")
-        for fields in dump_file(path, deep=deep):
-            line = json_line({"file": path, **fields}) if settings.as_json else as_text(fields)
-            sys.stdout.write(line)
+        decoder = named if named is not None else decoder_of(path)
+        _dump(settings, path, deep or named is not None, decoder)
+
+
+def _decoder_named(transaction_log: bool, offsets: bool) -> Decoder | None:
+    if transaction_log:
+        return decode_transaction_record
+    return decode_offset_record if offsets else None
+
+
+def _dump(settings: Settings, path: Path, deep: bool, decoder: Decoder | None) -> None:
+    for fields in dump_file(path, deep=deep, decoder=decoder):
+        if settings.as_json:
+            sys.stdout.write(json_line({"file": path, **fields}))
+        elif "invalidBytes" in fields:
+            click.echo(f"Found {fields['invalidBytes']} invalid bytes at the end of {path.name}")
+        else:
+            sys.stdout.write(as_text(fields))
 
 
 def as_text(fields: dict[str, Any]) -> str:
     """`name: value` for each field; a record, which has no base offset, is set off by a bar."""
     bar = "| " if "keySize" in fields else ""
-    return bar + " ".join(f"{name}: {_text(value)}" for name, value in fields.items()) + "\n"
+    pairs = [f"{name}: {_text(name, value)}" for name, value in fields.items()]
+    if isinstance(fields.get("key"), Decoded) and fields["payload"] is None:
+        pairs[-1] = f"payload: {_TOMBSTONE}"
+    return bar + " ".join(pairs) + "\n"
 
 
-def _text(value: Any) -> str:
+def _text(name: str, value: Any) -> str:
+    if name in _OPTIONAL_NUMBERS:
+        return "OptionalLong.empty" if value is None else f"OptionalLong[{value}]"
+    if name == "headerKeys":
+        return f"[{','.join(value)}]"
+    if isinstance(value, Decoded):
+        return value.text
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, bytes):

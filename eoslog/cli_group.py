@@ -18,10 +18,12 @@ COMMANDS = {
     "consume": ("eoslog.cli_consume", "Print records of a topic."),
     "demo": ("eoslog.spark.cli_demo", "Land a real data set through Spark, killing a worker."),
     "dump": ("eoslog.cli_dump", "Print what the files of a partition hold, as Kafka's tool does."),
+    "groups": ("eoslog.cli_groups", "List, describe, delete and reset groups of consumers."),
     "ingest": ("eoslog.spark.cli_ingest", "Land files in a topic through Spark, exactly once."),
     "produce": ("eoslog.cli_produce", "Write lines of standard input to a topic."),
     "producers": ("eoslog.cli_producers", "List the producers that partitions remember."),
     "topics": ("eoslog.cli_topics", "List, create, describe and delete topics."),
+    "transactions": ("eoslog.cli_transactions", "List, describe and abort transactions."),
     "verify": ("eoslog.cli_verify", "Check every byte of a store."),
 }
 

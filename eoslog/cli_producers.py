@@ -7,6 +7,12 @@ import click
 import eoslog
 from eoslog.cli_options import Settings, echo_json, shared_options
 from eoslog.cli_table import print_rows
+from eoslog.topic_name import INTERNAL_TOPICS
+
+_COLUMNS = (
+    *("topic", "partition", "producer id", "epoch", "last sequence", "last offset"),
+    *("last timestamp", "coordinator epoch", "transaction start offset"),
+)
 
 
 @click.command()
@@ -22,8 +28,7 @@ def producers(settings: Settings, topic: str | None, partition: int | None) -> N
     if settings.as_json:
         echo_json(rows)
         return
-    names = ("topic", "partition", "producer id", "epoch", "last sequence", "last offset")
-    print_rows(names, [list(row.values())[: len(names)] for row in rows])
+    print_rows(_COLUMNS, [list(row.values()) for row in rows])
 
 
 def producer_rows(
@@ -38,6 +43,7 @@ def producer_rows(
         numbers = range(found[name].partitions) if partition is None else [partition]
         for number in numbers:
             for state in store.partition(name, number).producers():
+                first_offset = state.current_txn_first_offset
                 rows.append(
                     {
                         "topic": name,
@@ -48,7 +54,22 @@ def producer_rows(
                         "last_offset": state.last_offset,
                         "last_timestamp": state.last_timestamp,
                         "coordinator_epoch": state.coordinator_epoch,
-                        "current_txn_first_offset": state.current_txn_first_offset,
+                        "current_txn_first_offset": first_offset if first_offset >= 0 else None,
                     }
                 )
     return rows
+
+
+def find_partition(store: "eoslog.Store", topic: str, number: int) -> "eoslog.Partition":
+    """A partition of a user's topic, or one of an internal topic that the store has on disk.
+
+    Raises UnknownTopicOrPartitionError.
+    """
+    if topic not in INTERNAL_TOPICS:
+        return store.partition(topic, number)
+    partitions = store._partitions
+    if number not in partitions.existing_internal_partitions(topic):
+        raise eoslog.errors.UnknownTopicOrPartitionError(
+            f"no partition {number} of {topic} in {store.path}: nothing was written to it yet"
+        )
+    return partitions.internal_partition(topic, number)

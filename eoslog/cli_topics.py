@@ -1,28 +1,39 @@
 """`eoslog topics`: list, create, describe and delete."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 import eoslog
 from eoslog.cli_options import Settings, echo_json, shared_options
+from eoslog.cli_producers import find_partition
 from eoslog.cli_table import print_rows
+from eoslog.topic_name import INTERNAL_TOPICS
+
+_INTERNAL_OPTION = click.option(
+    "--internal", is_flag=True, help="Also those that the store keeps its own records in."
+)
 
 
 @click.group(invoke_without_command=True)
+@_INTERNAL_OPTION
 @shared_options
-def topics(settings: Settings) -> None:
+def topics(settings: Settings, internal: bool) -> None:
     """List, create, describe and delete topics. Without a subcommand: list."""
     context = click.get_current_context()
     if context.invoked_subcommand is None:
-        show_topics(settings)
+        show_topics(settings, internal)
+    elif internal:
+        raise click.UsageError("--internal goes behind `list`")
 
 
 @topics.command("list")
+@_INTERNAL_OPTION
 @shared_options
-def list_topics(settings: Settings) -> None:
+def list_topics(settings: Settings, internal: bool) -> None:
     """List the topics with their partitions and records."""
-    show_topics(settings)
+    show_topics(settings, internal)
 
 
 @topics.command("create")
@@ -70,10 +81,11 @@ def delete_topic(settings: Settings, name: str, yes: bool) -> None:
         click.echo(f"deleted {name}")
 
 
-def show_topics(settings: Settings) -> None:
+def show_topics(settings: Settings, internal: bool) -> None:
     """Print every topic with its number of partitions and records."""
     with settings.open() as store:
-        rows = [topic_row(store, name) for name in sorted(store.topics())]
+        names = [*store.topics(), *(internal_topics(store) if internal else ())]
+        rows = [topic_row(store, name) for name in sorted(names)]
     if settings.as_json:
         echo_json(rows)
         return
@@ -89,10 +101,7 @@ def topic_row(store: "eoslog.Store", name: str) -> dict[str, Any]:
 
 def partition_rows(store: "eoslog.Store", name: str) -> list[dict[str, int]]:
     """The state of each partition of a topic. Raises UnknownTopicOrPartitionError."""
-    found = store.topics().get(name)
-    if found is None:
-        raise eoslog.errors.UnknownTopicOrPartitionError(f"no topic {name!r} in {store.path}")
-    logs = [(number, store.partition(name, number)) for number in range(found.partitions)]
+    logs = [(number, find_partition(store, name, number)) for number in _numbers(store, name)]
     return [
         {
             "partition": number,
@@ -105,6 +114,22 @@ def partition_rows(store: "eoslog.Store", name: str) -> list[dict[str, int]]:
         }
         for number, log in logs
     ]
+
+
+def internal_topics(store: "eoslog.Store") -> list[str]:
+    """The store's own topics, as far as something was written to them."""
+    partitions = store._partitions
+    return [name for name in INTERNAL_TOPICS if partitions.existing_internal_partitions(name)]
+
+
+def _numbers(store: "eoslog.Store", name: str) -> Sequence[int]:
+    """The partitions of a topic; of an internal one, those that were written to."""
+    if name in internal_topics(store):
+        return store._partitions.existing_internal_partitions(name)
+    found = store.topics().get(name)
+    if found is None:
+        raise eoslog.errors.UnknownTopicOrPartitionError(f"no topic {name!r} in {store.path}")
+    return range(found.partitions)
 
 
 def parse_config(pairs: tuple[str, ...]) -> dict[str, str]:

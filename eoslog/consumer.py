@@ -1,24 +1,30 @@
-"""Reading: a consumer of partitions that it was assigned, with a position at each of them."""
+"""Reading: a consumer of partitions that it was assigned, with a position at each of them.
+
+Invariant: a position lies behind every record that was handed out and in front of every other, so
+that what a commit writes down is what the caller has seen.
+"""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
 
 from eoslog.bindings.partition_log import Columns
 from eoslog.bindings.record_batch import Record
 from eoslog.config import CONSUMER_SETTINGS, INT64_MAX, parse_config, with_defaults
+from eoslog.consumer_positions import RESETS, ConsumerPositions
 from eoslog.durability import check_isolation_level
 from eoslog.errors import (
+    IllegalStateError,
     InvalidConfigError,
     LogClosedError,
-    NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, check_group_id
 from eoslog.partition import Partition
-from eoslog.topic_partition import TopicPartition
+from eoslog.topic_partition import TopicPartition, as_topic_partition
 from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
@@ -28,7 +34,6 @@ if TYPE_CHECKING:
 
 ARROW_BYTES_MAX = 4 << 20
 _LONG_WAIT_S = 3600.0
-_RESETS = ("earliest", "latest", "none")
 
 
 class OffsetAndTimestamp(NamedTuple):
@@ -42,8 +47,10 @@ class Consumer:
     """Reads partitions of a store; `Store.consumer` makes it. Not for several threads at once.
 
     Only `close` may be called from another thread: it ends a poll or an iteration under way. A
-    consumer starts at a partition where `auto_offset_reset` says, unless it was sent elsewhere by
-    `seek`. Nothing that it does is kept: positions end with the consumer.
+    consumer starts at a partition where its group stands, else where `auto_offset_reset` says,
+    unless it was sent elsewhere by `seek`. Positions end with the consumer, but for those that it
+    commits. Under "read_committed" it does not start while an undecided transaction may move the
+    group: a poll waits for that, and what cannot wait raises UnstableOffsetCommitError.
 
     Every method raises LogClosedError when the consumer or the store is closed, ForkedProcessError
     in a child of the process that opened the store, and UnknownTopicOrPartitionError for a
@@ -54,6 +61,7 @@ class Consumer:
     def __init__(
         self,
         store: "Store",
+        group: str | None,
         isolation_level: str,
         auto_offset_reset: str,
         config: Mapping[str, object] | None,
@@ -61,20 +69,21 @@ class Consumer:
         given = parse_config(config, CONSUMER_SETTINGS, "consumer")
         isolation_level = str(given.get("isolation.level", isolation_level))
         auto_offset_reset = str(given.get("auto.offset.reset", auto_offset_reset))
-        if auto_offset_reset not in _RESETS:
+        if auto_offset_reset not in RESETS:
             raise InvalidConfigError(
-                f"auto_offset_reset={auto_offset_reset!r}: one of {', '.join(_RESETS)}"
+                f"auto_offset_reset={auto_offset_reset!r}: one of {', '.join(RESETS)}"
             )
         settings = with_defaults(given, CONSUMER_SETTINGS)
         self._store = store
+        self._group = None if group is None else check_group_id(group)
         self._isolation_level = check_isolation_level(isolation_level)
-        self._reset = auto_offset_reset
         self._poll_records_max = int(settings["max.poll.records"])
         self._fetch_bytes_max = int(settings["fetch.max.bytes"])
         self._partition_bytes_max = int(settings["max.partition.fetch.bytes"])
         self._closed = False
-        self._partitions: dict[TopicPartition, Partition] = {}
-        self._positions: dict[TopicPartition, int | None] = {}
+        self._positions = ConsumerPositions(
+            self._group, store._group_offsets, self._isolation_level, auto_offset_reset
+        )
         self._turns: list[TopicPartition] = []  # In the order in which they are looked at next.
 
     # Assignment and positions.
@@ -82,15 +91,14 @@ class Consumer:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions from now on; those that stay keep their positions."""
         self._check_open()
-        opened = {where: self._opened(where) for where in map(_checked, partitions)}
-        self._positions = {where: self._positions.get(where) for where in opened}
-        self._partitions = opened
+        opened = {where: self._opened(where) for where in map(as_topic_partition, partitions)}
+        self._positions.assign(opened)
         self._turns = list(opened)
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read, in the order of their assignment."""
         self._check_open()
-        return list(self._partitions)
+        return list(self._positions.partitions)
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Go on at an offset (0 or more). One that does not exist is found out by the next poll."""
@@ -98,44 +106,123 @@ class Consumer:
         position = whole_number(offset, "an offset")
         if not 0 <= position <= INT64_MAX:
             raise ValueError(f"offset {position}: not from 0 to {INT64_MAX}")
-        self._positions[where] = position
+        self._positions.set(where, position)
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Go on at the oldest record of these partitions, or of all that are assigned."""
         with self._deletions_named():
             for where in self._assigned_or_all(partitions):
-                self._positions[where] = self._partitions[where].log_start_offset
+                partition = self._positions.partitions[where]
+                self._positions.set(where, partition.log_start_offset)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Go on behind the newest record of these partitions, or of all that are assigned."""
         with self._deletions_named():
             for where in self._assigned_or_all(partitions):
-                self._positions[where] = self._end_of(self._partitions[where])
+                partition = self._positions.partitions[where]
+                self._positions.set(where, self._positions.end_of(partition))
 
     def position(self, topic_partition: TopicPartition) -> int:
-        """The offset that is read next. Raises NoOffsetForPartitionError."""
+        """The offset that is read next.
+
+        Raises NoOffsetForPartitionError, or UnstableOffsetCommitError (try again).
+        """
         where = self._assigned(topic_partition)
-        position = self._positions[where]
         with self._deletions_named():
-            return self._reset_position(where) if position is None else position
+            return self._positions.begin(where)
 
     def lag(self, topic_partition: TopicPartition) -> int:
         """How many offsets lie between the position and the end that can be read now."""
         where = self._assigned(topic_partition)
         with self._deletions_named():
-            return max(0, self._end_of(self._partitions[where]) - self.position(where))
+            end = self._positions.end_of(self._positions.partitions[where])
+            return max(0, end - self._positions.begin(where))
+
+    # The group's offsets.
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+    ) -> None:
+        """Write down where the group stands: at these offsets, else at all positions as they are.
+
+        An offset is that of the record to be read next. Durable on return, with the records below
+        it, unless the store's durability is "process"; all offsets or none. Partitions that were
+        not started yet are left as they are.
+
+        Raises IllegalStateError without a group, OffsetMetadataTooLargeError, StoreError,
+        ValueError, TypeError.
+        """
+        group = self.group_metadata()
+        if offsets is None:
+            offsets = self._positions.begun()
+        self._store._group_offsets.commit(group, offsets)
+
+    @overload
+    def committed(self, topic_partition: TopicPartition) -> int | None: ...
+
+    @overload
+    def committed(
+        self, topic_partition: list[TopicPartition]
+    ) -> dict[TopicPartition, int | None]: ...
+
+    def committed(
+        self, topic_partition: TopicPartition | list[TopicPartition]
+    ) -> int | dict[TopicPartition, int | None] | None:
+        """The group's committed offset of a partition, or of each in a list; None if it has none.
+
+        Raises IllegalStateError without a group, UnstableOffsetCommitError.
+        """
+        if isinstance(topic_partition, list):
+            return {
+                where: self.committed(where) for where in map(as_topic_partition, topic_partition)
+            }
+        found = self.committed_metadata(topic_partition)
+        return None if found is None else found.offset
+
+    def committed_metadata(self, topic_partition: TopicPartition) -> OffsetAndMetadata | None:
+        """As `committed`, with the text that was committed beside the offset."""
+        group = self.group_metadata().group_id
+        where = as_topic_partition(topic_partition)
+        self._opened(where)
+        stable = self._isolation_level == "read_committed"
+        return self._store._group_offsets.fetch(group, where, require_stable=stable)
+
+    def seek_to_committed(self, *partitions: TopicPartition) -> None:
+        """Go on where the group stands, of these partitions or of all that are assigned.
+
+        That is where a new consumer would start; for going on after an aborted transaction.
+        """
+        self.group_metadata()
+        for where in self._assigned_or_all(partitions):
+            self._positions.set(where, None)
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Who commits, for `send_offsets_to_transaction`. Raises IllegalStateError without a group.
+
+        Partitions are assigned by hand, so it belongs to no generation.
+        """
+        self._check_open()
+        if self._group is None:
+            raise IllegalStateError("the consumer has no group: make it with group=...")
+        return ConsumerGroupMetadata(self._group)
 
     # What partitions hold; they need not be assigned.
 
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The oldest offset of each partition."""
         self._check_open()
-        return {where: self._opened(where).log_start_offset for where in map(_checked, partitions)}
+        return {
+            where: self._opened(where).log_start_offset
+            for where in map(as_topic_partition, partitions)
+        }
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset behind the newest record of each partition that this consumer may read."""
         self._check_open()
-        return {where: self._end_of(self._opened(where)) for where in map(_checked, partitions)}
+        return {
+            where: self._positions.end_of(self._opened(where))
+            for where in map(as_topic_partition, partitions)
+        }
 
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int]
@@ -149,7 +236,8 @@ class Consumer:
             moment_ms = whole_number(timestamp_ms, "a timestamp")
             if not 0 <= moment_ms <= INT64_MAX:
                 raise ValueError(f"{where}: timestamp_ms {moment_ms}: not from 0 to {INT64_MAX}")
-            at = self._opened(_checked(where)).offset_for_timestamp(moment_ms)
+            partition = self._opened(as_topic_partition(where))
+            at = partition.offset_for_timestamp(moment_ms, self._isolation_level)
             found[where] = None if at is None else OffsetAndTimestamp(*at)
         return found
 
@@ -168,7 +256,7 @@ class Consumer:
         if records_max < 1:
             raise ValueError(f"max_records {records_max}: below 1")
         deadline_s = self._deadline_s(timeout)
-        with self._deletions_named():
+        with self._deletions_named(), self._positions.put_back_on_error():
             while True:
                 records = self._fetched_records(records_max)
                 if records or not self._wait(deadline_s):
@@ -190,7 +278,7 @@ class Consumer:
         if max_bytes < 1:
             raise ValueError(f"max_bytes {max_bytes}: below 1")
         deadline_s = self._deadline_s(timeout)
-        with self._deletions_named():
+        with self._deletions_named(), self._positions.put_back_on_error():
             while True:
                 found = self._fetched_columns(max_bytes)
                 if found is not None:
@@ -199,16 +287,43 @@ class Consumer:
                     return arrow.empty_batch()
 
     def __iter__(self) -> Iterator[Record]:
-        """Records one after the other, for ever; ends when the consumer is closed."""
+        """Records one after the other, for ever; ends when the consumer is closed.
+
+        The positions move with the records that are handed out: a `commit` in the loop covers the
+        record at hand, and a loop that is left early loses none.
+        """
         while True:
             try:
                 records = self.poll(timeout=_LONG_WAIT_S)
             except LogClosedError:
                 return
-            for record in records:
+            for record in self._handed_out(records):
                 yield record
                 if self.closed:
                     return
+
+    def _handed_out(self, records: list[Record]) -> Iterator[Record]:
+        """Records of a poll, each with the position behind it; none of a partition moved since."""
+        ends = self._positions.begun()
+        last: dict[TopicPartition, Record] = {}
+        expected: dict[TopicPartition, int] = {}
+        for record in reversed(records):
+            where = TopicPartition(record.topic, record.partition)
+            last.setdefault(where, record)
+            expected[where] = record.offset
+        for where, position in expected.items():
+            self._positions.set(where, position)
+        for record in records:
+            where = TopicPartition(record.topic, record.partition)
+            if where not in expected:
+                continue
+            if self._positions.get(where) != expected[where]:
+                del expected[where]  # Sent elsewhere by the caller.
+                continue
+            behind = ends[where] if record is last[where] else record.offset + 1
+            expected[where] = behind
+            self._positions.set(where, behind)
+            yield record
 
     @property
     def closed(self) -> bool:
@@ -236,6 +351,7 @@ class Consumer:
 
     def _fetched_records(self, records_max: int) -> list[Record]:
         """Records of all partitions in turn, until there are enough or there are no more."""
+        self._positions.begin_all()
         records: list[Record] = []
         bytes_left = self._fetch_bytes_max
         count_before = -1
@@ -258,41 +374,42 @@ class Consumer:
         return records
 
     def _records_of(self, where: TopicPartition, records_max: int, bytes_max: int) -> list[Record]:
-        partition = self._partitions[where]
+        partition = self._positions.partitions[where]
         while True:
-            position = self._checked_position(where)
-            if position >= self._end_of(partition):
+            position = self._positions.within_log(where)
+            if position is None or position >= self._positions.end_of(partition):
                 return []
             try:
                 records, following = partition.fetch_records(
                     position, records_max, bytes_max, self._isolation_level
                 )
             except OffsetOutOfRangeError:
-                self._out_of_range(where)
+                self._positions.out_of_range(where)
                 continue
             if following == position:
                 return records
-            self._positions[where] = following
+            self._positions.set(where, following)
             if records:
                 return records
 
     def _fetched_columns(self, bytes_max: int) -> tuple[TopicPartition, Columns] | None:
+        self._positions.begin_all()
         for where in list(self._turns):
-            partition = self._partitions[where]
+            partition = self._positions.partitions[where]
             while True:
-                position = self._checked_position(where)
-                if position >= self._end_of(partition):
+                position = self._positions.within_log(where)
+                if position is None or position >= self._positions.end_of(partition):
                     break
                 try:
                     columns = partition.fetch_columns(
                         position, bytes_max, isolation_level=self._isolation_level
                     )
                 except OffsetOutOfRangeError:
-                    self._out_of_range(where)
+                    self._positions.out_of_range(where)
                     continue
                 if columns is None or columns.next_offset == position:
                     break
-                self._positions[where] = columns.next_offset
+                self._positions.set(where, columns.next_offset)
                 if columns.record_count:
                     self._to_the_back(where)
                     return where, columns
@@ -301,40 +418,6 @@ class Consumer:
     def _to_the_back(self, where: TopicPartition) -> None:
         self._turns.remove(where)
         self._turns.append(where)
-
-    def _checked_position(self, where: TopicPartition) -> int:
-        """The position, moved if it lies outside of the log."""
-        position = self._positions[where]
-        if position is None:
-            return self._reset_position(where)
-        partition = self._partitions[where]
-        if position < partition.log_start_offset or position > partition.log_end_offset:
-            return self._out_of_range(where)
-        return position
-
-    def _reset_position(self, where: TopicPartition) -> int:
-        partition = self._partitions[where]
-        if self._reset == "none":
-            raise NoOffsetForPartitionError(
-                f"{where} has no position, and auto_offset_reset is 'none': seek first"
-            )
-        beginning = self._reset == "earliest"
-        position = partition.log_start_offset if beginning else self._end_of(partition)
-        self._positions[where] = position
-        return position
-
-    def _out_of_range(self, where: TopicPartition) -> int:
-        """The log does not hold the position any more, or not yet."""
-        partition = self._partitions[where]
-        if self._reset == "none":
-            raise OffsetOutOfRangeError(
-                f"{where}: offset {self._positions[where]} is not in "
-                f"[{partition.log_start_offset}, {partition.log_end_offset}]"
-            )
-        return self._reset_position(where)
-
-    def _end_of(self, partition: Partition) -> int:
-        return partition.readable_end(self._isolation_level)
 
     def _wait(self, deadline_s: float) -> bool:
         """Sleep until there may be something to read; False if the time is over before."""
@@ -348,10 +431,7 @@ class Consumer:
     def _is_ready(self) -> bool:
         if self._closed or self._store.closed:
             return True
-        return any(
-            position is None or self._end_of(self._partitions[where]) > position
-            for where, position in self._positions.items()
-        )
+        return self._positions.anything_to_read()
 
     def _deadline_s(self, timeout: Any) -> float:
         self._check_open()
@@ -364,15 +444,15 @@ class Consumer:
 
     def _assigned(self, where: TopicPartition) -> TopicPartition:
         self._check_open()
-        where = _checked(where)
-        if where not in self._partitions:
+        where = as_topic_partition(where)
+        if where not in self._positions.partitions:
             self._opened(where)
             raise UnknownTopicOrPartitionError(f"{where} is not assigned to this consumer")
         return where
 
     def _assigned_or_all(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         self._check_open()
-        return [self._assigned(where) for where in partitions] or list(self._partitions)
+        return [self._assigned(where) for where in partitions] or self.assignment()
 
     @contextmanager
     def _deletions_named(self) -> Iterator[None]:
@@ -387,9 +467,3 @@ class Consumer:
         if self._closed:
             raise LogClosedError("the consumer is closed")
         self._store._check_open()
-
-
-def _checked(where: Any) -> TopicPartition:
-    if isinstance(where, tuple) and len(where) == 2 and isinstance(where[0], str):
-        return TopicPartition(where[0], whole_number(where[1], "a partition"))
-    raise TypeError(f"a TopicPartition is expected, not {where!r:.80}")

@@ -67,6 +67,10 @@ class GatheringSender(Sender):
         self._refuse()
         self._store._check_open()
 
+    def _check_appendable(self) -> None:
+        """Whether records are taken now."""
+        self._check_usable()
+
     # What the hot path asks for.
 
     def _add_topic(self, topic: str) -> TopicBuffers:

@@ -8,7 +8,7 @@ creation on: where it is gone, that is damage. One of an internal topic is made 
 import logging
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from eoslog.append_signal import AppendSignal
@@ -17,6 +17,7 @@ from eoslog.bindings.partition_log import PartitionLog
 from eoslog.config import TOPIC_SETTINGS
 from eoslog.durability import Durability
 from eoslog.errors import CorruptRecordError, EoslogError, LogClosedError, StoreError
+from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints, last_offsets
 from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
@@ -24,7 +25,7 @@ from eoslog.partition_metadata import FILE_NAME as PARTITION_METADATA
 from eoslog.partition_metadata import read_partition_metadata, write_partition_metadata
 from eoslog.producer_state_store import ProducerStateStore
 from eoslog.store_paths import StorePaths
-from eoslog.topic_name import TRANSACTION_STATE_TOPIC
+from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import (
     INTERNAL_TOPIC_PARTITIONS,
@@ -35,11 +36,11 @@ from eoslog.topic_registry import (
 
 _log = logging.getLogger(__name__)
 
-# Kafka's segment size of its own state topics. A record may be a job's whole manifest.
 # How large the pages are that a segment is filled with ahead of its batches. A sync writes whole
 # pages, so they are small where each append is synced, and large where bulk speed is all.
 _FILL_BYTES: dict[Durability, int] = {"always": 1 << 16, "commit": 1 << 18, "process": 1 << 20}
-_STATE_TOPIC_CONFIG = {"segment.bytes": 104_857_600, "max.message.bytes": 67_108_864}
+# Kafka's segment size of its own state topics. A record may be a job's whole manifest.
+_INTERNAL_TOPIC_CONFIG = {"segment.bytes": 104_857_600, "max.message.bytes": 67_108_864}
 
 
 class OpenedPartitions:
@@ -60,6 +61,7 @@ class OpenedPartitions:
         self._registry = registry
         self._checkpoints = checkpoints
         self._rows = rows
+        self._group_rows = GroupOffsetsIndex(rows)
         self._config = config
         self._topic_defaults = topic_defaults
         self._durability = durability
@@ -69,6 +71,7 @@ class OpenedPartitions:
         self._unrecovered: set[TopicPartition] = set()
         self._closed = False
         self._on_opened: Callable[[Partition], None] | None = None
+        self._on_recovered: Callable[[Partition], None] | None = None
         self.cut_bytes = 0
         self.closed_offsets: dict[TopicPartition, LastOffsets] = {}
 
@@ -84,6 +87,13 @@ class OpenedPartitions:
     def recover_some(self, unrecovered: Iterable[TopicPartition]) -> None:
         """These were not opened since an earlier unclean stop."""
         self._unrecovered.update(unrecovered)
+
+    def watch_recovered(self, on_recovered: Callable[[Partition], None]) -> None:
+        """Call `on_recovered` with each partition that is recovered, before anybody reads it.
+
+        Called with the lock held under which partitions are opened: it may wait for no other.
+        """
+        self._on_recovered = on_recovered
 
     def watch_opened(self, on_opened: Callable[[Partition], None]) -> None:
         """Call `on_opened` with each partition that is open or will be opened."""
@@ -107,18 +117,40 @@ class OpenedPartitions:
         """The partition of a user's topic, opened; None if there is no such topic or partition."""
         partition = self._opened.get(where)
         if partition is not None:
-            return None if where.topic == TRANSACTION_STATE_TOPIC else partition
+            return None if where.topic in INTERNAL_TOPICS else partition
         topic = self._registry.get(where.topic)
         if topic is None or topic.internal or not 0 <= where.partition < topic.partitions:
             return None
         return self._open(topic, where)
+
+    def find_for_transaction(self, where: TopicPartition) -> Partition | None:
+        """As `find`, and the partitions of groups' offsets too, which are made if need be."""
+        if where.topic == CONSUMER_OFFSETS_TOPIC:
+            return self.offsets_partition(where.partition)
+        return self.find(where)
+
+    def if_open(self, where: TopicPartition) -> Partition | None:
+        """The partition if it is open, an internal one too."""
+        return self._opened.get(where)
+
+    def with_transactions(self, topic: str | None, partition: int | None) -> Iterator[Partition]:
+        """Every partition that transactions may be open in, of all topics or of one; opened."""
+        for one in self._registry.all():
+            if one.name == TRANSACTION_STATE_TOPIC or topic not in (None, one.name):
+                continue
+            for where in one.topic_partitions():
+                if partition not in (None, where.partition) or not self.has_files(where):
+                    continue
+                found = self.find_for_transaction(where)
+                if found is not None:
+                    yield found
 
     def config_of(self, topic: TopicDescription) -> dict[str, int]:
         """A topic's settings: its own, else the store's, else the defaults."""
         defaults = {name: int(setting.default) for name, setting in TOPIC_SETTINGS.items()}
         config = {**defaults, **self._topic_defaults, **topic.config}
         if topic.internal:
-            config = {**defaults, **_STATE_TOPIC_CONFIG}
+            config = {**defaults, **_INTERNAL_TOPIC_CONFIG}
         # A batch has to fit into a segment.
         config["max.message.bytes"] = min(config["max.message.bytes"], config["segment.bytes"])
         return config
@@ -127,23 +159,39 @@ class OpenedPartitions:
         """Whether the partition has a directory."""
         return self._paths.partition(where).is_dir()
 
-    # The state log's partitions.
+    # The internal logs' partitions.
 
     def existing_state_partitions(self) -> list[int]:
-        """The partitions of the internal log that have a directory."""
-        numbers = range(INTERNAL_TOPIC_PARTITIONS)
-        return [number for number in numbers if self.has_files(_state_partition(number))]
+        """The partitions of `__transaction_state` that have a directory."""
+        return self.existing_internal_partitions(TRANSACTION_STATE_TOPIC)
 
     def state_partition(self, number: int) -> Partition:
-        """A partition of the internal log, opened, and made if it is not there."""
-        where = _state_partition(number)
+        """A partition of `__transaction_state`, opened, and made if it is not there."""
+        return self.internal_partition(TRANSACTION_STATE_TOPIC, number)
+
+    def existing_offsets_partitions(self) -> list[int]:
+        """The partitions of `__consumer_offsets` that have a directory."""
+        return self.existing_internal_partitions(CONSUMER_OFFSETS_TOPIC)
+
+    def offsets_partition(self, number: int) -> Partition:
+        """A partition of `__consumer_offsets`, opened, and made if it is not there."""
+        return self.internal_partition(CONSUMER_OFFSETS_TOPIC, number)
+
+    def existing_internal_partitions(self, topic_name: str) -> list[int]:
+        """The partitions of an internal topic that have a directory."""
+        numbers = range(INTERNAL_TOPIC_PARTITIONS)
+        return [one for one in numbers if self.has_files(TopicPartition(topic_name, one))]
+
+    def internal_partition(self, topic_name: str, number: int) -> Partition:
+        """A partition of an internal topic, opened, and made if it is not there."""
+        where = TopicPartition(topic_name, number)
         partition = self._opened.get(where)
         if partition is not None:
             return partition
         with self._lock:
-            topic = self._registry.get(TRANSACTION_STATE_TOPIC)
+            topic = self._registry.get(topic_name)
             if topic is None:
-                topic = new_topic(TRANSACTION_STATE_TOPIC, INTERNAL_TOPIC_PARTITIONS, {})
+                topic = new_topic(topic_name, INTERNAL_TOPIC_PARTITIONS, {})
                 self._registry.add(topic)
             if not self.has_files(where):
                 self.make_directory(where, topic.topic_id)
@@ -205,7 +253,7 @@ class OpenedPartitions:
         """Close the users' partitions, or the internal ones; what went wrong with any of them."""
         errors: list[EoslogError] = []
         for partition in self.opened():
-            if (partition.topic == TRANSACTION_STATE_TOPIC) is not internal:
+            if (partition.topic in INTERNAL_TOPICS) is not internal:
                 continue
             try:
                 if partition.failed:
@@ -265,8 +313,12 @@ class OpenedPartitions:
             except StoreError as error:
                 # A full disk must not keep the log from being read.
                 _log.warning("%s: no second copy of its producers: %s", where, error)
+            if where.topic == CONSUMER_OFFSETS_TOPIC:
+                self._group_rows.forget_beyond(where.partition, partition.log_end_offset)
             if not clean:
                 self._recovered(partition)
+                if self._on_recovered is not None:
+                    self._on_recovered(partition)
             self._opened[where] = partition
             if self._on_opened is not None:
                 self._on_opened(partition)
@@ -304,10 +356,6 @@ class OpenedPartitions:
                 partition.log_end_offset,
                 self._paths.cut_of(where),
             )
-
-
-def _state_partition(number: int) -> TopicPartition:
-    return TopicPartition(TRANSACTION_STATE_TOPIC, number)
 
 
 def _check_identity(path: Path, topic: TopicDescription) -> None:

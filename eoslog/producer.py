@@ -26,6 +26,7 @@ from eoslog.partition import Partition
 from eoslog.producer_identity import ProducerIdentity
 from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicDescription
+from eoslog.transaction_calls import TransactionCalls
 from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 RECORDS_PER_CALL_MAX = 1 << 30
 
 
-class Producer(GatheringSender):
+class Producer(GatheringSender, TransactionCalls):
     """Writes records; `Store.producer` makes it. Threads may share it.
 
     `send` gathers records one by one, `append` takes columns of them, `flush` waits for the disk.
@@ -141,12 +142,16 @@ class Producer(GatheringSender):
         records are in (with a partition: the first so many of the columns).
         """
         with self.exclusive:
-            self._check_usable()
-            description = self._known_topic(topic)
-            if partition is not None:
+            self._check_appendable()
+            try:
+                description = self._known_topic(topic)
+                if partition is None:
+                    return self._append_placed(description, values, keys, timestamps, headers)
                 where = self._known_partition(description, partition)
                 return self._append_columns(where, values, keys, timestamps, headers)
-            return self._append_placed(description, values, keys, timestamps, headers)
+            except EoslogError as error:
+                self._failed(error)
+                raise
 
     def flush(self) -> None:
         """Append what was gathered, and make all that this producer appended power-safe.
@@ -258,7 +263,7 @@ class Producer(GatheringSender):
         headers: object,
     ) -> AppendResult:
         self._append_earlier(where)
-        count = _length(values if values is not None else keys)
+        count = length_of(values if values is not None else keys)
         if count > RECORDS_PER_CALL_MAX:
             raise ValueError(f"{count} records in one call; at most {RECORDS_PER_CALL_MAX}")
         try:
@@ -381,7 +386,8 @@ class Producer(GatheringSender):
         return TopicPartition(topic.name, number)
 
 
-def _length(column: object) -> int:
+def length_of(column: object) -> int:
+    """How many records a column has."""
     try:
         return len(column)  # type: ignore[arg-type]
     except TypeError:

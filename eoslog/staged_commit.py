@@ -10,7 +10,8 @@ Order of locks: the one of this class, then the store's, then a partition's.
 import logging
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -199,6 +200,12 @@ class StagedCommits:
             remove_tree(path)
             if time.monotonic() - since_s > ZOMBIES_GONE_S:
                 del self._over[path]
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Within the block no job is decided or completed."""
+        with self._lock:
+            yield
 
     def producer_ids(self) -> frozenset[int]:
         """The producer ids of jobs that are not complete: they must not expire."""

@@ -7,28 +7,34 @@ before all of them.
 
 import logging
 import threading
+import time
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 from eoslog.append_signal import AppendSignal
 from eoslog.bindings.partition_log import ProducerState
 from eoslog.checkpointer import Checkpointer
+from eoslog.consistent_snapshot import consistent_offsets
 from eoslog.consumer import Consumer
 from eoslog.durability import Durability
 from eoslog.errors import (
     EoslogError,
     ForkedProcessError,
+    InvalidRequestError,
     LogClosedError,
     ProducerFencedError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.group_metadata import OffsetAndMetadata
+from eoslog.group_offsets import GroupOffsets
 from eoslog.linger import LingerTimer
 from eoslog.named_producers import NamedProducers
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
+from eoslog.prepared_transaction import PreparedTransaction
 from eoslog.producer import Producer
 from eoslog.staged_application import ApplicationState
 from eoslog.staged_commit import StagedCommit, StagedCommits
@@ -38,9 +44,16 @@ from eoslog.store_files import StoreFiles, errors_of
 from eoslog.store_metrics import store_metrics
 from eoslog.store_topics import StoreTopics
 from eoslog.store_verification import Progress, verify_store
-from eoslog.topic_name import check_user_topic_name
+from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, check_user_topic_name
 from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicDescription
+from eoslog.transaction_admin import (
+    HangingTransaction,
+    TransactionDescription,
+    TransactionListing,
+)
+from eoslog.transaction_coordinator import TransactionCoordinator
+from eoslog.transactional_producer import TransactionalProducer
 from eoslog.whole_number import whole_number
 
 _log = logging.getLogger(__name__)
@@ -165,19 +178,30 @@ class Store:
         config: Mapping[str, object] | None = None,
         *,
         transactional_id: str | None = None,
+        transaction_timeout_ms: int = 60_000,
     ) -> Producer:
-        """A new producer. With a name it goes on where the last one of that name stopped.
+        """A new producer. With a name it goes on where the last one of that name stopped; with a
+        transactional id it writes in transactions.
 
-        See `Producer`. Opening a name again fences the producer that had it: its next call raises
-        ProducerFencedError. `config` takes Kafka's "batch.size", "linger.ms", "enable.idempotence".
+        See `Producer` and `TransactionalProducer`. Opening a name again fences the producer that
+        had it, and so does the `init_transactions()` of a transactional id: the older one's next
+        call raises ProducerFencedError. A transaction that is open for longer than
+        `transaction_timeout_ms` after its first batch is aborted. `config` takes Kafka's
+        "batch.size", "enable.idempotence", "linger.ms" (without transactions), "transactional.id"
+        and "transaction.timeout.ms".
 
-        Raises InvalidConfigError; ValueError for an empty or too long name, and for a
-        transactional id: transactions are not in this version.
+        Raises InvalidConfigError; ValueError for an empty or too long name or id, and for both.
         """
         self._check_open()
-        if transactional_id is not None:
-            raise ValueError("transactional_id: transactions are not in this version")
-        producer = Producer(self, name, config)
+        given = dict(config) if isinstance(config, Mapping) else config
+        if isinstance(given, dict) and "transactional.id" in given:
+            transactional_id = cast(str, given.pop("transactional.id"))
+        if transactional_id is None:
+            producer = Producer(self, name, given)
+        else:
+            if name is not None:
+                raise ValueError("name and transactional_id: a producer has one or the other")
+            producer = TransactionalProducer(self, transactional_id, transaction_timeout_ms, given)
         with self._producers_lock:
             self._producers.add(producer)
         return producer
@@ -191,15 +215,47 @@ class Store:
     ) -> Consumer:
         """A new consumer, which reads the partitions it is assigned. See `Consumer`.
 
-        `auto_offset_reset` says where to start where there is no position, and where to go on when
+        With a group it starts at the offsets that were committed for the group, and can commit its
+        own. `auto_offset_reset` says where to start where there is none, and where to go on when
         retention overtook it: "earliest", "latest" or "none" (an error).
 
-        Raises InvalidConfigError; ValueError for a group: groups are not in this version.
+        Raises InvalidConfigError, InvalidRequestError (an empty group), TypeError.
         """
         self._check_open()
-        if group is not None:
-            raise ValueError("group: consumer groups are not in this version")
-        return Consumer(self, isolation_level, auto_offset_reset, config)
+        return Consumer(self, group, isolation_level, auto_offset_reset, config)
+
+    # Groups.
+
+    def groups(self) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        """The committed offsets of every group that has any, or has some that are not decided yet.
+
+        Raises CorruptRecordError.
+        """
+        self._check_open()
+        return self._group_offsets.all()
+
+    def delete_group(self, name: str) -> None:
+        """Forget a group with all its offsets, those of open transactions too; durable on return.
+
+        Raises GroupIdNotFoundError, InvalidRequestError (an empty name), StoreError.
+        """
+        self._check_open()
+        self._group_offsets.delete(name)
+
+    def snapshot(self, topics: Iterable[str] | None = None) -> dict[TopicPartition, int]:
+        """One offset for each partition of these topics, or of all, that cuts no transaction in two.
+
+        A `read_committed` reader that stops at these offsets sees all records of a committed
+        transaction, or none; the same holds for staged jobs. Transactions stand still meanwhile.
+        Raises UnknownTopicOrPartitionError.
+        """
+        self._check_open()
+        names = list(self.topics()) if topics is None else list(topics)
+        partitions = [
+            self.partition(*where) for name in names for where in self._topic(name).topic_partitions()
+        ]
+        with self._staged.standing_still(), self._files.transactions.entries.standing_still():
+            return consistent_offsets(partitions)
 
     # Staged jobs.
 
@@ -234,6 +290,104 @@ class Store:
         """Remove what a run staged that will not be committed; how many files went."""
         self._check_open()
         return self._staged.sweep_run(app_id, run_id)
+
+    # Transactions, for operators.
+
+    def transactions(
+        self,
+        states: Collection[str] | None = None,
+        producer_ids: Collection[int] | None = None,
+        pattern: str | None = None,
+        duration_ms: int = -1,
+    ) -> list[TransactionListing]:
+        """The transactional ids of the store, sorted; those that all given filters let through.
+
+        `states` and `producer_ids` name those wanted (empty: all), `pattern` is a regular
+        expression for the whole id, and with `duration_ms` from 0 on only transactions are listed
+        that have been open for longer. An id whose record is damaged is left out; describing it
+        says what is wrong. Raises ValueError for an unknown state, InvalidRequestError for a
+        pattern that is none.
+        """
+        self._check_open()
+        return self._files.transaction_admin.transactions(
+            states, producer_ids, pattern, duration_ms
+        )
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """All that is known of a transactional id.
+
+        Raises TransactionalIdNotFoundError, InvalidRequestError (an empty id), CorruptRecordError.
+        """
+        self._check_open()
+        return self._files.transaction_admin.describe(transactional_id)
+
+    def abort_transaction(
+        self,
+        transactional_id: str | None = None,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        start_offset: int | None = None,
+    ) -> None:
+        """End a transaction: that of an id, or the one that is open at a partition since an offset.
+
+        The id's producer is fenced, whether a transaction is open or not, and an open one, a
+        prepared one too, is aborted. By partition: a transaction that an id has under way is
+        aborted with the id, as a whole; one that hangs is aborted there. Raises InvalidRequestError
+        (neither or both are given), TransactionalIdNotFoundError, UnknownTopicOrPartitionError,
+        InvalidTxnStateError (nothing is open since that offset), StoreError.
+        """
+        self._check_open()
+        if transactional_id is not None and (topic, partition, start_offset) == (None, None, None):
+            self._files.transaction_admin.abort(transactional_id)
+        elif topic is not None and partition is not None and start_offset is not None:
+            if transactional_id is not None:
+                raise InvalidRequestError("either a transactional id, or a partition, not both")
+            number = whole_number(partition, "a partition")
+            offset = whole_number(start_offset, "a start offset")
+            self._files.transaction_admin.abort_at(topic, number, offset)
+        else:
+            raise InvalidRequestError(
+                "a transactional id is needed, or a topic, a partition and a start offset"
+            )
+
+    def find_hanging_transactions(
+        self,
+        max_transaction_timeout_ms: int = 900_000,
+        topic: str | None = None,
+        partition: int | None = None,
+    ) -> list[HangingTransaction]:
+        """The transactions that nothing will ever end, in all partitions, a topic's, or one.
+
+        Open at a partition, last written to longer ago than `max_transaction_timeout_ms`, and not
+        under way by any transactional id. `abort_transaction` with topic, partition and start
+        offset ends one. Opens the partitions. Raises UnknownTopicOrPartitionError,
+        InvalidRequestError (a partition without a topic), CorruptRecordError.
+        """
+        self._check_open()
+        timeout_ms = whole_number(max_transaction_timeout_ms, "a transaction timeout")
+        if partition is not None and topic is None:
+            raise InvalidRequestError("a partition is given, but no topic")
+        if topic is not None and topic != CONSUMER_OFFSETS_TOPIC:
+            self._topic(topic)
+        found = self._partitions.with_transactions(topic, partition)
+        now_ms = time.time_ns() // 1_000_000
+        return self._files.transaction_admin.hanging(found, timeout_ms, now_ms)
+
+    def commit_prepared(self, prepared: Iterable[PreparedTransaction]) -> None:
+        """Commit prepared transactions, each by a decision of its own; again does no harm.
+
+        All are tried; the first error is raised, the others are its notes. Raises
+        TransactionalIdNotFoundError; ProducerFencedError, InvalidProducerIdMappingError (the id has
+        gone on since); InvalidTxnStateError (not prepared, or aborted already); StoreError.
+        """
+        self._check_open()
+        self._files.transaction_admin.decide(prepared, commit=True)
+
+    def abort_prepared(self, prepared: Iterable[PreparedTransaction]) -> None:
+        """Abort prepared transactions; otherwise as `commit_prepared`."""
+        self._check_open()
+        self._files.transaction_admin.decide(prepared, commit=False)
 
     # Looking after it.
 
@@ -336,8 +490,16 @@ class Store:
         return self._files.partitions
 
     @property
+    def _group_offsets(self) -> GroupOffsets:
+        return self._files.group_offsets
+
+    @property
     def _names(self) -> NamedProducers:
         return self._files.names
+
+    @property
+    def _transactions(self) -> TransactionCoordinator:
+        return self._files.transactions
 
     @property
     def _topics(self) -> StoreTopics:
@@ -372,7 +534,8 @@ class Store:
     def _unexpiring_producer_ids(self) -> frozenset[int]:
         """The ids of names, of open producers and of jobs that are not complete."""
         live = frozenset(producer.producer_id for producer in self._live_producers())
-        return self._names.producer_ids() | live | self._staged.producer_ids()
+        of_transactions = self._files.transactions.live_producer_ids()
+        return self._names.producer_ids() | live | self._staged.producer_ids() | of_transactions
 
     def _live_producers(self) -> list[Producer]:
         with self._producers_lock:

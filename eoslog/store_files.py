@@ -20,6 +20,8 @@ from eoslog.clean_close import (
 from eoslog.config import parse_store_config
 from eoslog.durability import Durability
 from eoslog.errors import EoslogError
+from eoslog.group_offsets import GroupOffsets
+from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.named_producers import NamedProducers
 from eoslog.offset_checkpoints import OffsetCheckpoints
 from eoslog.opened_partitions import OpenedPartitions
@@ -30,6 +32,9 @@ from eoslog.store_directory import enter_store
 from eoslog.store_paths import StorePaths
 from eoslog.store_topics import StoreTopics
 from eoslog.topic_registry import TopicRegistry
+from eoslog.transaction_admin import TransactionAdmin
+from eoslog.transaction_coordinator import TransactionCoordinator
+from eoslog.transaction_recovery import TransactionRecovery
 
 
 class StoreFiles:
@@ -67,11 +72,26 @@ class StoreFiles:
         )
         self.state_log = StateLog(self.partitions, self.rows, durability != "process")
         self.producer_ids = ProducerIds(self.state_log)
+        self.transactions = TransactionCoordinator(
+            self.state_log,
+            self.producer_ids,
+            self.partitions,
+            self.signal,
+            durable=durability != "process",
+            timeout_max_ms=self.config["transaction.max.timeout.ms"],
+        )
+        self.transaction_admin = TransactionAdmin(self.transactions, self.state_log)
+        self.transaction_recovery = TransactionRecovery(
+            self.transactions, self.state_log, self.partitions, self.checkpoints
+        )
         self.names = NamedProducers(self.state_log, self.producer_ids, self.partitions.find)
-        self.topics = StoreTopics(self.registry, self.partitions, self.names)
+        self.group_offsets = GroupOffsets(
+            self.partitions, GroupOffsetsIndex(self.rows), self.config, durability != "process"
+        )
+        self.topics = StoreTopics(self.registry, self.partitions, self.names, self.group_offsets)
 
     def begin(self) -> None:
-        """Take the store up where the last process left it (O3 to O6)."""
+        """Take the store up where the last process left it (O3 to O7)."""
         marker, unrecovered = self.paths.clean_marker, self.paths.unrecovered
         last_stop = read_last_stop(marker, unrecovered)
         # Before anything is written: from here on a crash is an unclean stop.
@@ -80,14 +100,16 @@ class StoreFiles:
             self.partitions.recover_all()
         else:
             self.partitions.recover_some(last_stop.unrecovered)
+        to_recover = self.partitions.unrecovered
         mark = self.rows.read_session()
         self.state_log.load(bool(last_stop.session) and mark == last_stop.session.encode())
+        self.transaction_recovery.recover(to_recover)
 
     def close(self) -> list[EoslogError]:
         """Bring everything to disk and give the store up (C3 to C9); what went wrong."""
         try:
             errors = self.partitions.close_cleanly(internal=False)
-            errors += errors_of([self.state_log.persist])
+            errors += errors_of([self.state_log.persist, self.group_offsets.persist_all])
             errors += self.partitions.close_cleanly(internal=True)
             errors += errors_of([self._write_checkpoints])
             if not errors:
@@ -104,12 +126,14 @@ class StoreFiles:
         self._lock.release()
 
     def _write_checkpoints(self) -> None:
-        self.checkpoints.write(self.partitions.closed_offsets)
+        offsets = self.partitions.closed_offsets
+        all_synced = {one.topic_partition for one in self.partitions.opened()} <= set(offsets)
+        self.checkpoints.write(self.transaction_recovery.closed(offsets, all_synced))
 
     def _leave_clean(self) -> None:
         session = new_session()
         self.rows.write_session(session.encode())
-        left = self.partitions.unrecovered
+        left = self.partitions.unrecovered | self.transaction_recovery.unresolved
         write_clean_close(self.paths.clean_marker, self.paths.unrecovered, session, left)
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 
 from eoslog.config import parse_topic_config
 from eoslog.errors import InvalidPartitionsError, InvalidTopicError, TopicAlreadyExistsError
+from eoslog.group_offsets import GroupOffsets
 from eoslog.named_producers import NamedProducers
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.topic_name import check_user_topic_name, colliding_topic
@@ -26,11 +27,16 @@ class StoreTopics:
     """Creates and deletes the topics of one store, whose lock guards it."""
 
     def __init__(
-        self, registry: TopicRegistry, partitions: OpenedPartitions, names: NamedProducers
+        self,
+        registry: TopicRegistry,
+        partitions: OpenedPartitions,
+        names: NamedProducers,
+        group_offsets: GroupOffsets,
     ) -> None:
         self._registry = registry
         self._partitions = partitions
         self._names = names
+        self._group_offsets = group_offsets
 
     def create(
         self, name: str, partitions: int, config: Mapping[str, object] | None
@@ -66,4 +72,5 @@ class StoreTopics:
         for topic in self._registry.deleting():
             self._partitions.remove(topic)
             self._names.forget_topic(topic.name)
+            self._group_offsets.forget_topic(topic.name)
             self._registry.remove(topic.name)

@@ -46,5 +46,5 @@ def _opened(
 ) -> Partition | None:
     topic = registry.get(where.topic)
     if topic is not None and topic.internal:
-        return partitions.state_partition(where.partition)
+        return partitions.internal_partition(where.topic, where.partition)
     return partitions.find(where)

@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+from eoslog.whole_number import whole_number
+
 
 class TopicPartition(NamedTuple):
     """A partition of a topic; `str()` gives the name of its directory, `topic-partition`."""
@@ -21,3 +23,10 @@ class TopicPartition(NamedTuple):
         if len(digits) > 1 and digits.startswith("0"):
             raise ValueError(f"{name!r} has a partition with leading zeros")
         return cls(topic, int(digits))
+
+
+def as_topic_partition(given: object) -> TopicPartition:
+    """What a caller named a partition with: a TopicPartition, or a pair like it; else TypeError."""
+    if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
+        return TopicPartition(given[0], whole_number(given[1], "a partition"))
+    raise TypeError(f"a TopicPartition is expected, not {given!r:.80}")

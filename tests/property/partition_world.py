@@ -196,7 +196,11 @@ class PartitionWorld:
         expired = self.log.expired_producers(oldest_ms)
         entries = self.model.producers.entries
         cached = self.cached_ids() & set(entries)
-        idle = {one for one in cached if entries[one].last_timestamp < oldest_ms}
+        idle = {
+            one
+            for one in cached
+            if entries[one].last_timestamp < oldest_ms and entries[one].transaction_first_offset < 0
+        }
         assert set(expired) & set(entries) == idle
         self.log.drop_producers(expired)
         for producer_id in expired:
@@ -258,6 +262,12 @@ class PartitionWorld:
             self.files.close(clean=clean)
         if clean and not evicted:
             self.model.take_snapshot()
+        self.open_files(clean=clean, recovery_point=recovery_point, start=start, restore=restore)
+        after = self._last_sequences()
+        assert {one: after.get(one) for one in before} == before, "a producer is forgotten"
+
+    def open_files(self, *, clean: bool, recovery_point: int, start: int, restore: str) -> None:
+        """Open what is closed, and restore the producers; the model does the same."""
         rows, loaded_count = self._rows_to_load(restore)
         self.log = self.files.open(
             clean=clean, recovery_point=recovery_point, log_start_offset=start
@@ -270,12 +280,12 @@ class PartitionWorld:
         else:
             assert self.rows.offset is not None
             self.model.forget_empty_tail()
-            evicted_count = len(self.rows.by_id) - loaded_count
-            assert self.log.restore_producers(rows, self.rows.offset, evicted_count) == "rows"
+            self._restore_from_rows(rows, len(self.rows.by_id) - loaded_count)
             self._model_from_rows()
         self.flushed_offset = self.model.log_end_offset if clean else recovery_point
-        after = self._last_sequences()
-        assert {one: after.get(one) for one in before} == before, "a producer is forgotten"
+
+    def _restore_from_rows(self, rows: bytes, evicted_count: int) -> None:
+        assert self.log.restore_producers(rows, self.rows.offset, evicted_count) == "rows"
 
     def _last_sequences(self) -> dict[int, tuple[int, int]]:
         """What no restart may lose, whatever the model says: where each producer stands."""
@@ -295,10 +305,10 @@ class PartitionWorld:
             return None, 0
         wanted = set(self.rows.by_id)
         if restore == "some rows":
-            wanted &= self.log_ids_since(self.rows.offset)
+            wanted &= self.needed_ids(self.rows.offset)
         return b"".join(self.rows.by_id[one] for one in sorted(wanted)), len(wanted)
 
-    def log_ids_since(self, offset: int) -> set[int]:
+    def needed_ids(self, offset: int) -> set[int]:
         """Producers of the batches that a replay from `offset` meets."""
         return {
             batch.producer_id

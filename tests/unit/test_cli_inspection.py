@@ -39,7 +39,8 @@ def test_dump_prints_batches_as_kafkas_tool_does(log_path):
     assert lines[:2] == [f"Dumping {log_path}", "Log starting offset: 0"]
     assert len(lines) == 2 + RECORDS
     assert lines[2].startswith("baseOffset: 0 lastOffset: 0 count: 1 baseSequence: 0 ")
-    assert " isTransactional: false isControl: false position: 0 CreateTime: " in lines[2]
+    assert " isTransactional: false isControl: false " in lines[2]
+    assert " deleteHorizonMs: OptionalLong.empty position: 0 CreateTime: " in lines[2]
     assert lines[2].endswith(" isvalid: true")
 
 
@@ -138,8 +139,21 @@ def test_producers(store_path):
     assert (row["topic"], row["partition"], row["producer_epoch"]) == ("orders", 1, 0)
     assert (row["last_sequence"], row["last_offset"]) == (RECORDS - 1, RECORDS - 1)
     assert row["producer_id"] >= 0
+    assert (row["coordinator_epoch"], row["current_txn_first_offset"]) == (-1, None)
     line = call("producers", "--store", store_path).stdout.splitlines()[-1]
     assert line.split()[:2] == ["orders", "1"]
+    assert line.split()[-2:] == ["-1", "None"]
+
+
+def test_producers_say_since_where_a_transaction_is_open(store_path):
+    with eoslog.open(store_path) as store:
+        store.partition("orders", 0).append_columns(
+            [b"v"], producer_id=77, producer_epoch=1, base_sequence=0, transactional=True
+        )
+    options = ("--topic", "orders", "--partition", 0, "--store", store_path)
+    (row,) = call("producers", *options, "--json").json
+    assert (row["producer_id"], row["current_txn_first_offset"]) == (77, 0)
+    assert call("producers", *options).stdout.splitlines()[-1].split()[-2:] == ["-1", "0"]
 
 
 def test_producers_of_a_topic_or_a_partition(store_path):

@@ -128,3 +128,31 @@ def test_delete_asks(orders):
 def test_delete_of_an_unknown_topic_is_a_failure(orders):
     answer = call("topics", "delete", "oders", "--yes", "--store", orders)
     assert_mistake(answer, FAILED, "oders", "UnknownTopicOrPartitionError")
+
+
+def test_internal_topics_are_listed_when_asked_for(orders):
+    with eoslog.open(orders) as store, store.consumer("readers") as consumer:
+        consumer.commit({eoslog.TopicPartition("orders", 0): 5})
+    for arguments in (("topics", "--internal"), ("topics", "list", "--internal")):
+        rows = {row["topic"]: row for row in call(*arguments, "--store", orders, "--json").json}
+        assert sorted(rows) == ["__consumer_offsets", "__transaction_state", "orders"]
+        assert rows["__consumer_offsets"] == {
+            "topic": "__consumer_offsets",
+            "partitions": 1,
+            "records": 1,
+        }
+    found = call("topics", "describe", "__consumer_offsets", "--store", orders, "--json").json
+    assert [row["log_end_offset"] for row in found["partitions"]] == [1]
+
+
+def test_an_internal_topic_that_is_not_there_yet(store_path):
+    eoslog.open(store_path, create=True).close()
+    answer = call("topics", "describe", "__consumer_offsets", "--store", store_path)
+    assert_mistake(answer, FAILED, "__consumer_offsets", "UnknownTopicOrPartitionError")
+    rows = call("topics", "--internal", "--store", store_path, "--json").json
+    assert "__consumer_offsets" not in [row["topic"] for row in rows]
+
+
+def test_internal_before_a_subcommand_is_wrong_use(orders):
+    answer = call("topics", "--internal", "describe", "orders", "--store", orders)
+    assert_mistake(answer, WRONG_USE, "--internal")

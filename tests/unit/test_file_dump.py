@@ -7,12 +7,22 @@ import pytest
 
 from eoslog.bindings.record_batch import BatchEncoder
 from eoslog.errors import CorruptRecordError
-from eoslog.file_dump import base_offset_of, dump_file
+from eoslog.file_dump import dump_file
+from eoslog.segment_name import base_offset_of
 
 BATCH_FIELDS = (
     *("baseOffset", "lastOffset", "count", "baseSequence", "lastSequence"),
     *("producerId", "producerEpoch", "partitionLeaderEpoch", "isTransactional", "isControl"),
-    *("position", "CreateTime", "size", "magic", "compresscodec", "crc", "isvalid"),
+    *(
+        "deleteHorizonMs",
+        "position",
+        "CreateTime",
+        "size",
+        "magic",
+        "compresscodec",
+        "crc",
+        "isvalid",
+    ),
 )
 LOG_NAME = "00000000000000000000.log"
 

@@ -16,6 +16,8 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "AppendResult",
             "ApplicationState",
             "Consumer",
+            "ConsumerGroupMetadata",
+            "OffsetAndMetadata",
             "OffsetAndTimestamp",
             "Partition",
             "Producer",
@@ -28,9 +30,11 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "Store",
             "TopicDescription",
             "TopicPartition",
+            "TransactionalProducer",
             "__version__",
             "errors",
             "open",
+            "read_process_write",
         ]
     )
     for name in eoslog.__all__:

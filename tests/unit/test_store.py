@@ -586,10 +586,3 @@ def test_verify_reports_progress_and_problems(open_store, store_path):
     assert user == [TopicPartition("t", 0), TopicPartition("t", 1)]
     assert [done for done, _, _ in seen] == list(range(seen[0][1]))
     assert [problem["path"] for problem in problems] == [str(log)]
-
-
-def test_transactions_and_groups_are_refused_by_name(store):
-    with pytest.raises(ValueError, match="transactions are not in this version"):
-        store.producer(transactional_id="x")
-    with pytest.raises(ValueError, match="groups are not in this version"):
-        store.consumer(group="g")

@@ -1,0 +1,140 @@
+"""Where a consumer stands at each partition that it was assigned, and where it begins.
+
+Invariants: a partition without a position was not begun. It begins at the offset of the consumer's
+group, else where `auto_offset_reset` says; under "read_committed" not while an undecided
+transaction may move the group. An offset that the log does not hold is left for the latter too.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+
+from eoslog.durability import IsolationLevel
+from eoslog.errors import (
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    UnstableOffsetCommitError,
+)
+from eoslog.group_offsets import GroupOffsets
+from eoslog.partition import Partition
+from eoslog.topic_partition import TopicPartition
+
+RESETS = ("earliest", "latest", "none")
+
+
+class ConsumerPositions:
+    """The positions of one consumer; its thread guards them."""
+
+    def __init__(
+        self,
+        group: str | None,
+        group_offsets: GroupOffsets,
+        isolation_level: IsolationLevel,
+        reset: str,
+    ) -> None:
+        self.partitions: dict[TopicPartition, Partition] = {}
+        self._positions: dict[TopicPartition, int | None] = {}
+        self._group = group
+        self._group_offsets = group_offsets
+        self._isolation_level = isolation_level
+        self._committed_only = isolation_level == "read_committed"
+        self._reset = reset
+
+    def assign(self, partitions: Mapping[TopicPartition, Partition]) -> None:
+        """These and no others; those that stay keep their positions."""
+        self._positions = {where: self._positions.get(where) for where in partitions}
+        self.partitions = dict(partitions)
+
+    def get(self, where: TopicPartition) -> int | None:
+        """The position; None if the partition was not begun, or is not assigned."""
+        return self._positions.get(where)
+
+    def set(self, where: TopicPartition, position: int | None) -> None:
+        """Go on there; without a position the partition begins anew."""
+        self._positions[where] = position
+
+    def begun(self) -> dict[TopicPartition, int]:
+        """The positions of the partitions that were begun."""
+        return {where: at for where, at in self._positions.items() if at is not None}
+
+    @contextmanager
+    def put_back_on_error(self) -> Iterator[None]:
+        """What an exception, or an interrupt, keeps from being handed out counts as not read."""
+        before = dict(self._positions)
+        try:
+            yield
+        except BaseException:
+            self._positions = before
+            raise
+
+    def begin_all(self) -> None:
+        """Begin at every partition, but where the group's offset is not decided."""
+        for where, position in self._positions.items():
+            if position is None:
+                with suppress(UnstableOffsetCommitError):
+                    self.begin(where)
+
+    def begin(self, where: TopicPartition) -> int:
+        """The position, found if there is none yet.
+
+        Raises UnstableOffsetCommitError, NoOffsetForPartitionError.
+        """
+        position = self._positions[where]
+        if position is not None:
+            return position
+        if self._group is not None:
+            committed = self._group_offsets.fetch(self._group, where, self._committed_only)
+            if committed is not None:
+                self._positions[where] = committed.offset
+                return committed.offset
+        return self._reset_position(where)
+
+    def within_log(self, where: TopicPartition) -> int | None:
+        """The position, moved if it lies outside of the log; None if it was not begun.
+
+        Raises OffsetOutOfRangeError.
+        """
+        position = self._positions[where]
+        if position is None:
+            return None
+        partition = self.partitions[where]
+        if partition.log_start_offset <= position <= partition.log_end_offset:
+            return position
+        return self.out_of_range(where)
+
+    def out_of_range(self, where: TopicPartition) -> int:
+        """The log does not hold the position any more, or not yet: the new one."""
+        if self._reset == "none":
+            partition = self.partitions[where]
+            raise OffsetOutOfRangeError(
+                f"{where}: offset {self._positions[where]} is not in "
+                f"[{partition.log_start_offset}, {partition.log_end_offset}]"
+            )
+        return self._reset_position(where)
+
+    def end_of(self, partition: Partition) -> int:
+        """Up to where the consumer may read a partition."""
+        return partition.readable_end(self._isolation_level)
+
+    def anything_to_read(self) -> bool:
+        """Whether a partition has records behind its position, or may begin now."""
+        return any(
+            self._may_begin(where)
+            if position is None
+            else self.end_of(self.partitions[where]) > position
+            for where, position in self._positions.items()
+        )
+
+    def _may_begin(self, where: TopicPartition) -> bool:
+        group = self._group if self._committed_only else None
+        return group is None or self._group_offsets.is_stable(group, where)
+
+    def _reset_position(self, where: TopicPartition) -> int:
+        partition = self.partitions[where]
+        if self._reset == "none":
+            raise NoOffsetForPartitionError(
+                f"{where} has no position, and auto_offset_reset is 'none': seek first"
+            )
+        beginning = self._reset == "earliest"
+        position = partition.log_start_offset if beginning else self.end_of(partition)
+        self._positions[where] = position
+        return position

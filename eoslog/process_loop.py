@@ -1,0 +1,97 @@
+"""The loop that reads records, makes others of them, and writes both facts down as one.
+
+Invariant: the output of some records, and the group's offsets behind them, are one transaction. So
+whatever ends the loop, an error or the death of the process, the next run goes on exactly behind
+the records whose output is in the log.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from eoslog.bindings.record_batch import Record
+from eoslog.errors import UnknownTopicOrPartitionError
+from eoslog.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from eoslog.consumer import Consumer
+    from eoslog.producer import Producer
+    from eoslog.store import Store
+
+
+def read_process_write(
+    store: "Store",
+    process: "Callable[[Producer, list[Record]], object]",
+    *,
+    topics: Iterable[str | TopicPartition],
+    group: str,
+    transactional_id: str | None = None,
+    stop: Callable[[], bool] | None = None,
+    until_caught_up: bool = False,
+    max_records: int = 500,
+    poll_timeout_s: float = 1.0,
+    transaction_timeout_ms: int = 60_000,
+) -> int:
+    """Process records of `topics` exactly once; how many were processed.
+
+    For each up to `max_records` records `process(producer, records)` is called in a transaction: it
+    sends what it makes of them with `producer.send` or `producer.append`, and keeps nothing that it
+    needs for the records after them. Then the group's offsets are committed with it. `topics` are
+    whole topics, or single partitions of them; only committed records are read.
+
+    The loop ends when `stop()` says so, which is asked before each transaction and at least every
+    `poll_timeout_s` seconds, or with `until_caught_up` when there is nothing left to read. An
+    exception of `process` aborts its transaction, ends the loop and is raised; a later run has the
+    same records again.
+
+    `transactional_id` is the group's name if it is not given: a second loop of the group then takes
+    over, and the first one ends with ProducerFencedError. Loops that share a group's partitions
+    need an id each. A transaction, and so a call of `process`, may take `transaction_timeout_ms`.
+
+    Raises UnknownTopicOrPartitionError, and what the producer and the consumer raise.
+    """
+    partitions = _partitions(store, topics)
+    count = 0
+    with (
+        store.producer(
+            transactional_id=group if transactional_id is None else transactional_id,
+            transaction_timeout_ms=transaction_timeout_ms,
+        ) as producer,
+        store.consumer(group=group, isolation_level="read_committed") as consumer,
+    ):
+        # First: an older loop must write nothing more before its offsets are looked at.
+        producer.init_transactions()
+        consumer.assign(partitions)
+        while stop is None or not stop():
+            records = consumer.poll(timeout=poll_timeout_s, max_records=max_records)
+            if not records:
+                if until_caught_up:
+                    break
+                continue
+            with producer.transaction():
+                process(producer, records)
+                producer.send_offsets_to_transaction(
+                    next_offsets(consumer, records), consumer.group_metadata()
+                )
+            count += len(records)
+    return count
+
+
+def next_offsets(consumer: "Consumer", records: Iterable[Record]) -> dict[TopicPartition, int]:
+    """Where to go on behind these records, which one poll gave: the offsets to commit."""
+    partitions = {TopicPartition(record.topic, record.partition) for record in records}
+    return {where: consumer.position(where) for where in sorted(partitions)}
+
+
+def _partitions(store: "Store", topics: Iterable[str | TopicPartition]) -> list[TopicPartition]:
+    if isinstance(topics, (str, TopicPartition)):
+        raise TypeError("topics: a list of names or partitions")
+    known = store.topics()
+    found: dict[TopicPartition, None] = {}
+    for one in topics:
+        if isinstance(one, TopicPartition):
+            found[one] = None
+        elif one in known:
+            found.update(dict.fromkeys(known[one].topic_partitions()))
+        else:
+            raise UnknownTopicOrPartitionError(f"no topic {one!r} in {store.path}")
+    return list(found)

@@ -1,0 +1,209 @@
+"""The helper for the read-process-write loop: what it commits, when it ends, who may run it."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+from conftest import values_of
+
+import eoslog
+from eoslog import Producer, Record, Store, TopicPartition, errors, read_process_write
+from eoslog.process_loop import next_offsets
+
+GROUP = "upper"
+
+
+@pytest.fixture
+def topics(store: Store) -> Store:
+    """A store with "in", which holds some records, and "out", of two partitions each."""
+    store.create_topic("in", partitions=2)
+    store.create_topic("out", partitions=2)
+    fill(store, range(20))
+    return store
+
+
+def fill(store: Store, numbers: range) -> None:
+    with store.producer() as producer:
+        for number in numbers:
+            producer.send("in", value=b"v%d" % number, partition=number % 2)
+
+
+def upper(producer: Producer, records: list[Record]) -> None:
+    for record in records:
+        producer.send("out", value=(record.value or b"").upper(), partition=record.partition)
+
+
+def caught_up(store: Store, **changes) -> int:
+    settings = {"topics": ["in"], "group": GROUP, "until_caught_up": True, "poll_timeout_s": 0.0}
+    process = changes.pop("process", upper)
+    return read_process_write(store, process, **settings | changes)
+
+
+def expected(numbers: range, partition: int) -> list[bytes]:
+    return [b"V%d" % number for number in numbers if number % 2 == partition]
+
+
+def check(store: Store, numbers: range) -> None:
+    for partition in range(2):
+        assert values_of(store, "out", partition) == expected(numbers, partition)
+
+
+@pytest.mark.parametrize("max_records", [1, 3, 500])
+def test_every_record_is_processed_once_over_several_runs(topics, max_records):
+    assert caught_up(topics, max_records=max_records) == 20
+    assert caught_up(topics, max_records=max_records) == 0
+    fill(topics, range(20, 25))
+    assert caught_up(topics, max_records=max_records) == 5
+    check(topics, range(25))
+    offsets = {where.partition: one.offset for where, one in topics.groups()[GROUP].items()}
+    assert offsets == {0: 13, 1: 12}
+
+
+def test_an_exception_ends_the_loop_and_the_records_come_again(topics):
+    calls = []
+
+    def fails_once(producer: Producer, records: list[Record]) -> None:
+        upper(producer, records)
+        producer.flush()
+        calls.append(len(records))
+        if len(calls) == 3:
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        caught_up(topics, process=fails_once, max_records=5)
+    assert sum(len(values_of(topics, "out", partition)) for partition in range(2)) == 10
+    assert caught_up(topics, process=fails_once, max_records=5) == 10
+    check(topics, range(20))
+
+
+def test_output_and_offsets_appear_together(topics):
+    def looks(producer: Producer, records: list[Record]) -> None:
+        upper(producer, records)
+        producer.flush()
+        done = topics.groups().get(GROUP, {})
+        count = sum(len(values_of(topics, "out", partition)) for partition in range(2))
+        assert count == sum(one.offset for one in done.values())
+
+    assert caught_up(topics, process=looks, max_records=3) == 20
+    check(topics, range(20))
+
+
+def test_records_without_output_are_done_too(topics):
+    assert caught_up(topics, process=lambda producer, records: None) == 20
+    assert caught_up(topics) == 0
+    check(topics, range(0))
+
+
+def test_single_partitions_with_an_id_each(topics):
+    for partition in range(2):
+        count = caught_up(
+            topics,
+            topics=[TopicPartition("in", partition)],
+            transactional_id=f"{GROUP}-{partition}",
+        )
+        assert count == 10
+    check(topics, range(20))
+
+
+def test_only_committed_records_are_read(topics):
+    producer = topics.producer(transactional_id="writer")
+    producer.init_transactions()
+    for commit in (False, True):
+        producer.begin_transaction()
+        producer.append("in", 0, [b"v%d" % (20 if commit else 99)])
+        producer.commit_transaction() if commit else producer.abort_transaction()
+    producer.begin_transaction()
+    producer.append("in", 1, [b"undecided"])
+    assert caught_up(topics) == 21
+    check(topics, range(21))
+    producer.abort_transaction()
+    assert caught_up(topics) == 0
+
+
+def test_a_newer_loop_of_the_group_takes_over(topics):
+    started, go_on = threading.Event(), threading.Event()
+    ended: list[BaseException] = []
+
+    def slow(producer: Producer, records: list[Record]) -> None:
+        upper(producer, records)
+        producer.flush()
+        started.set()
+        go_on.wait(20)
+
+    def older() -> None:
+        try:
+            caught_up(topics, process=slow)
+        except errors.ProducerFencedError as error:
+            ended.append(error)
+
+    thread = threading.Thread(target=older)
+    thread.start()
+    assert started.wait(20)
+    assert caught_up(topics) == 20
+    go_on.set()
+    thread.join(20)
+    assert len(ended) == 1
+    check(topics, range(20))
+
+
+def test_it_waits_for_records_and_stops_when_asked(topics):
+    stop = threading.Event()
+    counts: list[int] = []
+
+    def run() -> None:
+        counts.append(
+            read_process_write(
+                topics, upper, topics=["in"], group=GROUP, stop=stop.is_set, poll_timeout_s=0.05
+            )
+        )
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    fill(topics, range(20, 30))
+    deadline_s = time.monotonic() + 20
+    while sum(len(values_of(topics, "out", partition)) for partition in range(2)) < 30:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    stop.set()
+    thread.join(20)
+    assert counts == [30]
+    check(topics, range(30))
+
+
+def test_wrong_arguments_leave_nothing_behind(topics):
+    with pytest.raises(errors.UnknownTopicOrPartitionError):
+        caught_up(topics, topics=["none"])
+    with pytest.raises(errors.UnknownTopicOrPartitionError):
+        caught_up(topics, topics=[TopicPartition("in", 2)])
+    with pytest.raises(TypeError, match="a list"):
+        caught_up(topics, topics="in")
+    with pytest.raises(TypeError, match="a list"):
+        caught_up(topics, topics=TopicPartition("in", 0))
+    with pytest.raises(errors.InvalidRequestError):
+        caught_up(topics, group="")
+    assert topics.groups() == {}
+    check(topics, range(0))
+
+
+def test_next_offsets_are_behind_what_was_polled(topics):
+    with topics.consumer(group=GROUP) as consumer:
+        consumer.assign([TopicPartition("in", 0), TopicPartition("in", 1)])
+        records = consumer.poll(timeout=0, max_records=3)
+        assert next_offsets(consumer, records) == {TopicPartition("in", 0): 3}
+        assert next_offsets(consumer, []) == {}
+
+
+def test_it_goes_on_after_the_store_was_opened_again(open_store):
+    store = open_store("commit")
+    store.create_topic("in", partitions=2)
+    store.create_topic("out", partitions=2)
+    fill(store, range(10))
+    assert caught_up(store, max_records=4) == 10
+    fill(store, range(10, 20))
+    store.close()
+    store = open_store("commit")
+    assert caught_up(store) == 10
+    check(store, range(20))
+    assert eoslog.read_process_write is read_process_write

@@ -1,0 +1,379 @@
+"""The coordinator's entry when something fails: nothing is half done, and the call may be repeated.
+
+Files are kept from growing exactly before one of the records that a commit writes.
+"""
+
+import pytest
+from partition_files import all_records
+from transaction_files import (
+    COORDINATOR_EPOCH,
+    TransactionFiles,
+    batches,
+    committed,
+    fill_up,
+    filled,
+    full_disk,
+    have_room,
+    whole_batches,
+)
+
+from eoslog.bindings.partition_log import empty_row
+from eoslog.bindings.status import ProducerNotCached
+from eoslog.bindings.transaction_entry import PartitionLost
+from eoslog.errors import (
+    InvalidProducerEpochError,
+    LogClosedError,
+    OutOfOrderSequenceError,
+    RecordTooLargeError,
+    StoreFailedError,
+    TransactionCoordinatorFencedError,
+)
+
+# More than a record's size and the room an append asks for differ by.
+MARGIN_BYTES = 50
+# A file that may not grow any more; a disk without space takes the same way under another name.
+FULL = StoreFailedError
+RECORDS = ("Ongoing", "PrepareCommit", "CompleteCommit")
+
+
+@pytest.fixture
+def files(tmp_path):
+    made = TransactionFiles(tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def record_bytes(tmp_path_factory):
+    """Bytes of the three records that a commit on two partitions writes, and of its data batch."""
+    made = TransactionFiles(tmp_path_factory.mktemp("sizes"))
+    made.initialize()
+    a, b = made.part("a"), made.part("b")
+    made.entry.flush(7, 0, [filled(a, b"x"), filled(b, b"x")])
+    data_bytes = a.log.size_bytes
+    made.entry.end(7, 0, True)
+    found = [header.batch_bytes for header, _ in whole_batches(made.state)]
+    made.close()
+    return found[1:], data_bytes
+
+
+def snapshot(files: TransactionFiles) -> tuple[object, ...]:
+    entry = files.entry
+    return (
+        entry.state,
+        entry.producer_epoch,
+        entry.last_producer_epoch,
+        entry.partitions,
+        entry.start_ms,
+        entry.last_update_ms,
+        entry.record_offset,
+        entry.prepare_offset,
+        entry.value(),
+    )
+
+
+@pytest.mark.parametrize("step", range(3), ids=RECORDS)
+def test_a_full_disk_before_each_record_of_a_commit(files, record_bytes, step):
+    sizes, _ = record_bytes
+    a, b = files.part("a"), files.part("b")
+    for part in (a, b):
+        have_room(part.log)
+    files.initialize()
+    before = snapshot(files)
+    fill_up(files.state, sum(sizes[:step]) + MARGIN_BYTES)
+    pairs = [filled(a, b"x"), filled(b, b"x")]
+    with full_disk():
+        if step < 2:
+            for _ in range(2):
+                with pytest.raises(FULL):
+                    files.entry.commit(7, 0, pairs)
+        else:
+            assert files.entry.commit(7, 0, pairs) == (7, 1)
+            assert isinstance(files.entry.completion_error, FULL)
+            with pytest.raises(FULL):
+                files.entry.complete()
+    assert files.states() == ["Empty", *RECORDS[:step]]
+    if step == 0:
+        assert snapshot(files) == before
+        assert [accumulator.record_count for accumulator, _ in pairs] == [1, 1]
+        assert batches(a.log) == []
+    else:
+        assert files.entry.state == RECORDS[step - 1]
+        assert files.entry.value() == all_records(files.state)[-1].value
+    if step == 1:
+        assert [accumulator.record_count for accumulator, _ in pairs] == [0, 0]
+        assert committed(a.log) == []
+    if step == 2:
+        assert committed(a.log) == committed(b.log) == [b"x"]
+        files.entry.complete()
+    else:
+        assert files.entry.commit(7, 0, pairs) == (7, 1)
+    assert files.entry.completion_error is None
+    assert files.states() == ["Empty", *RECORDS]
+    for part in (a, b):
+        assert batches(part.log) == [(7, 0, 0, [b"x"]), (7, 1, -1, "COMMIT")]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_full_disk_at_one_partition_holds_up_its_own_marker_only(files, record_bytes, commit):
+    _, data_bytes = record_bytes
+    a, b = files.part("a"), files.part("b")
+    files.initialize()
+    fill_up(a.log, data_bytes + MARGIN_BYTES)
+    files.entry.flush(7, 0, [filled(a, b"x"), filled(b, b"x")])
+    with full_disk():
+        assert files.entry.end(7, 0, commit) == (7, 1)
+        assert isinstance(files.entry.completion_error, FULL)
+        assert "a-0" in str(files.entry.completion_error)
+        with pytest.raises(FULL):
+            files.entry.complete()
+    assert files.entry.state == ("PrepareCommit" if commit else "PrepareAbort")
+    assert files.entry.prepare_offset == files.entry.record_offset == 2
+    assert len(a.log.open_transactions()) == 1
+    files.entry.complete()
+    assert files.entry.completion_error is None
+    marker = (7, 1, -1, "COMMIT" if commit else "ABORT")
+    assert batches(a.log)[-1] == batches(b.log)[-1] == marker
+    assert len(batches(b.log)) == 2
+    assert files.entry.prepare_offset == -1
+
+
+def test_a_full_disk_at_one_partition_keeps_its_records_and_those_behind(files):
+    a, b, c = files.part("a"), files.part("b"), files.part("c")
+    files.initialize()
+    fill_up(b.log, MARGIN_BYTES)
+    for part in (a, c):
+        have_room(part.log)
+    files.entry.add_partitions(7, 0, [a, b, c])
+    pairs = [filled(a, b"x"), filled(b, b"y"), filled(c, b"z")]
+    with full_disk(), pytest.raises(FULL, match="b-0"):
+        files.entry.flush(7, 0, pairs)
+    assert [accumulator.record_count for accumulator, _ in pairs] == [0, 1, 1]
+    assert files.entry.partitions == [("a", 0), ("b", 0), ("c", 0)]
+    assert files.entry.end(7, 0, False) == (7, 1)
+    for accumulator, _ in pairs:
+        accumulator.add(b"again")
+    for log in (a.log, c.log):
+        assert committed(log) == []
+
+
+def test_a_record_that_is_too_large_leaves_the_transaction_as_it_was(tmp_path):
+    """A list of partitions longer than max.message.bytes."""
+    files = TransactionFiles(tmp_path, state_config={"max.message.bytes": 400})
+    files.initialize()
+    files.entry.add_partitions(7, 0, [files.part("a")])
+    before = snapshot(files)
+    many = [files.part("t" * 100, number) for number in range(3)]
+    others = [files.part(f"{letter}" * 100) for letter in "bcde"]
+    for _ in range(2):
+        with pytest.raises(RecordTooLargeError):
+            files.entry.add_partitions(7, 0, [*many, *others])
+        with pytest.raises(RecordTooLargeError):
+            files.entry.flush(7, 0, [filled(part, b"x") for part in others])
+    assert snapshot(files) == before
+    files.entry.add_partitions(7, 0, many)
+    assert len(files.entry.partitions) == 4
+    files.close()
+
+
+def test_a_batch_out_of_order_is_refused_and_the_transaction_can_be_aborted(files):
+    part = files.part("a")
+    files.initialize()
+    files.entry.flush(7, 0, [filled(part, b"x")])
+    part.log.append_columns(
+        [b"?"], timestamp_ms=1, producer_id=7, producer_epoch=0, base_sequence=1, transactional=True
+    )
+    pair = filled(part, b"y", b"z")
+    with pytest.raises(OutOfOrderSequenceError):
+        files.entry.commit(7, 0, [pair])
+    assert (pair[0].record_count, files.entry.state) == (2, "Ongoing")
+    assert files.entry.end(7, 0, False) == (7, 1)
+    assert files.entry.commit(7, 1, [pair]) == (7, 2)
+    assert committed(part.log) == [b"y", b"z"]
+
+
+# Who else writes to a partition.
+
+
+def test_a_partition_that_saw_a_newer_epoch_fences(files):
+    part = files.part("a")
+    files.initialize()
+    files.entry.flush(7, 0, [filled(part, b"x")])
+    part.log.append_marker(7, 5, COORDINATOR_EPOCH, False, timestamp_ms=1)
+    with pytest.raises(InvalidProducerEpochError):
+        files.entry.flush(7, 0, [filled(part, b"y")])
+    assert files.entry.end(7, 0, False) == (7, 1)
+    assert isinstance(files.entry.completion_error, InvalidProducerEpochError)
+    assert files.entry.state == "PrepareAbort"
+
+
+def test_k07_a_newer_coordinator_stops_this_one(files):
+    part = files.part("a")
+    part.log.append_marker(7, 0, COORDINATOR_EPOCH + 1, False, timestamp_ms=1)
+    files.initialize()
+    files.entry.commit(7, 0, [filled(part, b"x")])
+    assert isinstance(files.entry.completion_error, TransactionCoordinatorFencedError)
+    assert files.entry.state == "PrepareCommit"
+    assert committed(part.log) == []
+
+
+# Producers that are on the disk only.
+
+
+def evict(part, producer_id=7):
+    """Have the partition know nobody, and not know whether it ever knew this producer."""
+    part.log.install_producer(empty_row(99), was_evicted=False)
+    part.log.evict_producers(0)
+    assert part.log.evicted_producer_count > 0
+
+
+def install(error):
+    assert isinstance(error, ProducerNotCached)
+    assert (error.topic, error.partition, error.producer_id) == ("a", 0, 7)
+    return empty_row(7)
+
+
+@pytest.mark.parametrize("call", ["flush", "commit", "columns", "offsets"])
+def test_a_producer_is_asked_for_and_the_call_repeated(files, call):
+    part = files.part("a")
+    other = files.part("b")
+    evict(part)
+    files.initialize()
+    entry = files.entry
+    pairs = [filled(other, b"o"), filled(part, b"x")]
+    make = {
+        "flush": lambda: entry.flush(7, 0, pairs),
+        "commit": lambda: entry.commit(7, 0, pairs),
+        "columns": lambda: entry.append_columns(7, 0, part, [b"x"], timestamp_ms=1),
+        "offsets": lambda: entry.append_offsets(7, 0, part, [b"x"], [b"k"], timestamp_ms=1),
+    }[call]
+    for _ in range(2):
+        with pytest.raises(ProducerNotCached) as asked:
+            make()
+    part.log.install_producer(install(asked.value), was_evicted=False)
+    make()
+    if call != "commit":
+        assert entry.end(7, 0, True) == (7, 1)
+    assert committed(part.log) == [b"x"]
+    assert committed(other.log) == ([b"o"] if call in ("flush", "commit") else [])
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_producer_is_asked_for_by_its_marker(files, commit):
+    part = files.part("a")
+    evict(part)
+    files.initialize()
+    files.entry.add_partitions(7, 0, [part])
+    assert files.entry.end(7, 0, commit) == (7, 1)
+    row = install(files.entry.completion_error)
+    with pytest.raises(ProducerNotCached):
+        files.entry.complete()
+    part.log.install_producer(row, was_evicted=False)
+    files.entry.complete()
+    assert batches(part.log) == [(7, 1, -1, "COMMIT" if commit else "ABORT")]
+
+
+# Closed logs.
+
+
+def test_a_closed_state_log_takes_nothing(files):
+    part = files.part("a")
+    files.initialize()
+    before = snapshot(files)
+    files.state.close()
+    with pytest.raises(LogClosedError):
+        files.entry.flush(7, 0, [filled(part, b"x")])
+    assert snapshot(files) == before
+    assert batches(part.log) == []
+
+
+def test_a_closed_partition_takes_no_batch(files):
+    part = files.part("a")
+    files.initialize()
+    part.log.close()
+    pair = filled(part, b"x")
+    with pytest.raises(LogClosedError):
+        files.entry.flush(7, 0, [pair])
+    assert pair[0].record_count == 1
+    assert files.entry.state == "Ongoing"
+
+
+def test_a_partition_lost_after_the_data_is_told_once_decided(files):
+    a, b = files.part("a"), files.part("b")
+    files.initialize()
+    files.entry.flush(7, 0, [filled(a, b"x"), filled(b, b"y")])
+    a.log.close()
+    assert files.entry.end(7, 0, True) == (7, 1)
+    assert isinstance(files.entry.completion_error, PartitionLost)
+    files.entry.drop_partition("a", 0)
+    files.entry.complete()
+    assert files.entry.completion_error is None
+    assert committed(b.log) == [b"y"]
+
+
+# Durable decisions.
+
+
+@pytest.fixture
+def durable(tmp_path):
+    made = TransactionFiles(tmp_path, durable=True)
+    yield made
+    made.close()
+
+
+def test_a_durable_commit_syncs_the_data_and_the_decision(durable):
+    a, b = durable.part("a"), durable.part("b")
+    durable.initialize()
+    assert durable.state.recovery_point == 1
+    durable.entry.flush(7, 0, [filled(a, b"x")])
+    assert durable.state.recovery_point == 1
+    assert durable.entry.commit(7, 0, [filled(b, b"y")]) == (7, 1)
+    # The markers and the last record may be lost: they follow from the decision.
+    assert (a.log.recovery_point, b.log.recovery_point) == (1, 1)
+    assert durable.states() == ["Empty", "Ongoing", "Ongoing", "PrepareCommit", "CompleteCommit"]
+    assert durable.state.recovery_point == 4
+
+
+def test_a_durable_abort_syncs_its_decision_and_no_data(durable):
+    part = durable.part("a")
+    durable.initialize()
+    durable.entry.flush(7, 0, [filled(part, b"x")])
+    durable.entry.end(7, 0, False)
+    assert part.log.recovery_point == 0
+    assert durable.state.recovery_point == 3
+    durable.entry.end(7, 1, False)
+    assert durable.state.recovery_point == 5
+
+
+def test_without_durability_nothing_is_synced(files):
+    part = files.part("a")
+    files.initialize()
+    files.entry.commit(7, 0, [filled(part, b"x")])
+    files.entry.end(7, 1, False)
+    assert (part.log.recovery_point, files.state.recovery_point) == (0, 0)
+
+
+def test_a_decision_taken_over_is_synced_before_its_markers(durable):
+    part = durable.part("a")
+    durable.load("PrepareCommit", epoch=4, parts=[part])
+    value = durable.entry.value()
+    key = b"\0\0\0\x0emy-transaction"
+    durable.state.append_columns([value], [key], timestamp_ms=1)
+    assert durable.state.recovery_point == 0
+    durable.entry.complete()
+    assert durable.state.recovery_point == 1
+
+
+def test_a_durable_commit_with_a_lost_partition_is_not_decided(durable):
+    a, b = durable.part("a"), durable.part("b")
+    durable.initialize()
+    durable.entry.flush(7, 0, [filled(a, b"x"), filled(b, b"y")])
+    a.log.close(clean=False)
+    for _ in range(2):
+        with pytest.raises(PartitionLost) as lost:
+            durable.entry.end(7, 0, True)
+    assert (lost.value.topic, lost.value.partition) == ("a", 0)
+    assert durable.entry.state == "Ongoing"
+    durable.entry.drop_partition("a", 0)
+    assert durable.entry.end(7, 0, True) == (7, 1)
+    assert committed(b.log) == [b"y"]
