@@ -1,8 +1,15 @@
-# The aborted transactions of a log, followed batch by batch, beside what its .txnindex files say.
+# A log's aborted transactions, followed batch by batch, beside what the abort index says of them.
 from libc.stdint cimport int64_t, uint8_t
 
 from eoslog.native.partition_log cimport PartitionLog as NativeLog
 from eoslog.native.record_batch cimport BatchHeader
+
+
+cdef class AbortIndexView:
+    cdef list entries                # As the engine knows them; by their markers.
+    cdef bytes data                  # Of the file.
+    cdef int64_t stored_count        # So many entries should be in it.
+    cdef int64_t log_end_offset
 
 
 cdef class AbortIndexCheck:
@@ -13,5 +20,7 @@ cdef class AbortIndexCheck:
 
     cdef int follow(self, const uint8_t* batch, const BatchHeader* header) except -1
     cdef void lose_track(self) noexcept
-    cdef int check_file(
+    cdef int check_segment(
         self, NativeLog* log, dict described, int64_t upper_bound, list problems) except -1
+    cdef object _wrong_in_memory(self, AbortIndexView view, list expected)
+    cdef object _wrong_in_file(self, AbortIndexView view, int64_t upper_bound, list expected)

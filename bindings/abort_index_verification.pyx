@@ -1,9 +1,10 @@
 # cython: language_level=3
-"""Whether the .txnindex files of a log say of its aborted transactions what the log itself says.
+"""Whether the abort index says of a log's aborted transactions what the log itself says.
 
 The log is followed batch by batch, and not by way of the engine's own index: a mistake there would
-show. Files are written behind the log, so an entry that the engine has not stored yet may be
-missing; what a file does hold has to be true.
+show. The engine's index has to be whole, or readers would be given what was aborted. Its files are
+written behind it, so an entry that is not stored yet may be missing; what a file does hold has to
+be true.
 """
 
 import os
@@ -17,7 +18,9 @@ from libc.string cimport memset
 
 from eoslog.bindings.status cimport raise_status
 from eoslog.native.abort_files cimport AbortFile, abort_file_describe
-from eoslog.native.abort_index cimport ABORT_ENTRY_BYTES
+from eoslog.native.abort_index cimport (
+    ABORT_ENTRY_BYTES, AbortedTransaction, abort_index_collect,
+)
 from eoslog.native.control_page cimport control_lock, control_unlock
 from eoslog.native.log_replay cimport MARKER_ABORT, marker_load
 from eoslog.native.mapped_io cimport (
@@ -71,53 +74,70 @@ cdef class AbortIndexCheck:
         """A batch cannot be read: from here on nobody can say what was aborted."""
         self._lost = True
 
-    cdef int check_file(
+    cdef int check_segment(
         self, NativeLog* log, dict described, int64_t upper_bound, list problems
     ) except -1:
-        """Compare a segment's file with what was followed of it, up to an offset.
+        """Compare what was followed of a segment, up to an offset, with the index and its file.
 
         `described` is an entry of PartitionLog.segments().
         """
         cdef list expected = self._aborted
-        cdef int64_t stored_count = 0
-        cdef int64_t end = 0
+        cdef AbortIndexView view
         self._aborted = []
         if self._lost:
             return 0
         path = described["path"][:-4] + ".txnindex"
-        data = read_file(log, path, described["base_offset"], upper_bound, &stored_count, &end)
-        found = first_wrong(
-            data, self._log_first_offset, upper_bound, end, expected, stored_count)
+        view = view_of(log, path, described["base_offset"], upper_bound)
+        if view is None:
+            return 0                 # The segment was deleted meanwhile.
+        found = self._wrong_in_memory(view, expected)
+        if found is None:
+            found = self._wrong_in_file(view, upper_bound, expected)
         if found is not None:
             at_bytes, reason = found
             problems.append({"path": path, "position_bytes": at_bytes, "reason": reason})
         return 0
 
+    cdef object _wrong_in_memory(self, AbortIndexView view, list expected):
+        """The place of the index's first wrong or missing entry, and why; None if all is well."""
+        cdef Py_ssize_t position = 0
+        left = iter(expected)
+        for producer_id, first, last, stable in view.entries:
+            reason = difference(left, self._log_first_offset, producer_id, first, last, stable)
+            if reason is not None:
+                return position, f"in memory: {reason}"
+            position += ABORT_ENTRY_BYTES
+        for producer_id, first, last, _ in left:
+            if first != _BEFORE_THE_LOG:
+                return position, (
+                    f"no entry of producer {producer_id}, whose transaction was aborted at offset "
+                    f"{last}")
+        return None
 
-cdef object first_wrong(
-    bytes data, int64_t log_first_offset, int64_t upper_bound, int64_t log_end_offset,
-    list expected, int64_t stored_count,
-):
-    """The place of a file's first wrong entry, and what is wrong with it; None if all is well."""
-    cdef int64_t position = 0
-    cdef int64_t whole_bytes = len(data) - len(data) % ABORT_ENTRY_BYTES
-    left = iter(expected)
-    while position < whole_bytes:
-        version, producer_id, first, last, stable = _ENTRY.unpack_from(data, position)
-        if version != 0:
-            return position, f"the entry's version is {version}, not 0"
-        if upper_bound <= last < log_end_offset:
-            return None              # Its marker came in while the log was being followed.
-        reason = difference(left, log_first_offset, producer_id, first, last, stable)
-        if reason is not None:
-            return position, reason
-        position += ABORT_ENTRY_BYTES
-    if position < stored_count * ABORT_ENTRY_BYTES:
-        held = position // ABORT_ENTRY_BYTES
-        return position, f"the file holds {held} of its {stored_count} entries"
-    if whole_bytes < len(data):
-        return position, "not whole entries"
-    return None
+    cdef object _wrong_in_file(
+        self, AbortIndexView view, int64_t upper_bound, list expected
+    ):
+        """The place of the file's first wrong entry, and why; None if all is well."""
+        cdef bytes data = view.data
+        cdef Py_ssize_t position = 0
+        cdef Py_ssize_t whole_bytes = len(data) - len(data) % ABORT_ENTRY_BYTES
+        left = iter(expected)
+        while position < whole_bytes:
+            version, producer_id, first, last, stable = _ENTRY.unpack_from(data, position)
+            if version != 0:
+                return position, f"the entry's version is {version}, not 0"
+            if upper_bound <= last < view.log_end_offset:
+                return None          # Its marker came in while the log was being followed.
+            reason = difference(left, self._log_first_offset, producer_id, first, last, stable)
+            if reason is not None:
+                return position, reason
+            position += ABORT_ENTRY_BYTES
+        if position < view.stored_count * ABORT_ENTRY_BYTES:
+            held = position // ABORT_ENTRY_BYTES
+            return position, f"the file holds {held} of its {view.stored_count} entries"
+        if whole_bytes < len(data):
+            return position, "not whole entries"
+        return None
 
 
 cdef object difference(
@@ -136,44 +156,69 @@ cdef object difference(
     else:
         return f"no transaction of producer {producer_id} was aborted at offset {last}"
     if first != known[1] and not 0 <= first < log_first_offset:
-        return f"the transaction begins at offset {known[1]}, not {first}"
+        begin = log_first_offset if known[1] == _BEFORE_THE_LOG else known[1]
+        place = "below offset" if known[1] == _BEFORE_THE_LOG else "at offset"
+        return f"the transaction begins {place} {begin}, not {first}"
     if stable != known[3] and not 0 <= stable < log_first_offset:
         return f"the last stable offset was {known[3]}, not {stable}"
     return None
 
 
-cdef bytes read_file(
-    NativeLog* log, str path, int64_t base_offset, int64_t upper_bound, int64_t* stored_count,
-    int64_t* log_end_offset,
+@cython.final
+cdef class AbortIndexView:
+    """A segment's part of the index at one moment: in memory and in its file."""
+
+    def __cinit__(self):
+        self.entries = []
+        self.data = b""
+
+
+cdef AbortIndexView view_of(
+    NativeLog* log, str path, int64_t base_offset, int64_t upper_bound
 ):
-    """A segment's file, how many entries below an offset the engine has stored in it, and where
-    the log ended then.
-    """
+    """The part with markers in [base_offset, upper_bound); None if the segment is gone."""
     cdef bytes encoded = os.fsencode(path)
     cdef const char* name = encoded
+    cdef AbortIndexView view = AbortIndexView.__new__(AbortIndexView)
+    cdef AbortedTransaction* entries = NULL
     cdef AbortFile stored
     cdef Fault fault
     cdef Status status
     cdef uint8_t* copied = NULL
     cdef int64_t copied_bytes = 0
+    cdef int64_t count = 0
+    cdef int64_t index
+    cdef bint is_gone
     cdef int error
     memset(&fault, 0, sizeof(Fault))
     memset(&stored, 0, sizeof(AbortFile))
     with nogil:
-        # Whoever writes the files holds the lock: what is read and what was stored belong together.
+        # Whoever changes the index or writes its files holds the lock: all of it belongs together.
         control_lock(log.page)
+        is_gone = log.segments[0].base_offset > base_offset
+        view.log_end_offset = log_end(log)
         status = abort_file_describe(log, base_offset, upper_bound, &stored, &fault)
-        log_end_offset[0] = log_end(log)
+        if status == STATUS_OK:
+            status = abort_index_collect(&log.aborts, base_offset, upper_bound, &entries, &count)
         error = copy_file(name, &copied, &copied_bytes)
         control_unlock(log.page)
     try:
+        if is_gone:
+            return None
         if status != STATUS_OK:
             raise_status(status, &fault, path, path)
         if error != 0 and error != ENOENT:
             raise OSError(error, os.strerror(error), path)
-        stored_count[0] = stored.entry_count
-        return PyBytes_FromStringAndSize(<const char*>copied, copied_bytes)
+        view.stored_count = stored.entry_count
+        view.data = PyBytes_FromStringAndSize(<const char*>copied, copied_bytes)
+        for index in range(count):
+            if entries[index].last_offset < upper_bound:
+                view.entries.append((
+                    entries[index].producer_id, entries[index].first_offset,
+                    entries[index].last_offset, entries[index].last_stable_offset))
+        return view
     finally:
+        free(entries)
         free(copied)
 
 

@@ -26,7 +26,9 @@ from eoslog.native.transaction_log cimport (
     transaction_add_part, transaction_find_part, transaction_free, transaction_init,
     transaction_remove_part,
 )
-from eoslog.native.transaction_state cimport TRANSACTION_ONGOING, TransactionState, is_prepare
+from eoslog.native.transaction_state cimport (
+    TRANSACTION_ONGOING, TransactionState, is_prepare, state_data_epoch,
+)
 from eoslog.native.transaction_state cimport TransactionPart as NativePart
 
 
@@ -113,6 +115,11 @@ cdef class KnownTransaction:
         return self._txn.state.producer_epoch
 
     @property
+    def data_epoch(self):
+        """The epoch of the open or undecided transaction's batches; a decision has a higher one."""
+        return state_data_epoch(&self._txn.state)
+
+    @property
     def last_producer_epoch(self):
         """The epoch before the last bump, -1 if nobody may repeat that bump."""
         return self._txn.state.last_producer_epoch
@@ -158,12 +165,15 @@ cdef class KnownTransaction:
     @property
     def partitions(self):
         """(topic, partition) of each partition of the open or undecided transaction, in order."""
-        cdef int32_t index
+        cdef int32_t index = 0
+        cdef int32_t partition
         cdef list found = []
-        for index in range(self._txn.part_count):
+        # Another thread may end the transaction meanwhile: then nothing is left to be read.
+        while index < self._txn.part_count:
+            partition = self._txn.parts[index].partition
             if self._txn.parts[index].registered:
-                found.append((topic_of(&self._txn.parts[index], self._state_log.path),
-                              self._txn.parts[index].partition))
+                found.append((topic_of(&self._txn.parts[index], self._state_log.path), partition))
+            index += 1
         return found
 
     @property
@@ -225,6 +235,7 @@ cdef class KnownTransaction:
         self._txn.prepare_offset = offset if is_prepare(state.status) else -1
         self._txn.part_count = 0
         self._txn.state = state
+        self._txn.taken_over = True
         self._held = []
         self._take_parts(topics)
 

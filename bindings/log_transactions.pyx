@@ -137,9 +137,12 @@ cdef class LogTransactions(LogProducers):
             read_close(&self._log, &batches)
         return found
 
-    def first_offset_of(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch, Py_ssize_t first,
+    def first_offset_of(self, set transactions not None, Py_ssize_t first,
                         Py_ssize_t upper_bound):
-        """Base offset of a transaction's first batch in [first, upper_bound), -1 if it has none."""
+        """Base offset of the first batch in [first, upper_bound) that is of one of these
+        transactions, of (producer id, epoch of the batches); -1 if there is none.
+        """
+        cdef set producer_ids = {producer_id for producer_id, _ in transactions}
         cdef int64_t position
         cdef int64_t found = -1
         cdef ReadRange batches
@@ -148,13 +151,12 @@ cdef class LogTransactions(LogProducers):
         while first < upper_bound and found < 0 and self._open_range(
                 first, upper_bound, &batches):
             position = 0
-            with nogil:
-                while position < batches.data_bytes and found < 0:
-                    batch_header_load(batches.data + position, &header)
-                    if header.producer_id == producer_id and is_transactional(&header) and (
-                            header.producer_epoch == producer_epoch):
-                        found = header.base_offset
-                    position += header.batch_bytes
+            while position < batches.data_bytes and found < 0:
+                batch_header_load(batches.data + position, &header)
+                if is_transactional(&header) and header.producer_id in producer_ids and (
+                        (header.producer_id, header.producer_epoch) in transactions):
+                    found = header.base_offset
+                position += header.batch_bytes
             first = batches.next_offset
             read_close(&self._log, &batches)
         return found

@@ -17,12 +17,13 @@ from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status
 
 
 def verify_segment(
-    dict described, Py_ssize_t expected, AbortIndexCheck aborts, list problems
+    dict described, Py_ssize_t expected, AbortIndexCheck aborts, object log_end, list problems
 ):
     """Check a segment's batches and index; its problems go to the list. The offset behind it.
 
     `described` is an entry of PartitionLog.segments(); `expected` is the end of the segment
-    before, -1 for the first. `aborts` follows the transactions of the sound batches.
+    before, -1 for the first. `aborts` follows the transactions of the sound batches. `log_end()`
+    is asked for where the last segment ends, which may have moved on meanwhile; None for others.
     """
     cdef const uint8_t[::1] data
     cdef BatchHeader header
@@ -58,7 +59,7 @@ def verify_segment(
             expected = header.base_offset + header.last_offset_delta + 1
             aborts.follow(&data[position], &header)
         position += header.batch_bytes
-    _verify_index(described, batches, problems)
+    _verify_index(described, batches, expected, log_end, problems)
     return expected
 
 
@@ -105,7 +106,9 @@ cdef bint leads_on(
         BATCH_HEADER_BYTES <= following.batch_bytes <= bytes_left - header.batch_bytes)
 
 
-def _verify_index(dict described, dict batches, list problems):
+def _verify_index(
+    dict described, dict batches, Py_ssize_t expected, object log_end, list problems
+):
     """Each .index entry names the batch that stands at its position."""
     path = described["path"][:-4] + ".index"
     try:
@@ -113,6 +116,7 @@ def _verify_index(dict described, dict batches, list problems):
             raw = file.read()
     except FileNotFoundError:
         return                       # The active segment's index is in memory until it is stored.
+    end = expected if log_end is None else log_end()
     if len(raw) % 8:
         problems.append({"path": path, "position_bytes": len(raw), "reason": "not whole entries"})
     for position in range(0, len(raw) - 7, 8):
@@ -120,6 +124,8 @@ def _verify_index(dict described, dict batches, list problems):
         place = int.from_bytes(raw[position + 4:position + 8], "big", signed=True)
         if relative == 0 and place == 0:
             return                   # The zero tail of a file that was made larger ahead of need.
+        if expected <= described["base_offset"] + relative < end and place not in batches:
+            return                   # Of a batch that came in while the others were looked at.
         if batches.get(place, -1) not in (None, described["base_offset"] + relative):
             problems.append({"path": path, "position_bytes": position,
                              "reason": f"no batch at {place} ends at relative offset {relative}"})

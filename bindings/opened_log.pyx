@@ -29,6 +29,7 @@ from eoslog.native.status cimport STATUS_OK
 
 _SEGMENT_NAME = re.compile(r"^(\d{20})\.log$")
 _SNAPSHOT_NAME = re.compile(r"^(\d{20})\.snapshot$")
+_DERIVED_SUFFIXES = (".index", ".timeindex", ".txnindex")
 _LEFTOVER_SUFFIXES = (".deleted", ".cleaned", ".snapshot.tmp")
 _NO_LIMIT = 0x7FFFFFFFFFFFFFFF
 _SETTINGS = ("segment.bytes", "segment.index.bytes", "index.interval.bytes", "segment.ms",
@@ -127,7 +128,7 @@ cdef class OpenedLog:
             if match:
                 found.append((int(match[1]), os.path.getsize(os.path.join(self.path, name))))
             elif name.endswith(_LEFTOVER_SUFFIXES) or (
-                    name.endswith((".index", ".timeindex", ".txnindex")) and name[:20] + ".log" not in names):
+                    name.endswith(_DERIVED_SUFFIXES) and name[:20] + ".log" not in names):
                 os.unlink(os.path.join(self.path, name))
         count = <int32_t>len(found)
         files = <SegmentFile*>malloc((count + 1) * sizeof(SegmentFile))

@@ -374,6 +374,7 @@ cdef class PartitionLog(LogTransactions):
         segments = self.segments()
         aborts = AbortIndexCheck(segments[0]["base_offset"])
         for segment in segments:
-            expected = verify_segment(segment, expected, aborts, problems)
-            aborts.check_file(&self._log, segment, expected, problems)
+            log_end = (lambda: self.log_end_offset) if segment is segments[-1] else None
+            expected = verify_segment(segment, expected, aborts, log_end, problems)
+            aborts.check_segment(&self._log, segment, expected, problems)
         return problems

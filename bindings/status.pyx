@@ -19,8 +19,8 @@ from eoslog.native.status cimport (
 class ProducerNotCached(Exception):
     """The producer is not in memory, and some producers are on disk only.
 
-    Look its row up, give it to `PartitionLog.install_producer`, and repeat the call. A transaction's
-    entry says which one is meant.
+    Look its row up, give it to `PartitionLog.install_producer`, and repeat the call. The entry of a
+    transaction says which one is meant.
     """
 
     topic = ""

@@ -233,6 +233,8 @@ cdef class TransactionEntry(KnownTransaction):
     def complete(self):
         """Write the markers that are missing and the record that all is done; may be repeated.
 
+        Where a partition has seen a later epoch, a decision taken over from the log by load() has
+        its marker: what came after it was on the disk before the record that all is done.
         Raises PartitionLost, ProducerNotCached, or the error of a partition or of the state log;
         the partitions that took their marker keep it.
         """

@@ -123,11 +123,20 @@ def decode_transaction_value(const uint8_t[::1] value not None):
     }
 
 
+cdef int64_t whole(Py_ssize_t value, int bits, str name) except? -1:
+    """A number that fits in so many bits; what is no whole number has raised TypeError before."""
+    cdef int64_t upper_bound = <int64_t>1 << (bits - 1)
+    if not -upper_bound <= value < upper_bound:
+        raise ValueError(f"{name} {value}: {bits} bits")
+    return value
+
+
 def encode_transaction_value(
-    *, int version=1, int64_t producer_id, int16_t producer_epoch, int32_t timeout_ms,
-    str state not None, partitions, int64_t last_update_ms, int64_t start_ms,
-    int64_t previous_producer_id=-1, int64_t next_producer_id=-1, int16_t next_producer_epoch=-1,
-    int16_t client_transaction_version=0, int16_t last_producer_epoch=-1, bint prepared=False,
+    *, Py_ssize_t version=1, Py_ssize_t producer_id, Py_ssize_t producer_epoch,
+    Py_ssize_t timeout_ms, str state not None, partitions, Py_ssize_t last_update_ms,
+    Py_ssize_t start_ms, Py_ssize_t previous_producer_id=-1, Py_ssize_t next_producer_id=-1,
+    Py_ssize_t next_producer_epoch=-1, Py_ssize_t client_transaction_version=0,
+    Py_ssize_t last_producer_epoch=-1, bint prepared=False,
 ):
     """A record's value with these fields; partitions of one topic stand together.
 
@@ -138,15 +147,15 @@ def encode_transaction_value(
     state_clear(&native)
     native.status = state_number(state)
     native.producer_id = producer_id
-    native.producer_epoch = producer_epoch
-    native.timeout_ms = timeout_ms
+    native.producer_epoch = <int16_t>whole(producer_epoch, 16, "producer epoch")
+    native.timeout_ms = <int32_t>whole(timeout_ms, 32, "timeout")
     native.last_update_ms = last_update_ms
     native.start_ms = start_ms
     native.previous_producer_id = previous_producer_id
     native.next_producer_id = next_producer_id
-    native.next_producer_epoch = next_producer_epoch
-    native.client_version = client_transaction_version
-    native.last_producer_epoch = last_producer_epoch
+    native.next_producer_epoch = <int16_t>whole(next_producer_epoch, 16, "next producer epoch")
+    native.client_version = <int16_t>whole(client_transaction_version, 16, "transaction version")
+    native.last_producer_epoch = <int16_t>whole(last_producer_epoch, 16, "last producer epoch")
     native.prepared = prepared
     if version not in (0, 1):
         raise ValueError(f"version {version}: 0 or 1")
@@ -158,15 +167,15 @@ def encode_transaction_value(
         raise ValueError(f"state {state!r} is never stored")
     if (partitions is None) != (native.status == TRANSACTION_EMPTY):
         raise ValueError(f"partitions {partitions!r}: None when Empty, a list otherwise")
-    return encode_native(&native, list(partitions or ()), version)
+    return encode_native(&native, list(partitions or ()), <int>version)
 
 
 cdef bytes encode_native(TransactionState* state, list partitions, int version):
-    cdef list topics = [topic.encode() for topic, _ in partitions]
+    cdef list topics = [(<str?>topic).encode() for topic, _ in partitions]
     cdef TransactionPart* parts
     cdef uint8_t* value = NULL
     cdef int64_t value_bytes
-    cdef Py_ssize_t index
+    cdef Py_ssize_t index, number
     if any(not 0 < len(topic) <= _ID_BYTES_MAX for topic in topics):
         raise ValueError("a topic's name has 1 to 32767 bytes")
     state.partition_count = <int32_t>len(topics)
@@ -177,7 +186,10 @@ cdef bytes encode_native(TransactionState* state, list partitions, int version):
         for index in range(len(topics)):
             parts[index].topic = <const uint8_t*>PyBytes_AS_STRING(topics[index])
             parts[index].topic_bytes = <int32_t>PyBytes_GET_SIZE(topics[index])
-            parts[index].partition = partitions[index][1]
+            number = partitions[index][1]
+            if not 0 <= number <= 0x7FFFFFFF:
+                raise ValueError(f"partition {number}")
+            parts[index].partition = <int32_t>number
         value_bytes = transaction_value_bound(parts, state.partition_count)
         value = <uint8_t*>malloc(<size_t>value_bytes)
         if value == NULL:

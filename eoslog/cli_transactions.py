@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 _MS_PER_MINUTE = 60_000
 _MAX_TIMEOUT_MINUTES = 15
-_NONE = "None"
 
 LIST_COLUMNS = ("TransactionalId", "Coordinator", "ProducerId", "TransactionState")
 DESCRIBE_COLUMNS = (
@@ -203,7 +202,7 @@ def _names(found: "TransactionDescription") -> list[str]:
 
 
 def _description_row(found: "TransactionDescription") -> list[object]:
-    """In the order of the columns."""
+    """In the order of the columns; what is not there is None, in Kafka's words and in Python's."""
     return [
         found.coordinator_id,
         found.transactional_id,
@@ -211,8 +210,8 @@ def _description_row(found: "TransactionDescription") -> list[object]:
         found.producer_epoch,
         found.transaction_state,
         found.transaction_timeout_ms,
-        _or_none(found.current_transaction_start_time_ms),
-        _or_none(found.transaction_duration_ms),
+        found.current_transaction_start_time_ms,
+        found.transaction_duration_ms,
         ",".join(_names(found)),
     ]
 
@@ -230,13 +229,9 @@ def _producer_row(state: "ProducerState") -> dict[str, object]:
     }
 
 
-def _or_none(value: object) -> object:
-    return _NONE if value is None else value
-
-
 def _print(settings: Settings, columns: tuple[str, ...], rows: Iterable[dict[str, object]]) -> None:
     listed = list(rows)
     if settings.as_json:
         echo_json(listed)
         return
-    print_rows(columns, [[_or_none(value) for value in row.values()] for row in listed])
+    print_rows(columns, [list(row.values()) for row in listed])

@@ -1,4 +1,4 @@
-"""`eoslog verify`: check every batch, index entry and snapshot of a store."""
+"""`eoslog verify`: check every batch and index entry of a store."""
 
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -28,7 +28,7 @@ class Findings:
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given again.")
 @shared_options
 def verify(settings: Settings, topics: tuple[str, ...]) -> None:
-    """Check checksums, offsets, indexes and snapshots. Status 1 if anything is damaged."""
+    """Check checksums, offsets, indexes and aborted transactions. Status 1 if any is damaged."""
     console = Console(stderr=True)
     with settings.open() as store:
         findings = verify_store(store, topics, console)

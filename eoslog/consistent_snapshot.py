@@ -20,29 +20,16 @@ def consistent_offsets(partitions: Iterable[Partition]) -> dict[TopicPartition, 
     """The cut of each partition; the caller sees to it that no transaction moves meanwhile."""
     known = {partition.topic_partition: partition for partition in partitions}
     cuts = {where: partition.last_stable_offset for where, partition in known.items()}
-    # Of each partition, the offsets that are beyond its cut and were not looked at yet.
-    beyond = {
-        where: partition.log_end_offset
-        for where, partition in known.items()
-        if cuts[where] < partition.log_end_offset
-    }
+    # What lies beyond the cuts and was not looked at yet.
+    beyond = {where: (cuts[where], one.log_end_offset) for where, one in known.items()}
     while beyond:
-        where, upper_bound = beyond.popitem()
-        for transaction in known[where].transactions_between(cuts[where], upper_bound):
-            for other, partition in known.items():
-                if other == where:
-                    continue
-                first = _first_offset(partition, transaction, cuts[other])
-                if first >= 0:
-                    beyond[other] = max(cuts[other], beyond.get(other, -1))
-                    cuts[other] = first
+        left_out: set[tuple[int, int]] = set()
+        for where, (first, upper_bound) in beyond.items():
+            left_out |= known[where].transactions_between(first, upper_bound)
+        beyond = {}
+        for where, partition in known.items():
+            first = partition.first_offset_of(left_out, cuts[where]) if left_out else -1
+            if first >= 0:
+                beyond[where] = (first, cuts[where])
+                cuts[where] = first
     return cuts
-
-
-def _first_offset(partition: Partition, transaction: tuple[int, int], upper_bound: int) -> int:
-    """Where a transaction begins in a partition, if that is below an offset; else -1."""
-    producer_id, producer_epoch = transaction
-    state = partition.producer(producer_id)
-    if state is None or state.producer_epoch < producer_epoch:
-        return -1
-    return partition.first_offset_of(producer_id, producer_epoch, upper_bound)

@@ -73,9 +73,9 @@ class _Groups:
         self.applied_offset = _NOTHING_YET  # Of the log; before it nothing was loaded.
         # How many transactional commits of a group are about to be written.
         self.announced: dict[str, int] = {}
-        self.keeping = threading.Lock()  # Guards what LMDB has, and is taken before `lock`.
+        self.keeping = threading.Lock()  # One at a time writes to LMDB; taken before `lock`.
         self.kept_offset = _NOTHING_YET
-        self.kept_generation = -1
+        self.kept_generation = _NOTHING_YET  # Not that of what LMDB has: write all of it anew.
 
 
 class GroupOffsets:
@@ -245,19 +245,22 @@ class GroupOffsets:
                     self._catch_up(groups)
                 generation, offset = self._index.generation, groups.applied_offset
                 whole = generation != groups.kept_generation
-                rows = groups.state.take_changed()
+                state = groups.state
+                rows = state.take_changed()
                 if whole:
-                    rows = groups.state.all_rows()
-                changes = [(row, groups.state.row(row)) for row in rows]
+                    rows = state.all_rows()
+                changes = [(row, state.row(row)) for row in rows]
             if not whole and not changes and offset == groups.kept_offset:
                 return
             try:
                 self._index.write(number, offset, changes, generation, whole)
             except BaseException:
                 with groups.lock:
-                    groups.state.put_back_changed(rows)
+                    state.put_back_changed(rows)
                 raise
-            groups.kept_offset, groups.kept_generation = offset, generation
+            with groups.lock:
+                if groups.state is state:  # Else it began anew meanwhile.
+                    groups.kept_offset, groups.kept_generation = offset, generation
 
     def persist_all(self) -> None:
         """Bring LMDB up to what all partitions say that were used; raises the first error."""
@@ -340,6 +343,11 @@ class GroupOffsets:
             yield groups.state
 
     def _catch_up(self, groups: _Groups) -> None:
+        start = groups.partition.log_start_offset
+        if _NOTHING_YET < groups.applied_offset < start:
+            # The log lost records that nobody had asked for yet; what holds is in the others.
+            groups.state, groups.applied_offset = GroupOffsetsState(), start
+            groups.kept_generation = _NOTHING_YET
         if groups.applied_offset == _NOTHING_YET:
             self._load(groups)
         while groups.applied_offset < groups.partition.visible_end:
@@ -356,11 +364,13 @@ class GroupOffsets:
             groups.kept_generation = self._index.generation
             kept = None
         offset = groups.partition.log_start_offset
-        if kept is not None:
+        if kept is not None and kept.offset >= offset:
             for row, written in kept.rows:
                 groups.state.install(row, written)
-            offset = max(offset, kept.offset)
-            groups.kept_offset = kept.offset
+            groups.kept_offset = offset = kept.offset
+        elif kept is not None:
+            # The log lost its beginning since; what still holds is in what it has.
+            groups.kept_generation = _NOTHING_YET
         groups.applied_offset = offset
 
     def _replay_some(self, groups: _Groups) -> None:

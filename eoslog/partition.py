@@ -127,9 +127,10 @@ class Partition(PartitionProducers):
         A duplicate answers with the offsets of the first write. Durable on return with durability
         "always". A transactional batch is taken if its producer's transaction is open here; with
         `verified` it may open it: whoever calls has registered the partition with the transaction's
-        coordinator, or nothing will ever end it. Raises InvalidTxnStateError otherwise; CorruptRecordError, RecordTooLargeError, RecordBatchTooLargeError,
-        InvalidRecordError, InvalidTimestampError, OutOfOrderSequenceError,
-        InvalidProducerEpochError or StoreError; nothing was written then.
+        coordinator, or nothing will ever end it. Raises InvalidTxnStateError otherwise, and
+        CorruptRecordError, RecordTooLargeError, RecordBatchTooLargeError, InvalidRecordError,
+        InvalidTimestampError, OutOfOrderSequenceError, InvalidProducerEpochError or StoreError;
+        nothing was written then.
         """
         while True:
             try:
@@ -354,11 +355,11 @@ class Partition(PartitionProducers):
         """The transactions with batches in [first, upper_bound), as (producer id, epoch)."""
         return self._log.transactions_between(first, upper_bound)
 
-    def first_offset_of(self, producer_id: int, producer_epoch: int, upper_bound: int) -> int:
-        """Where a transaction of a producer's epoch begins below an offset; -1 if it does not."""
-        return self._log.first_offset_of(
-            producer_id, producer_epoch, self.log_start_offset, upper_bound
-        )
+    def first_offset_of(self, transactions: set[tuple[int, int]], upper_bound: int) -> int:
+        """Where the first of these transactions, of (producer id, epoch), begins below an offset;
+        -1 if none does.
+        """
+        return self._log.first_offset_of(transactions, self.log_start_offset, upper_bound)
 
     def aborted_transactions(self, first: int, last: int) -> list[AbortedTransaction]:
         """The aborted transactions with offsets from `first` to `last` (inclusive)."""

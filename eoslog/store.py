@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Self, cast, overload
 
 from eoslog.append_signal import AppendSignal
 from eoslog.bindings.partition_log import ProducerState
@@ -172,6 +172,21 @@ class Store:
 
     # Writing and reading.
 
+    @overload
+    def producer(
+        self, name: str | None = None, config: Mapping[str, object] | None = None
+    ) -> Producer: ...
+
+    @overload
+    def producer(
+        self,
+        name: None = None,
+        config: Mapping[str, object] | None = None,
+        *,
+        transactional_id: str,
+        transaction_timeout_ms: int = 60_000,
+    ) -> TransactionalProducer: ...
+
     def producer(
         self,
         name: str | None = None,
@@ -198,9 +213,9 @@ class Store:
             transactional_id = cast(str, given.pop("transactional.id"))
         if transactional_id is None:
             producer = Producer(self, name, given)
+        elif name is not None:
+            raise ValueError("name and transactional_id: a producer has one or the other")
         else:
-            if name is not None:
-                raise ValueError("name and transactional_id: a producer has one or the other")
             producer = TransactionalProducer(self, transactional_id, transaction_timeout_ms, given)
         with self._producers_lock:
             self._producers.add(producer)
@@ -215,14 +230,18 @@ class Store:
     ) -> Consumer:
         """A new consumer, which reads the partitions it is assigned. See `Consumer`.
 
-        With a group it starts at the offsets that were committed for the group, and can commit its
-        own. `auto_offset_reset` says where to start where there is none, and where to go on when
-        retention overtook it: "earliest", "latest" or "none" (an error).
+        With a group (also "group.id" in `config`) it starts at the offsets that were committed for
+        the group, and can commit its own. `auto_offset_reset` says where to start where there is
+        none, and where to go on when retention overtook it: "earliest", "latest" or "none" (an
+        error).
 
         Raises InvalidConfigError, InvalidRequestError (an empty group), TypeError.
         """
         self._check_open()
-        return Consumer(self, group, isolation_level, auto_offset_reset, config)
+        given = dict(config) if isinstance(config, Mapping) else config
+        if isinstance(given, dict) and "group.id" in given:
+            group = cast(str, given.pop("group.id"))
+        return Consumer(self, group, isolation_level, auto_offset_reset, given)
 
     # Groups.
 
@@ -243,7 +262,7 @@ class Store:
         self._group_offsets.delete(name)
 
     def snapshot(self, topics: Iterable[str] | None = None) -> dict[TopicPartition, int]:
-        """One offset for each partition of these topics, or of all, that cuts no transaction in two.
+        """An offset for each partition of these topics, or of all, that cut no transaction in two.
 
         A `read_committed` reader that stops at these offsets sees all records of a committed
         transaction, or none; the same holds for staged jobs. Transactions stand still meanwhile.
@@ -252,7 +271,9 @@ class Store:
         self._check_open()
         names = list(self.topics()) if topics is None else list(topics)
         partitions = [
-            self.partition(*where) for name in names for where in self._topic(name).topic_partitions()
+            self.partition(*where)
+            for name in names
+            for where in self._topic(name).topic_partitions()
         ]
         with self._staged.standing_still(), self._files.transactions.entries.standing_still():
             return consistent_offsets(partitions)

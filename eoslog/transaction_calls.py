@@ -49,7 +49,7 @@ class TransactionCalls:
         """See `TransactionalProducer`; a producer without a transactional id has none."""
         _refuse()
 
-    def complete_transaction(self, prepared: "PreparedTransaction | str") -> bool:
+    def complete_transaction(self, prepared: "PreparedTransaction | str | None") -> bool:
         """See `TransactionalProducer`; a producer without a transactional id has none."""
         _refuse()
 

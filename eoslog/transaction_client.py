@@ -8,7 +8,7 @@ coordinator's entry, then a partition's.
 
 import copy
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Never, TypeVar
 
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import PartitionLost, ProducerIdNeeded, TransactionEntry
@@ -46,7 +46,7 @@ S = ClientState
 
 
 class TransactionClient(TransactionalSender, Producer):
-    """What `TransactionalProducer` is made on. Whoever calls has `exclusive`, unless it is taken."""
+    """What `TransactionalProducer` is made on. Whoever calls has `exclusive`."""
 
     def __init__(self, store: "Store", transactional_id: str, batch_bytes: int) -> None:
         Producer.__init__(self, store, None, {"batch.size": batch_bytes})
@@ -95,10 +95,17 @@ class TransactionClient(TransactionalSender, Producer):
         """A record was refused: the transaction must not be committed without it."""
         with self.exclusive:
             if self._state is S.IN_TRANSACTION and self._refusal is None:
-                self._broken(error, Request.PRODUCE)
+                self._take_in(error, Request.PRODUCE)
 
-    def _broken(self, error: Exception, request: Request) -> Exception:
-        """The error as the caller is to see it; what it means for this producer is done."""
+    def _break(self, error: Exception, request: Request) -> Never:
+        """Raise the error as the caller is to see it; what it means for this producer is done."""
+        seen = self._take_in(error, request)
+        if seen is not error:
+            raise seen from error
+        raise error
+
+    def _take_in(self, error: Exception, request: Request) -> Exception:
+        """Do what an error means for this producer; the error as the caller is to see it."""
         if not isinstance(error, EoslogError):
             if self._state is S.COMMITTING_TRANSACTION:
                 self._move(S.ABORTABLE_ERROR)
@@ -107,12 +114,11 @@ class TransactionClient(TransactionalSender, Producer):
         found = reaction(seen, request)
         if found is Reaction.FATAL:
             self._move(S.FATAL_ERROR)
-            self._refuse_from_now_on(lambda: copy.copy(seen))
+            again = copy.copy(seen)  # Without its traceback, which keeps records alive.
+            self._refuse_from_now_on(lambda: copy.copy(again))
         elif found is Reaction.ABORTABLE and may_move(self._state, S.ABORTABLE_ERROR):
             self._cause = seen
             self._move(S.ABORTABLE_ERROR)
-        if seen is not error:
-            seen.__cause__ = error
         return seen
 
     def _named(self, error: EoslogError) -> EoslogError:
@@ -201,9 +207,9 @@ class TransactionClient(TransactionalSender, Producer):
 
     def _commit_failed(self, error: Exception) -> tuple[int, int]:
         curable = (ProducerNotCached, PartitionLost, ProducerIdNeeded, ConcurrentTransactionsError)
-        if isinstance(error, curable):
-            return self._commit_on()
-        raise self._commit_broken(error) from error.__cause__
+        if not isinstance(error, curable):
+            self._break_commit(error)
+        return self._commit_on()
 
     def _commit_on(self) -> tuple[int, int]:
         """What is left of a commit: append what is still gathered, then the decision."""
@@ -211,13 +217,13 @@ class TransactionClient(TransactionalSender, Producer):
             self._append_all()
             return self._end(commit=True)
         except Exception as error:
-            raise self._commit_broken(error) from error.__cause__
+            self._break_commit(error)
 
-    def _commit_broken(self, error: Exception) -> Exception:
+    def _break_commit(self, error: Exception) -> Never:
         request = Request.END
         if isinstance(error, StoreFailedError) and not self._is_decision_in_doubt():
             request = Request.PRODUCE  # A partition failed, before there was anything to decide.
-        return self._broken(error, request)
+        self._break(error, request)
 
     def _is_decision_in_doubt(self) -> bool:
         """Whether the log that would have the decision failed."""

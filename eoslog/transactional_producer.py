@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sender import PartitionBuffer
 from eoslog.bindings.transaction_entry import TransactionEntry, TransactionPart
@@ -77,6 +76,7 @@ class TransactionalProducer(TransactionClient):
             raise InvalidConfigError("enable.idempotence=false: transactions need idempotence")
         super().__init__(store, transactional_id, int(settings["batch.size"]))
         self._timeout_ms = timeout_ms
+        self._parts: dict[TopicPartition, tuple[Partition, TransactionPart]] = {}
 
     @property
     def transactional_id(self) -> str:
@@ -120,7 +120,7 @@ class TransactionalProducer(TransactionClient):
                 )
                 state_partition = self._store._state_log.partition_of(self._transactional_id)
             except EoslogError as error:
-                raise self._broken(error, Request.INIT) from error.__cause__
+                self._break(error, Request.INIT)
             self._owner = owner
             self._taken_over = found.entry
             self._set_entry(
@@ -163,8 +163,8 @@ class TransactionalProducer(TransactionClient):
                 if not keys:
                     return
                 where = TopicPartition(CONSUMER_OFFSETS_TOPIC, number)
-                part = self._coordinator.part_of(*where)
-                self._register(self._coordinator.partition_of(*where))
+                partition, part = self._opened(where)
+                self._register(partition)
                 moment_ms = time.time_ns() // 1_000_000
                 self._on_entry(
                     lambda entry: entry.append_offsets(
@@ -177,7 +177,7 @@ class TransactionalProducer(TransactionClient):
                     )
                 )
             except EoslogError as error:
-                raise self._broken(error, Request.OFFSETS) from error.__cause__
+                self._break(error, Request.OFFSETS)
 
     def abort_transaction(self) -> None:
         """Abort: what the transaction sent is never read as committed; what was gathered is gone.
@@ -198,7 +198,7 @@ class TransactionalProducer(TransactionClient):
                 else:
                     self._over(None)
             except EoslogError as error:
-                raise self._broken(error, Request.END) from error.__cause__
+                self._break(error, Request.END)
 
     def prepare_transaction(self) -> PreparedTransaction:
         """Append and sync all of the transaction, and leave its decision to whoever has the answer.
@@ -219,17 +219,17 @@ class TransactionalProducer(TransactionClient):
                 self._append_all()
                 self._on_entry(lambda entry: entry.prepare(self.producer_id, self.producer_epoch))
             except EoslogError as error:
-                raise self._broken(error, Request.END) from error.__cause__
+                self._break(error, Request.PRODUCE)  # Nothing is decided by it.
             self._move(S.PREPARED_TRANSACTION)
             return PreparedTransaction(
                 self._transactional_id, self.producer_id, self.producer_epoch
             )
 
-    def complete_transaction(self, prepared: PreparedTransaction | str) -> bool:
+    def complete_transaction(self, prepared: PreparedTransaction | str | None) -> bool:
         """Commit the prepared transaction if it is the given one, else abort it; whether committed.
 
-        `prepared` is what `prepare_transaction` answered, or its text ("" is none), as an external
-        database kept it with its own commit.
+        `prepared` is what `prepare_transaction` answered, or its text, as an external database kept
+        it with its own commit; None or "" if that has none.
 
         Raises IllegalStateError if no transaction is prepared; what commit and abort raise.
         """
@@ -241,8 +241,10 @@ class TransactionalProducer(TransactionClient):
                     prepared.producer_id,
                     prepared.producer_epoch,
                 )
+            elif prepared is None or prepared == "":
+                given = None
             else:
-                given = (self._transactional_id, *parse_token(prepared)) if prepared else None
+                given = (self._transactional_id, *parse_token(prepared))
             if self._state is not S.PREPARED_TRANSACTION:
                 raise IllegalStateError(f"no transaction is prepared; {HINTS[self._state]}")
             own = (self._transactional_id, self.producer_id, self.producer_epoch)
@@ -268,7 +270,7 @@ class TransactionalProducer(TransactionClient):
             try:
                 self._append_all()
             except EoslogError as error:
-                raise self._broken(error, Request.PRODUCE) from error.__cause__
+                self._break(error, Request.PRODUCE)
 
     def next_sequence(self, topic: str, partition: int) -> int:
         """Not for transactions: sequences begin anew with each. Raises ValueError."""
@@ -304,9 +306,9 @@ class TransactionalProducer(TransactionClient):
     def _drain(self, buffer: PartitionBuffer) -> None:
         """A batch is full, or columns for its partition follow: it is appended now."""
         try:
-            self._append_pairs([self._pair_of(buffer)])
+            self._append_buffers([buffer])
         except EoslogError as error:
-            raise self._broken(error, Request.PRODUCE) from error.__cause__
+            self._break(error, Request.PRODUCE)
 
     def _append_columns(
         self,
@@ -321,8 +323,7 @@ class TransactionalProducer(TransactionClient):
         if count > RECORDS_PER_CALL_MAX:
             raise ValueError(f"{count} records in one call; at most {RECORDS_PER_CALL_MAX}")
         try:
-            partition = self._coordinator.partition_of(*where)
-            part = self._coordinator.part_of(*where)
+            partition, part = self._opened(where)
             self._register(partition)
             moment_ms = time.time_ns() // 1_000_000
 
@@ -342,34 +343,42 @@ class TransactionalProducer(TransactionClient):
 
             result = self._on_entry(append)
         except EoslogError as error:
-            raise self._broken(error, Request.PRODUCE) from error.__cause__
+            self._break(error, Request.PRODUCE)
         self._tell([partition])
         return result
 
     def _append_all(self) -> None:
         """Append all that is gathered."""
-        pairs = self._filled_pairs()
-        if pairs:
-            self._append_pairs(pairs)
+        filled = [one for one in self._touched_buffers() if one.accumulator.record_count]
+        if filled:
+            self._append_buffers(filled)
 
-    def _append_pairs(self, pairs: list[tuple[RecordAccumulator, TransactionPart]]) -> None:
+    def _append_buffers(self, buffers: list[PartitionBuffer]) -> None:
         """Append these batches, after all partitions touched so far were registered at once."""
         self._register()
         parts = self._unregistered_parts()
+        pairs = [self._pair_of(buffer) for buffer in buffers]
 
         def append(entry: TransactionEntry) -> None:
             if parts:
                 entry.add_partitions(self.producer_id, self.producer_epoch, parts)
-            held = [pair for pair in pairs if pair[0].record_count]
-            if held:
-                entry.flush(self.producer_id, self.producer_epoch, held)
+            # Where a producer's row had to be looked up, some of them may be in already.
+            entry.flush(self.producer_id, self.producer_epoch, pairs)
 
         self._on_entry(append)
-        self._tell(buffer.owner for buffer in self._touched_buffers())
+        self._tell(buffer.owner for buffer in buffers)
 
     def _open_buffer(self, buffer: PartitionBuffer) -> None:
-        buffer.owner = self._coordinator.partition_of(buffer.topic, buffer.partition)
-        buffer.part = self._coordinator.part_of(buffer.topic, buffer.partition)
+        where = TopicPartition(buffer.topic, buffer.partition)
+        buffer.owner, buffer.part = self._opened(where)
+
+    def _opened(self, where: TopicPartition) -> tuple[Partition, TransactionPart]:
+        """A partition, and what the coordinator's entry knows it by; looked up once."""
+        opened = self._parts.get(where)
+        if opened is None:
+            partition = self._coordinator.partition_of(*where)
+            opened = self._parts[where] = (partition, self._coordinator.part_of(*where))
+        return opened
 
     def _tell(self, partitions: Iterable[object]) -> None:
         """Readers and the checkpointer hear of an append."""
@@ -405,8 +414,9 @@ class TransactionalProducer(TransactionClient):
             lost = sum(buffer.accumulator.record_count for buffer in self._buffers_of(topic))
             self._drop_topic(topic)
             self._drop_others(topic)
+            self._parts = {where: one for where, one in self._parts.items() if where.topic != topic}
             if lost and self._state is S.IN_TRANSACTION:
-                self._broken(
+                self._take_in(
                     UnknownTopicOrPartitionError(
                         f"topic {topic!r} was deleted with {lost} records that were gathered for it"
                     ),

@@ -27,13 +27,13 @@ from eoslog.native.record_batch cimport (
 )
 from eoslog.native.segment cimport Segment, segment_note_batch, segment_reserve
 from eoslog.native.sequence_window cimport (
-    NO_EPOCH, NO_SEQUENCE, BatchMetadata, ProducerEntry, entry_clear, window_accept, window_last_sequence,
-    window_verdict,
+    NO_EPOCH, NO_SEQUENCE, BatchMetadata, ProducerEntry, entry_clear, window_accept,
+    window_last_sequence, window_verdict,
 )
 from eoslog.native.status cimport (
     STATUS_BATCH_TOO_LARGE, STATUS_CORRUPT, STATUS_DUPLICATE, STATUS_INVALID_RECORD,
-    STATUS_INVALID_TIMESTAMP, STATUS_INVALID_TXN_STATE, STATUS_NO_MEMORY, STATUS_OK,
-    STATUS_PRODUCER_NOT_CACHED, STATUS_RECORD_TOO_LARGE, STATUS_SEQUENCE_GAP, fault,
+    STATUS_INVALID_TIMESTAMP, STATUS_NO_MEMORY, STATUS_OK, STATUS_PRODUCER_NOT_CACHED,
+    STATUS_RECORD_TOO_LARGE, STATUS_SEQUENCE_GAP, fault,
 )
 from eoslog.native.time_index cimport time_index_full
 

@@ -27,6 +27,7 @@ cdef struct Transaction:
     int32_t coordinator_epoch
     int32_t failed_part              # Where the last call failed: a part, or FAILED_STATE_LOG.
     bint durable
+    bint taken_over                  # The transaction was begun under an earlier coordinator.
     bint changed                     # A record was written since the owner asked last.
 
 # One gathered batch on its way to a part: a header's room, then records.

@@ -19,13 +19,15 @@ from eoslog.native.partition_log cimport log_sync_up_to
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_TRANSACTIONAL, BatchIdentity, RecordColumns, batch_header_store, sequence_add,
 )
-from eoslog.native.status cimport STATUS_CLOSED, STATUS_NO_MEMORY, STATUS_OK, fault
+from eoslog.native.status cimport (
+    STATUS_CLOSED, STATUS_DUPLICATE, STATUS_FENCED, STATUS_NO_MEMORY, STATUS_OK, fault,
+)
 from eoslog.native.transaction_record cimport (
     TRANSACTION_VALUE_FLEXIBLE, transaction_value_bound, transaction_value_encode,
 )
 from eoslog.native.transaction_state cimport (
-    EPOCH_BUMPING_VERSION, TRANSACTION_DEAD, TRANSACTION_ONGOING,
-    TRANSACTION_PREPARE_COMMIT, is_prepare, state_clear, state_to_complete, state_to_ongoing,
+    TRANSACTION_DEAD, TRANSACTION_ONGOING, TRANSACTION_PREPARE_ABORT, TRANSACTION_PREPARE_COMMIT,
+    is_prepare, state_clear, state_data_epoch, state_to_complete, state_to_ongoing,
     state_to_prepare, transition_check,
 )
 
@@ -224,6 +226,8 @@ cdef Status transaction_write(
     txn.value_capacity = value_capacity
     txn.value_bytes = value_bytes
     txn.state = next[0]
+    if next.status != TRANSACTION_PREPARE_ABORT:
+        txn.taken_over = False       # An abort of what was taken over is no more than that.
     txn.prepare_offset = txn.record_offset if is_prepare(next.status) else -1
     return STATUS_OK
 
@@ -360,9 +364,7 @@ cdef Status write_markers(Transaction* txn, Fault* out) noexcept nogil:
     marker.coordinator_epoch = txn.coordinator_epoch
     marker.producer_epoch = txn.state.producer_epoch
     marker.commit = txn.state.status == TRANSACTION_PREPARE_COMMIT
-    # Records of older protocols have the epoch of the data.
-    marker.newer_epoch = (txn.state.client_version >= EPOCH_BUMPING_VERSION
-                          and txn.state.producer_epoch > txn.state.last_producer_epoch)
+    marker.newer_epoch = state_data_epoch(&txn.state) < txn.state.producer_epoch
     for index in range(txn.part_count):
         part = &txn.parts[index]
         if part.marked:
@@ -372,6 +374,10 @@ cdef Status write_markers(Transaction* txn, Fault* out) noexcept nogil:
             status = fault(&later, STATUS_CLOSED, "the partition is not open", 0, 0)
         else:
             status = log_append_marker(part.log, &marker, &outcome, &later)
+        if status == STATUS_FENCED and txn.taken_over:
+            # Later epochs are given out when all markers of this one are written: it was there, and
+            # what came after it reached the disk before the record that all is done.
+            status = STATUS_DUPLICATE
         if status >= 0:
             part.marked = True
         elif first == STATUS_OK:

@@ -78,3 +78,11 @@ cdef void state_to_complete(
 
 cdef inline bint is_prepare(int32_t status) noexcept nogil:
     return status == TRANSACTION_PREPARE_COMMIT or status == TRANSACTION_PREPARE_ABORT
+
+# Epoch of the batches of the open or undecided transaction. A decision has the epoch above it, but
+# for one of an older protocol, and for one that found no epoch above.
+cdef inline int16_t state_data_epoch(const TransactionState* state) noexcept nogil:
+    if (is_prepare(state.status) and state.client_version >= EPOCH_BUMPING_VERSION
+            and state.producer_epoch > state.last_producer_epoch):
+        return <int16_t>(state.producer_epoch - 1)
+    return state.producer_epoch

@@ -365,7 +365,7 @@ def fields_of(state: ProducerState) -> tuple[object, ...]:
         state.last_sequence,
         state.last_offset,
         state.last_timestamp,
-        state.batches,
+        tuple(_without_sequence(batch) if batch[1] < 0 else batch for batch in state.batches),
     )
 
 
@@ -380,8 +380,13 @@ def model_fields(entry: ProducerModel) -> tuple[object, ...]:
         entry.last_sequence,
         entry.last_offset,
         entry.last_timestamp,
-        batches,
+        tuple(_without_sequence(batch) if batch[1] < 0 else batch for batch in batches),
     )
+
+
+def _without_sequence(batch: tuple[int, ...]) -> tuple[int, ...]:
+    """A coordinator's batch: without a last sequence there is no first one either."""
+    return (-1, *batch[1:])
 
 
 def split(sent: Sent, batch_bytes_max: int) -> list[Sent]:

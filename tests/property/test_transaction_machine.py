@@ -86,6 +86,15 @@ class TransactionMachine(RuleBasedStateMachine):
         self.world.append(sent, way)
 
     @rule(
+        producer_id=producer_ids, records=record_lists(count_max=3), epoch_step=st.integers(-1, 1)
+    )
+    def append_as_a_coordinator(self, producer_id, records, epoch_step):
+        """Offsets of a group: a transaction's batch without a sequence."""
+        epoch, _ = self._next(producer_id)
+        epoch = min(max(epoch + epoch_step, 0), LAST_EPOCH)
+        self.world.append(TransactionSent(records, producer_id, epoch, -1), "columns")
+
+    @rule(
         producer_id=producer_ids,
         records=record_lists(count_max=2),
         way=ways,

@@ -74,7 +74,11 @@ class TransactionWorld(PartitionWorld):
     def _model_append(self, sent: Sent) -> ModelAppend | str:
         self.model.roll_writes_snapshot = self.log.evicted_producer_count == 0
         try:
-            return self.model.append_batch(sent.data, verified=getattr(sent, "verified", False))
+            return self.model.append_batch(
+                sent.data,
+                verified=getattr(sent, "verified", False),
+                of_coordinator=isinstance(sent, TransactionSent) and sent.sequence < 0,
+            )
         except ModelError as error:
             return error.name
 

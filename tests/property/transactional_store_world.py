@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from reference_model.transaction_model import (
 )
 
 import eoslog
-from eoslog.errors import ProducerFencedError, UnstableOffsetCommitError
+from eoslog.errors import IllegalStateError, ProducerFencedError, UnstableOffsetCommitError
 
 TOPICS = {"orders": 2, "billing": 1}
 PLACES: list[Place] = [
@@ -106,15 +107,22 @@ class TransactionalStoreWorld:
     def _of(self, transactional_id: str) -> list[Writer]:
         return [one for one in self.writers if one.model.transactional_id == transactional_id]
 
-    def attempt(self, writer: Writer, call: Callable[[], object]) -> bool:
-        """Whether the call was done; it is refused if, and only if, the writer is fenced."""
+    def attempt(self, writer: Writer, call: Callable[[], object], *, writes: bool = False) -> bool:
+        """Whether the call was done for a writer that is not fenced.
+
+        Nobody may be refused as fenced who is not. A fenced one may come to hear of it at its next
+        write only; until then its calls do nothing.
+        """
         try:
             call()
         except ProducerFencedError:
             assert writer.model.is_fenced, "a writer was fenced, and nobody took its id over"
             return False
-        assert not writer.model.is_fenced, "a fenced writer's call was done"
-        return True
+        except IllegalStateError:
+            assert writer.model.is_fenced, "a writer is not in the state that it should be in"
+            return False
+        assert not (writes and writer.model.is_fenced), "a fenced writer has written"
+        return not writer.model.is_fenced
 
     def begin(self, writer: Writer) -> None:
         if self.attempt(writer, writer.producer.begin_transaction):
@@ -123,18 +131,15 @@ class TransactionalStoreWorld:
     def send(self, writer: Writer, place: Place, count: int) -> None:
         """A fenced writer may still gather: it comes to nothing."""
         for value in self.values(count):
-            try:
-                writer.producer.send(place[0], value, partition=place[1])
-            except ProducerFencedError:
-                assert writer.model.is_fenced
-                return
-            if not writer.model.is_fenced:
+            if self.attempt(writer, partial(writer.producer.send, place[0], value, None, place[1])):
                 self.model.send(writer.model, place, value)
 
     def append(self, writer: Writer, place: Place, count: int) -> None:
         values = self.values(count)
         done = self.attempt(
-            writer, lambda: writer.producer.append(place[0], partition=place[1], values=values)
+            writer,
+            lambda: writer.producer.append(place[0], partition=place[1], values=values),
+            writes=True,
         )
         if done:
             self.model.append_in_transaction(writer.model, place, values)
@@ -146,7 +151,9 @@ class TransactionalStoreWorld:
     def send_offsets(self, writer: Writer, group: str, place: Place, offset: int) -> None:
         offsets = {eoslog.TopicPartition(*place): offset}
         done = self.attempt(
-            writer, lambda: writer.producer.send_offsets_to_transaction(offsets, group)
+            writer,
+            lambda: writer.producer.send_offsets_to_transaction(offsets, group),
+            writes=True,
         )
         if done:
             self.model.send_offsets(writer.model, group, place, offset)

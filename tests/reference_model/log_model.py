@@ -77,12 +77,15 @@ class LogModel:
 
     # -- appends ---------------------------------------------------------------------------------
 
-    def append_batch(self, data: bytes, *, verified: bool = False) -> ModelAppend:
+    def append_batch(
+        self, data: bytes, *, verified: bool = False, of_coordinator: bool = False
+    ) -> ModelAppend:
         """A client's append of one batch: refused, recognised or written.
 
-        `verified`: the transaction's coordinator knows that it has this partition.
+        `verified`: the transaction's coordinator knows that it has this partition. A coordinator's
+        own batches have no sequence.
         """
-        batch = self._validated(data)
+        batch = self._validated(data, of_coordinator)
         if batch.producer_id >= 0:
             first_write = self.producers.entry(batch.producer_id).judge(
                 batch.producer_epoch,
@@ -127,7 +130,7 @@ class LogModel:
             raise ModelError("OffsetOutOfRangeError")
         return self._write(batch)
 
-    def _validated(self, data: bytes) -> ModelBatch:
+    def _validated(self, data: bytes, of_coordinator: bool) -> ModelBatch:
         try:
             batch = decode_header(data)
             decode_records(data)
@@ -146,7 +149,7 @@ class LogModel:
             raise ModelError("InvalidRecordError")
         if batch.attributes & LOG_APPEND_TIME:
             raise ModelError("InvalidTimestampError")
-        if batch.producer_id >= 0 and batch.base_sequence < 0:
+        if batch.producer_id >= 0 and batch.base_sequence < 0 and not of_coordinator:
             raise ModelError("InvalidRecordError")
         return batch
 

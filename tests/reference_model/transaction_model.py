@@ -132,11 +132,16 @@ class StoreModel:
         writer.in_transaction = False
 
     def fence(self, writer: WriterModel, *, keep_prepared: bool) -> None:
-        """Somebody took the transactional id over: what is open is aborted."""
+        """Somebody took the transactional id over: what is open is aborted.
+
+        The writer may not have heard of it: it can still believe that it is in a transaction.
+        """
+        believes = writer.in_transaction
         kept = keep_prepared and writer.transaction is not None
         if kept and writer.transaction is not None and writer.transaction.state == PREPARED:
             writer.transaction = None
         self._leave(writer, ABORTED)
+        writer.in_transaction = believes
         writer.is_fenced = True
 
     def lose_the_process(self) -> None:

@@ -37,7 +37,9 @@ class CoordinatedStore:
 
     def init(self, transactional_id: str = ID, **others: Any) -> InitializedTransactions:
         others.setdefault("owner", TransactionOwner.here())
-        return self.coordinator.init(transactional_id, others.pop("timeout_ms", TIMEOUT_MS), **others)
+        return self.coordinator.init(
+            transactional_id, others.pop("timeout_ms", TIMEOUT_MS), **others
+        )
 
     def write(self, at: InitializedTransactions, *places: str, value: bytes = b"x") -> None:
         """Append a record to each of these ("a-0") under the id and epoch of `at`."""
@@ -99,7 +101,9 @@ class CoordinatedStore:
 
     def states(self, transactional_id: str = ID) -> list[str]:
         """The id's records, oldest first."""
-        return [record["state"] if record else "tombstone" for record in self.records(transactional_id)]
+        return [
+            record["state"] if record else "tombstone" for record in self.records(transactional_id)
+        ]
 
     def records(self, transactional_id: str = ID) -> list[dict[str, Any] | None]:
         partition = self.store._state_log.partition_of(transactional_id)
@@ -117,7 +121,7 @@ class CoordinatedStore:
         """(producer id, epoch, type) of each marker in a partition."""
         return [
             (header.producer_id, header.producer_epoch, _type_of(data))
-            for header, data in _batches(self.partition(place))
+            for header, data in batches_of(self.partition(place))
             if header.is_control
         ]
 
@@ -132,7 +136,7 @@ class CoordinatedStore:
         return found
 
 
-def _batches(partition: Partition) -> list[tuple[BatchHeader, bytes]]:
+def batches_of(partition: Partition) -> list[tuple[BatchHeader, bytes]]:
     found = []
     offset = partition.log_start_offset
     while offset < partition.log_end_offset:

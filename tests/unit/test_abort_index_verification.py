@@ -1,11 +1,12 @@
-"""`verify` compares each .txnindex file with the log: nothing missing, nothing else, nothing wrong.
+"""`verify` compares the abort index with the log: nothing missing, nothing else, nothing wrong.
 
-An entry that was not written yet is no problem: the engine has it in memory.
+An entry that its .txnindex file does not hold yet is no problem: the engine has it in memory.
 """
 
 from __future__ import annotations
 
 import struct
+import threading
 from pathlib import Path
 
 import pytest
@@ -130,7 +131,7 @@ def test_a_file_of_any_shorter_length_is_named(files, cut_bytes):
     assert problem["position_bytes"] == cut_bytes - cut_bytes % ENTRY.size
 
 
-def test_a_missing_entry_in_the_middle_is_named(files):
+def test_entries_in_another_order_are_named(files):
     path = stored(files)[1]
     data = path.read_bytes()
     path.write_bytes(data[ENTRY.size :] + data[: ENTRY.size])
@@ -194,6 +195,26 @@ def test_after_a_damaged_batch_nobody_says_what_was_aborted(files):
     assert only_problem(files)["path"] == str(first)
 
 
+def test_an_index_that_is_not_whole_in_memory_is_named_stored_or_not(make_partition):
+    """Readers of committed data would be given what was aborted."""
+    files = make_partition()
+    log = files.open()
+    send(log, 7, epoch=0)
+    marker = end(log, 7, epoch=1, commit=False)
+    rows, offset = log.dirty_producers()
+    # As if the rows had been written without what was known of the files.
+    log.restore_producers(rows, offset, 0, [])
+    assert log.aborted_transaction_count == 0
+    problem = only_problem(files)
+    assert problem["path"] == str(files.path(0, ".txnindex"))
+    assert problem["reason"] == (
+        f"no entry of producer 7, whose transaction was aborted at offset {marker}"
+    )
+    send(log, 7, epoch=1)
+    end(log, 7, epoch=2, commit=False)
+    assert str(only_problem(files)["reason"]).startswith("in memory: the entry is of producer 7")
+
+
 @pytest.mark.parametrize("keep", [1, 2, 3])
 def test_transactions_that_began_in_a_deleted_segment(files, keep):
     stored(files)
@@ -218,8 +239,41 @@ def test_one_whose_marker_alone_is_left_keeps_its_entry(make_partition):
     assert log.verify() == []
     entries = [ENTRY.unpack_from(path.read_bytes(), at) for at in (0, ENTRY.size)]
     assert [entry[2] for entry in entries] == [2, 0]
-    path.write_bytes(path.read_bytes()[: ENTRY.size] + ENTRY.pack(0, 1, 0, last + 1, last + 2))
-    assert only_problem(files)["position_bytes"] == ENTRY.size
+    path.write_bytes(ENTRY.pack(*entries[0]) + ENTRY.pack(0, 1, 4, last, last + 1))
+    problem = only_problem(files)
+    assert problem["position_bytes"] == ENTRY.size
+    assert problem["reason"] == "the transaction begins below offset 4, not 4"
+
+
+def test_files_that_are_written_meanwhile_are_no_problem(make_partition):
+    """Aborts go on, their entries are stored, segments are sealed; verify runs beside it."""
+    files = make_partition(segment_bytes=20_000)
+    log = files.open()
+    done = threading.Event()
+
+    def abort_on_and_on() -> None:
+        epoch = 0
+        while not done.is_set():
+            for producer_id in range(3):
+                send(log, producer_id, epoch=epoch)
+            for producer_id in (1, 2, 0):
+                end(log, producer_id, epoch=epoch + 1, commit=False)
+            epoch += 1
+            if epoch % 3 == 0:
+                log.store_abort_files()
+
+    writer = threading.Thread(target=abort_on_and_on)
+    writer.start()
+    try:
+        rounds = 0
+        while log.segment_count < 5 or rounds < 20:
+            assert log.verify() == []
+            rounds += 1
+    finally:
+        done.set()
+        writer.join()
+    assert log.aborted_transaction_count > 100
+    assert log.verify() == []
 
 
 def test_a_store_says_it_too(open_store):

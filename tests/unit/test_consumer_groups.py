@@ -5,12 +5,13 @@ import threading
 import time
 
 import pytest
-from conftest import abandon
+from conftest import abandon, run_and_kill, values_of
 
 from eoslog import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from eoslog.errors import (
     GroupIdNotFoundError,
     IllegalStateError,
+    InvalidConfigError,
     InvalidRequestError,
     LogClosedError,
     NoOffsetForPartitionError,
@@ -244,6 +245,15 @@ def test_wrong_groups_are_refused(topic):
         reader(topic).committed(TopicPartition("none", 0))
 
 
+def test_the_group_may_be_named_as_kafka_does(topic):
+    consumer = topic.consumer(config={"group.id": "g", "enable.auto.commit": False})
+    assert consumer.group_metadata().group_id == "g"
+    with pytest.raises(InvalidRequestError):
+        topic.consumer(config={"group.id": ""})
+    with pytest.raises(InvalidConfigError):
+        topic.consumer("g", config={"enable.auto.commit": True})
+
+
 def test_group_metadata_of_partitions_assigned_by_hand(topic):
     metadata = reader(topic).group_metadata()
     assert metadata == ConsumerGroupMetadata("g", -1, "", None)
@@ -382,3 +392,117 @@ def test_positions_pass_over_aborted_data_and_markers(topic):
     columns.seek(T0, 10)
     assert columns.poll_arrow(timeout=0).num_rows == 0
     assert columns.position(T0) == 14
+
+
+# Reading, writing and the position as one.
+
+
+def copy(store, aborts=0, max_records=7):
+    """Copy what the group has not read from t to copy; every `aborts`-th transaction is aborted."""
+    consumer = reader(store, partitions=[T0, T1])
+    producer = store.producer(transactional_id="copy")
+    producer.init_transactions()
+    count = 0
+    while records := consumer.poll(timeout=0, max_records=max_records):
+        count += 1
+        producer.begin_transaction()
+        for record in records:
+            producer.send("copy", value=record.value, partition=record.partition)
+        positions = {where: consumer.position(where) for where in (T0, T1)}
+        producer.send_offsets_to_transaction(positions, consumer.group_metadata())
+        if aborts and count % aborts == 0:
+            producer.abort_transaction()
+            consumer.seek_to_committed()
+        else:
+            producer.commit_transaction()
+
+
+@pytest.mark.parametrize("aborts", [0, 2, 3])
+def test_t06_copy_offsets_every_third_aborted(open_store, aborts):
+    store = fill(open_store())
+    store.create_topic("copy", partitions=2)
+    copy(store, aborts)
+    for number in range(2):
+        assert values_of(store, "copy", number) == values_of(store, "t", number)
+    assert {where: one.offset for where, one in store.groups()["g"].items()} == {T0: 10, T1: 10}
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("flushed", [True, False])
+def test_a_copier_that_is_killed_goes_on_where_it_was(open_store, store_path, flushed):
+    store = fill(open_store())
+    store.create_topic("copy", partitions=2)
+    store.close()
+    run_and_kill(
+        store_path,
+        "consumer = store.consumer(group='g')\n"
+        "consumer.assign([TopicPartition('t', 0)])\n"
+        "producer = store.producer(transactional_id='copy')\n"
+        "producer.init_transactions()\n"
+        "for n in range(3):\n"
+        "    records = consumer.poll(timeout=0, max_records=2)\n"
+        "    producer.begin_transaction()\n"
+        "    for record in records:\n"
+        "        producer.send('copy', value=record.value, partition=0)\n"
+        "    at = {TopicPartition('t', 0): consumer.position(TopicPartition('t', 0))}\n"
+        "    producer.send_offsets_to_transaction(at, 'g')\n"
+        f"    if n == 2 and {flushed}: producer.flush()\n"
+        "    if n < 2: producer.commit_transaction()\n",
+    )
+    store = open_store()
+    assert store.groups() == {"g": {T0: OffsetAndMetadata(4)}}
+    copy(store)
+    for number in range(2):
+        assert values_of(store, "copy", number) == values_of(store, "t", number)
+
+
+def test_many_threads_commit_wait_and_expire_at_once(topic):
+    """Nobody waits for anybody for ever, and each group ends where its last commit was."""
+    rounds = 60
+    errors = []
+
+    def guarded(work):
+        def run():
+            try:
+                work()
+            except Exception as error:
+                errors.append(error)
+
+        return threading.Thread(target=run)
+
+    def committer(number):
+        consumer = reader(topic, f"group-{number}")
+        for offset in range(rounds):
+            consumer.commit({T0: offset, T1: offset})
+            assert consumer.committed(T0) == offset
+
+    def transactions():
+        producer = topic.producer(transactional_id="x")
+        producer.init_transactions()
+        for offset in range(rounds):
+            producer.begin_transaction()
+            producer.send_offsets_to_transaction({T0: offset}, "group-t")
+            producer.commit_transaction()
+
+    def starter():
+        for _ in range(rounds):
+            assert reader(topic, "group-t").poll(timeout=30)
+
+    def keeper():
+        for _ in range(rounds):
+            topic._group_offsets.expire(0)
+            topic._group_offsets.persist_all()
+            topic.groups()
+
+    threads = [guarded(lambda number=number: committer(number)) for number in range(3)]
+    threads += [guarded(transactions), guarded(starter), guarded(keeper)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert errors == []
+    found = topic.groups()
+    for number in range(3):
+        assert found[f"group-{number}"][T1].offset == rounds - 1
+    assert found["group-t"] == {T0: OffsetAndMetadata(rounds - 1)}

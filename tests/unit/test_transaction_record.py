@@ -252,12 +252,22 @@ def test_garbage_is_decoded_or_corrupt_and_never_more():
         {"state": "Empty"},
         {"partitions": None},
         {"partitions": [("", 0)]},
+        {"partitions": [("a", -1)]},
+        {"partitions": [("a", 2**31)]},
+        {"producer_epoch": 2**15},
+        {"timeout_ms": -(2**31) - 1},
         {"partitions": [("t" * 32768, 0)]},
     ],
 )
 def test_what_a_record_cannot_hold_is_refused(wrong):
     with pytest.raises(ValueError, match=r"\w"):
         encode_transaction_value(**(FIELDS | wrong))
+
+
+@pytest.mark.parametrize("name", ["producer_id", "producer_epoch", "timeout_ms", "start_ms"])
+def test_what_is_no_whole_number_is_refused(name):
+    with pytest.raises(TypeError):
+        encode_transaction_value(**(FIELDS | {name: 1.5}))
 
 
 # Keys.

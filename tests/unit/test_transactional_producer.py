@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
 import time
 from contextlib import suppress
@@ -751,6 +752,32 @@ def test_t06_copied_with_offsets_and_aborted_every_third_time(topics):
     assert committed(topics, "copy", source).offset == 500
 
 
+def test_t22_a_copier_that_aborts_at_random(topics):
+    noise = random.Random(20_261_121)
+    with topics.producer() as plain:
+        for number in range(600):
+            plain.send("a", value=b"%d" % number, partition=number % 3)
+    sources = [TopicPartition("a", number) for number in range(3)]
+    producer = ready(topics)
+    with topics.consumer(group="copy") as consumer:
+        consumer.assign(sources)
+        while records := consumer.poll(timeout=0, max_records=noise.randrange(1, 30)):
+            producer.begin_transaction()
+            for record in records:
+                producer.send("b", value=record.value, partition=record.partition)
+            positions = {where: consumer.position(where) for where in sources}
+            producer.send_offsets_to_transaction(positions, "copy")
+            if noise.random() < 0.5:
+                producer.commit_transaction()
+                continue
+            producer.abort_transaction()
+            for where in sources:
+                found = committed(topics, "copy", where)
+                consumer.seek(where, found.offset if found else 0)
+    for number in range(3):
+        assert values_of(topics, "b", number) == values_of(topics, "a", number)
+
+
 def test_t07_metadata_is_committed_with_the_offset(topics):
     producer = ready(topics)
     where = TopicPartition("a", 1)
@@ -859,6 +886,38 @@ def test_there_is_nothing_to_keep_where_nothing_was_prepared(topics):
     producer.send("a", value=b"1", partition=0)
     producer.commit_transaction()
     assert values_of(topics, "a") == [b"1"]
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_somebody_else_decides_while_the_producer_waits(topics, commit):
+    producer = ready(topics)
+    producer.begin_transaction()
+    producer.send("a", value=b"1", partition=0)
+    prepared = producer.prepare_transaction()
+    (topics.commit_prepared if commit else topics.abort_prepared)([prepared])
+    assert values_of(topics, "a") == ([b"1"] if commit else [])
+    # The same decision is found to be made; the other one can be made no more.
+    other = producer.abort_transaction if commit else producer.commit_transaction
+    with pytest.raises((errors.InvalidTxnStateError, ProducerFencedError)):
+        other()
+    producer.close()
+    newer = ready(topics)
+    with newer.transaction():
+        newer.send("a", value=b"2", partition=0)
+    assert values_of(topics, "a") == ([b"1"] if commit else []) + [b"2"]
+
+
+def test_what_an_operator_terminates_is_told_to_its_owner(topics):
+    producer = ready(topics)
+    producer.begin_transaction()
+    producer.send("a", value=b"1", partition=0)
+    producer.flush()
+    topics.abort_transaction(ID)
+    assert values_of(topics, "a") == []
+    with pytest.raises(ProducerFencedError, match="terminated"):
+        producer.commit_transaction()
+    with pytest.raises(ProducerFencedError, match="terminated"):
+        producer.begin_transaction()
 
 
 # Life: closing, opening again, deleted topics, forks, threads.
@@ -1047,6 +1106,150 @@ def test_two_threads_that_take_the_same_id_leave_one_owner(topics):
     assert outcomes.count("done") >= 1
     assert topics.partition("a", 0).open_transactions() == []
     assert len(values_of(topics, "a")) >= 20
+
+
+def test_a_zombie_in_the_middle_of_its_work_commits_whole_transactions_or_nothing(topics):
+    """One thread after the other takes the id over while its predecessor is at full speed."""
+    acknowledged: set[bytes] = set()
+    failures: list[BaseException] = []
+
+    def work(owner: int) -> None:
+        try:
+            producer = ready(topics)
+            for turn in range(10_000):
+                name = b"%d:%d" % (owner, turn)
+                with producer.transaction():
+                    for partition in range(3):
+                        producer.send("a", value=name, partition=partition)
+                    producer.append("b", 0, [name])
+                acknowledged.add(name)
+        except ProducerFencedError:
+            pass
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(owner,)) for owner in range(8)]
+    for thread in threads:
+        thread.start()
+        time.sleep(0.03)
+    last = ready(topics)
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert failures == []
+    with last.transaction():
+        last.append("b", 0, [b"last"])
+    found = [values_of(topics, "a", partition) for partition in range(3)]
+    assert found[0] == found[1] == found[2]
+    assert [*found[0], b"last"] == values_of(topics, "b")
+    assert len(set(found[0])) == len(found[0])
+    # A commit may be decided, and its owner fenced before it heard of it.
+    assert acknowledged <= set(found[0])
+    assert len(found[0]) - len(acknowledged) <= 8
+    assert topics.verify() == []
+
+
+def test_the_store_is_closed_under_working_threads(open_store):
+    store = open_store()
+    store.create_topic("a", partitions=3)
+    acknowledged: list[bytes] = []
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            producer = ready(store, f"id-{number}")
+            for turn in range(100_000):
+                name = b"%d:%d" % (number, turn)
+                with producer.transaction():
+                    for partition in range(3):
+                        producer.send("a", value=name, partition=partition)
+                acknowledged.append(name)
+        except errors.LogClosedError:
+            pass
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(one,)) for one in range(3)]
+    for thread in threads:
+        thread.start()
+    time.sleep(0.2)
+    store.close()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    assert failures == []
+    store = open_store()
+    found = [set(values_of(store, "a", partition)) for partition in range(3)]
+    assert found[0] == found[1] == found[2] >= set(acknowledged)
+    assert len(found[0]) - len(acknowledged) <= 3
+    assert store.verify() == []
+
+
+def test_topics_are_deleted_under_working_threads(topics):
+    stop = threading.Event()
+    failures: list[BaseException] = []
+
+    def work(number: int) -> None:
+        producer = ready(topics, f"id-{number}")
+        turn = 0
+        while not stop.is_set():
+            turn += 1
+            try:
+                with producer.transaction():
+                    producer.send("a", value=b"%d:%d" % (number, turn), partition=0)
+                    producer.send("passing", value=b"x", partition=0)
+                    if turn % 3 == 0:
+                        producer.flush()
+            except (errors.UnknownTopicOrPartitionError, TransactionAbortableError):
+                continue
+            except BaseException as error:
+                failures.append(error)
+                return
+
+    threads = [threading.Thread(target=work, args=(one,)) for one in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in range(6):
+        topics.create_topic("passing")
+        time.sleep(0.01)
+        topics.delete_topic("passing")
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    assert failures == []
+    values = values_of(topics, "a")
+    assert len(values) == len(set(values)) > 0
+    assert topics.partition("a", 0).open_transactions() == []
+
+
+def test_producers_that_were_put_out_of_memory_go_on(open_store):
+    store = open_store(eoslog__producers__cached__max=1)
+    store.create_topic("a", partitions=2)
+    producers = [ready(store, f"id-{number}") for number in range(4)]
+
+    def forget() -> None:
+        for partition in store._partitions.opened():
+            partition.persist_producers(1)
+
+    for turn in range(3):
+        for producer in producers:
+            producer.begin_transaction()
+            producer.send("a", value=b"%d" % turn, partition=0)
+            producer.append("a", 1, [b"%d" % turn])
+        forget()
+        for producer in producers:
+            producer.send("a", value=b"%d" % turn, partition=0)
+            producer.append("a", 1, [b"%d" % turn])
+            forget()
+            producer.flush()
+            forget()
+        for number, producer in enumerate(producers):
+            producer.commit_transaction() if number % 2 else producer.abort_transaction()
+            forget()
+    for partition in range(2):
+        assert values_of(store, "a", partition) == [b"0"] * 4 + [b"1"] * 4 + [b"2"] * 4
+    assert store.verify() == []
 
 
 def test_a_waiting_reader_is_woken_by_the_commit(topics):

@@ -1,0 +1,434 @@
+"""A store at transactional work, with the order in which each step of it reached the logs.
+
+The work is that of one thread, so that between two calls nothing moves; within a call the protocol
+says what came after what: the record that lists the partitions, the batches, their syncs, the
+decision, its sync, the markers, the record that all is done. A `Trace` is the list of these events.
+Whatever a crash leaves follows from it: at an event, each log has an end, and a part of it that was
+synced.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from crash.lost_power import DiskState
+from reference_model import batch_codec as codec
+
+import eoslog
+from eoslog import TopicPartition
+from eoslog.bindings.transaction_entry import (
+    decode_transaction_value,
+    encode_transaction_value,
+    transaction_key,
+    transactional_id_of,
+)
+from eoslog.errors import ProducerFencedError
+from eoslog.state_log import TransactionRecord
+
+TOPIC = "orders"
+SOURCE = "source"
+PARTITIONS = 3
+GROUP = "readers"
+STATE_PREFIX = "__transaction_state-"
+HOUR_MS = 3_600_000
+# The background thread works at times of its own; here only the calls of the test do.
+QUIET = {
+    "eoslog.checkpoint.interval.ms": HOUR_MS,
+    "log.initial.task.delay.ms": HOUR_MS,
+    "log.flush.offset.checkpoint.interval.ms": HOUR_MS,
+    "log.retention.check.interval.ms": HOUR_MS,
+    "producer.id.expiration.check.interval.ms": HOUR_MS,
+    "offsets.retention.check.interval.ms": HOUR_MS,
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": HOUR_MS,
+    "transaction.remove.expired.transaction.cleanup.interval.ms": HOUR_MS,
+}
+# Two of a kind share a partition of the state log, the others have their own.
+IDS = ("Aa-writer", "BB-writer", "c", "d")
+
+
+class Event(NamedTuple):
+    """A log came to hold, or to hold for certain, everything below an offset."""
+
+    kind: str  # "append" or "sync"
+    log: str
+    offset: int
+
+
+@dataclass
+class Work:
+    """One transaction, or one batch of a producer without transactions, and what became of it."""
+
+    owner: str
+    number: int
+    values: dict[int, list[bytes]] = field(default_factory=dict)
+    group_offset: int | None = None
+    plain: bool = False
+    # Events before which it was not decided, and by which its caller knew.
+    decided_at: int | None = None
+    decision: tuple[str, int] | None = None  # The log, and the offset of the decision in it.
+    promised_at: int | None = None
+    committed: bool | None = None
+
+
+@dataclass
+class Moment:
+    """What there is beside the logs, when so many events had happened."""
+
+    at: int
+    files: DiskState
+
+
+def end_of_life(store: eoslog.Store) -> None:
+    """The process dies: nothing more is written, nothing is closed as it should be."""
+    store._checkpointer.stop()
+    store._linger.stop()
+    store._partitions.stop()
+    store._closed = True
+    store._files.abandon()
+
+
+class Trace:
+    """What happened to the logs, in order."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self._ends: dict[str, int] = {}
+        self._synced: dict[str, int] = {}
+
+    def look(self, store: eoslog.Store) -> list[tuple[str, dict, Event]]:
+        """Take in what a call did; the decisions in it: (transactional id, record, its event)."""
+        new: dict[str, list[codec.ModelBatch]] = {}
+        synced: dict[str, int] = {}
+        for partition in store._partitions.opened():
+            name = f"{partition.topic}-{partition.partition}"
+            first = self._ends.get(name, 0)
+            new[name] = list(_batches_from(partition, first))
+            synced[name] = partition.recovery_point
+        decisions = self._in_order(new, synced)
+        for name, batches in new.items():
+            if batches:
+                self._append(name, batches[-1].last_offset + 1)
+        for name, offset in synced.items():
+            self._sync(name, offset)
+        return decisions
+
+    def _in_order(
+        self, new: dict[str, list[codec.ModelBatch]], synced: dict[str, int]
+    ) -> list[tuple[str, dict, Event]]:
+        decisions = []
+        records = []
+        for name, batches in new.items():
+            if not name.startswith(STATE_PREFIX):
+                continue
+            for batch in batches:
+                for index, record in enumerate(codec.records_of(batch.data)):
+                    transactional_id = transactional_id_of(record.key)
+                    records.append((transactional_id or "", name, batch.base_offset + index, record))
+        # Recovery takes the ids in their order, and other calls have but one.
+        for transactional_id, name, offset, record in sorted(records, key=lambda one: one[:3]):
+            if not transactional_id:
+                self._append(name, offset + 1)
+                self._sync(name, min(offset + 1, synced[name]))
+                continue
+            fields = decode_transaction_value(record.value)
+            producer_id, state = fields["producer_id"], fields["state"]
+            if state in ("PrepareCommit", "PrepareAbort"):
+                logs = self._append_batches(new, producer_id, control=False)
+                if state == "PrepareCommit":
+                    for log in logs or [f"{one[0]}-{one[1]}" for one in fields["partitions"]]:
+                        self._sync(log, min(synced.get(log, 0), self._ends[log]))
+            self._append(name, offset + 1)
+            if state in ("PrepareCommit", "PrepareAbort"):
+                decisions.append((transactional_id, fields, self.events[-1]))
+                self._sync(name, min(offset + 1, synced[name]))
+                self._append_batches(new, producer_id, control=True)
+            elif state == "Ongoing":
+                self._append_batches(new, producer_id, control=False)
+            elif state == "Empty":
+                self._sync(name, min(offset + 1, synced[name]))
+        return decisions
+
+    def _append_batches(
+        self, new: dict[str, list[codec.ModelBatch]], producer_id: int, *, control: bool
+    ) -> list[str]:
+        """The next batches of a producer, as far as they are of that kind; in which logs."""
+        logs = []
+        for name, batches in sorted(new.items()):
+            own = [one for one in batches if one.producer_id == producer_id]
+            if name.startswith(STATE_PREFIX) or not own or own[0].is_control is not control:
+                continue
+            taken = 0
+            for batch in own:
+                if batch.is_control is not control or (control and taken):
+                    break
+                taken += 1
+                self._append(name, batch.last_offset + 1)
+                batches.remove(batch)
+            logs.append(name)
+        return logs
+
+    def _append(self, name: str, end: int) -> None:
+        if end > self._ends.get(name, 0):
+            self._ends[name] = end
+            self.events.append(Event("append", name, end))
+
+    def _sync(self, name: str, offset: int) -> None:
+        offset = min(offset, self._ends.get(name, 0))
+        if offset > self._synced.get(name, 0):
+            self._synced[name] = offset
+            self.events.append(Event("sync", name, offset))
+
+    def at(self, count: int) -> tuple[dict[str, int], dict[str, int]]:
+        """After so many events: the end of each log, and up to where it is synced."""
+        ends: dict[str, int] = {}
+        synced: dict[str, int] = {}
+        for event in self.events[:count]:
+            (ends if event.kind == "append" else synced)[event.log] = event.offset
+        return ends, synced
+
+
+def _batches_from(partition: eoslog.Partition, offset: int) -> Iterator[codec.ModelBatch]:
+    end = partition.log_end_offset
+    while offset < end:
+        data = partition.read(offset, 1 << 22)
+        for batch in codec.iter_batches(data):
+            yield batch
+            offset = batch.last_offset + 1
+
+
+class LiveStore:
+    """A store at work; what it is told to do is drawn from a seed."""
+
+    def __init__(
+        self,
+        path: Path,
+        seed: int,
+        durability: str = "commit",
+        *,
+        ids: tuple[str, ...] = IDS,
+        partitions: int = PARTITIONS,
+        segment_bytes: int = 5000,
+        value_bytes: int = 500,
+        epochs: tuple[int, ...] = (),
+    ) -> None:
+        self.path = path
+        self.durability = durability
+        self.partitions = partitions
+        self.noise = random.Random(seed)
+        self.trace = Trace()
+        self.works: list[Work] = []
+        self.moments: list[Moment] = []
+        self._value_bytes = value_bytes
+        self.producers: dict[str, eoslog.TransactionalProducer] = {}
+        self.open: dict[str, Work] = {}
+        self.ids = ids
+        self.store = eoslog.open(path, create=True, durability=durability, config=QUIET)
+        self.store.create_topic(
+            TOPIC, partitions=partitions, config={"segment.bytes": segment_bytes}
+        )
+        self.store.create_topic(SOURCE, partitions=len(ids))
+        for transactional_id, epoch in zip(ids, epochs, strict=False):
+            if epoch > 0:
+                self._start_at(transactional_id, epoch)
+        self._begin_life()
+
+    def _start_at(self, transactional_id: str, epoch: int) -> None:
+        """As if the id had been used for very long."""
+        value = encode_transaction_value(
+            producer_id=self.store._files.producer_ids.take(),
+            producer_epoch=epoch,
+            last_producer_epoch=-1,
+            previous_producer_id=-1,
+            timeout_ms=60_000,
+            state="Empty",
+            partitions=None,
+            last_update_ms=1_790_000_000_000,
+            start_ms=-1,
+            client_transaction_version=2,
+        )
+        partition = self.store._state_log.partition_of(transactional_id)
+        appended = partition.append_columns([value], [transaction_key(transactional_id)])
+        partition.flush()
+        record = TransactionRecord(value, appended.base_offset)
+        self.store._state_log.moved(transactional_id, record)
+
+    # Lives.
+
+    def _begin_life(self) -> None:
+        for number in range(self.partitions):
+            self.store.partition(TOPIC, number)
+        self.look()
+        self.plain = self.store.producer(config={"linger.ms": 0})
+        for transactional_id in self.ids:
+            self.init(transactional_id)
+        self.remember()
+
+    def reopen(self, *, clean: bool) -> None:
+        """The process ends, and another one opens the store."""
+        if clean:
+            self.store.close()
+            for work in self.open.values():
+                work.committed = False
+            self.open.clear()
+        else:
+            end_of_life(self.store)
+        self.producers.clear()
+        self.store = eoslog.open(self.path, durability=self.durability, config=QUIET)
+        self._settle_open()
+        self._begin_life()
+
+    def _settle_open(self) -> None:
+        for work in self.open.values():
+            work.committed = False
+        self.open.clear()
+
+    def remember(self) -> None:
+        """Note what there is beside the logs."""
+        self.look()
+        state = DiskState.of(self.path)
+        state.files = {
+            name: file
+            for name, file in state.files.items()
+            if name.suffix != ".log" and name.name not in ("lock", "lock.mdb")
+        }
+        self.moments.append(Moment(len(self.trace.events), state))
+
+    def checkpoint(self) -> None:
+        """What the background thread does now and then."""
+        checkpointer = self.store._checkpointer
+        checkpointer._unwritten.update(self.store._partitions.opened())
+        checkpointer._write_checkpoints()
+        assert self.store.metrics()["checkpointer"]["errors"] == []
+        self.remember()
+
+    def persist(self) -> None:
+        """Bring LMDB up to the logs, whether these are synced or not."""
+        for partition in self.store._partitions.opened():
+            if self.noise.random() < 0.7:
+                self.store._checkpointer._persist(partition)
+        self.remember()
+
+    def look(self) -> None:
+        for transactional_id, fields, event in self.trace.look(self.store):
+            work = self.open.get(transactional_id)
+            if work is not None and fields["state"] == "PrepareCommit":
+                work.decided_at = self.trace.events.index(event)
+                work.decision = (event.log, event.offset - 1)
+
+    # Work.
+
+    def init(self, transactional_id: str) -> None:
+        """A successor takes the id over; what was open is aborted."""
+        older = self.producers.get(transactional_id)
+        producer = self.store.producer(transactional_id=transactional_id)
+        producer.init_transactions()
+        self.look()
+        work = self.open.pop(transactional_id, None)
+        if work is not None:
+            work.committed = False
+        if older is not None:
+            with suppress(ProducerFencedError):
+                older.close()
+        self.producers[transactional_id] = producer
+
+    def begin(self, transactional_id: str) -> None:
+        number = sum(one.owner == transactional_id for one in self.works)
+        work = Work(transactional_id, number)
+        self.works.append(work)
+        self.open[transactional_id] = work
+        self.producers[transactional_id].begin_transaction()
+
+    def write(self, transactional_id: str, partition: int, count: int = 1) -> None:
+        """Send some records, or append them as columns."""
+        work, producer = self.open[transactional_id], self.producers[transactional_id]
+        values = self._values(work, partition, count)
+        if self.noise.random() < 0.5:
+            producer.append(TOPIC, partition=partition, values=values)
+        else:
+            for value in values:
+                producer.send(TOPIC, value=value, partition=partition)
+            if self.noise.random() < 0.5:
+                producer.flush()
+        self.look()
+
+    def _values(self, work: Work, partition: int, count: int) -> list[bytes]:
+        known = work.values.setdefault(partition, [])
+        values = []
+        for _ in range(count):
+            head = f"{work.owner}:{work.number}:{partition}:{len(known)}:".encode()
+            known.append(head + b"v" * self.noise.randrange(self._value_bytes))
+            values.append(known[-1])
+        return values
+
+    def send_offset(self, transactional_id: str) -> None:
+        work = self.open[transactional_id]
+        work.group_offset = work.number + 1
+        self.producers[transactional_id].send_offsets_to_transaction(
+            {self.place_of(transactional_id): work.group_offset}, GROUP
+        )
+        self.look()
+
+    def place_of(self, transactional_id: str) -> TopicPartition:
+        """Each id has an offset of its own in the group."""
+        return TopicPartition(SOURCE, self.ids.index(transactional_id))
+
+    def end(self, transactional_id: str, *, commit: bool) -> None:
+        producer = self.producers[transactional_id]
+        if commit:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+        self.look()
+        work = self.open.pop(transactional_id)
+        work.promised_at = len(self.trace.events)
+        work.committed = commit
+
+    def write_plainly(self) -> None:
+        """Records of no transaction, between those of transactions; flushed."""
+        number = sum(one.plain for one in self.works)
+        work = Work("plain", number, plain=True)
+        partition = self.noise.randrange(self.partitions)
+        self.works.append(work)
+        self.plain.append(TOPIC, partition=partition, values=self._values(work, partition, 2))
+        self.look()
+        if self.noise.random() < 0.5:
+            self.plain.flush()
+            self.look()
+            work.promised_at = len(self.trace.events)
+        name = f"{TOPIC}-{partition}"
+        offset = self.trace.at(len(self.trace.events))[0][name]
+        work.decision = (name, offset - 1)
+        work.decided_at = next(
+            index
+            for index, event in enumerate(self.trace.events)
+            if event == Event("append", name, offset)
+        )
+
+    def step(self) -> None:
+        """One step of work that is drawn."""
+        transactional_id = self.noise.choice(self.ids)
+        chance = self.noise.random()
+        if chance < 0.03:
+            self.init(transactional_id)
+        elif chance < 0.07:
+            self.write_plainly()
+        elif chance < 0.10:
+            self.checkpoint()
+        elif chance < 0.13:
+            self.persist()
+        elif transactional_id not in self.open:
+            self.begin(transactional_id)
+            self.write(transactional_id, self.noise.randrange(self.partitions))
+        elif chance < 0.55:
+            self.write(
+                transactional_id, self.noise.randrange(self.partitions), self.noise.randint(1, 4)
+            )
+        elif chance < 0.65:
+            self.send_offset(transactional_id)
+        else:
+            self.end(transactional_id, commit=chance < 0.9)

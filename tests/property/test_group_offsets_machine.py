@@ -1,0 +1,228 @@
+"""Commits, transactions, deletions and expiry in any order: groups stand where a plain model says.
+
+The model keeps the log as a list and reads it from the beginning for each question, so that it has
+no state to get wrong. The engine is asked three times: as it grew, replayed from its log, and taken
+up from what it had written to LMDB last.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    rule,
+)
+
+import eoslog
+from eoslog import TopicPartition
+from eoslog.bindings.record_batch import decode_records, iter_batches
+from eoslog.errors import GroupIdNotFoundError, UnstableOffsetCommitError
+from eoslog.group_offsets import GroupOffsets
+from eoslog.group_offsets_index import GroupOffsetsIndex
+from eoslog.offset_records import decode_offset_key, decode_offset_value
+
+PARTITIONS = [TopicPartition("t", number) for number in range(3)]
+QUIET = {
+    "eoslog.checkpoint.interval.ms": 3_600_000,
+    "log.flush.offset.checkpoint.interval.ms": 3_600_000,
+    "log.initial.task.delay.ms": 3_600_000,
+}
+NUMBER = 7  # All groups share this partition of `__consumer_offsets`.
+LATER_MS = 8 * 86_400_000
+
+producer_ids = st.sampled_from((0, 5, 2**62))
+places = st.sampled_from(PARTITIONS)
+offsets = st.dictionaries(places, st.integers(0, 2**63 - 1), min_size=1)
+
+
+class Entry(NamedTuple):
+    """A record of the log, or a marker: then `committed` says which."""
+
+    producer_id: int
+    group: str = ""
+    where: TopicPartition = PARTITIONS[0]
+    offset: int | None = None
+    committed: bool | None = None
+
+
+class NothingKept:
+    """LMDB of a store that never wrote to it."""
+
+    generation = 0
+
+    def read(self, partition: int) -> None:
+        return None
+
+
+def names_of_partition(count: int) -> list[str]:
+    from eoslog.state_log import state_partition_of
+
+    names = (f"group-{number}" for number in range(10_000))
+    return [name for name in names if state_partition_of(name) == NUMBER][:count]
+
+
+GROUPS = names_of_partition(3)
+groups = st.sampled_from(GROUPS)
+
+
+def expected(log: list[Entry], group: str, where: TopicPartition) -> tuple[int | None, bool]:
+    """The committed offset, and whether it is stable."""
+    newest_tombstone = max(
+        (at for at, one in enumerate(log) if one[1:4] == (group, where, None)), default=-1
+    )
+    candidates = []
+    stable = True
+    for at, one in enumerate(log):
+        if at < newest_tombstone or (one.group, one.where) != (group, where) or one.offset is None:
+            continue
+        ends = [end for end in log[at:] if end.producer_id == one.producer_id and not end.group]
+        if one.producer_id == -1:
+            candidates.append((at, one.offset))
+        elif not ends:
+            stable = False
+        elif ends[0].committed:
+            candidates.append((at, one.offset))
+    return max(candidates, default=(-1, None))[1], stable
+
+
+class GroupOffsetsMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.root = Path(tempfile.mkdtemp(prefix="groups-"))
+        self.epochs: dict[int, int] = {}
+        self.log: list[Entry] = []
+
+    @initialize()
+    def begin(self) -> None:
+        self.store = eoslog.open(
+            self.root / "store", create=True, durability="process", config=QUIET
+        )
+        self.store.create_topic("t", partitions=len(PARTITIONS))
+
+    def teardown(self) -> None:
+        if hasattr(self, "store"):
+            self.store.close()
+        shutil.rmtree(self.root)
+
+    @property
+    def engine(self) -> GroupOffsets:
+        return self.store._group_offsets
+
+    @rule(group=groups, offsets=offsets)
+    def commit(self, group, offsets):
+        self.engine.commit(group, offsets)
+        self.log += [Entry(-1, group, where, offset) for where, offset in offsets.items()]
+
+    @rule(producer_id=producer_ids, group=groups, offsets=offsets)
+    def commit_in_a_transaction(self, producer_id, group, offsets):
+        number, keys, values = self.engine.prepare_transactional_commit(group, offsets)
+        self.store._partitions.offsets_partition(number).append_columns(
+            values,
+            keys,
+            producer_id=producer_id,
+            producer_epoch=self.epochs.setdefault(producer_id, 0),
+            base_sequence=-1,
+            transactional=True,
+        )
+        self.log += [Entry(producer_id, group, where, offset) for where, offset in offsets.items()]
+
+    @rule(producer_id=producer_ids, committed=st.booleans())
+    def end_a_transaction(self, producer_id, committed):
+        self.epochs[producer_id] = self.epochs.get(producer_id, 0) + 1
+        partition = self.store._partitions.offsets_partition(NUMBER)
+        partition.append_marker(producer_id, self.epochs[producer_id], 1, committed)
+        self.log.append(Entry(producer_id, committed=committed))
+
+    @rule(group=groups)
+    def delete(self, group):
+        found = {where for where in PARTITIONS if expected(self.log, group, where) != (None, True)}
+        if not found:
+            with pytest.raises(GroupIdNotFoundError):
+                self.engine.delete(group)
+            return
+        self.engine.delete(group)
+        self.log += [Entry(-1, group, where) for where in found]
+
+    @rule()
+    def expire(self):
+        """Nothing is pending anywhere: then all is so old that it goes; else what is stable."""
+        now_ms = 2**41 + LATER_MS
+        gone = [
+            (group, where)
+            for group in GROUPS
+            for where in PARTITIONS
+            for offset, stable in [expected(self.log, group, where)]
+            if stable and offset is not None
+        ]
+        assert self.engine.expire(now_ms) == len(gone)
+        self.log += [Entry(-1, group, where) for group, where in gone]
+
+    @rule()
+    def persist(self):
+        self.engine.persist_all()
+
+    @rule()
+    def reopen_cleanly(self):
+        """Transactions that nobody owns are ended first: a store aborts them when it is opened."""
+        for producer_id in self.epochs:
+            self.end_a_transaction(producer_id, False)
+        self.store.close()
+        self.store = eoslog.open(self.root / "store", durability="process", config=QUIET)
+
+    @rule()
+    def lose_lmdb(self):
+        self.store._files.rows._begin_anew()
+
+    @invariant()
+    def all_views_agree_with_the_model(self):
+        if not hasattr(self, "store"):
+            return
+        files = self.store._files
+        kept = GroupOffsetsIndex(files.rows)
+        views = [
+            self.engine,
+            GroupOffsets(files.partitions, NothingKept(), files.config, False),
+            GroupOffsets(files.partitions, kept, files.config, False),
+        ]
+        for group in GROUPS:
+            for where in PARTITIONS:
+                wanted, stable = expected(self.log, group, where)
+                for view in views:
+                    found = view.fetch(group, where)
+                    assert (None if found is None else found.offset) == wanted
+                    try:
+                        view.fetch(group, where, require_stable=True)
+                    except UnstableOffsetCommitError:
+                        assert not stable
+                    else:
+                        assert stable
+
+    @rule()
+    def the_log_holds_what_was_committed(self):
+        if NUMBER not in self.store._partitions.existing_offsets_partitions():
+            assert self.log == []
+            return
+        data = self.store._partitions.offsets_partition(NUMBER).read(0, 1 << 22)
+        found = []
+        for header in iter_batches(data):
+            batch = data[header.position_bytes : header.position_bytes + header.batch_bytes]
+            if header.is_control:
+                continue
+            for record in decode_records(batch):
+                key = decode_offset_key(record.key)
+                value = record.value and decode_offset_value(record.value).offset
+                found.append((*key, value))
+        assert sorted(found, key=str) == sorted(
+            ((one.group, one.where, one.offset) for one in self.log if one.group), key=str
+        )
+
+
+TestGroupOffsetsMachine = GroupOffsetsMachine.TestCase

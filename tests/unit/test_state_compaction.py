@@ -1,0 +1,143 @@
+"""Compaction of `__transaction_state`: what holds stays, in this life of the store and the next."""
+
+import shutil
+
+import eoslog
+import pytest
+from eoslog import opened_partitions
+from eoslog.state_compaction import compact_state_partition
+from eoslog.state_log import state_partition_of
+from eoslog.topic_name import TRANSACTION_STATE_TOPIC
+
+SEGMENT_BYTES = 16_384
+
+
+@pytest.fixture
+def small_segments(monkeypatch):
+    config = {"segment.bytes": SEGMENT_BYTES, "max.message.bytes": SEGMENT_BYTES}
+    monkeypatch.setattr(opened_partitions, "_INTERNAL_TOPIC_CONFIG", config)
+
+
+@pytest.fixture
+def store(tmp_path, small_segments):
+    with eoslog.open(tmp_path / "store", create=True, durability="process") as opened:
+        opened.create_topic("t", partitions=2)
+        yield opened
+
+
+def producer(store, transactional_id):
+    made = store.producer(transactional_id=transactional_id)
+    made.init_transactions()
+    return made
+
+
+def commit_some(made, count=200):
+    for _ in range(count):
+        with made.transaction():
+            made.send("t", value=b"v", partition=0)
+
+
+def state_partition(store, name):
+    return store._partitions.state_partition(state_partition_of(name))
+
+
+def compact(store, partition, safe=None):
+    def safe_offset(number):
+        return partition.log_end_offset if safe is None else safe
+
+    return compact_state_partition(
+        partition, store._state_log, store._files.transactions.entries, safe_offset
+    )
+
+
+def same_partition_ids(name, count):
+    """Ids whose records are in the same partition as those of a name."""
+    wanted = state_partition_of(name)
+    found = []
+    number = 0
+    while len(found) < count:
+        if state_partition_of(f"id-{number}") == wanted:
+            found.append(f"id-{number}")
+        number += 1
+    return found
+
+
+def test_an_unfilled_partition_is_left_alone(store):
+    made = producer(store, "one")
+    commit_some(made, 2)
+    assert compact(store, state_partition(store, "one")) == 0
+
+
+def test_sealed_segments_go_and_the_newest_record_of_each_id_stays(store, tmp_path):
+    idle = same_partition_ids("busy", 3)
+    for name in idle:
+        producer(store, name).close()
+    store.producer(name=idle[0]).close()
+    busy = producer(store, "busy")
+    commit_some(busy)
+    partition = state_partition(store, "busy")
+    assert partition.segment_count > 3
+    before = {one.transactional_id: one for one in store.transactions()}
+    assert compact(store, partition) >= 3
+    assert partition.segment_count == 1
+    assert partition.log_start_offset > 0
+    assert {one.transactional_id: one for one in store.transactions()} == before
+    commit_some(busy, 3)
+    # As it is, and with the index lost: everything comes from what the log still has.
+    for number, lost in enumerate((False, True)):
+        copy = tmp_path / f"copy-{number}"
+        shutil.copytree(store.path, copy)
+        if lost:
+            shutil.rmtree(copy / "state" / "lmdb")
+        with eoslog.open(copy, durability="process") as opened:
+            again = {one.transactional_id: one for one in opened.transactions()}
+            assert again.keys() == before.keys()
+            for name in idle:
+                assert again[name].producer_id == before[name].producer_id
+            assert opened.producer(name=idle[0]).producer_epoch == 1
+            after = producer(opened, "busy")
+            assert after.producer_id == busy.producer_id
+            assert after.producer_epoch > busy.producer_epoch
+
+
+def test_a_second_compaction_copies_only_what_was_sealed_since(store):
+    names = same_partition_ids("busy", 20)
+    for name in names:
+        producer(store, name).close()
+    busy = producer(store, "busy")
+    commit_some(busy)
+    partition = state_partition(store, "busy")
+    assert compact(store, partition) > 0
+    assert compact(store, partition) == 0
+    end = partition.log_end_offset
+    assert compact(store, partition) == 0
+    assert partition.log_end_offset == end
+
+
+def test_an_open_transactions_record_keeps_its_segment(store):
+    (held_id,) = same_partition_ids("busy", 1)
+    held = producer(store, held_id)
+    held.begin_transaction()
+    held.append("t", partition=1, values=[b"held"])
+    described = store.describe_transaction(held_id)
+    busy = producer(store, "busy")
+    commit_some(busy)
+    partition = state_partition(store, "busy")
+    assert compact(store, partition) == 0
+    assert store.describe_transaction(held_id).topic_partitions == described.topic_partitions
+    held.commit_transaction()
+    assert compact(store, partition) > 0
+
+
+def test_a_decision_whose_markers_may_be_lost_keeps_its_segment(store):
+    busy = producer(store, "busy")
+    commit_some(busy)
+    partition = state_partition(store, "busy")
+    assert compact(store, partition, safe=0) == 0
+    assert partition.log_start_offset == 0
+    assert compact(store, partition) > 0
+
+
+def test_the_topic_is_internal(store):
+    producer(store, "one")
+    assert TRANSACTION_STATE_TOPIC not in store.topics()
