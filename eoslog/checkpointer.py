@@ -208,6 +208,9 @@ class Checkpointer:
         ):
             del self._watched[partition]
             self._persist(partition)
+        if rolled and partition.topic in INTERNAL_TOPICS:
+            deleted = self._store._files.compaction.compact(partition)
+            self._count("segments_deleted", deleted)
 
     def _persist(self, partition: Partition) -> None:
         if partition.topic == TRANSACTION_STATE_TOPIC:

@@ -152,8 +152,11 @@ def group_rows(
 ) -> list[dict[str, Any]]:
     """One row for each partition of a group, in the order of Kafka's columns."""
     rows = []
+    topics = store.topics()
     for where, committed in offsets.items():
-        log_end_offset = store.partition(*where).log_end_offset
+        # The version of an application's staged jobs is of no topic, and has no log.
+        known = where.topic in topics
+        log_end_offset = store.partition(*where).log_end_offset if known else None
         rows.append(
             {
                 "group": name,
@@ -161,7 +164,9 @@ def group_rows(
                 "partition": where.partition,
                 "current_offset": committed.offset,
                 "log_end_offset": log_end_offset,
-                "lag": max(0, log_end_offset - committed.offset),
+                "lag": None
+                if log_end_offset is None
+                else max(0, log_end_offset - committed.offset),
                 # Partitions are assigned by hand: a group has no members.
                 "consumer_id": None,
                 "host": None,
@@ -184,7 +189,8 @@ def reset_partitions(
     if not topics:
         known = store.groups()
         check_group(known, name)
-        return list(known[name])
+        existing = store.topics()
+        return [where for where in known[name] if where.topic in existing]
     found: dict[TopicPartition, None] = {}
     for text in topics:
         topic, colon, numbers = text.partition(":")

@@ -45,6 +45,7 @@ from eoslog.topic_partition import TopicPartition, as_topic_partition
 _READ_BYTES = 4 << 20
 _MINUTE_MS = 60_000
 _NOTHING_YET = -1
+_NEVER_EXPIRES_MS = 2**63 - 1
 
 _FindKeys = Callable[[GroupOffsetsState], list[OffsetKey]]
 
@@ -138,11 +139,58 @@ class GroupOffsets:
         self._check_may_commit(groups, member)
         if keys:
             # Until the append is seen nothing of the group expires: a tombstone that came behind it
-            # would take the offsets away.
-            with groups.lock:
+            # would take the offsets away. One that is being decided on is waited for.
+            with groups.writing, groups.lock:
                 announced = groups.announced.get(member.group_id, 0)
                 groups.announced[member.group_id] = announced + 1
         return number, keys, values
+
+    def prepare_staged_commit(
+        self,
+        group: str | ConsumerGroupMetadata,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+    ) -> tuple[int, list[bytes], list[bytes]]:
+        """What a staged job has to append to commit offsets: partition, keys, values.
+
+        Raises as `commit` does; nothing was written.
+        """
+        member = as_group_metadata(group)
+        keys, values = self._columns(member, offsets)
+        number = self.partition_of(member.group_id)
+        self._check_may_commit(self._groups(number), member)
+        return number, keys, values
+
+    def adopt(self, number: int, keys: list[bytes], values: list[bytes], producer_id: int) -> None:
+        """Append the offsets of a job that is decided, unless the partition holds them already.
+
+        They are one batch under a producer id of their own. Not synced.
+        """
+        groups = self._groups(number)
+        with groups.writing:
+            if groups.partition.producer(producer_id) is None:
+                groups.partition.append_columns(
+                    values, keys, producer_id=producer_id, producer_epoch=0, base_sequence=0
+                )
+
+    def note(self, group: str, where: TopicPartition, offset: int) -> None:
+        """Commit an offset that never expires, unless it is what the group has; not synced.
+
+        The partition need not exist. Raises StoreError, CorruptRecordError.
+        """
+        key = OffsetKey(group, where)
+        groups = self._groups(self.partition_of(group))
+        with groups.writing:
+            with self._caught_up(groups) as state:
+                written = state.committed_at(key)
+            if written is not None and written.value.offset == offset:
+                return
+            now_ms = time.time_ns() // 1_000_000
+            value = OffsetValue(
+                offset, commit_timestamp_ms=now_ms, expire_timestamp_ms=_NEVER_EXPIRES_MS
+            )
+            groups.partition.append_columns(
+                [encode_offset_value(value)], [encode_offset_key(group, where)]
+            )
 
     def partition_of(self, group: str) -> int:
         """The partition of `__consumer_offsets` with a group's offsets: Kafka's choice."""
@@ -230,6 +278,30 @@ class GroupOffsets:
 
         numbers = self._partitions.existing_offsets_partitions()
         return sum(expired(self._groups(number)) for number in numbers)
+
+    def write_again(self, number: int, upper_bound: int) -> bool:
+        """Append anew, unsynced, each committed offset whose record stands below an offset.
+
+        False, and nothing is written, while a transaction is open in the partition: a pending
+        offset of it would count as older than the copy. The caller keeps transactions still.
+        """
+        groups = self._groups(number)
+        with groups.writing:
+            with self._caught_up(groups) as state:
+                if groups.partition.open_transactions():
+                    return False
+                old = [
+                    (OffsetKey(group, where), written.value)
+                    for group in state.groups()
+                    for where, written in state.committed(group).items()
+                    if written.record_offset < upper_bound
+                ]
+            if old:
+                groups.partition.append_columns(
+                    [encode_offset_value(value) for _, value in old],
+                    [encode_offset_key(*key) for key, _ in old],
+                )
+        return True
 
     # Keeping beside the log what was replayed.
 

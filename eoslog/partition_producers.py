@@ -128,24 +128,28 @@ class PartitionProducers:
         with self._checkpoint_lock:
             if self._rows_generation != self._rows.generation:
                 return  # LMDB was lost while this partition was open: its rows are no longer whole.
-            rows, offset = self._log.dirty_producers()
-            if rows or offset != self._persisted_offset:
-                # The replay that follows an opening begins at the rows' offset: what was aborted
-                # below must be in the files by then.
-                self._log.store_abort_files(True)
-                self._rows.write_rows(
-                    self.topic_id,
-                    self.partition,
-                    rows,
-                    PRODUCER_ROW_BYTES,
-                    offset,
-                    self._log.abort_files(),
-                )
-                self._log.producers_persisted(offset)
-                self._persisted_offset = offset
+            self._write_changed_rows()
             if self._log.producer_count > cached_max:
                 with self._eviction_lock:
                     self._log.evict_producers(cached_max)
+
+    def _write_changed_rows(self) -> None:
+        rows, offset = self._log.dirty_producers()
+        if not rows and offset == self._persisted_offset:
+            return
+        # The replay that follows an opening begins at the rows' offset: what was aborted below must
+        # be in the files by then.
+        self._log.store_abort_files(True)
+        self._rows.write_rows(
+            self.topic_id,
+            self.partition,
+            rows,
+            PRODUCER_ROW_BYTES,
+            offset,
+            self._log.abort_files(),
+        )
+        self._log.producers_persisted(offset)
+        self._persisted_offset = offset
 
     @property
     def persisted_offset(self) -> int:
@@ -180,10 +184,15 @@ class PartitionProducers:
     def forget_producers(self, producer_ids: Iterable[int]) -> None:
         """Drop producers that will never append again, in memory and in LMDB."""
         gone = list(producer_ids)
-        if gone:
-            with self._checkpoint_lock:
-                self._log.drop_producers(gone)
-                self._rows.delete_producers(self.topic_id, self.partition, gone)
+        if not gone:
+            return
+        with self._checkpoint_lock:
+            if self._rows_generation == self._rows.generation:
+                # First the rows as of now. A replay from older ones, without this producer's, would
+                # meet the end of a transaction whose beginning it does not know.
+                self._write_changed_rows()
+            self._log.drop_producers(gone)
+            self._rows.delete_producers(self.topic_id, self.partition, gone)
 
     def write_down_producers(self, cached_max: int) -> None:
         """Save all producers twice, synced, as rows and as a snapshot: before segments go."""

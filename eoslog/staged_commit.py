@@ -16,10 +16,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eoslog.errors import EoslogError, StagedCommitError, StagedJobIncompleteError
+from eoslog.errors import (
+    EoslogError,
+    InvalidRequestError,
+    StagedCommitError,
+    StagedJobIncompleteError,
+)
+from eoslog.group_metadata import check_group_id
 from eoslog.staged_adoption import HeldPartitions, Offsets, adopt_files
-from eoslog.staged_application import PREPARED, ApplicationRecord, ApplicationState
-from eoslog.staged_file_check import check_job, check_room, sync_staged
+from eoslog.staged_application import (
+    COMPLETE,
+    NO_VERSION,
+    PREPARED,
+    ApplicationRecord,
+    ApplicationState,
+)
+from eoslog.staged_file_check import check_job, check_room, make_run_directory, sync_staged
 from eoslog.staged_job import (
     StagedJob,
     attempt_path,
@@ -30,6 +42,13 @@ from eoslog.staged_job import (
 )
 from eoslog.staged_message import StagedMessage
 from eoslog.staged_names import directory_name, run_generation, run_path
+from eoslog.staged_offsets import (
+    VERSION_PARTITION,
+    OffsetsOfGroups,
+    StagedOffsets,
+    adopt_offsets,
+    prepare_offsets,
+)
 from eoslog.staged_sweep import (
     is_decided,
     removable_runs,
@@ -37,6 +56,7 @@ from eoslog.staged_sweep import (
     remove_tree,
     subdirectories,
 )
+from eoslog.state_log import APPLICATION
 from eoslog.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -96,16 +116,18 @@ class StagedCommits:
         version: int,
         messages: Iterable[StagedMessage],
         run_id: str | None = None,
+        offsets: OffsetsOfGroups | None = None,
     ) -> StagedCommit:
         """Make the staged files of all messages part of the log, in their order, all at once.
 
         A version that is in already, or is below one that is, changes nothing. `run_id` is that of
-        the messages; without messages it registers the run all the same. On return the job is in
-        the log and visible, as durable as the store's durability says.
+        the messages; without messages it registers the run all the same. `offsets` are committed by
+        the same decision. On return the job is in the log and visible, as durable as the store's
+        durability says.
 
-        Raises StagedCommitError, StagedRunFencedError, StoreFullError, ValueError, TypeError:
-        nothing is decided; StoreFailedError: unknown until the store is opened again;
-        StagedJobIncompleteError: decided, and completed later.
+        Raises StagedCommitError, StagedRunFencedError, StoreFullError, ValueError, TypeError, and
+        what a commit of offsets raises: nothing is decided; StoreFailedError: unknown until the
+        store is opened again; StagedJobIncompleteError: decided, and completed later.
         """
         _check_version(version)
         found = list(messages)
@@ -117,14 +139,18 @@ class StagedCommits:
                 self._discard(app_id, run_id, found)
                 return StagedCommit(committed=False)
             record.check_run(run_id)
-            if not any(message.files for message in found):
+            staged_offsets = prepare_offsets(
+                offsets, self._store._group_offsets, self._store._topic_id
+            )
+            if not staged_offsets and not any(message.files for message in found):
                 record.decided(version, run_id, None).write(self._store._state_log)
+                self._note_progress(app_id, version)
                 self._discard(app_id, run_id, found)
                 return StagedCommit(committed=True)
-            pending = self._decide(record, version, run_id, found)
-            offsets = self._complete(pending)
+            pending = self._decide(record, version, run_id, found, staged_offsets)
+            where = self._complete(pending)
             job = pending.job
-            return StagedCommit(True, 0 if job is None else job.records, offsets)
+            return StagedCommit(True, 0 if job is None else job.records, where)
 
     def application(self, app_id: str) -> ApplicationState | None:
         """The application's newest version and run; None if the store never heard of it."""
@@ -173,6 +199,8 @@ class StagedCommits:
                     self._take_up(record)
             # All are held before the first one takes its time.
             self._retry_pending()
+            if self._store._files.was_stopped_uncleanly:
+                self._renew_progress()
 
     def sweep(self) -> None:
         """Remove staged files that nobody needs any more, unless a job is just being decided."""
@@ -210,10 +238,13 @@ class StagedCommits:
     def producer_ids(self) -> frozenset[int]:
         """The producer ids of jobs that are not complete: they must not expire."""
         return frozenset(
-            one.file.producer_id
+            one.producer_id
             for pending in list(self._pending.values())
             if pending.job is not None
-            for one in pending.job.files
+            for one in [
+                *(file.file for file in pending.job.files),
+                *pending.job.offsets,
+            ]
         )
 
     def forget_topic(self, topic: str) -> None:
@@ -229,8 +260,14 @@ class StagedCommits:
         version: int,
         run_id: str | None,
         messages: Sequence[StagedMessage],
+        offsets: Sequence[StagedOffsets],
     ) -> _Pending:
         """Check the job and decide it; readers are held when this returns."""
+        owner = record
+        if run_id is None:
+            # Offsets alone: they are of the newest run, the first if there is none yet.
+            owner = record if record.run_id is not None else record.registered()
+            run_id = owner.run_id
         files = files_of_messages(self._staging_path, messages)
         partitions = frozenset(one.file.topic_partition for one in files)
         self._make_way(partitions)
@@ -249,9 +286,12 @@ class StagedCommits:
             if self._store.durability != "process":
                 held.sync()
             run = run_path(self._staging_path, record.app_id, str(run_id))
-            job = StagedJob(record.app_id, version, run, topic_ids, bounds, files)
+            if not files:
+                # Whoever opens the store looks for jobs under way where there are directories.
+                make_run_directory(run, self._store.path, self._store.durability != "process")
+            job = StagedJob(record.app_id, version, run, topic_ids, bounds, files, offsets)
             described = job.described(sync=self._store.durability != "process")
-            decided = record.decided(version, run_id, described)
+            decided = owner.decided(version, run_id, described)
             # From here on an error or an interrupt may leave a decision behind.
             self._pending[record.name] = pending
             decided.write(self._store._state_log)
@@ -325,7 +365,11 @@ class StagedCommits:
             offsets = adopt_files(job, pending.held)
             if self._store.durability != "process":
                 pending.held.sync()
+            # Behind the data, so that no offset is seen without them, and none below is held back.
+            adopt_offsets(job.offsets, self._store._group_offsets, self._store._topic_id)
+            self._note_progress(record.app_id, record.version)
             pending.held.release()
+            self._sync_offsets(job)
             record.completed().write(state_log)
         except EoslogError as error:
             raise StagedJobIncompleteError(
@@ -335,6 +379,29 @@ class StagedCommits:
         del self._pending[record.name]
         self._clean_up(job, str(record.run_id))
         return offsets
+
+    def _sync_offsets(self, job: StagedJob) -> None:
+        if self._store.durability == "process":
+            return
+        for one in job.offsets:
+            partition = self._store._partitions.offsets_partition(one.number)
+            partition.sync_up_to(partition.log_end_offset)
+
+    def _note_progress(self, app_id: str, version: int) -> None:
+        """Commit the version as an offset. It follows from the record: nothing waits for it."""
+        try:
+            self._store._group_offsets.note(check_group_id(app_id), VERSION_PARTITION, version)
+        except InvalidRequestError:
+            return  # No group can have the name.
+        except EoslogError as error:
+            _log.warning("application %r is at version %d: %s", app_id, version, error)
+
+    def _renew_progress(self) -> None:
+        """Commit once more whatever versions a crash took from the groups."""
+        for name in self._store._state_log.names(APPLICATION):
+            record = ApplicationRecord.read_by_name(self._store._state_log, name)
+            if record is not None and record.state == COMPLETE and record.version > NO_VERSION:
+                self._note_progress(record.app_id, record.version)
 
     def _clean_up(self, job: StagedJob, run_id: str) -> None:
         """Remove the files, then the ids: while there are files, the ids keep out a second copy."""
@@ -352,6 +419,12 @@ class StagedCommits:
             except EoslogError as error:
                 # They expire by themselves; the job is complete.
                 _log.warning("%s: %s", where, error)
+        for one in job.offsets:
+            try:
+                offsets_partition = self._store._partitions.offsets_partition(one.number)
+                offsets_partition.forget_producers([one.producer_id])
+            except EoslogError as error:
+                _log.warning("offsets of groups, partition %d: %s", one.number, error)
 
     def _discard(self, app_id: str, run_id: str | None, messages: Sequence[StagedMessage]) -> None:
         """Remove what was staged for a version that needs it no more."""

@@ -15,7 +15,7 @@ from eoslog.atomic_file import sync_directory
 from eoslog.bindings.record_batch import crc32c
 from eoslog.errors import StagedCommitError
 from eoslog.os_errors import named_os_errors
-from eoslog.staged_message import STAGED_PRODUCER_ID_MIN, StagedFile
+from eoslog.staged_message import StagedFile, new_staged_producer_id
 from eoslog.staged_names import staged_file_name
 from eoslog.topic_partition import TopicPartition
 
@@ -68,10 +68,8 @@ class AttemptFiles:
         if newest is not None and newest.records + record_count <= FILE_RECORDS_MAX:
             return newest
         number = 0 if newest is None else int(newest.name.rsplit(".", 2)[1]) + 1
-        # A random id of 62 bits: nobody gives these out, and no two files will have the same.
-        producer_id = STAGED_PRODUCER_ID_MIN + (int.from_bytes(os.urandom(8), "big") >> 2)
         name = staged_file_name(where.topic, where.partition, number)
-        file = OpenFile(where, name, producer_id)
+        file = OpenFile(where, name, new_staged_producer_id())
         with named_os_errors(f"making {self.path / name}"), self._told_if_swept():
             if not self._made:
                 self._make_directory()

@@ -128,6 +128,18 @@ def check_room(files: Sequence[JobFile], store_path: Path) -> None:
         )
 
 
+def make_run_directory(run: Path, store_path: Path, sync: bool) -> None:
+    """Make a run's directory for a job without files."""
+    with named_os_errors(f"making {run}"):
+        made = not run.is_dir()
+        run.mkdir(parents=True, exist_ok=True)
+        if made and sync:
+            directory = run
+            while directory != store_path:
+                directory = directory.parent
+                sync_directory(directory)
+
+
 def sync_staged(paths: list[Path], store_path: Path) -> None:
     """Put staged files on disk whose writer did not, and the directories above them."""
     for path in paths:

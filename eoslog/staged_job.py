@@ -1,8 +1,8 @@
-"""A job that is decided, or about to be: its files in order, its partitions and their bounds.
+"""A job that is decided, or about to be: its files, its partitions and bounds, its offsets.
 
 The state log's record holds it as JSON: the partitions' bounds always, so that readers can be kept
-out whatever happened to the rest; the list of files too, unless it is long. Then it is in a file of
-its own, beside the staged ones, and the record holds that file's size and digest.
+out whatever happened to the rest; the list of files and offsets too, unless it is long. Then it is
+in a file of its own, beside the staged ones, and the record holds that file's size and digest.
 """
 
 import hashlib
@@ -16,6 +16,7 @@ from eoslog.atomic_file import write_atomically
 from eoslog.errors import StagedCommitError
 from eoslog.staged_message import StagedFile, StagedMessage
 from eoslog.staged_names import directory_name, run_path
+from eoslog.staged_offsets import StagedOffsets
 from eoslog.topic_partition import TopicPartition
 
 # The internal log keeps every decision: longer lists would make up most of it.
@@ -46,6 +47,7 @@ class StagedJob:
     topic_ids: Mapping[str, str]
     bounds: Mapping[TopicPartition, int]
     files: Sequence[JobFile]
+    offsets: Sequence[StagedOffsets] = ()
 
     @property
     def records(self) -> int:
@@ -80,11 +82,15 @@ class StagedJob:
         write_atomically(self.run_path / _manifest_name(digest), encoded, sync=sync)
         return {"topics": topics, "manifest_bytes": len(encoded), "manifest_sha256": digest}
 
-    def _manifest(self) -> list[tuple[str, list[Any]]]:
+    def _manifest(self) -> list[Any] | dict[str, Any]:
+        """The files by attempt; of a job with offsets, these beside them."""
         attempts: dict[str, list[Any]] = {}
         for one in self.files:
             attempts.setdefault(one.path.parent.name, []).append(one.file.as_row())
-        return list(attempts.items())
+        files = list(attempts.items())
+        if not self.offsets:
+            return files
+        return {"files": files, "offsets": [one.as_row() for one in self.offsets]}
 
 
 def files_of_messages(staging_path: Path, messages: Iterable[StagedMessage]) -> list[JobFile]:
@@ -120,14 +126,17 @@ def job_of_record(app_id: str, version: int, run: Path, described: Mapping[str, 
     manifest = described.get("manifest")
     if manifest is None:
         manifest = _read_manifest(run, described["manifest_bytes"], described["manifest_sha256"])
+    rows_of_offsets = []
+    if isinstance(manifest, dict):
+        rows_of_offsets, manifest = manifest["offsets"], manifest["files"]
     files = [
         JobFile(run / attempt / fields[2], StagedFile(*fields))
         for attempt, rows in manifest
         for fields in rows
     ]
-    return StagedJob(
-        app_id, version, run, topic_ids_of_record(described), bounds_of_record(described), files
-    )
+    offsets = [StagedOffsets.of_row(row) for row in rows_of_offsets]
+    topic_ids, bounds = topic_ids_of_record(described), bounds_of_record(described)
+    return StagedJob(app_id, version, run, topic_ids, bounds, files, offsets)
 
 
 def _manifest_name(digest: str) -> str:

@@ -4,6 +4,7 @@ A message is small, can be pickled, and `dataclasses.asdict` of it can be writte
 `StagedMessage(**that)` is the message again.
 """
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -18,6 +19,11 @@ STAGED_PRODUCER_ID_UPPER_BOUND = 1 << 63
 
 _FILE_NAME = re.compile(r"[A-Za-z0-9._-]+\.[0-9]+\.batches", re.ASCII)
 _CRC_UPPER_BOUND = 1 << 32
+
+
+def new_staged_producer_id() -> int:
+    """A random id of 62 bits: nobody gives these out, and no two files will have the same."""
+    return STAGED_PRODUCER_ID_MIN + (int.from_bytes(os.urandom(8), "big") >> 2)
 
 
 @dataclass(frozen=True, slots=True)

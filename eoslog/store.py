@@ -39,6 +39,7 @@ from eoslog.producer import Producer
 from eoslog.staged_application import ApplicationState
 from eoslog.staged_commit import StagedCommit, StagedCommits
 from eoslog.staged_message import StagedMessage
+from eoslog.staged_offsets import OffsetsOfGroups
 from eoslog.state_log import StateLog
 from eoslog.store_files import StoreFiles, errors_of
 from eoslog.store_metrics import store_metrics
@@ -286,16 +287,23 @@ class Store:
         version: int,
         messages: Iterable[StagedMessage],
         run_id: str | None = None,
+        offsets: OffsetsOfGroups | None = None,
     ) -> StagedCommit:
         """Make the staged files of all messages part of the log by one decision.
 
-        A version of the application that is in already is a no-op. On return the job is in the log
-        and visible, as durable as the store's durability says; a crash after the decision is made
-        good by whoever opens the store next. Raises StagedCommitError, StagedRunFencedError,
-        StagedJobIncompleteError, StoreFullError, StoreFailedError, ValueError, TypeError.
+        A version of the application that is in already is a no-op. `offsets` has for each group
+        (its name, or a consumer's `group_metadata()`) the offsets that the same decision commits,
+        as `Consumer.commit` takes them. The version itself is committed too, for a group of the
+        application's name, at `eoslog-version` 0: `groups()` shows it. On return the job is in the
+        log and visible, as durable as the store's durability says; a crash after the decision is
+        made good by whoever opens the store next.
+
+        Raises StagedCommitError, StagedRunFencedError, StoreFullError, ValueError, TypeError, and
+        what `Consumer.commit` raises for offsets that are wrong: nothing was decided;
+        StagedJobIncompleteError: decided, and completed later; StoreFailedError.
         """
         self._check_open()
-        return self._staged.commit(app_id, version, messages, run_id)
+        return self._staged.commit(app_id, version, messages, run_id, offsets)
 
     def application(self, app_id: str) -> ApplicationState | None:
         """What the store knows of an application's staged jobs; None if nothing."""
@@ -547,6 +555,13 @@ class Store:
     def _find_partition(self, where: TopicPartition) -> Partition | None:
         """The partition, opened; None if there is no such topic or partition."""
         return self._partitions.find(where)
+
+    def _topic_id(self, where: TopicPartition) -> str | None:
+        """The id of a partition's topic; None if there is no such topic or partition."""
+        topic = self._files.registry.get(where.topic)
+        if topic is None or topic.internal or not 0 <= where.partition < topic.partitions:
+            return None
+        return topic.topic_id
 
     def _batch_bytes_max(self, topic: str) -> int:
         """How large a batch of the topic may be."""

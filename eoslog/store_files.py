@@ -22,6 +22,7 @@ from eoslog.durability import Durability
 from eoslog.errors import EoslogError
 from eoslog.group_offsets import GroupOffsets
 from eoslog.group_offsets_index import GroupOffsetsIndex
+from eoslog.internal_compaction import InternalCompaction
 from eoslog.named_producers import NamedProducers
 from eoslog.offset_checkpoints import OffsetCheckpoints
 from eoslog.opened_partitions import OpenedPartitions
@@ -59,6 +60,7 @@ class StoreFiles:
             undo.callback(self.rows.close)
             self.registry = TopicRegistry.load(self.paths.root, self.paths.state)
             undo.pop_all()
+        self.was_stopped_uncleanly = False
         self.checkpoints = OffsetCheckpoints(self.paths.root)
         self.partitions = OpenedPartitions(
             self.paths,
@@ -88,6 +90,13 @@ class StoreFiles:
         self.group_offsets = GroupOffsets(
             self.partitions, GroupOffsetsIndex(self.rows), self.config, durability != "process"
         )
+        self.compaction = InternalCompaction(
+            self.state_log,
+            self.transactions.entries,
+            self.transaction_recovery.safe_offset,
+            self.group_offsets,
+            self.config["eoslog.producers.cached.max"],
+        )
         self.topics = StoreTopics(self.registry, self.partitions, self.names, self.group_offsets)
 
     def begin(self) -> None:
@@ -96,6 +105,7 @@ class StoreFiles:
         last_stop = read_last_stop(marker, unrecovered)
         # Before anything is written: from here on a crash is an unclean stop.
         forget_last_stop(marker, unrecovered)
+        self.was_stopped_uncleanly = last_stop.unrecovered is None
         if last_stop.unrecovered is None:
             self.partitions.recover_all()
         else:

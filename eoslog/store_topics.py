@@ -12,7 +12,7 @@ from eoslog.errors import InvalidPartitionsError, InvalidTopicError, TopicAlread
 from eoslog.group_offsets import GroupOffsets
 from eoslog.named_producers import NamedProducers
 from eoslog.opened_partitions import OpenedPartitions
-from eoslog.topic_name import check_user_topic_name, colliding_topic
+from eoslog.topic_name import VERSION_TOPIC, check_user_topic_name, colliding_topic
 from eoslog.topic_registry import PARTITIONS_MAX, TopicDescription, TopicRegistry, new_topic
 
 
@@ -43,6 +43,8 @@ class StoreTopics:
     ) -> TopicDescription:
         """See `Store.create_topic`."""
         check_user_topic_name(name)
+        if name == VERSION_TOPIC:
+            raise InvalidTopicError(f"{name!r} stands for the versions of staged jobs in groups")
         if isinstance(partitions, bool) or not isinstance(partitions, int):
             raise InvalidPartitionsError(f"partitions={partitions!r}: a whole number")
         if not 1 <= partitions <= PARTITIONS_MAX:

@@ -9,6 +9,8 @@ TOPIC_NAME_CHARACTERS_MAX = 249
 TRANSACTION_STATE_TOPIC = "__transaction_state"
 CONSUMER_OFFSETS_TOPIC = "__consumer_offsets"
 INTERNAL_TOPICS = frozenset({TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC})
+# No topic may have this name: groups have the versions of staged jobs under it.
+VERSION_TOPIC = "eoslog-version"
 
 _ALLOWED = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 

@@ -30,6 +30,7 @@ from eoslog.bindings.transaction_entry import (
 from eoslog.errors import (
     ConcurrentTransactionsError,
     EoslogError,
+    InvalidProducerEpochError,
     InvalidRequestError,
     InvalidTransactionTimeoutError,
     UnknownTopicOrPartitionError,
@@ -348,6 +349,9 @@ class TransactionCoordinator:
                         raise
                     held = True
                     self._hold(entry.producer_id, entry.partitions)
+                except InvalidProducerEpochError:
+                    if not self._drop_passed(entry):
+                        raise
         except (EoslogError, PartitionLost, ProducerNotCached) as error:
             _log.warning(
                 "transactional id %r is decided (%s), and will be completed later: %s",
@@ -373,6 +377,23 @@ class TransactionCoordinator:
         else:
             entry.attach([TransactionPart(*where, found._log)])
         return True
+
+    def _drop_passed(self, entry: TransactionEntry) -> bool:
+        """Leave out the partitions that have seen a newer epoch of the producer; whether there are.
+
+        They have the marker: it was written before anything newer was. Only a power cut that took
+        the completion record, but not what the id wrote after it, brings this about.
+        """
+        passed = False
+        for where in entry.partitions:
+            found = self._partitions.find_for_transaction(TopicPartition(*where))
+            seen = None if found is None else found.producer(entry.producer_id)
+            if seen is None or seen.producer_epoch < entry.producer_epoch:
+                continue
+            if seen.producer_epoch > entry.producer_epoch or seen.current_txn_first_offset >= 0:
+                entry.drop_partition(*where)
+                passed = True
+        return passed
 
     # Producer ids that were rotated out.
 

@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from eoslog.bindings.transaction_entry import decode_transaction_value
+from eoslog.bindings.transaction_entry import TransactionEntry, decode_transaction_value
 from eoslog.errors import (
     CorruptRecordError,
     EoslogError,
@@ -227,12 +227,9 @@ class TransactionRecovery:
         for entry in self._entries.known():
             if entry.producer_id != producer_id or tuple(where) not in entry.partitions:
                 continue
-            of_open = entry.state == ONGOING and entry.producer_epoch == epoch
-            of_decided = entry.state in PREPARE_STATES and entry.producer_epoch in (
-                epoch,
-                epoch + 1,
-            )
-            if of_open or of_decided:
+            if entry.state == ONGOING and entry.producer_epoch == epoch:
+                return True
+            if entry.state in PREPARE_STATES and epoch in _decided_epochs(entry):
                 return True
         return False
 
@@ -279,6 +276,14 @@ class TransactionRecovery:
         for number, end in ends.items():
             self._safe[number] = min(end, lowest.get(number, end))
         self._forget_rotated(rotated)
+
+    def safe_offset(self, number: int) -> int:
+        """Up to where all decisions of a partition of the state log have their markers synced.
+
+        Raises what `advance` raises.
+        """
+        self.advance()
+        return self._safe.get(number, 0)
 
     def _forget_rotated(self, rotated: list[tuple[int, list[TopicPartition]]]) -> None:
         """Drop producer ids that no transaction will have again; all they wrote is synced."""
@@ -347,3 +352,11 @@ class TransactionRecovery:
             for decision in decisions.values():
                 left.add(TopicPartition(TRANSACTION_STATE_TOPIC, decision.state_partition))
         return frozenset(left)
+
+
+def _decided_epochs(entry: TransactionEntry) -> tuple[int, ...]:
+    """The epoch that the data of a decided transaction has."""
+    if entry.last_producer_epoch >= 0:
+        return (entry.last_producer_epoch,)
+    # A record of Kafka's own: by the protocol it has the epoch of the data, or the one after it.
+    return (entry.producer_epoch, entry.producer_epoch - 1)

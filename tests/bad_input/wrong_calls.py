@@ -27,6 +27,7 @@ from eoslog.bindings import (
     partitioner,
     record_batch,
     sender,
+    transactional_sender,
 )
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.errors import EoslogError
@@ -375,6 +376,7 @@ def fuzz_batches(calls: Calls) -> None:
 
 def classes() -> list[type]:
     modules = (accumulator, columns, partition_log, partitioner, record_batch, sender)
+    modules += (transactional_sender,)
     found = {
         value
         for module in modules

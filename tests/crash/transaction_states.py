@@ -297,10 +297,10 @@ def check_state(
             number: seen.get(number, []) + added[number] for number in range(live.partitions)
         }
         if deeply:
-            problems = store.verify()
-            assert problems == [], problems
             store.close()
             store = eoslog.open(path, durability=durability, config=QUIET)
+            problems = store.verify()
+            assert problems == [], problems
             assert committed_values(store, live.partitions) == now
             check_nothing_is_open(store)
     finally:

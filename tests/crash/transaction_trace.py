@@ -272,20 +272,19 @@ class LiveStore:
         """The process ends, and another one opens the store."""
         if clean:
             self.store.close()
-            for work in self.open.values():
-                work.committed = False
-            self.open.clear()
         else:
             end_of_life(self.store)
         self.producers.clear()
         self.store = eoslog.open(self.path, durability=self.durability, config=QUIET)
-        self._settle_open()
-        self._begin_life()
-
-    def _settle_open(self) -> None:
         for work in self.open.values():
             work.committed = False
         self.open.clear()
+        if clean:
+            # All of them were synced: have a look at each.
+            list(self.store._partitions.with_transactions(None, None))
+            for number in self.store._partitions.existing_state_partitions():
+                self.store._partitions.state_partition(number)
+        self._begin_life()
 
     def remember(self) -> None:
         """Note what there is beside the logs."""

@@ -45,13 +45,10 @@ class TransactionalStoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="transactional-store-"))
 
-    @initialize(
-        segment_bytes=st.sampled_from((1 << 20, 64 << 20)),
-        durability=st.sampled_from(("process", "process", "process", "commit")),
-    )
-    def begin(self, segment_bytes: int, durability: str) -> None:
+    @initialize(durability=st.sampled_from(("process", "process", "process", "commit")))
+    def begin(self, durability: str) -> None:
         self.world = TransactionalStoreWorld(
-            self.root, segment_bytes=segment_bytes, durability=durability
+            self.root, segment_bytes=1 << 20, durability=durability
         )
         for transactional_id in IDS[:2]:
             self.world.new_writer(transactional_id, keep_prepared=False)

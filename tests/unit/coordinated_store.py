@@ -19,6 +19,8 @@ from eoslog.transaction_owner import TransactionOwner
 
 ID = "my-txn"
 TIMEOUT_MS = 60_000
+# Records of 1970 stand beside today's: neither starts a segment, nor is deleted.
+SMALL = {"segment.bytes": 1 << 20, "segment.ms": 1 << 50, "retention.ms": -1}
 OpenStore = Callable[..., eoslog.Store]
 
 
@@ -29,7 +31,7 @@ class CoordinatedStore:
         self.store = store
         if not store.topics():
             for topic in ("a", "b"):
-                store.create_topic(topic, partitions=2)
+                store.create_topic(topic, partitions=2, config=SMALL)
 
     @property
     def coordinator(self) -> TransactionCoordinator:

@@ -245,6 +245,44 @@ def test_one_whose_marker_alone_is_left_keeps_its_entry(make_partition):
     assert problem["reason"] == "the transaction begins below offset 4, not 4"
 
 
+@pytest.mark.parametrize("clean", [True, False])
+def test_an_opening_cuts_the_entries_of_a_tail_that_was_lost(make_partition, clean):
+    files = make_partition()
+    log = files.open()
+    for number in range(3):
+        send(log, 7, epoch=number)
+        end(log, 7, epoch=number + 1, commit=False)
+    kept_bytes = int(str(log.segments()[0]["size_bytes"]))
+    kept = stored(files)[0].read_bytes()
+    send(log, 7, epoch=3)
+    end(log, 7, epoch=4, commit=False)
+    (path,) = stored(files)
+    assert len(path.read_bytes()) == len(kept) + ENTRY.size
+    files.close(clean=clean)
+    for snapshot in files.directory.glob("*.snapshot"):
+        snapshot.unlink()
+    files.path(0).write_bytes(files.path(0).read_bytes()[:kept_bytes])
+    log = files.open(clean=clean)
+    assert path.read_bytes() == kept
+    assert log.verify() == []
+    # The offsets are given out again, and committed this time.
+    send(log, 7, epoch=3)
+    end(log, 7, epoch=4, commit=True)
+    assert log.verify() == []
+
+
+@pytest.mark.parametrize("left", [b"", b"\x00" * 7, ENTRY.pack(0, 7, 0, 4, 5)])
+def test_an_opening_cuts_what_no_abort_accounts_for(make_partition, left):
+    files = make_partition()
+    log = files.open()
+    send(log, 7, epoch=0)
+    end(log, 7, epoch=1, commit=True)
+    files.close()
+    path = files.write(0, left, ".txnindex")
+    assert files.open().verify() == []
+    assert path.read_bytes() == b""
+
+
 def test_files_that_are_written_meanwhile_are_no_problem(make_partition):
     """Aborts go on, their entries are stored, segments are sealed; verify runs beside it."""
     files = make_partition(segment_bytes=20_000)

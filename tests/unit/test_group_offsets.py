@@ -4,6 +4,7 @@ Each check is made three times: of the state as it grew, of one that is replayed
 and of one that goes on from what LMDB has.
 """
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -394,6 +395,27 @@ def test_nothing_expires_between_a_transactions_check_and_its_append(world):
     log.append_marker(5, 1, 1, True)
     world.expect(FOO_0, 100)
     assert world.offsets.expire(later_ms + 8 * DAY_MS) == 1
+
+
+def test_an_expiry_under_way_is_over_before_a_transaction_appends(world, monkeypatch):
+    world.commit({FOO_0: 1})
+    later_ms = world.records()[0].timestamp_ms + 8 * DAY_MS
+    log = world.log()
+    whole = log.append_columns
+    writer = threading.Thread(target=lambda: world.pending(5, {FOO_0: 100}))
+
+    def append_columns(*arguments, **options):
+        if arguments[0] == [None]:
+            writer.start()
+            writer.join(0.1)
+            assert writer.is_alive()
+        return whole(*arguments, **options)
+
+    monkeypatch.setattr(log, "append_columns", append_columns)
+    assert world.offsets.expire(later_ms) == 1
+    writer.join(30)
+    world.end(5, commit=True)
+    world.expect(FOO_0, 100)
 
 
 def test_the_background_thread_expires(open_store, tmp_path):

@@ -1,10 +1,12 @@
 """A partition as its users see it: offsets, raw batches, syncs, producers, readers held back."""
 
+import shutil
 import threading
 
 import pytest
 from conftest import abandon
 
+import eoslog
 from eoslog.bindings.record_batch import BatchEncoder, iter_batches
 from eoslog.errors import (
     CorruptRecordError,
@@ -160,3 +162,21 @@ def test_an_adoption_in_progress_keeps_its_ids(partition):
     assert partition.expire_producers(10**15, frozenset) == 0
     partition.release_readers()
     assert partition.expire_producers(10**15, frozenset) == 1
+
+
+def test_a_producer_that_is_forgotten_after_an_abort_leaves_the_abort_behind(tmp_path):
+    with eoslog.open(tmp_path / "s", create=True, durability="process") as store:
+        store.create_topic("t")
+        partition = store.partition("t", 0)
+        partition.append_columns(
+            [b"aborted"], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
+        )
+        partition.persist_producers(1000)
+        partition.append_marker(7, 1, 0, False)
+        # The row in LMDB still has the transaction open; it may not go like that.
+        partition.forget_producers([7])
+        shutil.copytree(store.path, tmp_path / "killed")
+    with eoslog.open(tmp_path / "killed") as store:
+        partition = store.partition("t", 0)
+        assert partition.fetch_records(0, 10, 1 << 20, "read_committed") == ([], 2)
+        assert len(partition.fetch_records(0, 10, 1 << 20)[0]) == 1

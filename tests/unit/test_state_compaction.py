@@ -1,6 +1,7 @@
 """Compaction of `__transaction_state`: what holds stays, in this life of the store and the next."""
 
 import shutil
+import time
 
 import eoslog
 import pytest
@@ -22,6 +23,7 @@ def small_segments(monkeypatch):
 def store(tmp_path, small_segments):
     with eoslog.open(tmp_path / "store", create=True, durability="process") as opened:
         opened.create_topic("t", partitions=2)
+        opened._checkpointer.stop()  # It would compact by itself, and change what is copied.
         yield opened
 
 
@@ -141,3 +143,64 @@ def test_a_decision_whose_markers_may_be_lost_keeps_its_segment(store):
 def test_the_topic_is_internal(store):
     producer(store, "one")
     assert TRANSACTION_STATE_TOPIC not in store.topics()
+
+
+# The offsets of groups.
+
+
+def commit_offsets(store, group, count):
+    consumer = store.consumer(group=group)
+    where = eoslog.TopicPartition("t", 0)
+    for number in range(count):
+        consumer.commit({where: number})
+
+
+def offsets_partition(store, group):
+    return store._partitions.offsets_partition(store._group_offsets.partition_of(group))
+
+
+def test_offsets_of_groups_are_compacted_and_stay(store, tmp_path):
+    where = eoslog.TopicPartition("t", 0)
+    store.consumer(group="busy").commit({eoslog.TopicPartition("t", 1): 7})
+    commit_offsets(store, "busy", 400)
+    partition = offsets_partition(store, "busy")
+    assert partition.segment_count > 2
+    assert store._files.compaction.compact(partition) > 1
+    assert partition.segment_count == 1
+    before = store.groups()
+    assert before["busy"][where].offset == 399
+    assert before["busy"][eoslog.TopicPartition("t", 1)].offset == 7
+    for number, lost in enumerate((False, True)):
+        copy = tmp_path / f"copy-{number}"
+        shutil.copytree(store.path, copy)
+        if lost:
+            shutil.rmtree(copy / "state" / "lmdb")
+        with eoslog.open(copy, durability="process") as opened:
+            assert opened.groups() == before
+
+
+def test_offsets_stay_as_they_are_while_a_transaction_is_open(store):
+    commit_offsets(store, "busy", 400)
+    where = eoslog.TopicPartition("t", 0)
+    made = producer(store, "one")
+    made.begin_transaction()
+    made.send_offsets_to_transaction({where: 1000}, "busy")
+    made.flush()
+    partition = offsets_partition(store, "busy")
+    assert store._files.compaction.compact(partition) == 0
+    made.commit_transaction()
+    assert store._files.compaction.compact(partition) > 0
+    assert store.groups()["busy"][where].offset == 1000
+
+
+def test_a_full_segment_is_compacted_in_the_background(tmp_path, small_segments):
+    config = {"eoslog.checkpoint.interval.ms": 50}
+    with eoslog.open(tmp_path / "s", create=True, durability="process", config=config) as opened:
+        opened.create_topic("t")
+        commit_some(producer(opened, "busy"), 400)
+        partition = state_partition(opened, "busy")
+        deadline_s = time.monotonic() + 30
+        while partition.log_start_offset == 0 and time.monotonic() < deadline_s:
+            time.sleep(0.05)
+        assert partition.log_start_offset > 0
+        assert opened.metrics()["checkpointer"]["errors"] == []

@@ -8,7 +8,7 @@ import time
 
 import pytest
 from conftest import abandon
-from coordinated_store import ID, TIMEOUT_MS, CoordinatedStore
+from coordinated_store import ID, SMALL, TIMEOUT_MS, CoordinatedStore
 from transaction_files import fill_up, full_disk
 
 import eoslog
@@ -742,7 +742,7 @@ def test_the_background_thread_times_out_and_expires(open_store):
 
 
 def test_k01_each_partition_gets_one_marker(at):
-    at.store.create_topic("c", partitions=5)
+    at.store.create_topic("c", partitions=5, config=SMALL)
     places = [f"c-{number}" for number in range(5)]
     at.end(at.begun(*places, *places))
     for place in places:
@@ -756,7 +756,7 @@ def test_k03_a_deleted_topic_is_left_out(at, commit, anew):
     begun = at.begun("a-0", "b-1")
     at.store.delete_topic("a")
     if anew:
-        at.store.create_topic("a")
+        at.store.create_topic("a", config=SMALL)
     at.end(begun, commit)
     assert at.entry().state == ("CompleteCommit" if commit else "CompleteAbort")
     assert at.markers("b-1") == [(0, 1, "COMMIT" if commit else "ABORT")]

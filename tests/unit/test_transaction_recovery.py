@@ -16,7 +16,7 @@ from eoslog import TopicPartition, opened_partitions, store_files
 from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.errors import StoreFullError
 from eoslog.prepared_transaction import PreparedTransaction
-from eoslog.state_log import state_partition_of
+from eoslog.state_log import APPLICATION, state_partition_of
 
 PLACES = ("a-0", "a-1", "b-0", "b-1")
 STATE = TopicPartition("__transaction_state", state_partition_of(ID))
@@ -246,19 +246,20 @@ def test_checkpoints_pass_a_decision_only_when_its_markers_are_synced(open_store
     end = state.log_end_offset
     assert recovery_point_of_state(at) == end
     # A decision that cannot be completed holds it back, whatever else is appended and synced.
-    at.write(begun._replace(producer_epoch=1), "a-0")
-    decision = state.log_end_offset
-    monkeypatch.setattr(at.store._partitions, "find_for_transaction", fail)
-    at.partition("a-0")._log.close(False)
-    at.end(begun._replace(producer_epoch=1))
-    assert at.entry().prepare_offset == decision
-    at.store._state_log.append(1002, ID, {"n": 1})
-    at.store._partitions._opened.pop(TopicPartition("a", 0))
+    other = next(f"t{n}" for n in range(1000) if state_partition_of(f"t{n}") == STATE.partition)
+    at.record(other, state="PrepareCommit", producer_epoch=4, partitions=[("b", 1)])
+    with monkeypatch.context() as patch:
+        patch.setattr(at.store._partitions, "find_for_transaction", fail)
+        assert not at.coordinator.complete(at.entry(other))
+        at.store._state_log.append(APPLICATION, ID, {"n": 1})
+        checkpointed(at)
+        assert recovery_point_of_state(at) == end < state.recovery_point
+    assert at.coordinator.complete(at.entry(other))
     checkpointed(at)
-    assert recovery_point_of_state(at) == decision
+    assert recovery_point_of_state(at) == state.log_end_offset == end + 3
 
 
-def fail(*_arguments):
+def fail(*_arguments, **_named):
     raise StoreFullError("no space, as the test has it")
 
 

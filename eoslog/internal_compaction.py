@@ -1,0 +1,58 @@
+"""Compaction of the internal topics: whatever still holds is written again, then the rest goes.
+
+`state_compaction` has the coordinator's log. A partition of `__consumer_offsets` is compacted while
+no transaction moves and none is open in it: a copy counts as written later than a pending offset,
+and must not win over it.
+"""
+
+from collections.abc import Callable
+
+from eoslog.group_offsets import GroupOffsets
+from eoslog.partition import Partition
+from eoslog.state_compaction import compact_state_partition
+from eoslog.state_log import StateLog
+from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from eoslog.transaction_entries import TransactionEntries
+
+
+class InternalCompaction:
+    """Of one store; its background thread calls it when a segment of an internal topic is full."""
+
+    def __init__(
+        self,
+        state_log: StateLog,
+        entries: TransactionEntries,
+        safe_offset: Callable[[int], int],
+        group_offsets: GroupOffsets,
+        cached_max: int,
+    ) -> None:
+        self._state_log = state_log
+        self._entries = entries
+        self._safe_offset = safe_offset
+        self._group_offsets = group_offsets
+        self._cached_max = cached_max
+
+    def compact(self, partition: Partition) -> int:
+        """Compact a partition; how many segments went. Nothing for a partition of a user.
+
+        Raises StoreFullError or StoreFailedError: nothing was deleted then.
+        """
+        if partition.segment_count < 2:
+            return 0
+        if partition.topic == TRANSACTION_STATE_TOPIC:
+            return compact_state_partition(
+                partition, self._state_log, self._entries, self._safe_offset
+            )
+        if partition.topic == CONSUMER_OFFSETS_TOPIC:
+            return self._compact_offsets(partition)
+        return 0
+
+    def _compact_offsets(self, partition: Partition) -> int:
+        upper_bound = partition.active_base_offset
+        with self._entries.standing_still():
+            if not self._group_offsets.write_again(partition.partition, upper_bound):
+                return 0  # A transaction is open: when the next segment is full.
+        partition.flush()
+        # The batches of transactions' producers go with the segments.
+        partition.write_down_producers(self._cached_max)
+        return partition.delete_segments(min(upper_bound, partition.last_stable_offset))

@@ -1,0 +1,164 @@
+"""Offsets of groups that a staged job commits, and how far its application is.
+
+The record that decides a job holds the offsets, so nothing of them is in `__consumer_offsets`
+before, and whoever completes the job has all he needs. What goes into one partition is one batch,
+under a producer id of its own: a partition that knows the id has the batch, so that no offset is
+written a second time, over a newer one.
+
+The progress of an application is an offset too, its version, for the group of the application's
+name and a partition that no topic has. It follows from the application's record, and is written
+again where a crash took it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from eoslog.errors import StagedCommitError
+from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.offset_records import (
+    OffsetValue,
+    decode_offset_key,
+    decode_offset_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+from eoslog.staged_message import new_staged_producer_id
+from eoslog.topic_name import VERSION_TOPIC
+from eoslog.topic_partition import TopicPartition
+
+# Where a group of an application's name has the application's newest version as its offset.
+VERSION_PARTITION = TopicPartition(VERSION_TOPIC, 0)
+# Keys and values of one partition; they make one batch, far below what an internal topic takes.
+OFFSETS_BYTES_MAX = 16 << 20
+
+Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
+OffsetsOfGroups = Mapping[str | ConsumerGroupMetadata, Offsets]
+FindTopicId = Callable[[TopicPartition], str | None]
+
+
+class OffsetCommits(Protocol):
+    """What the groups' offsets do for a staged job."""
+
+    def prepare_staged_commit(
+        self, group: str | ConsumerGroupMetadata, offsets: Offsets
+    ) -> tuple[int, list[bytes], list[bytes]]:
+        """Check a commit: partition, keys, values of its records."""
+
+    def adopt(self, number: int, keys: list[bytes], values: list[bytes], producer_id: int) -> None:
+        """Append records unless the partition knows the producer id."""
+
+
+class StagedOffset(NamedTuple):
+    """One offset of a group."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedOffsets:
+    """What a job commits in one partition of `__consumer_offsets`.
+
+    `topic_ids` tells a topic from another that was made under its name later.
+    """
+
+    number: int
+    producer_id: int
+    topic_ids: Mapping[str, str]
+    offsets: tuple[StagedOffset, ...]
+
+    def as_row(self) -> list[Any]:
+        """All of it, as the record of the decision holds it."""
+        return [self.number, self.producer_id, dict(self.topic_ids), list(self.offsets)]
+
+    @classmethod
+    def of_row(cls, row: list[Any]) -> "StagedOffsets":
+        """What `as_row` gave, read back from the record."""
+        number, producer_id, topic_ids, offsets = row
+        found = tuple(StagedOffset(*fields) for fields in offsets)
+        return cls(number, producer_id, topic_ids, found)
+
+    def columns(self, find_topic_id: FindTopicId) -> tuple[list[bytes], list[bytes]]:
+        """Keys and values of the records, without those of topics that are gone."""
+        keys, values = [], []
+        for one in self.offsets:
+            where = TopicPartition(one.topic, one.partition)
+            if find_topic_id(where) != self.topic_ids[one.topic]:
+                continue
+            value = OffsetValue(one.offset, one.leader_epoch, one.metadata, one.commit_timestamp_ms)
+            keys.append(encode_offset_key(one.group, where))
+            values.append(encode_offset_value(value))
+        return keys, values
+
+
+def prepare_offsets(
+    offsets: OffsetsOfGroups | None, commits: OffsetCommits, find_topic_id: FindTopicId
+) -> list[StagedOffsets]:
+    """Check what a job is to commit; one entry for each partition of `__consumer_offsets`.
+
+    Raises what a plain commit raises, and StagedCommitError if it is too much for one job.
+    """
+    if offsets is None:
+        return []
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"offsets: a mapping of groups, not {type(offsets).__name__}")
+    found: dict[int, list[StagedOffset]] = {}
+    sizes: dict[int, int] = {}
+    for group, given in offsets.items():
+        number, keys, values = commits.prepare_staged_commit(group, given)
+        if not keys:
+            continue
+        found.setdefault(number, []).extend(map(_offset_of_record, keys, values))
+        sizes[number] = sizes.get(number, 0) + sum(map(len, keys)) + sum(map(len, values))
+    for number, size in sizes.items():
+        if size > OFFSETS_BYTES_MAX:
+            raise StagedCommitError(
+                f"offsets of {size} bytes for partition {number} of the groups: one job commits at "
+                f"most {OFFSETS_BYTES_MAX}"
+            )
+    return [
+        StagedOffsets(
+            number, new_staged_producer_id(), _topic_ids(ones, find_topic_id), tuple(ones)
+        )
+        for number, ones in sorted(found.items())
+    ]
+
+
+def adopt_offsets(
+    prepared: Sequence[StagedOffsets], commits: OffsetCommits, find_topic_id: FindTopicId
+) -> None:
+    """Append what the partitions do not hold yet; not synced."""
+    for one in prepared:
+        keys, values = one.columns(find_topic_id)
+        if keys:
+            commits.adopt(one.number, keys, values, one.producer_id)
+
+
+def _offset_of_record(key: bytes, value: bytes) -> StagedOffset:
+    decoded = decode_offset_key(key)
+    if decoded is None:
+        raise ValueError("a key that is not of an offset")
+    said = decode_offset_value(value)
+    return StagedOffset(
+        decoded.group,
+        decoded.topic_partition.topic,
+        decoded.topic_partition.partition,
+        said.offset,
+        said.leader_epoch,
+        said.metadata,
+        said.commit_timestamp_ms,
+    )
+
+
+def _topic_ids(ones: Sequence[StagedOffset], find_topic_id: FindTopicId) -> dict[str, str]:
+    found = {}
+    for one in ones:
+        # A topic that was deleted just now has none: its offsets are passed over.
+        found[one.topic] = find_topic_id(TopicPartition(one.topic, one.partition)) or ""
+    return found
