@@ -4,8 +4,8 @@
 from eoslog import errors
 
 cimport cython
-from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
-from libc.stdint cimport int64_t, uint8_t
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 
 from eoslog.bindings.columns cimport encode_headers
@@ -114,6 +114,25 @@ cdef class RecordAccumulator:
         ) - self._buffer
         self._record_count += 1
         return self._used_bytes
+
+    def encoded(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch, Py_ssize_t base_sequence):
+        """The records held as one whole batch with base offset 0; they stay held.
+
+        Raises ValueError if there are none, or for numbers that no batch can have.
+        """
+        cdef BatchIdentity identity
+        if not (0 <= producer_epoch <= 0x7FFF and 0 <= base_sequence <= 0x7FFFFFFF
+                and producer_id >= 0):
+            raise ValueError(
+                f"producer {producer_id}, epoch {producer_epoch}, sequence {base_sequence}")
+        identity.base_offset = 0
+        identity.producer_id = producer_id
+        identity.partition_leader_epoch = 0
+        identity.base_sequence = <int32_t>base_sequence
+        identity.producer_epoch = <int16_t>producer_epoch
+        identity.attributes = 0
+        self.finish(&identity)
+        return PyBytes_FromStringAndSize(<const char*>self._buffer, self._used_bytes)
 
     cdef int finish(self, const BatchIdentity* identity) except -1:
         """Write the header: the buffer's first _used_bytes are then one whole batch."""

@@ -13,7 +13,7 @@ from eoslog.bindings.transaction_record import STATE_NAMES, transaction_key
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.stdint cimport int32_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
@@ -23,7 +23,7 @@ from eoslog.native.status cimport (
     STATUS_CLOSED, STATUS_INVALID_TXN_STATE, STATUS_NO_MEMORY, STATUS_PRODUCER_NOT_CACHED,
 )
 from eoslog.native.transaction_log cimport (
-    transaction_add_part, transaction_find_part, transaction_free, transaction_init,
+    part_listed, transaction_add_part, transaction_find_part, transaction_free, transaction_init,
     transaction_remove_part,
 )
 from eoslog.native.transaction_state cimport (
@@ -165,15 +165,22 @@ cdef class KnownTransaction:
     @property
     def partitions(self):
         """(topic, partition) of each partition of the open or undecided transaction, in order."""
-        cdef int32_t index = 0
-        cdef int32_t partition
+        cdef int64_t record_offset = -2
+        cdef int32_t part_count = 0
+        cdef int32_t index, partition
         cdef list found = []
-        # Another thread may end the transaction meanwhile: then nothing is left to be read.
-        while index < self._txn.part_count:
-            partition = self._txn.parts[index].partition
-            if self._txn.parts[index].registered:
-                found.append((topic_of(&self._txn.parts[index], self._state_log.path), partition))
-            index += 1
+        # A thread without the GIL may be ending the transaction: then what was read is half of it.
+        while record_offset != self._txn.record_offset or part_count != self._txn.part_count:
+            record_offset = self._txn.record_offset
+            part_count = self._txn.part_count
+            found = []
+            index = 0
+            while index < self._txn.part_count:
+                partition = self._txn.parts[index].partition
+                if part_listed(&self._txn, &self._txn.parts[index]):
+                    found.append(
+                        (topic_of(&self._txn.parts[index], self._state_log.path), partition))
+                index += 1
         return found
 
     @property
@@ -234,6 +241,7 @@ cdef class KnownTransaction:
         self._txn.record_offset = offset
         self._txn.prepare_offset = offset if is_prepare(state.status) else -1
         self._txn.part_count = 0
+        self._txn.registration = 0
         self._txn.state = state
         self._txn.taken_over = True
         self._held = []
@@ -258,7 +266,7 @@ cdef class KnownTransaction:
                     <int32_t>PyBytes_GET_SIZE(topic), parts[index].partition, NULL)
                 if place < 0:
                     raise MemoryError(f"{state.partition_count} partitions")
-                self._txn.parts[place].registered = True
+                self._txn.parts[place].registration = 0
             self._txn.state.partition_count = self._txn.part_count
             self._held = list(once)
         finally:

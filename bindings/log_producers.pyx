@@ -15,7 +15,8 @@ from libc.string cimport memcpy
 from eoslog.bindings.producer_state cimport check_row, copy_entries, load_rows, make_state
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES
 from eoslog.native.abort_files cimport (
-    AbortFile, abort_file_describe, abort_file_load, abort_files_store, abort_index_rebuild,
+    AbortFile, abort_file_describe, abort_file_load, abort_file_trim, abort_files_store,
+    abort_index_rebuild,
 )
 from eoslog.native.abort_index cimport abort_index_truncate
 from eoslog.native.control_page cimport control_lock, control_unlock
@@ -66,11 +67,13 @@ cdef class LogProducers(LogReader):
             self._log.producers.evicted_count = evicted_count
             self._log.producers.persisted_offset = rows_offset
             self._replay(rows_offset)
+            self._trim_abort_files()
             return "rows"
         snapshot = self._load_newest_snapshot()
         self._restore_aborts(None, max(snapshot, 0))
         self._log.producers.persisted_offset = -1
         self._replay(max(snapshot, 0))
+        self._trim_abort_files()
         return "snapshot" if snapshot >= 0 else "log"
 
     cdef int _restore_aborts(self, object files, int64_t below_offset) except -1:
@@ -99,6 +102,20 @@ cdef class LogProducers(LogReader):
                 status = abort_index_rebuild(&self._log, below_offset, &fault)
         if status != STATUS_OK:
             self._raise(status, &fault)
+        return 0
+
+    cdef int _trim_abort_files(self) except -1:
+        """Cut from the files what the log did not keep: others who read them would believe it."""
+        cdef Fault fault
+        cdef Status status = STATUS_OK
+        if not any(name.endswith(".txnindex") for name in os.listdir(self.path)):
+            return 0
+        bases = [segment["base_offset"] for segment in self.segments()]
+        for base_offset, next_base in zip(bases, [*bases[1:], 0x7FFFFFFFFFFFFFFF]):
+            self._fault_init(&fault)
+            status = abort_file_trim(&self._log, base_offset, next_base, &fault)
+            if status != STATUS_OK:
+                self._raise(status, &fault)
         return 0
 
     def store_abort_files(self, bint sync=False):

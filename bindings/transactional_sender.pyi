@@ -35,7 +35,7 @@ class TransactionalSender(Sender):
     ) -> None: ...
     def _set_entry(
         self,
-        entry: TransactionEntry,
+        entry: object,
         owner: object,
         state_partition: object,
         signal: object,

@@ -30,11 +30,16 @@ cdef class Transaction:
     cdef TransactionalSender _sender
 
     def __enter__(self):
-        self._sender.begin_transaction()
+        self._made().begin_transaction()
+        return self._sender
+
+    cdef TransactionalSender _made(self):
+        if self._sender is None:
+            raise TypeError("a producer makes its transactions: call transaction()")
         return self._sender
 
     def __exit__(self, error_type, error, traceback):
-        cdef TransactionalSender sender = self._sender
+        cdef TransactionalSender sender = self._made()
         if error_type is None and sender._state == sender._open:
             try:
                 sender.commit_transaction()
@@ -159,6 +164,8 @@ cdef class TransactionalSender(Sender):
     # Steps between the states.
 
     cdef int _step(self, int target) except -1:
+        if not 0 <= target < STATES_MAX:
+            raise ValueError(f"state {target}")
         if not (self._sources[target] >> self._state) & 1:
             self._no_move(target)
         self._state = target
@@ -205,7 +212,10 @@ cdef class TransactionalSender(Sender):
     def _set_moves(self, sources, int first, int idle, int open, int committing):
         """The states' numbers: `sources[target]` has a bit set for each state it may follow on."""
         if len(sources) > STATES_MAX:
-            raise ValueError(f"{len(sources)} states")
+            raise ValueError(f"{len(sources)} states; at most {STATES_MAX}")
+        for number in (first, idle, open, committing):
+            if not 0 <= number < len(sources):
+                raise ValueError(f"state {number} of {len(sources)}")
         for number, mask in enumerate(sources):
             self._sources[number] = mask
         self._state = first

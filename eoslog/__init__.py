@@ -15,7 +15,9 @@ from eoslog import errors
 from eoslog.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
+    from eoslog.bindings.partition_log import AbortedTransaction as AbortedTransaction
     from eoslog.bindings.partition_log import AppendResult as AppendResult
+    from eoslog.bindings.partition_log import OpenTransaction as OpenTransaction
     from eoslog.bindings.partition_log import ProducerState as ProducerState
     from eoslog.bindings.record_batch import Record as Record
     from eoslog.consumer import Consumer as Consumer
@@ -34,18 +36,24 @@ if TYPE_CHECKING:
     from eoslog.staged_message import StagedMessage as StagedMessage
     from eoslog.store import Store as Store
     from eoslog.topic_registry import TopicDescription as TopicDescription
+    from eoslog.transaction_admin import HangingTransaction as HangingTransaction
+    from eoslog.transaction_admin import TransactionDescription as TransactionDescription
+    from eoslog.transaction_admin import TransactionListing as TransactionListing
     from eoslog.transactional_producer import TransactionalProducer as TransactionalProducer
 
     __version__: str
 
 # Loaded when first asked for: a process that only stages files needs little of this.
 _MODULES = {
+    "AbortedTransaction": "eoslog.bindings.partition_log",
     "AppendResult": "eoslog.bindings.partition_log",
     "ApplicationState": "eoslog.staged_application",
     "Consumer": "eoslog.consumer",
     "ConsumerGroupMetadata": "eoslog.group_metadata",
+    "HangingTransaction": "eoslog.transaction_admin",
     "OffsetAndMetadata": "eoslog.group_metadata",
     "OffsetAndTimestamp": "eoslog.consumer",
+    "OpenTransaction": "eoslog.bindings.partition_log",
     "Partition": "eoslog.partition",
     "PreparedTransaction": "eoslog.prepared_transaction",
     "Producer": "eoslog.producer",
@@ -57,18 +65,23 @@ _MODULES = {
     "StagedWriter": "eoslog.staged",
     "Store": "eoslog.store",
     "TopicDescription": "eoslog.topic_registry",
+    "TransactionDescription": "eoslog.transaction_admin",
+    "TransactionListing": "eoslog.transaction_admin",
     "TransactionalProducer": "eoslog.transactional_producer",
     "open": "eoslog.opening",
     "read_process_write": "eoslog.process_loop",
 }
 
 __all__ = [
+    "AbortedTransaction",
     "AppendResult",
     "ApplicationState",
     "Consumer",
     "ConsumerGroupMetadata",
+    "HangingTransaction",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
+    "OpenTransaction",
     "Partition",
     "Producer",
     "ProducerState",
@@ -80,6 +93,8 @@ __all__ = [
     "Store",
     "TopicDescription",
     "TopicPartition",
+    "TransactionDescription",
+    "TransactionListing",
     "TransactionalProducer",
     "__version__",
     "errors",

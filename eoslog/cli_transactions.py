@@ -38,10 +38,12 @@ HANGING_COLUMNS = (
 )
 
 
-@click.group()
+@click.group(invoke_without_command=True)
 @shared_options
 def transactions(settings: Settings) -> None:
-    """List, describe and abort transactions; find those that hang."""
+    """List, describe and abort transactions; find those that hang. Without a subcommand: list."""
+    if click.get_current_context().invoked_subcommand is None:
+        show_transactions(settings)
 
 
 @transactions.command("list")
@@ -74,14 +76,13 @@ def list_transactions(
     """List the transactional ids with their states."""
     if pattern is not None:
         _check_pattern(pattern)
-    with settings.open() as store:
-        found = store.transactions(
-            states=states or None,
-            producer_ids=producer_ids or None,
-            pattern=pattern,
-            duration_ms=duration_ms,
-        )
-    _print(settings, LIST_COLUMNS, [asdict(one) for one in found])
+    show_transactions(
+        settings,
+        states=states or None,
+        producer_ids=producer_ids or None,
+        pattern=pattern,
+        duration_ms=duration_ms,
+    )
 
 
 @transactions.command("describe")
@@ -180,6 +181,13 @@ def abort_transaction(
         store.abort_transaction(topic=topic, partition=partition, start_offset=start_offset)
     fields = {"topic": topic, "partition": partition, "start_offset": start_offset}
     _say_aborted(settings, fields, f"{topic}-{partition} from offset {start_offset} on")
+
+
+def show_transactions(settings: Settings, **filters: Any) -> None:
+    """Print the ids that the filters of `Store.transactions` let through."""
+    with settings.open() as store:
+        found = store.transactions(**filters)
+    _print(settings, LIST_COLUMNS, [asdict(one) for one in found])
 
 
 def _say_aborted(settings: Settings, fields: dict[str, Any], what: str) -> None:

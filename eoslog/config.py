@@ -130,6 +130,12 @@ TRANSACTIONAL_PRODUCER_SETTINGS = _by_name(
     Setting("transaction.timeout.ms", 60_000, smallest=1, largest=INT32_MAX),
 )
 
+# Batches of staged files: larger, since nobody waits for them.
+STAGED_PRODUCER_SETTINGS = _by_name(
+    Setting("batch.size", 262_144, smallest=1, largest=INT32_MAX),
+    PRODUCER_SETTINGS["enable.idempotence"],
+)
+
 CONSUMER_SETTINGS = _by_name(
     Setting("max.poll.records", 500, smallest=1, largest=INT32_MAX),
     Setting("fetch.max.bytes", 52_428_800, smallest=1, largest=INT32_MAX),

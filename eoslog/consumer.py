@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Self, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Never, Self, overload
 
 from eoslog.bindings.partition_log import Columns
 from eoslog.bindings.record_batch import Record
@@ -94,6 +94,13 @@ class Consumer:
         opened = {where: self._opened(where) for where in map(as_topic_partition, partitions)}
         self._positions.assign(opened)
         self._turns = list(opened)
+
+    def subscribe(self, topics: Iterable[str]) -> Never:
+        """Raises NotImplementedError: groups have no members to share topics. See `assign`."""
+        raise NotImplementedError(
+            "subscribe: groups have no members in this version; assign the partitions of "
+            f"{', '.join(map(str, topics))} to the consumer"
+        )
 
     def assignment(self) -> list[TopicPartition]:
         """The partitions that are read, in the order of their assignment."""

@@ -192,6 +192,20 @@ class GroupOffsets:
                 [encode_offset_value(value)], [encode_offset_key(group, where)]
             )
 
+    def withdraw(self, number: int, group: str | ConsumerGroupMetadata) -> None:
+        """What `prepare_transactional_commit` announced will not be appended."""
+        groups = self._groups(number)
+        with groups.lock:
+            self._heard_of(groups, as_group_metadata(group).group_id)
+
+    @staticmethod
+    def _heard_of(groups: _Groups, group: str) -> None:
+        announced = groups.announced.get(group, 0)
+        if announced > 1:
+            groups.announced[group] = announced - 1
+        else:
+            groups.announced.pop(group, None)
+
     def partition_of(self, group: str) -> int:
         """The partition of `__consumer_offsets` with a group's offsets: Kafka's choice."""
         return state_partition_of(group)
@@ -462,10 +476,8 @@ class GroupOffsets:
                     f"the batch at offset {header.base_offset} is not of a group: {error.reason}",
                 ) from error
             if header.is_transactional:
-                for group in touched & groups.announced.keys():
-                    groups.announced[group] -= 1
-                    if not groups.announced[group]:
-                        del groups.announced[group]
+                for group in touched:
+                    self._heard_of(groups, group)
             groups.applied_offset = header.last_offset + 1
 
 

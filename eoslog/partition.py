@@ -26,6 +26,7 @@ from eoslog.durability import Durability, check_isolation_level
 from eoslog.errors import ForkedProcessError, LogClosedError
 from eoslog.partition_producers import PartitionProducers
 from eoslog.producer_state_store import ProducerStateStore
+from eoslog.whole_number import whole_number
 
 
 class Partition(PartitionProducers):
@@ -363,6 +364,7 @@ class Partition(PartitionProducers):
 
     def aborted_transactions(self, first: int, last: int) -> list[AbortedTransaction]:
         """The aborted transactions with offsets from `first` to `last` (inclusive)."""
+        first, last = whole_number(first, "an offset"), whole_number(last, "an offset")
         return self._log.aborted_transactions(first, min(last, INT64_MAX - 1) + 1)
 
     def verify(self) -> list[dict[str, object]]:

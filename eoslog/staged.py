@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.record_batch import BatchEncoder
 from eoslog.config import TOPIC_SETTINGS
 from eoslog.durability import check_durability
@@ -71,6 +72,7 @@ class StagedWriter:
         )
         if not (path / META_PROPERTIES).is_file():
             raise NotAStoreError(f"{path} is no store: it has no {META_PROPERTIES}")
+        self._path = path
         self._topics = _topics(path, partitions)
         self._files = AttemptFiles(attempt_path, path)
         self._encoder = BatchEncoder(0)
@@ -78,9 +80,8 @@ class StagedWriter:
         self._placers: dict[str, RowPlacer] = {}
         self._collected: dict[Destination, list[Rows]] = {}
         self._collected_bytes = 0
-        self._collected_bytes_max = min(
-            COLLECTED_BYTES_MAX, batch_bytes_max * max(count for count, _ in self._topics.values())
-        )
+        self._collected_bytes_max = self._collectable_bytes()
+        self._failure: BaseException | None = None
         self._closed_because = ""
         self._message: StagedMessage | None = None
 
@@ -119,6 +120,33 @@ class StagedWriter:
         check_record_sizes(rows, limits.message_bytes_max, self._encoded_bytes)
         for piece in rows.cut(self._collected_bytes_max):
             self._collect((topic, partition), piece)
+
+    def append_accumulated(
+        self, topic: str, partition: int, accumulator: RecordAccumulator
+    ) -> None:
+        """Add what an accumulator holds as one batch, behind all that was added before; empty it.
+
+        Raises as `append` does.
+        """
+        self._check_open()
+        self._checked(topic, partition)
+        count = accumulator.record_count
+        with _FailsFor(self):
+            self._write_collected()
+            file = self._files.file_for(TopicPartition(topic, partition), count)
+            batch = accumulator.encoded(file.producer_id, 0, file.records)
+            self._files.write(file, batch, count)
+            accumulator.clear()
+
+    def add_topic(self, topic: str, partitions: int) -> None:
+        """Let a topic be written to that was not among those given. Raises ValueError."""
+        self._topics |= _topics(self._path, {topic: partitions})
+        self._collected_bytes_max = self._collectable_bytes()
+
+    @property
+    def failed(self) -> BaseException | None:
+        """The error that was the writer's last, or None."""
+        return self._failure
 
     def close(self) -> StagedMessage:
         """Write what is left, sync as the durability says, and hand out the message.
@@ -160,6 +188,10 @@ class StagedWriter:
         except BaseException:
             self.abandon()
             raise
+
+    def _collectable_bytes(self) -> int:
+        partitions_max = max(count for count, _ in self._topics.values())
+        return min(COLLECTED_BYTES_MAX, self._batch_bytes_max * partitions_max)
 
     def _check_open(self) -> None:
         if self._closed_because:
@@ -241,6 +273,7 @@ class StagedWriter:
 
     def _fail(self, error: BaseException) -> None:
         self._closed_because = f"the staged writer failed: {error}"
+        self._failure = error
         self._files.close_descriptors()
 
 

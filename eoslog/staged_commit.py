@@ -58,6 +58,7 @@ from eoslog.staged_sweep import (
 )
 from eoslog.state_log import APPLICATION
 from eoslog.topic_partition import TopicPartition
+from eoslog.transaction_owner import TransactionOwner, run_overtaken
 
 if TYPE_CHECKING:
     from eoslog.store import Store
@@ -107,6 +108,8 @@ class StagedCommits:
         self._pending: dict[str, _Pending] = {}
         # Runs that are over, and since when: late files of their zombies are swept at any age.
         self._over: dict[Path, float] = {}
+        # Who registered the newest run of an application in this life of the store.
+        self._owners: dict[str, TransactionOwner] = {}
 
     # The public side.
 
@@ -158,15 +161,21 @@ class StagedCommits:
         record = ApplicationRecord.read(self._store._state_log, app_id)
         return None if record is None else record.shown
 
-    def begin_run(self, app_id: str) -> str:
+    def begin_run(self, app_id: str, owner: TransactionOwner | None = None) -> str:
         """Register a new run of an application and return its name; all others are overtaken.
 
-        Durable on return, whatever the store's durability.
+        `owner` is who has it, and will be told who takes over. Durable on return, whatever the
+        store's durability.
         """
         with self._lock:
             self._store._check_open()
             record = self._settled(app_id).registered()
             record.write(self._store._state_log, sync=True)
+            newer = TransactionOwner.here() if owner is None else owner
+            older = self._owners.get(record.name)
+            self._owners[record.name] = newer
+            if older is not None:
+                older.fence(run_overtaken(app_id, str(record.run_id), newer))
             return str(record.run_id)
 
     def sweep_run(self, app_id: str, run_id: str) -> int:
@@ -199,8 +208,14 @@ class StagedCommits:
                     self._take_up(record)
             # All are held before the first one takes its time.
             self._retry_pending()
-            if self._store._files.was_stopped_uncleanly:
-                self._renew_progress()
+
+    def renew_progress(self) -> None:
+        """After an unclean stop: commit the versions once more that it took from the groups."""
+        with self._lock:
+            for name in self._store._state_log.names(APPLICATION):
+                record = ApplicationRecord.read_by_name(self._store._state_log, name)
+                if record is not None and record.state == COMPLETE and record.version > NO_VERSION:
+                    self._note_progress(record.app_id, record.version)
 
     def sweep(self) -> None:
         """Remove staged files that nobody needs any more, unless a job is just being decided."""
@@ -237,15 +252,12 @@ class StagedCommits:
 
     def producer_ids(self) -> frozenset[int]:
         """The producer ids of jobs that are not complete: they must not expire."""
-        return frozenset(
-            one.producer_id
-            for pending in list(self._pending.values())
-            if pending.job is not None
-            for one in [
-                *(file.file for file in pending.job.files),
-                *pending.job.offsets,
-            ]
-        )
+        found: set[int] = set()
+        for pending in list(self._pending.values()):
+            if pending.job is not None:
+                found.update(one.file.producer_id for one in pending.job.files)
+                found.update(one.producer_id for one in pending.job.offsets)
+        return frozenset(found)
 
     def forget_topic(self, topic: str) -> None:
         """The topic is being deleted. Takes no lock: the caller may hold the store's."""
@@ -395,13 +407,6 @@ class StagedCommits:
             return  # No group can have the name.
         except EoslogError as error:
             _log.warning("application %r is at version %d: %s", app_id, version, error)
-
-    def _renew_progress(self) -> None:
-        """Commit once more whatever versions a crash took from the groups."""
-        for name in self._store._state_log.names(APPLICATION):
-            record = ApplicationRecord.read_by_name(self._store._state_log, name)
-            if record is not None and record.state == COMPLETE and record.version > NO_VERSION:
-                self._note_progress(record.app_id, record.version)
 
     def _clean_up(self, job: StagedJob, run_id: str) -> None:
         """Remove the files, then the ids: while there are files, the ids keep out a second copy."""

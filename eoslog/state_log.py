@@ -15,6 +15,7 @@ them; where the log does not reach as far as those, the index is not believed an
 import json
 import struct
 import threading
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
@@ -41,7 +42,8 @@ _READ_BYTES = 4 << 20
 _IDS_PER_LOOK = 1000
 # Of a transaction's record, the state is this byte in all versions of the value.
 _STATE_BYTE = 16
-_UNDECIDED_STATES = frozenset((1, 2, 3))  # Ongoing, PrepareCommit, PrepareAbort.
+_DECIDED_STATES = frozenset((2, 3))  # PrepareCommit, PrepareAbort.
+_UNDECIDED_STATES = _DECIDED_STATES | {1}  # And Ongoing.
 
 State = Mapping[str, Any]
 
@@ -194,6 +196,9 @@ class StateLog:
         """Every transactional id that has a record, in order, with the newest known here."""
         prefix = _TYPE.pack(TRANSACTION)
         key = prefix
+        with self._lock:
+            self._mend()
+            newer_keys = sorted(self._newer_transactions)
         while True:
             with self._lock:
                 self._mend()
@@ -203,10 +208,12 @@ class StateLog:
                     self._mend()
                     found = []
                 last = found[-1][0] if len(found) == _IDS_PER_LOOK else None
+                first = bisect_left(newer_keys, key)
+                beyond = len(newer_keys) if last is None else bisect_right(newer_keys, last)
                 newer = {
-                    one: record
-                    for one, record in self._newer_transactions.items()
-                    if one >= key and (last is None or one <= last)
+                    one: self._newer_transactions[one]
+                    for one in newer_keys[first:beyond]
+                    if one in self._newer_transactions  # Else the index has it by now.
                 }
             merged = {one: _record_of_index(value) for one, value in found} | newer
             for one in sorted(merged):
@@ -393,6 +400,11 @@ def _is_undecided(value: bytes | None) -> bool:
     return value[_STATE_BYTE] in _UNDECIDED_STATES
 
 
+def may_be_decision(value: bytes) -> bool:
+    """Whether a transaction's record says that it is decided and not complete; a quick look."""
+    return len(value) > _STATE_BYTE and value[_STATE_BYTE] in _DECIDED_STATES
+
+
 def _indexed(record: TransactionRecord) -> bytes | None:
     """A record as the index holds it: with its offset before the value."""
     return None if record.value is None else _OFFSET.pack(record.offset) + record.value
@@ -436,9 +448,12 @@ def _checked_state(value: bytes, partition: Partition, offset: int) -> State:
 
 
 def _next_block(state: State, known: int, partition: Partition, offset: int) -> int:
-    """Blocks of producer ids only rise: one given out twice would hide new records as old."""
+    """Blocks of producer ids only rise: one given out twice would hide new records as old.
+
+    The same one may stand twice: compaction writes a record again before it deletes the older.
+    """
     found = state.get("next_producer_id")
-    if not isinstance(found, int) or found <= known:
+    if not isinstance(found, int) or found < max(known, 0):
         raise CorruptRecordError(
             str(partition.path),
             offset,

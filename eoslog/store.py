@@ -40,6 +40,7 @@ from eoslog.staged_application import ApplicationState
 from eoslog.staged_commit import StagedCommit, StagedCommits
 from eoslog.staged_message import StagedMessage
 from eoslog.staged_offsets import OffsetsOfGroups
+from eoslog.staged_producer import StagedProducer
 from eoslog.state_log import StateLog
 from eoslog.store_files import StoreFiles, errors_of
 from eoslog.store_metrics import store_metrics
@@ -54,7 +55,7 @@ from eoslog.transaction_admin import (
     TransactionListing,
 )
 from eoslog.transaction_coordinator import TransactionCoordinator
-from eoslog.transactional_producer import TransactionalProducer
+from eoslog.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 from eoslog.whole_number import whole_number
 
 _log = logging.getLogger(__name__)
@@ -88,6 +89,8 @@ class Store:
             self._files.begin()
             self._topics.finish_deletions()
             self._staged.roll_forward()
+            if self._files.was_stopped_uncleanly:
+                self._staged.renew_progress()
         except BaseException:
             self._files.abandon()
             raise
@@ -186,6 +189,7 @@ class Store:
         *,
         transactional_id: str,
         transaction_timeout_ms: int = 60_000,
+        staged: bool = False,
     ) -> TransactionalProducer: ...
 
     def producer(
@@ -195,6 +199,7 @@ class Store:
         *,
         transactional_id: str | None = None,
         transaction_timeout_ms: int = 60_000,
+        staged: bool = False,
     ) -> Producer:
         """A new producer. With a name it goes on where the last one of that name stopped; with a
         transactional id it writes in transactions.
@@ -202,9 +207,10 @@ class Store:
         See `Producer` and `TransactionalProducer`. Opening a name again fences the producer that
         had it, and so does the `init_transactions()` of a transactional id: the older one's next
         call raises ProducerFencedError. A transaction that is open for longer than
-        `transaction_timeout_ms` after its first batch is aborted. `config` takes Kafka's
-        "batch.size", "enable.idempotence", "linger.ms" (without transactions), "transactional.id"
-        and "transaction.timeout.ms".
+        `transaction_timeout_ms` after its first batch is aborted. With `staged` the transactions
+        are for bulk loads: they stay out of the log until their commit, and have no timeout; see
+        `StagedProducer`. `config` takes Kafka's "batch.size", "enable.idempotence", "linger.ms"
+        (without transactions), "transactional.id" and "transaction.timeout.ms".
 
         Raises InvalidConfigError; ValueError for an empty or too long name or id, and for both.
         """
@@ -213,9 +219,15 @@ class Store:
         if isinstance(given, dict) and "transactional.id" in given:
             transactional_id = cast(str, given.pop("transactional.id"))
         if transactional_id is None:
+            if staged:
+                raise ValueError("staged: only for a producer with a transactional_id")
             producer = Producer(self, name, given)
         elif name is not None:
             raise ValueError("name and transactional_id: a producer has one or the other")
+        elif staged:
+            if transaction_timeout_ms != DEFAULT_TIMEOUT_MS:
+                raise ValueError("transaction_timeout_ms: a staged transaction has no timeout")
+            producer = StagedProducer(self, transactional_id, given)
         else:
             producer = TransactionalProducer(self, transactional_id, transaction_timeout_ms, given)
         with self._producers_lock:
@@ -338,9 +350,8 @@ class Store:
         pattern that is none.
         """
         self._check_open()
-        return self._files.transaction_admin.transactions(
-            states, producer_ids, pattern, duration_ms
-        )
+        longer_ms = whole_number(duration_ms, "a duration")
+        return self._files.transaction_admin.transactions(states, producer_ids, pattern, longer_ms)
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
         """All that is known of a transactional id.
@@ -395,8 +406,10 @@ class Store:
         """
         self._check_open()
         timeout_ms = whole_number(max_transaction_timeout_ms, "a transaction timeout")
-        if partition is not None and topic is None:
-            raise InvalidRequestError("a partition is given, but no topic")
+        if partition is not None:
+            partition = whole_number(partition, "a partition")
+            if topic is None:
+                raise InvalidRequestError("a partition is given, but no topic")
         if topic is not None and topic != CONSUMER_OFFSETS_TOPIC:
             self._topic(topic)
         found = self._partitions.with_transactions(topic, partition)

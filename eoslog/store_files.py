@@ -100,7 +100,7 @@ class StoreFiles:
         self.topics = StoreTopics(self.registry, self.partitions, self.names, self.group_offsets)
 
     def begin(self) -> None:
-        """Take the store up where the last process left it (O3 to O7)."""
+        """Take the store up where the last process left it (O3 to O6), and its transactions."""
         marker, unrecovered = self.paths.clean_marker, self.paths.unrecovered
         last_stop = read_last_stop(marker, unrecovered)
         # Before anything is written: from here on a crash is an unclean stop.
@@ -113,7 +113,7 @@ class StoreFiles:
         to_recover = self.partitions.unrecovered
         mark = self.rows.read_session()
         self.state_log.load(bool(last_stop.session) and mark == last_stop.session.encode())
-        self.transaction_recovery.recover(to_recover)
+        self.transaction_recovery.recover(to_recover, self.was_stopped_uncleanly)
 
     def close(self) -> list[EoslogError]:
         """Bring everything to disk and give the store up (C3 to C9); what went wrong."""

@@ -30,7 +30,6 @@ from eoslog.bindings.transaction_entry import (
 from eoslog.errors import (
     ConcurrentTransactionsError,
     EoslogError,
-    InvalidProducerEpochError,
     InvalidRequestError,
     InvalidTransactionTimeoutError,
     UnknownTopicOrPartitionError,
@@ -94,6 +93,8 @@ class TransactionCoordinator:
         self._partitions = partitions
         self._signal = signal
         self._timeout_max_ms = timeout_max_ms
+        # Ids that took a new producer id in this life of the store; None if none needs to.
+        self._renewed: set[str] | None = None
         # Producer ids that were rotated out, and where their last transactions were.
         self._rotated_lock = threading.Lock()
         self._rotated: list[tuple[int, list[TopicPartition]]] = []
@@ -212,6 +213,14 @@ class TransactionCoordinator:
         """The producer ids under which transactions may be written now."""
         return frozenset(entry.producer_id for entry in self.entries.known())
 
+    def renew_producer_ids(self) -> None:
+        """From now on, the first initialization of each id takes a new producer id.
+
+        After a power cut, partitions may have seen epochs of which an unsynced state log lost the
+        record: they would refuse whoever is given these epochs once more.
+        """
+        self._renewed = set()
+
     # The work on one entry, whose lock is held.
 
     def fence(self, entry: TransactionEntry, reason: str) -> None:
@@ -262,7 +271,9 @@ class TransactionCoordinator:
         asked_with: int | None = None,
     ) -> None:
         """Write the record with the next epoch; `asked_with` may ask for the answer again."""
-        following = next_identity(entry, expected_epoch, self._producer_ids.take)
+        renewed = self._renewed
+        renews = renewed is not None and entry.transactional_id not in renewed
+        following = next_identity(entry, expected_epoch, self._producer_ids.take, renews)
         if asked_with is not None:
             following = following._replace(last_producer_epoch=asked_with)
         entry.initialize(
@@ -273,6 +284,8 @@ class TransactionCoordinator:
             timeout_ms=timeout_ms,
             now_ms=time.time_ns() // 1_000_000,
         )
+        if renewed is not None:
+            renewed.add(entry.transactional_id)
         self.entries.note_append(entry)
 
     def _finish(self, entry: TransactionEntry) -> None:
@@ -349,9 +362,6 @@ class TransactionCoordinator:
                         raise
                     held = True
                     self._hold(entry.producer_id, entry.partitions)
-                except InvalidProducerEpochError:
-                    if not self._drop_passed(entry):
-                        raise
         except (EoslogError, PartitionLost, ProducerNotCached) as error:
             _log.warning(
                 "transactional id %r is decided (%s), and will be completed later: %s",
@@ -377,23 +387,6 @@ class TransactionCoordinator:
         else:
             entry.attach([TransactionPart(*where, found._log)])
         return True
-
-    def _drop_passed(self, entry: TransactionEntry) -> bool:
-        """Leave out the partitions that have seen a newer epoch of the producer; whether there are.
-
-        They have the marker: it was written before anything newer was. Only a power cut that took
-        the completion record, but not what the id wrote after it, brings this about.
-        """
-        passed = False
-        for where in entry.partitions:
-            found = self._partitions.find_for_transaction(TopicPartition(*where))
-            seen = None if found is None else found.producer(entry.producer_id)
-            if seen is None or seen.producer_epoch < entry.producer_epoch:
-                continue
-            if seen.producer_epoch > entry.producer_epoch or seen.current_txn_first_offset >= 0:
-                entry.drop_partition(*where)
-                passed = True
-        return passed
 
     # Producer ids that were rotated out.
 

@@ -45,10 +45,16 @@ class TransactionEntries:
         """The coordinator's epoch; the first look in a life of the store raises it, durably."""
         with self._lock:
             if not self._epoch_raised:
-                record = {"coordinator_epoch": self.plan_epoch()}
+                # How durable this life is tells the next one what it may have lost.
+                record = {"coordinator_epoch": self.plan_epoch(), "durable": self._durable}
                 self._state_log.append(COORDINATOR_EPOCH, "", record, sync=True)
                 self._epoch_raised = True
             return self._epoch
+
+    def last_life_was_durable(self) -> bool:
+        """Whether the last life of the store that had entries synced what it decided."""
+        state = self._state_log.get(COORDINATOR_EPOCH, "")
+        return state is None or bool(state.get("durable", True))
 
     def plan_epoch(self) -> int:
         """The epoch as it will be raised to in this life of the store, if it was not yet."""

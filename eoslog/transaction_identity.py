@@ -63,18 +63,22 @@ def check_expected(known: KnownIdentity, expected: tuple[int, int], is_ongoing: 
 
 
 def next_identity(
-    known: KnownIdentity, expected_epoch: int | None, take_id: Callable[[], int]
+    known: KnownIdentity,
+    expected_epoch: int | None,
+    take_id: Callable[[], int],
+    renews: bool = False,
 ) -> NextIdentity:
     """What follows for an id with nothing open; `expected_epoch` was checked.
 
     Without one the last epoch is forgotten, so that no older producer passes for the same one.
+    `renews`: the producer id is rotated though its epochs are not used up.
     """
     epoch, previous = known.producer_epoch, known.previous_producer_id
     if known.producer_id == NO_PRODUCER_ID:
         return NextIdentity(take_id(), 0, NO_EPOCH, NO_PRODUCER_ID)
-    if expected_epoch is not None and expected_epoch != epoch:
+    if expected_epoch is not None and expected_epoch != epoch and not renews:
         return NextIdentity(known.producer_id, epoch, known.last_producer_epoch, previous)
     last_epoch = NO_EPOCH if expected_epoch is None else epoch
-    if epoch >= EPOCH_EXHAUSTED:
+    if epoch >= EPOCH_EXHAUSTED or renews:
         return NextIdentity(take_id(), 0, last_epoch, known.producer_id)
     return NextIdentity(known.producer_id, epoch + 1, last_epoch, previous)

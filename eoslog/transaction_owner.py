@@ -65,6 +65,14 @@ def taken_over(transactional_id: str, producer_epoch: int, newer: TransactionOwn
     )
 
 
+def run_overtaken(app_id: str, run_id: str, newer: TransactionOwner) -> str:
+    """Why the older owner is fenced: a newer run of its application was registered."""
+    return (
+        f"application {app_id!r}: run {run_id!r} was registered by process {newer.process_id} on "
+        f"{newer.host}, thread {newer.thread!r}, at {moment_text(newer.since_ms)}"
+    )
+
+
 def timed_out(transactional_id: str, start_ms: int, timeout_ms: int, now_ms: int) -> str:
     """Why the owner is fenced: its transaction was open for longer than it had asked for."""
     return (

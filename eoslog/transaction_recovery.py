@@ -25,7 +25,7 @@ from eoslog.errors import (
 from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
-from eoslog.state_log import StateLog, state_partition_of
+from eoslog.state_log import StateLog, may_be_decision, state_partition_of
 from eoslog.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_coordinator import TransactionCoordinator
@@ -80,13 +80,16 @@ class TransactionRecovery:
 
     # Opening.
 
-    def recover(self, unrecovered: Iterable[TopicPartition]) -> None:
+    def recover(self, unrecovered: Iterable[TopicPartition], was_unclean: bool) -> None:
         """Take up what the last life of the store left; the state log is loaded.
 
-        `unrecovered` are the partitions that were not closed cleanly, internal ones too. Nothing
+        `unrecovered` are the partitions that were not closed cleanly, internal ones too;
+        `was_unclean` says that the last life did not close the store at all. Nothing
         that goes wrong with one transaction keeps the store from being opened: it is logged, and
         tried again in the background.
         """
+        if was_unclean and not self._entries.last_life_was_durable():
+            self._coordinator.renew_producer_ids()
         undecided = self._state_log.undecided_transactions()
         # All of them before the first partition is opened: what is not known there is aborted.
         for transactional_id in undecided:
@@ -137,7 +140,7 @@ class TransactionRecovery:
         """Collect the decisions in a partition of the state log whose markers may be missing."""
         first = self._checkpoints.recovery_point(state)
         for transactional_id, record in self._state_log.transactions_since(state.partition, first):
-            if record.value is None:
+            if record.value is None or not may_be_decision(record.value):
                 continue
             try:
                 fields = decode_transaction_value(record.value)
@@ -149,8 +152,6 @@ class TransactionRecovery:
                     transactional_id,
                     error.reason,
                 )
-                continue
-            if fields["state"] not in PREPARE_STATES:
                 continue
             marker_epoch = fields["producer_epoch"]
             newer_epoch = fields["client_transaction_version"] >= _EPOCH_BUMPING_VERSION

@@ -156,14 +156,17 @@ class TransactionalProducer(TransactionClient):
         """
         with self.exclusive:
             self._check_appendable()
+            offsets_of_groups = self._store._group_offsets
             try:
-                number, keys, values = self._store._group_offsets.prepare_transactional_commit(
+                number, keys, values = offsets_of_groups.prepare_transactional_commit(
                     group, offsets
                 )
-                if not keys:
-                    return
-                where = TopicPartition(CONSUMER_OFFSETS_TOPIC, number)
-                partition, part = self._opened(where)
+            except EoslogError as error:
+                self._break(error, Request.OFFSETS)
+            if not keys:
+                return
+            try:
+                partition, part = self._opened(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
                 self._register(partition)
                 moment_ms = time.time_ns() // 1_000_000
                 self._on_entry(
@@ -177,6 +180,7 @@ class TransactionalProducer(TransactionClient):
                     )
                 )
             except EoslogError as error:
+                offsets_of_groups.withdraw(number, group)
                 self._break(error, Request.OFFSETS)
 
     def abort_transaction(self) -> None:

@@ -17,5 +17,7 @@ cdef Status abort_file_describe(
 cdef Status abort_file_load(
     PartitionLog* log, const AbortFile* described, int64_t below_offset, bint* whole, Fault* out
 ) noexcept nogil
+cdef Status abort_file_trim(
+    PartitionLog* log, int64_t base_offset, int64_t next_base_offset, Fault* out) noexcept nogil
 cdef Status abort_index_rebuild(
     PartitionLog* log, int64_t below_offset, Fault* out) noexcept nogil

@@ -3,12 +3,13 @@
 """The .txnindex files of a log: written behind its abort index, read on opening, made anew.
 
 Invariants: a file belongs to the segment that holds the markers of its entries; it is only ever
-appended to, but for a log that is cut back. The files carry no checksum: whoever opens a log has
-kept one beside what else it knows of the log's producers, and where that does not match, the whole
-index is made anew from the log.
+appended to, but for a log that is cut back, and on opening, where it loses what the log does not
+confirm. The files carry no checksum: whoever opens a log has kept one beside what else it knows of
+the log's producers, and where that does not match, the whole index is made anew from the log.
 """
 from libc.stdint cimport int16_t, int32_t, uint8_t
 from libc.stdlib cimport free, malloc
+from libc.string cimport memcmp
 
 from eoslog.native.abort_index cimport (
     ABORT_ENTRY_BYTES, AbortedTransaction, abort_entry_load, abort_entry_store, abort_index_append,
@@ -17,7 +18,7 @@ from eoslog.native.abort_index cimport (
 from eoslog.native.crc32c cimport crc32c
 from eoslog.native.log_replay cimport MARKER_ABORT, marker_load
 from eoslog.native.mapped_io cimport (
-    close_fd, eos_file_bytes, eos_open, eos_pread_all, eos_pwrite_all, eos_truncate,
+    ENOMEM, close_fd, eos_file_bytes, eos_open, eos_pread_all, eos_pwrite_all, eos_truncate,
 )
 from eoslog.native.ongoing_transactions cimport (
     OngoingTransactions, ongoing_add, ongoing_end, ongoing_first, ongoing_free, ongoing_init,
@@ -174,6 +175,60 @@ cdef Status abort_file_load(
         log.aborts.stored_count = log.aborts.count
     free(data)
     return status
+
+
+cdef Status abort_file_trim(
+    PartitionLog* log, int64_t base_offset, int64_t next_base_offset, Fault* out
+) noexcept nogil:
+    """Cut a segment's file where it says anything but the index: entries of markers that did not
+    survive, or of an older log. What the index has beyond it is written in its time.
+    """
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef uint8_t* encoded = NULL
+    cdef int64_t first = abort_index_lower(&log.aborts, base_offset)
+    cdef int64_t encoded_bytes = encoded_entries(
+        log, first, abort_index_lower(&log.aborts, next_base_offset), &encoded)
+    cdef int64_t file_bytes = 0
+    cdef int64_t kept_bytes = 0
+    cdef int fd = -1
+    cdef int error = 0
+    if encoded_bytes < 0:
+        return fault(out, STATUS_NO_MEMORY, "no memory for entries of an abort index", 0, 0)
+    segment_path(log.directory, base_offset, b".txnindex", path)
+    if eos_open(path, False, False, &fd) == 0:
+        error = equal_bytes(fd, encoded, encoded_bytes, &kept_bytes, &file_bytes)
+        if error == 0 and kept_bytes < file_bytes:
+            error = eos_truncate(fd, kept_bytes)
+        close_fd(fd)
+    free(encoded)
+    if error != 0:
+        out.os_errno = error
+        return fault(out, STATUS_IO, "an abort index could not be cut", base_offset, error)
+    return STATUS_OK
+
+
+cdef int equal_bytes(
+    int fd, const uint8_t* encoded, int64_t encoded_bytes, int64_t* equal, int64_t* file_bytes
+) noexcept nogil:
+    """How long a file is, and up to which entry it says what is encoded; 0 or an errno."""
+    cdef int64_t modified_ms = 0
+    cdef int64_t shared_bytes
+    cdef uint8_t* data
+    cdef int error = eos_file_bytes(fd, file_bytes, &modified_ms)
+    if error != 0:
+        return error
+    shared_bytes = file_bytes[0] if file_bytes[0] < encoded_bytes else encoded_bytes
+    shared_bytes -= shared_bytes % ABORT_ENTRY_BYTES
+    data = <uint8_t*>malloc(<size_t>shared_bytes + 1)
+    if data == NULL:
+        return ENOMEM
+    error = eos_pread_all(fd, data, <size_t>shared_bytes, 0)
+    equal[0] = 0
+    while error == 0 and equal[0] < shared_bytes and memcmp(
+            data + equal[0], encoded + equal[0], ABORT_ENTRY_BYTES) == 0:
+        equal[0] += ABORT_ENTRY_BYTES
+    free(data)
+    return error
 
 
 cdef Status abort_index_rebuild(

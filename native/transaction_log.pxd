@@ -24,6 +24,7 @@ cdef struct Transaction:
     int64_t spare_capacity
     int64_t record_offset            # Of the newest record, -1 if there is none.
     int64_t prepare_offset           # Of the decision while its markers are not all written, or -1.
+    int32_t registration             # How many records added parts to this transaction.
     int32_t coordinator_epoch
     int32_t failed_part              # Where the last call failed: a part, or FAILED_STATE_LOG.
     bint durable
@@ -39,6 +40,11 @@ cdef struct TransactionBatch:
     int32_t record_count
     int32_t part                     # Index; found by the caller once all parts are there.
     bint appended
+
+# Whether a record that is in the state log lists the part. All parts of a record are listed at
+# once, for those too who look on without a lock.
+cdef inline bint part_listed(const Transaction* txn, const TransactionPart* part) noexcept nogil:
+    return part.registration <= txn.registration
 
 cdef void transaction_init(Transaction* txn) noexcept nogil
 cdef void transaction_free(Transaction* txn) noexcept nogil

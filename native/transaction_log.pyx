@@ -124,6 +124,7 @@ cdef int32_t transaction_add_part(
     part.topic_bytes = topic_bytes
     part.partition = partition
     part.log = log
+    part.registration = txn.registration + 1
     txn.part_count += 1
     return index
 
@@ -131,7 +132,7 @@ cdef int32_t transaction_add_part(
 cdef void transaction_remove_part(Transaction* txn, int32_t index) noexcept nogil:
     """Forget a part; if a record lists it, the next record will not."""
     cdef TransactionPart* part = &txn.parts[index]
-    if part.registered:
+    if part_listed(txn, part):
         txn.state.partition_count -= 1
     txn.part_count -= 1
     memmove(part, part + 1, <size_t>(txn.part_count - index) * sizeof(TransactionPart))
@@ -142,7 +143,7 @@ cdef void transaction_withdraw(Transaction* txn) noexcept nogil:
     cdef int32_t kept = 0
     cdef int32_t index
     for index in range(txn.part_count):
-        if txn.parts[index].registered:
+        if part_listed(txn, &txn.parts[index]):
             txn.parts[kept] = txn.parts[index]
             kept += 1
     txn.part_count = kept
@@ -254,14 +255,12 @@ cdef Status transaction_register(Transaction* txn, Fault* out) noexcept nogil:
     """
     cdef TransactionState next
     cdef Status status
-    cdef int32_t index
     if txn.state.status == TRANSACTION_ONGOING and txn.state.partition_count == txn.part_count:
         return STATUS_OK
     state_to_ongoing(&next, &txn.state, txn.part_count, eos_now_ms())
     status = transaction_write(txn, &next, out)
     if status == STATUS_OK:
-        for index in range(txn.part_count):
-            txn.parts[index].registered = True
+        txn.registration += 1
     return status
 
 
@@ -287,7 +286,7 @@ cdef Status transaction_append(
         if batch.appended:
             continue
         part = &txn.parts[batch.part]
-        EOS_CHECK(part.registered, "transaction: a record lists the part")
+        EOS_CHECK(part_listed(txn, part), "transaction: a record lists the part")
         identity.base_sequence = part.next_sequence
         batch_header_store(batch.buffer, batch.used_bytes, batch.record_count,
                            batch.base_timestamp, batch.max_timestamp, &identity)
@@ -406,4 +405,5 @@ cdef Status transaction_complete(Transaction* txn, Fault* out) noexcept nogil:
     status = transaction_write(txn, &next, out)
     if status == STATUS_OK:
         txn.part_count = 0
+        txn.registration = 0
     return status

@@ -46,7 +46,7 @@ cdef struct TransactionPart:
     int32_t topic_bytes
     int32_t partition
     int32_t next_sequence
-    bint registered                  # Listed in a record that is in the state log.
+    int32_t registration             # Number of the record that listed it first.
     bint marked                      # Its marker is in its log.
 
 # What an end of a transaction comes to.

@@ -145,8 +145,10 @@ def test_an_unbroken_store(store_path, state):
         assert store.verify() == []
 
 
-@pytest.mark.parametrize("state", ["clean", "unclean"])
-@pytest.mark.parametrize("how", WAYS)
+STATES_AND_WAYS = [("clean", how) for how in WAYS] + [("unclean", how) for how in ("half", "noise")]
+
+
+@pytest.mark.parametrize(("state", "how"), STATES_AND_WAYS)
 @pytest.mark.parametrize("kind", REBUILT)
 def test_what_the_logs_can_give_back_is_not_missed(store_path, kind, how, state):
     path = store_path(state)

@@ -38,6 +38,13 @@ OF_PATHS = (OSError,)
 
 SOUND_BATCH = codec.simple_batch([b"value"])
 PRODUCED = codec.simple_batch([b"value"], producer_id=5, producer_epoch=0, base_sequence=0)
+IN_TRANSACTION = codec.simple_batch(
+    [b"value"],
+    producer_id=6,
+    producer_epoch=0,
+    base_sequence=0,
+    attributes=codec.TRANSACTIONAL,
+)
 
 
 class Odd:
@@ -217,6 +224,14 @@ APPEND = {
     "headers": [[("h", b"v")], [], None],
     "timestamp_ms": 1_790_000_000_000,
 }
+MARKER = {
+    "producer_id": 8,
+    "producer_epoch": 1,
+    "coordinator_epoch": 0,
+    "commit": False,
+    "timestamp_ms": 1_790_000_000_000,
+    "newer_epoch": True,
+}
 IDENTITY = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
 
 
@@ -234,16 +249,41 @@ def log_calls(log: Any) -> dict[str, tuple[Callable[..., object], dict[str, Any]
         ),
         "append_batch": (log.append_batch, {"batch": SOUND_BATCH}, 0),
         "append_accumulated": (log.append_accumulated, {"accumulator": held} | IDENTITY, 0),
+        "append_columns of a transaction": (
+            log.append_columns,
+            APPEND | IDENTITY | {"producer_id": 8, "transactional": True},
+            0,
+        ),
+        "append_batch of a transaction": (
+            log.append_batch,
+            {"batch": IN_TRANSACTION, "verified": True},
+            0,
+        ),
+        "append_accumulated of a transaction": (
+            log.append_accumulated,
+            {"accumulator": held} | IDENTITY | {"transactional": True},
+            0,
+        ),
+        "append_marker": (log.append_marker, MARKER, 0),
+        "aborted_transactions": (log.aborted_transactions, {"first": 0, "upper_bound": 10}, 0),
+        "sync_up_to": (log.sync_up_to, {"offset": 0}, 0),
+        "store_abort_files": (log.store_abort_files, {"sync": False}, 0),
         "adopt": (log.adopt, {"data": PRODUCED, "producer_id": 5}, 0),
-        "read": (log.read, {"offset": 0, "max_bytes": 100, "upper_bound": -1}, 0),
+        "read": (
+            log.read,
+            {"offset": 0, "max_bytes": 100, "upper_bound": -1, "committed": True},
+            0,
+        ),
         "fetch_columns": (
             log.fetch_columns,
-            {"offset": 0, "max_bytes": 100, "upper_bound": -1, "max_records": 5},
+            {"offset": 0, "max_bytes": 100, "upper_bound": -1, "max_records": 5}
+            | {"committed": True},
             0,
         ),
         "fetch_records": (
             log.fetch_records,
-            {"offset": 0, "max_records": 5, "max_bytes": 100, "upper_bound": -1},
+            {"offset": 0, "max_records": 5, "max_bytes": 100, "upper_bound": -1}
+            | {"committed": True},
             0,
         ),
         "scan_headers": (log.scan_headers, {"offset": 0, "upper_bound": -1}, 0),
@@ -259,7 +299,7 @@ def log_calls(log: Any) -> dict[str, tuple[Callable[..., object], dict[str, Any]
         "take_snapshot": (log.take_snapshot, {"sync": False, "evicted_rows": b""}, 0),
         "restore_producers": (
             log.restore_producers,
-            {"rows": None, "rows_offset": 0, "evicted_count": 0},
+            {"rows": None, "rows_offset": 0, "evicted_count": 0, "abort_files": [(0, 1, 7)]},
             0,
         ),
         "install_producer": (log.install_producer, {"row": row, "was_evicted": False}, 0),
@@ -272,7 +312,16 @@ def log_calls(log: Any) -> dict[str, tuple[Callable[..., object], dict[str, Any]
     }
 
 
-READERS = ("roll", "segments", "snapshots", "dirty_producers", "producers", "verify")
+READERS = (
+    "roll",
+    "segments",
+    "snapshots",
+    "dirty_producers",
+    "producers",
+    "open_transactions",
+    "abort_files",
+    "verify",
+)
 
 
 def fuzz_log(calls: Calls, root: Path) -> None:

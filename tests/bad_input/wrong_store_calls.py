@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from bad_input.small_store import PARTITIONS, TOPIC, make_store
-from bad_input.wrong_calls import APPEND, IDENTITY, SOUND_BATCH, Calls, bad_values, shown
+from bad_input.wrong_calls import APPEND, IDENTITY, MARKER, SOUND_BATCH, Calls, bad_values, shown
 
 import eoslog
 from eoslog import TopicPartition
@@ -154,6 +154,96 @@ def fuzz_partition(made: Store) -> None:
     made.each("scan_headers", log.scan_headers, {"offset": 0, "upper_bound": -1})
     made.each("offset_for_timestamp", log.offset_for_timestamp, {"timestamp_ms": 0})
     made.each("producer of a partition", log.producer, {"producer_id": 1})
+    made.each("aborted_transactions", log.aborted_transactions, {"first": 0, "last": 10})
+    made.each("append_marker", log.append_marker, MARKER)
+
+
+def fuzz_transactions(made: Store, calls: Calls) -> None:
+    """Whatever is asked for in a transaction, it can be aborted, and nothing of it is read."""
+    store = made.store
+    made.each(
+        "transactional producer",
+        store.producer,
+        {"transactional_id": "fuzz", "transaction_timeout_ms": 1000},
+    )
+    producer = store.producer(transactional_id="fuzz")
+    made.each("init_transactions", producer.init_transactions, {"keep_prepared": False})
+    producer = store.producer(transactional_id="fuzz")
+    producer.init_transactions()
+    send = {"topic": TOPIC, "value": b"v", "key": b"k", "partition": 0}
+    send |= {"headers": None, "timestamp_ms": 1_790_000_000_000}
+    append = {"topic": TOPIC, "partition": 0}
+    append |= {name: APPEND[name] for name in ("values", "keys", "timestamps", "headers")}
+    offsets = {"offsets": {WHERE: 1}, "group": "fuzz"}
+    before = committed_count(store)
+    for name, good in (
+        ("send", send),
+        ("append", append),
+        ("send_offsets_to_transaction", offsets),
+    ):
+
+        def in_a_transaction(name=name, **arguments) -> None:
+            producer.begin_transaction()
+            try:
+                getattr(producer, name)(**arguments)
+                producer.flush()
+            finally:
+                producer.abort_transaction()
+
+        calls.each_argument(f"{name} in a transaction", in_a_transaction, good)
+    for value in bad_values():
+        for name in ("partition", "offset"):
+            if name == "partition" and not is_hashable(value):
+                continue
+            place = WHERE if name == "offset" else TopicPartition(TOPIC, value)
+            given = {place: value if name == "offset" else 1}
+            what = f"send_offsets_to_transaction({name} {shown(value)})"
+            calls.make(what, lambda g=given: in_a_transaction(offsets=g, group="fuzz"))
+    if committed_count(store) != before:
+        calls.complaints.append("records of an aborted transaction are read")
+    made.ends = made.all_ends()
+
+
+def is_hashable(value: object) -> bool:
+    try:
+        hash(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def committed_count(store: eoslog.Store) -> int:
+    with store.consumer() as consumer:
+        consumer.assign([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
+        count = 0
+        while records := consumer.poll(timeout=0):
+            count += len(records)
+        return count
+
+
+def fuzz_groups(made: Store) -> None:
+    store = made.store
+    made.each("delete_group", store.delete_group, {"name": "absent"})
+    made.each("snapshot", store.snapshot, {"topics": [TOPIC]})
+    with store.consumer(group="fuzz") as consumer:
+        made.each("commit", consumer.commit, {"offsets": {WHERE: 1}})
+        made.each("committed", consumer.committed, {"topic_partition": WHERE})
+        made.each("committed_metadata", consumer.committed_metadata, {"topic_partition": WHERE})
+
+
+def fuzz_operators(made: Store) -> None:
+    store = made.store
+    listing = {"states": ["Ongoing"], "producer_ids": [1], "pattern": "f.*", "duration_ms": 0}
+    made.each("transactions", store.transactions, listing)
+    one = {"transactional_id": "fuzz"}
+    made.each("describe_transaction", store.describe_transaction, one)
+    made.each("abort_transaction", store.abort_transaction, {"transactional_id": "absent"})
+    place = {"topic": TOPIC, "partition": 0, "start_offset": 0}
+    made.each("abort_transaction at a partition", store.abort_transaction, place)
+    hanging = {"max_transaction_timeout_ms": 1000, "topic": TOPIC, "partition": 0}
+    made.each("find_hanging_transactions", store.find_hanging_transactions, hanging)
+    for name in ("commit_prepared", "abort_prepared"):
+        made.each(name, getattr(store, name), {"prepared": []})
 
 
 def fuzz_open(calls: Calls, root: Path) -> None:
@@ -180,6 +270,9 @@ def fuzz_closed(made: Store, calls: Calls) -> None:
     """After close() every call of every object that was handed out says so."""
     store = made.store
     producer, named, consumer = store.producer(), store.producer(name="late"), store.consumer()
+    transactional = store.producer(transactional_id="late")
+    transactional.init_transactions()
+    member = store.consumer(group="late")
     consumer.assign([WHERE])
     log = store.partition(TOPIC, 0)
     store.close()
@@ -197,6 +290,18 @@ def fuzz_closed(made: Store, calls: Calls) -> None:
         "producer.send": lambda: producer.send(TOPIC, value=b"x"),
         "producer.append": lambda: producer.append(TOPIC, partition=0, values=[b"x"]),
         "producer.flush": producer.flush,
+        "store.groups": store.groups,
+        "store.delete_group": lambda: store.delete_group("late"),
+        "store.snapshot": store.snapshot,
+        "store.transactions": store.transactions,
+        "store.describe_transaction": lambda: store.describe_transaction("late"),
+        "store.abort_transaction": lambda: store.abort_transaction("late"),
+        "store.find_hanging_transactions": store.find_hanging_transactions,
+        "store.commit_prepared": lambda: store.commit_prepared([]),
+        "transactional.begin_transaction": transactional.begin_transaction,
+        "transactional.init_transactions": transactional.init_transactions,
+        "member.commit": lambda: member.commit({WHERE: 1}),
+        "member.committed": lambda: member.committed(WHERE),
         "named.next_sequence": lambda: named.next_sequence(TOPIC, 0),
         "consumer.poll": lambda: consumer.poll(timeout=0),
         "consumer.seek": lambda: consumer.seek(WHERE, 0),
@@ -204,6 +309,9 @@ def fuzz_closed(made: Store, calls: Calls) -> None:
         "partition.append_batch": lambda: log.append_batch(SOUND_BATCH),
         "partition.log_end_offset": lambda: log.log_end_offset,
         "partition.flush": log.flush,
+        "partition.append_marker": lambda: log.append_marker(**MARKER),
+        "partition.open_transactions": log.open_transactions,
+        "partition.aborted_transactions": lambda: log.aborted_transactions(0, 1),
     }
     for name, call in closed.items():
         if calls.make(f"closed {name}", call, (LogClosedError,)):
@@ -220,6 +328,9 @@ def main() -> None:
     fuzz_store(made, calls)
     fuzz_producer(made)
     fuzz_consumer(made, calls)
+    fuzz_transactions(made, calls)
+    fuzz_groups(made)
+    fuzz_operators(made)
     fuzz_partition(made)
     problems = made.store.verify()
     if problems:

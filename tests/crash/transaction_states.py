@@ -16,11 +16,9 @@ from crash.lost_power import SECTOR_BYTES, DiskState
 from crash.transaction_trace import (
     GROUP,
     QUIET,
-    STATE_PREFIX,
     TOPIC,
     LiveStore,
     Moment,
-    Work,
     end_of_life,
 )
 from reference_model import batch_codec as codec
@@ -29,7 +27,6 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint
 
-OFFSETS_PREFIX = "__consumer_offsets-"
 SHARES = (0.0, 0.1, 0.5, 0.9, 0.98, 1.0)
 DERIVED = (".index", ".timeindex", ".snapshot", ".txnindex")
 CHECKPOINTS = "-checkpoint"
@@ -217,22 +214,28 @@ def _write_sparse(path: Path, data: bytes, size: int) -> None:
 
 
 class Expected:
-    """What a reader may see after a crash when `at` events had happened."""
+    """What a reader may see after a crash when `at` events had happened.
 
-    def __init__(self, live: LiveStore, at: int) -> None:
-        _, synced = live.trace.at(at)
+    With `ends` the state has each log up to that offset, so that no decision is in doubt.
+    """
+
+    def __init__(self, live: LiveStore, at: int, ends: dict[str, int] | None = None) -> None:
+        synced = live.trace.at(at)[1] if ends is None else ends
         self.works = live.works
         self.required: set[tuple[str, int]] = set()
         self.allowed: set[tuple[str, int]] = set()
         for work in live.works:
             if work.decided_at is None or work.decision is None or work.decided_at >= at:
                 continue
-            self.allowed.add((work.owner, work.number))
+            if ends is None or ends.get(work.decision[0], 0) > work.decision[1]:
+                self.allowed.add((work.owner, work.number))
             promised = work.promised_at is not None and work.promised_at <= at
             if promised or synced.get(work.decision[0], 0) > work.decision[1]:
                 self.required.add((work.owner, work.number))
 
-    def check(self, live: LiveStore, seen: dict[int, list[bytes]], offsets: dict) -> set:
+    def check(
+        self, live: LiveStore, seen: dict[int, list[bytes]], offsets: dict
+    ) -> set[tuple[str, int]]:
         """Whole, once each, in order, what must be there and nothing that must not; what is."""
         there: dict[tuple[str, int], dict[int, list[bytes]]] = {}
         for partition, values in seen.items():
@@ -246,7 +249,8 @@ class Expected:
         works = {(work.owner, work.number): work for work in self.works}
         missing = {one for one in self.required - set(there) if works[one].values}
         assert not missing, f"committed, and gone: {missing}"
-        assert not set(there) - self.allowed, f"never committed, and seen: {set(there) - self.allowed}"
+        unknown = set(there) - self.allowed
+        assert not unknown, f"never committed, and seen: {unknown}"
         for key, values in there.items():
             assert values == works[key].values, f"{key} is not whole"
         for transactional_id in live.ids:
@@ -284,7 +288,10 @@ def check_nothing_is_open(store: eoslog.Store) -> None:
 def check_state(
     path: Path, live: LiveStore, expected: Expected, *, durability: str = "commit", deeply: bool
 ) -> set[tuple[str, int]]:
-    """Open what a crash left, and look at everything; then go on with every producer."""
+    """Open what a crash left, and look at everything; then go on with every producer.
+
+    Returns which works are there.
+    """
     store = eoslog.open(path, durability=durability, config=QUIET)
     try:
         seen = committed_values(store, live.partitions)
@@ -333,6 +340,3 @@ def go_on(store: eoslog.Store, live: LiveStore) -> dict[int, list[bytes]]:
         map(live.place_of, live.ids), 7777
     )
     return added
-
-
-__all__ = ["OFFSETS_PREFIX", "STATE_PREFIX", "Work"]

@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -92,6 +92,27 @@ def end_of_life(store: eoslog.Store) -> None:
     store._files.abandon()
 
 
+def start_at_epoch(store: eoslog.Store, transactional_id: str, epoch: int) -> None:
+    """As if the id had been used for very long."""
+    value = encode_transaction_value(
+        producer_id=store._files.producer_ids.take(),
+        producer_epoch=epoch,
+        last_producer_epoch=-1,
+        previous_producer_id=-1,
+        timeout_ms=60_000,
+        state="Empty",
+        partitions=None,
+        last_update_ms=1_790_000_000_000,
+        start_ms=-1,
+        client_transaction_version=2,
+    )
+    partition = store._state_log.partition_of(transactional_id)
+    appended = partition.append_columns([value], [transaction_key(transactional_id)])
+    partition.flush()
+    record = TransactionRecord(value, appended.base_offset)
+    store._state_log.moved(transactional_id, record)
+
+
 class Trace:
     """What happened to the logs, in order."""
 
@@ -99,6 +120,11 @@ class Trace:
         self.events: list[Event] = []
         self._ends: dict[str, int] = {}
         self._synced: dict[str, int] = {}
+
+    def found(self, log: str, end: int) -> None:
+        """A log as it was when the trace began."""
+        self._append(log, end)
+        self._sync(log, end)
 
     def look(self, store: eoslog.Store) -> list[tuple[str, dict, Event]]:
         """Take in what a call did; the decisions in it: (transactional id, record, its event)."""
@@ -128,7 +154,9 @@ class Trace:
             for batch in batches:
                 for index, record in enumerate(codec.records_of(batch.data)):
                     transactional_id = transactional_id_of(record.key)
-                    records.append((transactional_id or "", name, batch.base_offset + index, record))
+                    records.append(
+                        (transactional_id or "", name, batch.base_offset + index, record)
+                    )
         # Recovery takes the ids in their order, and other calls have but one.
         for transactional_id, name, offset, record in sorted(records, key=lambda one: one[:3]):
             if not transactional_id:
@@ -138,10 +166,10 @@ class Trace:
             fields = decode_transaction_value(record.value)
             producer_id, state = fields["producer_id"], fields["state"]
             if state in ("PrepareCommit", "PrepareAbort"):
-                logs = self._append_batches(new, producer_id, control=False)
+                self._append_batches(new, producer_id, control=False)
                 if state == "PrepareCommit":
-                    for log in logs or [f"{one[0]}-{one[1]}" for one in fields["partitions"]]:
-                        self._sync(log, min(synced.get(log, 0), self._ends[log]))
+                    for log in (f"{topic}-{number}" for topic, number in fields["partitions"]):
+                        self._sync(log, synced.get(log, 0))
             self._append(name, offset + 1)
             if state in ("PrepareCommit", "PrepareAbort"):
                 decisions.append((transactional_id, fields, self.events[-1]))
@@ -155,22 +183,19 @@ class Trace:
 
     def _append_batches(
         self, new: dict[str, list[codec.ModelBatch]], producer_id: int, *, control: bool
-    ) -> list[str]:
-        """The next batches of a producer, as far as they are of that kind; in which logs."""
-        logs = []
+    ) -> None:
+        """The next batches of a producer, as far as they are of that kind."""
         for name, batches in sorted(new.items()):
             own = [one for one in batches if one.producer_id == producer_id]
             if name.startswith(STATE_PREFIX) or not own or own[0].is_control is not control:
                 continue
-            taken = 0
+            if control:
+                del own[1:]  # What follows came after the next decision.
             for batch in own:
-                if batch.is_control is not control or (control and taken):
+                if batch.is_control is not control:
                     break
-                taken += 1
                 self._append(name, batch.last_offset + 1)
                 batches.remove(batch)
-            logs.append(name)
-        return logs
 
     def _append(self, name: str, end: int) -> None:
         if end > self._ends.get(name, 0):
@@ -201,6 +226,17 @@ def _batches_from(partition: eoslog.Partition, offset: int) -> Iterator[codec.Mo
             offset = batch.last_offset + 1
 
 
+def ends_on_disk(path: Path) -> dict[str, int]:
+    """The end of each log, behind the last batch that follows on all those before it."""
+    ends: dict[str, int] = {}
+    for file in sorted(path.glob("*/*.log")):
+        end = ends.setdefault(file.parent.name, 0)
+        if end == int(file.stem):
+            batches = codec.whole_batches(file.read_bytes())
+            ends[file.parent.name] = batches[-1].last_offset + 1 if batches else end
+    return ends
+
+
 class LiveStore:
     """A store at work; what it is told to do is drawn from a seed."""
 
@@ -212,50 +248,45 @@ class LiveStore:
         *,
         ids: tuple[str, ...] = IDS,
         partitions: int = PARTITIONS,
-        segment_bytes: int = 5000,
         value_bytes: int = 500,
-        epochs: tuple[int, ...] = (),
     ) -> None:
         self.path = path
         self.durability = durability
+        self.ids = ids
         self.partitions = partitions
         self.noise = random.Random(seed)
         self.trace = Trace()
         self.works: list[Work] = []
         self.moments: list[Moment] = []
-        self._value_bytes = value_bytes
         self.producers: dict[str, eoslog.TransactionalProducer] = {}
         self.open: dict[str, Work] = {}
-        self.ids = ids
-        self.store = eoslog.open(path, create=True, durability=durability, config=QUIET)
-        self.store.create_topic(
-            TOPIC, partitions=partitions, config={"segment.bytes": segment_bytes}
-        )
-        self.store.create_topic(SOURCE, partitions=len(ids))
-        for transactional_id, epoch in zip(ids, epochs, strict=False):
+        self._value_bytes = value_bytes
+
+    def create(self, *, segment_bytes: int = 5000, epochs: tuple[int, ...] = ()) -> None:
+        """A new store; `epochs` at which the ids are."""
+        self.store = eoslog.open(self.path, create=True, durability=self.durability, config=QUIET)
+        config = {"segment.bytes": segment_bytes}
+        self.store.create_topic(TOPIC, partitions=self.partitions, config=config)
+        self.store.create_topic(SOURCE, partitions=len(self.ids))
+        for transactional_id, epoch in zip(self.ids, epochs, strict=False):
             if epoch > 0:
-                self._start_at(transactional_id, epoch)
+                start_at_epoch(self.store, transactional_id, epoch)
         self._begin_life()
 
-    def _start_at(self, transactional_id: str, epoch: int) -> None:
-        """As if the id had been used for very long."""
-        value = encode_transaction_value(
-            producer_id=self.store._files.producer_ids.take(),
-            producer_epoch=epoch,
-            last_producer_epoch=-1,
-            previous_producer_id=-1,
-            timeout_ms=60_000,
-            state="Empty",
-            partitions=None,
-            last_update_ms=1_790_000_000_000,
-            start_ms=-1,
-            client_transaction_version=2,
-        )
-        partition = self.store._state_log.partition_of(transactional_id)
-        appended = partition.append_columns([value], [transaction_key(transactional_id)])
-        partition.flush()
-        record = TransactionRecord(value, appended.base_offset)
-        self.store._state_log.moved(transactional_id, record)
+    def take_up(self, before: LiveStore, there: set[tuple[str, int]]) -> None:
+        """Go on with what a crash left of a store, in which these works were found committed.
+
+        The machine was started anew: what is there is on the disk.
+        """
+        for work in before.works:
+            if (work.owner, work.number) in there:
+                known = replace(work, decided_at=-1, decision=("", -1), promised_at=0)
+                self.works.append(known)
+        for name, end in ends_on_disk(self.path).items():
+            self.trace.found(name, end)
+        self.remember()
+        self.store = eoslog.open(self.path, durability=self.durability, config=QUIET)
+        self._begin_life()
 
     # Lives.
 
@@ -288,7 +319,8 @@ class LiveStore:
 
     def remember(self) -> None:
         """Note what there is beside the logs."""
-        self.look()
+        if self.producers:
+            self.look()
         state = DiskState.of(self.path)
         state.files = {
             name: file
@@ -336,11 +368,14 @@ class LiveStore:
         self.producers[transactional_id] = producer
 
     def begin(self, transactional_id: str) -> None:
-        number = sum(one.owner == transactional_id for one in self.works)
+        number = self._next_number(transactional_id)
         work = Work(transactional_id, number)
         self.works.append(work)
         self.open[transactional_id] = work
         self.producers[transactional_id].begin_transaction()
+
+    def _next_number(self, owner: str) -> int:
+        return max((one.number for one in self.works if one.owner == owner), default=-1) + 1
 
     def write(self, transactional_id: str, partition: int, count: int = 1) -> None:
         """Send some records, or append them as columns."""
@@ -389,7 +424,7 @@ class LiveStore:
 
     def write_plainly(self) -> None:
         """Records of no transaction, between those of transactions; flushed."""
-        number = sum(one.plain for one in self.works)
+        number = self._next_number("plain")
         work = Work("plain", number, plain=True)
         partition = self.noise.randrange(self.partitions)
         self.works.append(work)

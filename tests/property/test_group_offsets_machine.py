@@ -23,7 +23,6 @@ from hypothesis.stateful import (
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.bindings.record_batch import decode_records, iter_batches
 from eoslog.errors import GroupIdNotFoundError, UnstableOffsetCommitError
 from eoslog.group_offsets import GroupOffsets
 from eoslog.group_offsets_index import GroupOffsetsIndex
@@ -226,16 +225,15 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
         if NUMBER not in self.store._partitions.existing_offsets_partitions():
             assert self.log == []
             return
-        data = self.store._partitions.offsets_partition(NUMBER).read(0, 1 << 22)
+        partition = self.store._partitions.offsets_partition(NUMBER)
+        records, at = [], 0
+        while at < partition.log_end_offset:
+            more, at = partition.fetch_records(at, 1000, 1 << 22)
+            records += more
         found = []
-        for header in iter_batches(data):
-            batch = data[header.position_bytes : header.position_bytes + header.batch_bytes]
-            if header.is_control:
-                continue
-            for record in decode_records(batch):
-                key = decode_offset_key(record.key)
-                value = record.value and decode_offset_value(record.value).offset
-                found.append((*key, value))
+        for record in records:
+            value = record.value and decode_offset_value(record.value).offset
+            found.append((*decode_offset_key(record.key), value))
         assert sorted(found, key=str) == sorted(
             ((one.group, one.where, one.offset) for one in self.log if one.group), key=str
         )

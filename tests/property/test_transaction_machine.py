@@ -29,6 +29,10 @@ LAST_EPOCH = 32767
 producer_ids = st.sampled_from(PRODUCER_IDS)
 ways = st.sampled_from(WAYS)
 mostly = st.sampled_from((True, True, False))
+batch_counts = st.integers(1, 3)
+# Of two transactions: committed, aborted, or left open.
+decisions = st.tuples(st.sampled_from((True, False, None)), st.sampled_from((True, False, None)))
+lower_shares = st.floats(0, 0.5)
 shares = st.floats(0, 1)
 restores = st.sampled_from(RESTORES)
 
@@ -46,11 +50,16 @@ class TransactionMachine(RuleBasedStateMachine):
         segment_bytes=st.sampled_from((900, 2000, 1 << 20)),
         index_interval=st.sampled_from((0, 150, 4096)),
         spares=st.integers(0, 2),
+        history=st.lists(
+            st.tuples(producer_ids, producer_ids, batch_counts, decisions), max_size=6
+        ),
     )
-    def begin(self, segment_bytes: int, index_interval: int, spares: int) -> None:
+    def begin(self, segment_bytes: int, index_interval: int, spares: int, history: list) -> None:
         self.world = TransactionWorld(
             self.root, segment_bytes=segment_bytes, index_interval=index_interval, spares=spares
         )
+        for first, second, batch_count, commits in history:
+            self.two_transactions(first, second, batch_count, commits)
 
     def teardown(self) -> None:
         if hasattr(self, "world"):
@@ -121,6 +130,30 @@ class TransactionMachine(RuleBasedStateMachine):
         recent = data.draw(st.booleans())
         self.world.append(data.draw(st.sampled_from(self.sent[-6:] if recent else self.sent)), way)
 
+    @rule(first=producer_ids, second=producer_ids, batch_count=batch_counts, commits=decisions)
+    def interleave_two(self, first, second, batch_count, commits):
+        self.two_transactions(first, second, batch_count, commits)
+
+    @rule(first=producer_ids, second=producer_ids, batch_count=batch_counts)
+    def abort_two(self, first, second, batch_count):
+        self.two_transactions(first, second, batch_count, (False, False))
+
+    def two_transactions(self, first, second, batch_count, commits):
+        """Batches of both in turns, then their ends."""
+        pair = dict(zip((first, second), commits, strict=True))
+        record = codec.ModelRecord(0, BASE_MS, None, b"interleaved")
+        for _ in range(batch_count):
+            for producer_id in pair:
+                epoch, sequence = self._next(producer_id)
+                sent = TransactionSent((record,), producer_id, epoch, sequence)
+                self.sent.append(sent)
+                self.world.append(sent, "batch")
+        for producer_id, commit in pair.items():
+            entry = self.world.model.producers.entry(producer_id)
+            if commit is not None and entry.producer_epoch < LAST_EPOCH:
+                epoch = entry.producer_epoch + 1
+                self.mark(MarkerSent(producer_id, epoch, max(entry.coordinator_epoch, 0), commit))
+
     def _next(self, producer_id: int) -> tuple[int, int]:
         entry = self.world.model.producer(producer_id)
         if entry is None:
@@ -190,18 +223,18 @@ class TransactionMachine(RuleBasedStateMachine):
     def take_a_snapshot(self):
         self.world.snapshot()
 
-    @rule(share=shares)
+    @rule(share=lower_shares)
     def delete_old_segments(self, share):
         self.world.delete_segments(int(self.world.model.log_end_offset * share))
 
-    @rule(share=shares)
+    @rule(share=lower_shares)
     def advance_the_log_start(self, share):
         """Into the middle of transactions too."""
         model = self.world.model
         span = model.log_end_offset - model.log_start_offset
         self.world.advance_start(model.log_start_offset + int(span * share))
 
-    @rule(share=shares)
+    @rule(share=st.floats(0.5, 1))
     def truncate(self, share):
         """Markers may go, and their transactions are open again."""
         model = self.world.model

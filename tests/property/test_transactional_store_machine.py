@@ -152,6 +152,21 @@ class TransactionalStoreMachine(RuleBasedStateMachine):
     def an_operator_aborts(self, data):
         self.world.abort_as_operator(data.draw(st.sampled_from(sorted(self.world.known_ids))))
 
+    @rule()
+    def transactions_take_too_long(self):
+        self.world.let_time_pass()
+
+    @rule(data=st.data(), place=places, commit=st.booleans())
+    def a_whole_transaction(self, data, place, commit):
+        writers = self._writers(in_transaction=False)
+        if writers:
+            writer = data.draw(st.sampled_from(writers))
+            self.world.begin(writer)
+            self.world.send(writer, place, 2)
+            self.world.send(writer, PLACES[0], 1)
+            self.world.flush(writer)
+            self.world.end(writer, commit=commit)
+
     @rule(group=groups, place=places, offset=st.integers(0, 50))
     def commit_an_offset(self, group, place, offset):
         self.world.commit_offset(group, place, offset)

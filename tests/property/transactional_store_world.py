@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,12 +22,14 @@ from reference_model.transaction_model import (
 
 import eoslog
 from eoslog.errors import IllegalStateError, ProducerFencedError, UnstableOffsetCommitError
+from eoslog.transaction_timeouts import abort_timed_out
 
 TOPICS = {"orders": 2, "billing": 1}
 PLACES: list[Place] = [
     (topic, number) for topic, count in TOPICS.items() for number in range(count)
 ]
 GROUPS = ("readers", "others")
+TIMEOUT_MS = 60_000
 ISOLATIONS = ("read_committed", "read_uncommitted")
 
 
@@ -86,7 +89,9 @@ class TransactionalStoreWorld:
 
     def new_writer(self, transactional_id: str, *, keep_prepared: bool) -> None:
         """It takes the id over: the older writers are fenced, their transactions aborted."""
-        producer = self.store.producer(transactional_id=transactional_id)
+        producer = self.store.producer(
+            transactional_id=transactional_id, transaction_timeout_ms=TIMEOUT_MS
+        )
         kept = producer.init_transactions(keep_prepared=keep_prepared)
         self.known_ids.add(transactional_id)
         made = Writer(producer, WriterModel(transactional_id))
@@ -202,6 +207,17 @@ class TransactionalStoreWorld:
         found = self.model.prepared_of(transactional_id)
         if found is not None:
             self.model.decide(found, ABORTED)
+
+    def let_time_pass(self) -> None:
+        """Long enough for every timeout: what is open is aborted, what is prepared stays."""
+        later_ms = time.time_ns() // 1_000_000 + 10 * TIMEOUT_MS
+        aborted = abort_timed_out(self.store._transactions, later_ms)
+        opened = [
+            one for one in self.writers if one.model.transaction and one.model.transaction.is_open
+        ]
+        assert aborted == len(opened)
+        for writer in opened:
+            self.model.fence(writer.model, keep_prepared=True)
 
     def commit_offset(self, group: str, place: Place, offset: int) -> None:
         with self.store.consumer(group=group) as consumer:

@@ -27,6 +27,10 @@ class TransactionModel:
     record_count: int = 0
 
     @property
+    def is_open(self) -> bool:
+        return self.state == OPEN
+
+    @property
     def is_undecided(self) -> bool:
         return self.state in UNDECIDED
 

@@ -71,8 +71,9 @@ def json_of(store_path, *arguments):
     return answer.json
 
 
-def test_list_has_kafkas_columns(store_path):
-    header, rows = table(transactions(store_path, "list"))
+@pytest.mark.parametrize("subcommand", [("list",), ()])
+def test_list_has_kafkas_columns(store_path, subcommand):
+    header, rows = table(transactions(store_path, *subcommand))
     assert header == ["TransactionalId", "Coordinator", "ProducerId", "TransactionState"]
     assert [(row[0], row[1], row[3]) for row in rows] == [
         ("a-commit", "0", "CompleteCommit"),

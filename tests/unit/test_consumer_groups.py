@@ -234,6 +234,11 @@ def test_without_a_group_nothing_is_committed(topic):
     assert topic.groups() == {}
 
 
+def test_subscribe_says_what_to_do_instead(topic):
+    with pytest.raises(NotImplementedError, match="assign the partitions of t, u"):
+        topic.consumer(group="g").subscribe(["t", "u"])
+
+
 def test_wrong_groups_are_refused(topic):
     with pytest.raises(InvalidRequestError):
         topic.consumer(group="")

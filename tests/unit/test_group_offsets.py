@@ -4,12 +4,15 @@ Each check is made three times: of the state as it grew, of one that is replayed
 and of one that goes on from what LMDB has.
 """
 
+import shutil
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
 from conftest import abandon
 
+import eoslog
 from eoslog import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from eoslog.bindings.record_batch import decode_records, iter_batches
 from eoslog.errors import (
@@ -606,3 +609,62 @@ def test_commits_are_synced_with_what_they_say_was_read(open_store, tmp_path):
     world.store.producer().append("foo", 0, [b"x"] * 10)
     world.offsets.prepare_transactional_commit("g", {FOO_0: 1000})
     assert source.recovery_point == 20
+
+
+@pytest.mark.parametrize("lmdb", ["kept", "lost"])
+def test_the_log_without_its_old_segments_tells_the_same(open_store, store_path, tmp_path, lmdb):
+    world = World(open_store(), tmp_path)
+    world.store.create_topic("foo", partitions=2)
+    world.commit({FOO_0: 1, FOO_1: 2})
+    world.offsets.persist_all()
+    world.pending(5, {FOO_0: 3})
+    world.log().roll()
+    compact = world.store._files.compaction.compact
+    assert compact(world.log()) == 0, "a transaction is open"
+    world.end(5, commit=True)
+    world.log().roll()
+    assert compact(world.log()) == 2
+    assert world.log().log_start_offset > 2
+    world.expect(FOO_0, 3)
+    world.expect(FOO_1, 2)
+    abandon(world.store)
+    if lmdb == "lost":
+        shutil.rmtree(store_path / "state" / "lmdb")
+    world = World(open_store(), tmp_path / "again")
+    world.expect(FOO_0, 3)
+    world.expect(FOO_1, 2)
+
+
+def test_rows_that_are_older_than_the_log_are_dropped(world):
+    """What was replayed stood before records that nobody had asked for, and that are gone."""
+    world.commit({FOO_0: 1, FOO_1: 2})
+    world.offsets.persist_all()
+    files = world.store._files
+    late = GroupOffsets(files.partitions, GroupOffsetsIndex(files.rows), files.config, False)
+    assert late.fetch("g", FOO_1) == OffsetAndMetadata(2)
+    keys = [encode_offset_key("g", where) for where in (FOO_0, FOO_1)]
+    world.log().append_columns([None, None], keys)
+    world.commit({FOO_0: 3})
+    world.log().roll()
+    assert files.compaction.compact(world.log()) == 1
+    assert late.fetch("g", FOO_0) == OffsetAndMetadata(3)
+    assert late.fetch("g", FOO_1) is None
+    late.persist_all()
+    world.expect(FOO_0, 3)
+    world.expect(FOO_1, None)
+
+
+def test_a_commit_that_could_not_be_appended_keeps_no_group_from_expiring(tmp_path):
+    config = {"offsets.retention.minutes": 1}
+    with eoslog.open(tmp_path / "s", create=True, durability="process", config=config) as store:
+        store.create_topic("t")
+        where = TopicPartition("t", 0)
+        store.consumer(group="g").commit({where: 1})
+        first = store.producer(transactional_id="x")
+        first.init_transactions()
+        first.begin_transaction()
+        store.producer(transactional_id="x").init_transactions()
+        with pytest.raises(eoslog.errors.ProducerFencedError):
+            first.send_offsets_to_transaction({where: 2}, "g")
+        assert store._group_offsets.expire(time.time_ns() // 1_000_000 + 120_000) == 1
+        assert store.groups() == {}

@@ -13,12 +13,15 @@ def test_public_names_are_pinned_and_load_when_asked_for():
         sorted(eoslog.__all__)
         == eoslog.__all__
         == [
+            "AbortedTransaction",
             "AppendResult",
             "ApplicationState",
             "Consumer",
             "ConsumerGroupMetadata",
+            "HangingTransaction",
             "OffsetAndMetadata",
             "OffsetAndTimestamp",
+            "OpenTransaction",
             "Partition",
             "Producer",
             "ProducerState",
@@ -30,6 +33,8 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "Store",
             "TopicDescription",
             "TopicPartition",
+            "TransactionDescription",
+            "TransactionListing",
             "TransactionalProducer",
             "__version__",
             "errors",

@@ -1,0 +1,166 @@
+"""The transactions of one staged producer: what the open one staged, and how it is decided.
+
+A transaction is one attempt of the producer's run, with files of its own, and its commit is one
+version of the application that has the transactional id for a name. Nothing of it is in the log
+before the decision.
+"""
+
+import logging
+import os
+import threading
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from eoslog.bindings.accumulator import RecordAccumulator
+from eoslog.errors import (
+    LogClosedError,
+    ProducerFencedError,
+    StagedCommitError,
+    StagedJobIncompleteError,
+    StagedRunFencedError,
+)
+from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, as_group_metadata
+from eoslog.staged import StagedWriter
+from eoslog.staged_names import directory_name, run_path
+from eoslog.staged_offsets import Offsets
+from eoslog.staged_sweep import remove_if_empty, remove_tree
+from eoslog.topic_partition import TopicPartition
+from eoslog.topic_registry import TopicDescription
+
+if TYPE_CHECKING:
+    from eoslog.store import Store
+
+_log = logging.getLogger(__name__)
+_NO_VERSION_YET = -1
+
+
+class StagedTransactions:
+    """Stands where a transactional producer has its coordinator's entry; whoever calls has its
+    producer for himself.
+    """
+
+    def __init__(self, store: "Store", app_id: str, run_id: str) -> None:
+        self.lock = threading.RLock()
+        # What could not be completed after its decision is with the store, which tries again.
+        self.completion_error: Exception | None = None
+        self._store = store
+        self._app_id = app_id
+        self._run_id = run_id
+        self._attempt = ""
+        self._writer: StagedWriter | None = None
+        self._topics: set[str] = set()
+        self._offsets: dict[ConsumerGroupMetadata, dict[TopicPartition, OffsetAndMetadata]] = {}
+        self._version = _NO_VERSION_YET
+
+    def append(
+        self,
+        topic: TopicDescription,
+        partition: int | None,
+        values: object,
+        keys: object,
+        timestamps: object,
+        headers: object,
+    ) -> None:
+        """Stage columns. Raises what `StagedWriter.append` raises."""
+        self._writer_for(topic).append(topic.name, partition, values, keys, timestamps, headers)
+
+    def append_gathered(self, accumulator: RecordAccumulator, where: TopicPartition) -> None:
+        """Stage what an accumulator holds, and empty it."""
+        topic = self._store._topic(where.topic)
+        self._writer_for(topic).append_accumulated(where.topic, where.partition, accumulator)
+
+    def add_offsets(self, group: str | ConsumerGroupMetadata, offsets: Offsets) -> bool:
+        """Have offsets committed with the transaction; whether there are any.
+
+        Raises what a commit of them would raise.
+        """
+        _, keys, _ = self._store._group_offsets.prepare_staged_commit(group, offsets)
+        if keys:
+            known = self._offsets.setdefault(as_group_metadata(group), {})
+            for where, one in offsets.items():
+                known[TopicPartition(*where)] = (
+                    one if isinstance(one, OffsetAndMetadata) else OffsetAndMetadata(one)
+                )
+        return bool(keys)
+
+    def has_staged(self, topic: str) -> bool:
+        """Whether the open transaction has records of a topic in its files."""
+        return topic in self._topics
+
+    def commit(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        filled: Iterable[tuple[RecordAccumulator, TopicPartition]],
+    ) -> tuple[int, int]:
+        """Stage what is still gathered and decide; the numbers that were given come back.
+
+        Called again after an interrupt it goes on where it was, and decides once.
+        """
+        for accumulator, where in filled:
+            self.append_gathered(accumulator, where)
+        messages = []
+        if self._writer is not None:
+            try:
+                messages.append(self._writer.close())
+            except LogClosedError as error:
+                raise _interrupted(error) from error
+        with self._store._staged.standing_still():
+            if self._version == _NO_VERSION_YET:
+                known = self._store.application(self._app_id)
+                self._version = 0 if known is None else known.version + 1
+            try:
+                self._store.commit_staged(
+                    self._app_id, self._version, messages, self._run_id, dict(self._offsets)
+                )
+            except StagedRunFencedError as error:
+                raise ProducerFencedError(str(error)) from error
+            except StagedJobIncompleteError as error:
+                known = self._store.application(self._app_id)
+                if known is None or known.version < self._version:
+                    raise  # It is an earlier one that stands in the way.
+                _log.warning("transactional id %r: %s", self._app_id, error)
+        self._begin_anew()
+        return producer_id, producer_epoch
+
+    def abort(self) -> None:
+        """Forget the open transaction and remove its files; what cannot be removed is swept."""
+        if self._writer is not None:
+            self._writer.abandon()
+            run = run_path(self._store._staging_path, self._app_id, self._run_id)
+            remove_tree(run / directory_name(self._attempt, "attempt"))
+        self._begin_anew()
+
+    def close(self) -> None:
+        """Leave no empty directories."""
+        run = run_path(self._store._staging_path, self._app_id, self._run_id)
+        remove_if_empty(run)
+        remove_if_empty(run.parent)
+
+    def _begin_anew(self) -> None:
+        self._writer = None
+        self._topics = set()
+        self._offsets = {}
+        self._version = _NO_VERSION_YET
+
+    def _writer_for(self, topic: TopicDescription) -> StagedWriter:
+        if self._writer is None:
+            self._attempt = f"{os.getpid()}-{os.urandom(8).hex()}"
+            self._writer = StagedWriter(
+                self._store.path,
+                self._app_id,
+                self._run_id,
+                self._attempt,
+                partitions={topic.name: topic.partitions},
+                durability=self._store.durability,
+            )
+        elif topic.name not in self._topics:
+            self._writer.add_topic(topic.name, topic.partitions)
+        self._topics.add(topic.name)
+        if self._writer.failed is not None:
+            raise _interrupted(self._writer.failed)
+        return self._writer
+
+
+def _interrupted(error: BaseException) -> StagedCommitError:
+    return StagedCommitError(f"part of the transaction may be missing: abort it: {error}")
