@@ -43,6 +43,13 @@ class Sizes:
     verdict_count: int
     synced_count: int
     synced_segment_bytes: int
+    transaction_pairs: int
+    transaction_count: int
+    transaction_synced_count: int
+    transaction_init_count: int
+    transaction_read_bytes: int
+    open_transaction_count: int
+    aborted_transaction_count: int
 
 
 FULL = Sizes(
@@ -73,6 +80,13 @@ FULL = Sizes(
     verdict_count=200_000,
     synced_count=2_000,
     synced_segment_bytes=64 * MIB,
+    transaction_pairs=2_000,
+    transaction_count=20_000,
+    transaction_synced_count=1_000,
+    transaction_init_count=500,
+    transaction_read_bytes=512 * MIB,
+    open_transaction_count=100_000,
+    aborted_transaction_count=1_000_000,
 )
 
 TINY = Sizes(
@@ -103,6 +117,13 @@ TINY = Sizes(
     verdict_count=200,
     synced_count=20,
     synced_segment_bytes=4 * MIB,
+    transaction_pairs=10,
+    transaction_count=50,
+    transaction_synced_count=8,
+    transaction_init_count=5,
+    transaction_read_bytes=2 * MIB,
+    open_transaction_count=500,
+    aborted_transaction_count=500,
 )
 
 

@@ -8,6 +8,7 @@ cdef class RecordAccumulator:
     cdef int64_t _capacity_bytes
     cdef int64_t _used_bytes
     cdef int64_t _base_timestamp
+    cdef int64_t _min_timestamp
     cdef int64_t _max_timestamp
     cdef int32_t _record_count
     cdef bint _busy                  # An append without the GIL is reading the buffer.

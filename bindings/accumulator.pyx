@@ -32,6 +32,7 @@ cdef class RecordAccumulator:
     cdef void reset(self) noexcept:
         self._used_bytes = BATCH_HEADER_BYTES
         self._base_timestamp = -1
+        self._min_timestamp = -1
         self._max_timestamp = -1
         self._record_count = 0
 
@@ -44,6 +45,11 @@ cdef class RecordAccumulator:
     def batch_bytes(self):
         """Size in bytes of the batch as it would be written now; 61 when empty."""
         return self._used_bytes
+
+    @property
+    def timestamps_ms(self):
+        """The oldest and the newest timestamp of the records held; (-1, -1) when empty."""
+        return self._min_timestamp, self._max_timestamp
 
     def clear(self):
         """Forget the records held."""
@@ -106,6 +112,9 @@ cdef class RecordAccumulator:
             self._buffer = grown
         if self._record_count == 0:
             self._base_timestamp = timestamp_ms
+            self._min_timestamp = timestamp_ms
+        elif timestamp_ms < self._min_timestamp:
+            self._min_timestamp = timestamp_ms
         if timestamp_ms > self._max_timestamp:
             self._max_timestamp = timestamp_ms
         self._used_bytes = record_encode(

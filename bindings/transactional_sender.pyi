@@ -6,7 +6,7 @@ from typing_extensions import disjoint_base
 
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.sender import PartitionBuffer, Sender
-from eoslog.bindings.transaction_entry import TransactionEntry, TransactionPart
+from eoslog.bindings.transaction_entry import TransactionPart
 
 @final
 class Transaction:

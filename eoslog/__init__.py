@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from eoslog.staged_commit import StagedCommit as StagedCommit
     from eoslog.staged_message import StagedFile as StagedFile
     from eoslog.staged_message import StagedMessage as StagedMessage
+    from eoslog.staged_producer import StagedProducer as StagedProducer
     from eoslog.store import Store as Store
     from eoslog.topic_registry import TopicDescription as TopicDescription
     from eoslog.transaction_admin import HangingTransaction as HangingTransaction
@@ -62,6 +63,7 @@ _MODULES = {
     "StagedCommit": "eoslog.staged_commit",
     "StagedFile": "eoslog.staged_message",
     "StagedMessage": "eoslog.staged_message",
+    "StagedProducer": "eoslog.staged_producer",
     "StagedWriter": "eoslog.staged",
     "Store": "eoslog.store",
     "TopicDescription": "eoslog.topic_registry",
@@ -89,6 +91,7 @@ __all__ = [
     "StagedCommit",
     "StagedFile",
     "StagedMessage",
+    "StagedProducer",
     "StagedWriter",
     "Store",
     "TopicDescription",

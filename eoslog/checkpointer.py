@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 # How often a partition that is being appended to is looked at.
 LOOK_S = 1.0
 ERRORS_KEPT = 20
+# Of transactional ids, above the recovery points that the checkpoints name: then they are renewed.
+STATE_RECORDS_BEHIND_MAX = 300_000
 
 _log = logging.getLogger(__name__)
 
@@ -215,6 +217,10 @@ class Checkpointer:
     def _persist(self, partition: Partition) -> None:
         if partition.topic == TRANSACTION_STATE_TOPIC:
             self._store._state_log.persist()
+            if self._store._files.transaction_recovery.records_behind > STATE_RECORDS_BEHIND_MAX:
+                # Opening after a crash reads them all.
+                self._unwritten.add(partition)
+                self._checkpoint_due_s = time.monotonic()
             return
         if partition.topic == CONSUMER_OFFSETS_TOPIC:
             self._store._group_offsets.persist(partition.partition)

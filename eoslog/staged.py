@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from eoslog.bindings.accumulator import RecordAccumulator
@@ -34,6 +34,7 @@ TOPICS_FILE = Path("state") / "topics.json"
 BATCH_BYTES_MAX = 1 << 20
 # Rows are collected until each partition of a topic has a batch's worth, but not more than this.
 COLLECTED_BYTES_MAX = 32 << 20
+_NO_SETTINGS: Mapping[str, int] = MappingProxyType({})
 
 Destination = tuple[str, int | None]
 
@@ -129,7 +130,8 @@ class StagedWriter:
         Raises as `append` does.
         """
         self._check_open()
-        self._checked(topic, partition)
+        _, limits = self._checked(topic, partition)
+        limits.check_timestamps(*accumulator.timestamps_ms)
         count = accumulator.record_count
         with _FailsFor(self):
             self._write_collected()
@@ -138,9 +140,15 @@ class StagedWriter:
             self._files.write(file, batch, count)
             accumulator.clear()
 
-    def add_topic(self, topic: str, partitions: int) -> None:
-        """Let a topic be written to that was not among those given. Raises ValueError."""
-        self._topics |= _topics(self._path, {topic: partitions})
+    def add_topic(
+        self, topic: str, partitions: int, config: Mapping[str, int] | None = None
+    ) -> None:
+        """Let a topic be written to that was not among those given, or that has other settings.
+
+        `config` are the topic's settings where the caller knows them better than the store's file,
+        which has none of the store's own defaults. Raises ValueError.
+        """
+        self._topics |= _topics(self._path, {topic: partitions}, config or {})
         self._collected_bytes_max = self._collectable_bytes()
 
     @property
@@ -291,7 +299,9 @@ class _FailsFor:
             self._writer._fail(error)
 
 
-def _topics(store_path: Path, partitions: Mapping[str, int]) -> dict[str, tuple[int, TopicLimits]]:
+def _topics(
+    store_path: Path, partitions: Mapping[str, int], settings: Mapping[str, int] = _NO_SETTINGS
+) -> dict[str, tuple[int, TopicLimits]]:
     """The number of partitions and the limits of each topic that may be written to."""
     if not partitions:
         raise ValueError("partitions: say for at least one topic how many partitions it has")
@@ -304,7 +314,7 @@ def _topics(store_path: Path, partitions: Mapping[str, int]) -> dict[str, tuple[
         entry = known.get(name, {})
         if entry.get("partitions", count) != count:
             raise ValueError(f"topic {name!r} has {entry['partitions']} partitions, not {count}")
-        config = entry.get("config", {})
+        config = {**entry.get("config", {}), **settings}
         limits = (
             config.get(setting, TOPIC_SETTINGS[setting].default)
             for setting in (

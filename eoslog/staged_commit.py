@@ -53,6 +53,7 @@ from eoslog.staged_sweep import (
     is_decided,
     removable_runs,
     remove_if_empty,
+    remove_manifests,
     remove_tree,
     subdirectories,
 )
@@ -415,6 +416,7 @@ class StagedCommits:
         else:
             for path in {one.path.parent for one in job.files}:
                 remove_tree(path)
+            remove_manifests(job.run_path)
         for where, producer_ids in job.producer_ids.items():
             partition = self._store._find_partition(where)
             if partition is None or partition.topic_id != job.topic_ids[where.topic]:

@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 STAGING_DIRECTORY = "staging"
+MANIFESTS = "manifest-*.json"
 NAME_CHARACTERS_MAX = 80
 
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)

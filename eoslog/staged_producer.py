@@ -6,8 +6,7 @@ may take hours, and holds back nobody. The rest is as `transaction_client` has i
 states, and after an error in a transaction only its abort goes on.
 """
 
-import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Never
 
 from eoslog.bindings.sender import PartitionBuffer
@@ -15,7 +14,6 @@ from eoslog.config import STAGED_PRODUCER_SETTINGS, parse_config, with_defaults
 from eoslog.errors import (
     EoslogError,
     IllegalStateError,
-    InvalidTimestampError,
     ProducerFencedError,
     StagedCommitError,
     UnknownTopicOrPartitionError,
@@ -156,21 +154,7 @@ class StagedProducer(TransactionalProducer):
             if self._transactions is not None:
                 self._transactions.close()
 
-    # Writing.
-
-    def send(
-        self,
-        topic: str,
-        value: bytes | None = None,
-        key: bytes | None = None,
-        partition: int | None = None,
-        headers: Iterable[tuple[str, bytes | None]] | dict[str, bytes | None] | None = None,
-        timestamp_ms: int | None = None,
-    ) -> None:
-        """Add one record to the transaction; see `Producer.send`. A full batch goes to its file."""
-        if timestamp_ms is not None:
-            self._check_timestamp(topic, timestamp_ms)
-        super().send(topic, value, key, partition, headers, timestamp_ms)
+    # Writing. `send` is inherited; a full batch goes to its file.
 
     def append(  # type: ignore[override]
         self,
@@ -235,23 +219,6 @@ class StagedProducer(TransactionalProducer):
             # Its files are swept as soon as somebody has taken over.
             return ProducerFencedError(self._owner.fenced_because)
         return super()._named(error)
-
-    def _check_timestamp(self, topic: str, timestamp_ms: int) -> None:
-        """Refuse here what a partition would refuse: after the decision nothing is refused."""
-        with self.exclusive:
-            self._check_appendable()
-            try:
-                config = self._store._partitions.config_of(self._known_topic(topic))
-                age_ms = time.time_ns() // 1_000_000 - timestamp_ms
-                before_ms = config["message.timestamp.before.max.ms"]
-                after_ms = config["message.timestamp.after.max.ms"]
-                if age_ms > before_ms or -age_ms > after_ms:
-                    raise InvalidTimestampError(
-                        f"timestamp {timestamp_ms} ms: more than {before_ms} ms ago, or more than "
-                        f"{after_ms} ms ahead"
-                    )
-            except EoslogError as error:
-                self._break(error, Request.PRODUCE)
 
     def forget_topic(self, topic: str) -> None:
         """The topic is being deleted: a transaction with records for it can only be aborted."""

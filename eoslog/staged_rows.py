@@ -33,6 +33,19 @@ class TopicLimits(NamedTuple):
     timestamp_before_max_ms: int
     timestamp_after_max_ms: int
 
+    def check_timestamps(self, oldest: int, newest: int) -> None:
+        """Raise InvalidTimestampError unless the topic takes timestamps from one to the other."""
+        now_ms = time.time_ns() // 1_000_000
+        if (
+            oldest < 0
+            or now_ms - oldest > self.timestamp_before_max_ms
+            or newest - now_ms > self.timestamp_after_max_ms
+        ):
+            raise InvalidTimestampError(
+                f"timestamps from {oldest} to {newest} ms, now {now_ms}: "
+                "negative, or too far from now for the topic"
+            )
+
 
 class Rows:
     """Records as columns that belong together; `sizes` bounds the bytes of each when encoded."""
@@ -133,22 +146,13 @@ class Rows:
         """Raise InvalidTimestampError for a timestamp that the topic does not take."""
         if not len(self):
             return
-        now_ms = time.time_ns() // 1_000_000
         oldest, newest = int(self.timestamps.min()), int(self.timestamps.max())
         if oldest < 0:
             known = self.timestamps[self.timestamps != NO_TIMESTAMP]
             if len(known) == 0:
                 return
             oldest = int(known.min())
-        if (
-            oldest < 0
-            or now_ms - oldest > limits.timestamp_before_max_ms
-            or newest - now_ms > limits.timestamp_after_max_ms
-        ):
-            raise InvalidTimestampError(
-                f"timestamps from {oldest} to {newest} ms, now {now_ms}: "
-                "negative, or too far from now for the topic"
-            )
+        limits.check_timestamps(oldest, newest)
 
     def cut(self, bytes_max: int) -> Iterator["Rows"]:
         """Pieces of at most so many bytes when encoded, or of one record."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from eoslog.os_errors import named_os_errors
 from eoslog.staged_application import PREPARED, ApplicationRecord
-from eoslog.staged_names import directory_name, run_generation
+from eoslog.staged_names import MANIFESTS, directory_name, run_generation
 
 
 def removable_runs(
@@ -86,6 +86,15 @@ def remove_tree(path: Path) -> int:
         # Gone already, or written to just now, or not ours to remove: the next sweep looks again.
         return removed
     return removed
+
+
+def remove_manifests(run_path: Path) -> None:
+    """Remove the lists of a run's files; called while no job of the run is under way."""
+    try:
+        for path in run_path.glob(MANIFESTS):
+            path.unlink(missing_ok=True)
+    except OSError:
+        return
 
 
 def remove_if_empty(path: Path) -> None:

@@ -49,7 +49,9 @@ class StagedTransactions:
         self._attempt = ""
         self._writer: StagedWriter | None = None
         self._topics: set[str] = set()
-        self._offsets: dict[ConsumerGroupMetadata, dict[TopicPartition, OffsetAndMetadata]] = {}
+        self._offsets: dict[
+            str | ConsumerGroupMetadata, dict[TopicPartition, int | OffsetAndMetadata]
+        ] = {}
         self._version = _NO_VERSION_YET
 
     def append(
@@ -78,9 +80,7 @@ class StagedTransactions:
         if keys:
             known = self._offsets.setdefault(as_group_metadata(group), {})
             for where, one in offsets.items():
-                known[TopicPartition(*where)] = (
-                    one if isinstance(one, OffsetAndMetadata) else OffsetAndMetadata(one)
-                )
+                known[TopicPartition(*where)] = one
         return bool(keys)
 
     def has_staged(self, topic: str) -> bool:
@@ -111,7 +111,7 @@ class StagedTransactions:
                 self._version = 0 if known is None else known.version + 1
             try:
                 self._store.commit_staged(
-                    self._app_id, self._version, messages, self._run_id, dict(self._offsets)
+                    self._app_id, self._version, messages, self._run_id, self._offsets
                 )
             except StagedRunFencedError as error:
                 raise ProducerFencedError(str(error)) from error
@@ -154,9 +154,10 @@ class StagedTransactions:
                 partitions={topic.name: topic.partitions},
                 durability=self._store.durability,
             )
-        elif topic.name not in self._topics:
-            self._writer.add_topic(topic.name, topic.partitions)
-        self._topics.add(topic.name)
+        if topic.name not in self._topics:
+            config = self._store._partitions.config_of(topic)
+            self._writer.add_topic(topic.name, topic.partitions, config)
+            self._topics.add(topic.name)
         if self._writer.failed is not None:
             raise _interrupted(self._writer.failed)
         return self._writer

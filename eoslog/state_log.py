@@ -19,6 +19,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+import numpy
+
 from eoslog.bindings.record_batch import Record
 from eoslog.errors import CorruptRecordError, StoreVersionError
 from eoslog.partition import Partition
@@ -42,8 +44,8 @@ _READ_BYTES = 4 << 20
 _IDS_PER_LOOK = 1000
 # Of a transaction's record, the state is this byte in all versions of the value.
 _STATE_BYTE = 16
-_DECIDED_STATES = frozenset((2, 3))  # PrepareCommit, PrepareAbort.
-_UNDECIDED_STATES = _DECIDED_STATES | {1}  # And Ongoing.
+_DECIDED_STATES = (2, 3)  # PrepareCommit, PrepareAbort.
+_UNDECIDED_STATES = frozenset((1, *_DECIDED_STATES))  # And Ongoing.
 
 State = Mapping[str, Any]
 
@@ -239,15 +241,30 @@ class StateLog:
                     keys.discard(key)
         return [_transactional_id(key) for key in sorted(keys)]
 
-    def transactions_since(
-        self, number: int, offset: int
-    ) -> Iterator[tuple[str, TransactionRecord]]:
-        """All records of transactional ids in a partition, from an offset on, oldest first."""
+    def decisions_since(self, number: int, offset: int) -> Iterator[TransactionRecord]:
+        """The records in a partition, from an offset on, that say of a transactional id that it is
+        decided and not complete; oldest first.
+        """
         with self._lock:
             partition = self._open(number)
-        for record in _records_from(partition, offset):
-            if record.key is not None and _is_transaction_key(record.key):
-                yield _transactional_id(record.key), TransactionRecord(record.value, record.offset)
+        offset = max(offset, partition.log_start_offset)
+        while offset < partition.log_end_offset:
+            columns = partition.fetch_columns(offset, _READ_BYTES)
+            if columns is None:
+                return
+            offset = columns.next_offset
+            data, starts, ends = (
+                columns.value_data,
+                columns.value_offsets,
+                columns.value_offsets[1:],
+            )
+            long_enough = numpy.flatnonzero(ends - starts[:-1] > _STATE_BYTE)
+            states = data[starts[long_enough] + _STATE_BYTE]
+            for index in long_enough[numpy.isin(states, _DECIDED_STATES)].tolist():
+                key = columns.key_data[columns.key_offsets[index] : columns.key_offsets[index + 1]]
+                if _is_transaction_key(key.tobytes()):
+                    value = data[starts[index] : ends[index]].tobytes()
+                    yield TransactionRecord(value, int(columns.offsets[index]))
 
     def moved(self, transactional_id: str, record: TransactionRecord) -> None:
         """The newest record of an id was appended once more, by whoever has its entry's lock."""
@@ -332,13 +349,17 @@ class StateLog:
 
     def _apply(self, records: Iterable[Record], partition: Partition) -> None:
         next_producer_id = -1
+        transactions = self._newer_transactions
         for record in records:
             key, value = record.key, record.value
+            if key in transactions:
+                transactions[key] = TransactionRecord(value, record.offset)
+                continue
             if key is None or len(key) < _TYPE.size:
                 continue
             record_type = _TYPE.unpack_from(key)[0]
             if record_type == TRANSACTION and _is_transaction_key(key):
-                self._newer_transactions[key] = TransactionRecord(value, record.offset)
+                transactions[key] = TransactionRecord(value, record.offset)
             elif record_type >= PRODUCER_ID_BLOCK and value is not None:
                 state = _checked_state(value, partition, record.offset)
                 if record_type == PRODUCER_ID_BLOCK:
@@ -398,11 +419,6 @@ def _is_undecided(value: bytes | None) -> bool:
     if value is None or len(value) <= _STATE_BYTE:
         return False
     return value[_STATE_BYTE] in _UNDECIDED_STATES
-
-
-def may_be_decision(value: bytes) -> bool:
-    """Whether a transaction's record says that it is decided and not complete; a quick look."""
-    return len(value) > _STATE_BYTE and value[_STATE_BYTE] in _DECIDED_STATES
 
 
 def _indexed(record: TransactionRecord) -> bytes | None:

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self, cast, overload
+from typing import Any, Literal, Self, cast, overload
 
 from eoslog.append_signal import AppendSignal
 from eoslog.bindings.partition_log import ProducerState
@@ -180,6 +180,16 @@ class Store:
     def producer(
         self, name: str | None = None, config: Mapping[str, object] | None = None
     ) -> Producer: ...
+
+    @overload
+    def producer(
+        self,
+        name: None = None,
+        config: Mapping[str, object] | None = None,
+        *,
+        transactional_id: str,
+        staged: Literal[True],
+    ) -> StagedProducer: ...
 
     @overload
     def producer(

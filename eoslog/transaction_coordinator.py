@@ -398,3 +398,8 @@ class TransactionCoordinator:
         with self._rotated_lock:
             rotated, self._rotated = self._rotated, []
         return rotated
+
+    def give_back_rotated(self, rotated: list[tuple[int, list[TopicPartition]]]) -> None:
+        """They could not be synced: the next one to take them tries again."""
+        with self._rotated_lock:
+            self._rotated += rotated

@@ -15,7 +15,12 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from eoslog.bindings.transaction_entry import TransactionEntry, decode_transaction_value
+from eoslog.bindings.status import ProducerNotCached
+from eoslog.bindings.transaction_entry import (
+    PartitionLost,
+    TransactionEntry,
+    decode_transaction_value,
+)
 from eoslog.errors import (
     CorruptRecordError,
     EoslogError,
@@ -25,7 +30,7 @@ from eoslog.errors import (
 from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
-from eoslog.state_log import StateLog, may_be_decision, state_partition_of
+from eoslog.state_log import StateLog, state_partition_of
 from eoslog.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_coordinator import TransactionCoordinator
@@ -71,8 +76,10 @@ class TransactionRecovery:
         self._state_log = state_log
         self._partitions = partitions
         self._checkpoints = checkpoints
-        # By partition, what (producer id, epoch of the data) came to. Gone once it is resolved.
+        # By partition, what (producer id, epoch of the data) came to, until its markers are there.
         self._decided: dict[TopicPartition, dict[tuple[int, int], _Decision]] = {}
+        # The same from then on, until the partition was synced.
+        self._ended: dict[TopicPartition, dict[tuple[int, int], _Decision]] = {}
         self._unresolved: set[TopicPartition] = set()
         self._left: set[str] = set()  # Ids that could not be rolled forward yet.
         self._unloaded: dict[str, _Unloaded] = {}
@@ -133,28 +140,21 @@ class TransactionRecovery:
                     self._coordinator.complete(entry)
                 if entry.state not in UNDECIDED_STATES or entry.prepared:
                     self._left.discard(transactional_id)
-        except EoslogError as error:
+        except (EoslogError, PartitionLost, ProducerNotCached) as error:
             _log.warning("transactional id %r cannot be ended now: %s", transactional_id, error)
 
     def _read_decisions(self, state: TopicPartition, data: set[TopicPartition]) -> None:
         """Collect the decisions in a partition of the state log whose markers may be missing."""
         first = self._checkpoints.recovery_point(state)
-        for transactional_id, record in self._state_log.transactions_since(state.partition, first):
-            if record.value is None or not may_be_decision(record.value):
-                continue
+        for record in self._state_log.decisions_since(state.partition, first):
             try:
-                fields = decode_transaction_value(record.value)
+                fields = decode_transaction_value(record.value or b"")
             except CorruptRecordError as error:
-                _log.error(
-                    "%s, offset %d: the record of transactional id %r: %s",
-                    state,
-                    record.offset,
-                    transactional_id,
-                    error.reason,
-                )
+                _log.error("%s: the record at offset %d: %s", state, record.offset, error.reason)
                 continue
             marker_epoch = fields["producer_epoch"]
             newer_epoch = fields["client_transaction_version"] >= _EPOCH_BUMPING_VERSION
+            epoch = marker_epoch - 1 if newer_epoch else marker_epoch
             decision = _Decision(
                 fields["state"] == "PrepareCommit",
                 marker_epoch,
@@ -162,10 +162,10 @@ class TransactionRecovery:
                 state.partition,
                 record.offset,
             )
-            of_data = (fields["producer_id"], marker_epoch - 1 if newer_epoch else marker_epoch)
-            for topic, partition in fields["partitions"] or ():
-                where = TopicPartition(topic, partition)
+            for place in fields["partitions"] or ():
+                where = TopicPartition(*place)
                 if where in data:
+                    of_data = (fields["producer_id"], epoch)
                     self._decided.setdefault(where, {})[of_data] = decision
 
     def _open_decided(self) -> None:
@@ -189,7 +189,9 @@ class TransactionRecovery:
             self._unresolved.add(where)
         else:
             self._unresolved.discard(where)
-            self._decided.pop(where, None)
+            if where in self._decided:
+                self._ended[where] = self._decided[where]
+                del self._decided[where]
 
     def _resolve(self, partition: Partition) -> None:
         where = partition.topic_partition
@@ -257,26 +259,35 @@ class TransactionRecovery:
 
         Raises StoreError where a partition cannot be synced; the points are as they were then.
         """
-        opened = self._partitions.opened()
         ends = {
             partition.partition: partition.log_end_offset
-            for partition in opened
+            for partition in self._partitions.opened()
             if partition.topic == TRANSACTION_STATE_TOPIC
         }
-        # A decision below these ends is complete by now, or among the lowest.
-        lowest = self._lowest_decisions()
+        # A decision below these ends is complete after this, or among the lowest.
+        lowest = self._lowest_decisions(with_ended=True)
+        ended = set(self._ended)
         rotated = self._coordinator.take_rotated()
-        for partition in opened:
-            if partition.topic == TRANSACTION_STATE_TOPIC:
-                continue
-            try:
-                if partition.failed or partition.recovery_point < partition.log_end_offset:
-                    partition.flush()
-            except LogClosedError:
-                continue  # Its topic was deleted.
+        try:
+            # Asked for only now: a partition may have been opened and written to meanwhile.
+            for partition in self._partitions.opened():
+                if partition.topic != TRANSACTION_STATE_TOPIC:
+                    self._sync(partition)
+                    if partition.topic_partition in ended:
+                        del self._ended[partition.topic_partition]
+        except BaseException:
+            self._coordinator.give_back_rotated(rotated)
+            raise
         for number, end in ends.items():
             self._safe[number] = min(end, lowest.get(number, end))
         self._forget_rotated(rotated)
+
+    def _sync(self, partition: Partition) -> None:
+        try:
+            if partition.failed or partition.recovery_point < partition.log_end_offset:
+                partition.flush()
+        except LogClosedError:
+            pass  # Its topic was deleted.
 
     def safe_offset(self, number: int) -> int:
         """Up to where all decisions of a partition of the state log have their markers synced.
@@ -285,6 +296,20 @@ class TransactionRecovery:
         """
         self.advance()
         return self._safe.get(number, 0)
+
+    @property
+    def records_behind(self) -> int:
+        """How many records of the state log the next opening would read after a crash now."""
+        return sum(
+            partition.log_end_offset - self.safe_so_far(partition.topic_partition)
+            for partition in self._partitions.opened()
+            if partition.topic == TRANSACTION_STATE_TOPIC
+        )
+
+    def safe_so_far(self, where: TopicPartition) -> int:
+        """The recovery point that a checkpoint of a state partition may name now."""
+        safe = self._safe.get(where.partition)
+        return self._checkpoints.recovery_point(where) if safe is None else safe
 
     def _forget_rotated(self, rotated: list[tuple[int, list[TopicPartition]]]) -> None:
         """Drop producer ids that no transaction will have again; all they wrote is synced."""
@@ -296,8 +321,11 @@ class TransactionRecovery:
                     self._partitions.persist_producers(partition)
                     partition.forget_producers([producer_id])
 
-    def _lowest_decisions(self) -> dict[int, int]:
-        """By partition of the state log, the lowest decision that is not carried out everywhere."""
+    def _lowest_decisions(self, with_ended: bool) -> dict[int, int]:
+        """By partition of the state log, the lowest decision that is not carried out everywhere.
+
+        `with_ended`: or whose markers, written when the store was opened, were not synced since.
+        """
         lowest: dict[int, int] = {}
 
         def note(number: int, offset: int) -> None:
@@ -309,7 +337,11 @@ class TransactionRecovery:
                     note(state_partition_of(entry.transactional_id), entry.prepare_offset)
         for unloaded in list(self._unloaded.values()):
             note(unloaded.state_partition, unloaded.offset)
-        for decisions in list(self._decided.values()):
+        known = list(self._decided.values())
+        if with_ended:
+            # After the others: it is never in neither of the two.
+            known += self._ended.values()
+        for decisions in known:
             for decision in decisions.values():
                 note(decision.state_partition, decision.offset)
         return lowest
@@ -318,9 +350,7 @@ class TransactionRecovery:
         """What a checkpoint may say of an open partition."""
         if where.topic != TRANSACTION_STATE_TOPIC:
             return offsets
-        safe = self._safe.get(where.partition)
-        if safe is None:
-            safe = self._checkpoints.recovery_point(where)
+        safe = self.safe_so_far(where)
         return offsets._replace(recovery_point=min(offsets.recovery_point, safe))
 
     # Closing.
@@ -334,7 +364,7 @@ class TransactionRecovery:
         """
         if not all_synced:
             return {where: self.checkpoint(where, one) for where, one in offsets.items()}
-        lowest = self._lowest_decisions()
+        lowest = self._lowest_decisions(with_ended=False)
         capped = {}
         for where, one in offsets.items():
             if where.topic == TRANSACTION_STATE_TOPIC:

@@ -9,7 +9,12 @@ import logging
 from collections.abc import Iterator
 from itertools import chain
 
-from eoslog.bindings.transaction_entry import TransactionEntry, decode_transaction_value
+from eoslog.bindings.status import ProducerNotCached
+from eoslog.bindings.transaction_entry import (
+    PartitionLost,
+    TransactionEntry,
+    decode_transaction_value,
+)
 from eoslog.config import INT32_MAX
 from eoslog.errors import CorruptRecordError, EoslogError, TransactionalIdNotFoundError
 from eoslog.state_log import StateLog, TransactionRecord
@@ -36,7 +41,7 @@ def abort_timed_out(coordinator: TransactionCoordinator, now_ms: int) -> int:
             try:
                 coordinator.fence(entry, reason)
                 aborted += 1
-            except EoslogError as error:
+            except (EoslogError, PartitionLost, ProducerNotCached) as error:
                 _log.warning("%s: it cannot be aborted now: %s", entry.transactional_id, error)
     return aborted
 

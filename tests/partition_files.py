@@ -74,6 +74,8 @@ class PartitionFiles:
         log_start_offset: int = 0,
         rows: bytes | None = None,
         rows_offset: int = 0,
+        evicted_count: int = 0,
+        abort_files: list[tuple[int, int, int]] | None = None,
     ) -> PartitionLog:
         """Open the log and restore its producers from `rows`, else from its own files."""
         self.log = PartitionLog(
@@ -88,7 +90,9 @@ class PartitionFiles:
             recovery_point=recovery_point,
             log_start_offset=log_start_offset,
         )
-        self.restored_from = self.log.restore_producers(rows, rows_offset)
+        self.restored_from = self.log.restore_producers(
+            rows, rows_offset, evicted_count, abort_files
+        )
         return self.log
 
     def close(self, *, clean: bool = True) -> None:

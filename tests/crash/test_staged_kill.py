@@ -14,11 +14,12 @@ import signal
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
+from kills import WITHIN, Kill, die, in_child
 from staged_jobs import (
     APP,
     PARTITIONS,
@@ -37,75 +38,43 @@ import eoslog
 from eoslog import staged_commit, staged_file, staged_job
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import StagedCommitError, StagedRunFencedError
+from eoslog.group_offsets import GroupOffsets
+from eoslog.offset_records import decode_offset_key
 from eoslog.partition import Partition
 from eoslog.staged import StagedMessage, StagedWriter
 from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_file import AttemptFiles
+from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.state_log import StateLog
+from eoslog.topic_partition import TopicPartition
 
 pytestmark = pytest.mark.crash
 
 BEFORE = range(40)
 JOB = range(40, 340)
 FILES = 2 * PARTITIONS  # Two tasks, each with a file for each partition.
+GROUP = "readers"
+READ = TopicPartition(TOPIC, 0)
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-    time.sleep(60)
+def offsets_of(version: int) -> dict[str, dict[TopicPartition, int]]:
+    """What the job of a version commits."""
+    return {GROUP: {READ: 1000 + version}}
 
 
-def in_child(work: Callable[[], Any], tmp_path: Path) -> Any:
-    """Run the work in a forked process; its result, or None if it was killed."""
-    report = tmp_path / "report"
-    report.unlink(missing_ok=True)
-    child = os.fork()
-    if child == 0:
-        try:
-            report.write_text(json.dumps(work()))
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return None
-    assert os.WEXITSTATUS(status) == 0, "the child failed; see its traceback"
-    return json.loads(report.read_text())
+def groups_partition(store: eoslog.Store) -> Partition:
+    """Where the group's offsets are."""
+    return store._partitions.offsets_partition(store._group_offsets.partition_of(GROUP))
 
 
-@dataclass(frozen=True)
-class Kill:
-    """Death at the n-th call (from 1) of a function: before it, after it, or `within` it."""
-
-    owner: Any
-    name: str
-    nth: int = 1
-    when: str = "before"
-
-    def __str__(self) -> str:
-        owner = getattr(self.owner, "__name__", str(self.owner)).rsplit(".", 1)[-1]
-        return f"{self.when} {owner}.{self.name} {self.nth}"
-
-    def arm(self) -> None:
-        """Replace the function, in this process for good."""
-        original = getattr(self.owner, self.name)
-        calls = 0
-
-        def call(*arguments: Any, **options: Any) -> Any:
-            nonlocal calls
-            calls += 1
-            if calls < self.nth:
-                return original(*arguments, **options)
-            if self.when == "within":
-                WITHIN[self.name](original, *arguments, **options)
-            elif self.when == "after":
-                original(*arguments, **options)
-            die()
-            return None
-
-        setattr(self.owner, self.name, call)
+def check_offsets(store: eoslog.Store, versions: list[int]) -> None:
+    """The newest version's offset and the version itself are committed; the offsets once each."""
+    groups = store.groups()
+    assert groups[GROUP][READ].offset == 1000 + versions[-1]
+    assert groups[APP][VERSION_PARTITION].offset == versions[-1]
+    records, _ = groups_partition(store).fetch_records(0, 10_000, 1 << 20)
+    keys = [decode_offset_key(record.key) for record in records]
+    assert [key.group for key in keys].count(GROUP) == len(versions)
 
 
 def write_half(write: Callable[..., int], descriptor: int, data: bytes) -> None:
@@ -133,13 +102,13 @@ def write_temporary(write: Callable[..., Any], path: Path, content: bytes, **_: 
     path.with_name(path.name + ".tmp").write_bytes(content[: len(content) // 2])
 
 
-WITHIN = {
-    "write": write_half,
-    "adopt": adopt_half,
-    "sync": sync_half,
-    "remove_tree": remove_half,
-    "write_atomically": write_temporary,
-}
+WITHIN.update(
+    write=write_half,
+    adopt=adopt_half,
+    sync=sync_half,
+    remove_tree=remove_half,
+    write_atomically=write_temporary,
+)
 
 
 @pytest.fixture
@@ -149,7 +118,8 @@ def path(tmp_path: Path) -> Iterator[Path]:
         path = directory / "store"
         with eoslog.open(path, create=True) as store:
             store.create_topic(TOPIC, partitions=PARTITIONS)
-            store.commit_staged(APP, 0, stage_job(path, "run-0", BEFORE))
+            messages = stage_job(path, "run-0", BEFORE)
+            store.commit_staged(APP, 0, messages, offsets=offsets_of(0))
         yield path
 
 
@@ -157,7 +127,7 @@ def commit_and_die(path: Path, messages: list[StagedMessage], kill: Kill) -> Non
     def driver() -> None:
         store = eoslog.open(path)
         kill.arm()
-        store.commit_staged(APP, 1, messages)
+        store.commit_staged(APP, 1, messages, offsets=offsets_of(1))
         raise AssertionError(f"the driver outlived {kill}")
 
     assert in_child(driver, path.parent) is None
@@ -179,6 +149,7 @@ def check_exactly_once(path: Path, *, decided: bool) -> None:
     with eoslog.open(path) as store:
         expected = expected_numbers(BEFORE, JOB) if decided else expected_numbers(BEFORE)
         assert visible_numbers(store) == expected
+        check_offsets(store, [0, 1] if decided else [0])
         state = store.application(APP)
         assert (state.version, state.state) == (1 if decided else 0, "complete")
         store._staged.sweep()
@@ -186,12 +157,14 @@ def check_exactly_once(path: Path, *, decided: bool) -> None:
         assert left <= (set() if decided else {"run-1"})
         # The driver starts anew: another run, and more tasks.
         replay = stage_job(path, "run-2", JOB, tasks=5)
-        assert store.commit_staged(APP, 1, replay).committed == (not decided)
+        result = store.commit_staged(APP, 1, replay, offsets=offsets_of(1))
+        assert result.committed == (not decided)
         assert visible_numbers(store) == expected_numbers(BEFORE, JOB)
         assert store.verify() == []
-        result = store.commit_staged(APP, 2, stage_job(path, "run-3", range(340, 360)))
-        assert result.records == 20
+        messages = stage_job(path, "run-3", range(340, 360))
+        assert store.commit_staged(APP, 2, messages, offsets=offsets_of(2)).records == 20
     with eoslog.open(path) as store:
+        check_offsets(store, [0, 1, 2])
         expected = expected_numbers(BEFORE, JOB, range(340, 360))
         assert visible_numbers(store) == expected
         assert store.verify() == []
@@ -275,11 +248,21 @@ AFTER_ADOPTION = [
     Kill(HeldPartitions, "release", 1, "before"),
     Kill(HeldPartitions, "release", 1, "after"),
     *[Kill(StateLog, "append", 2, when) for when in ("before", "after")],
-    *[Kill(Partition, "append_columns", 2, when) for when in ("before", "after")],
+    *[
+        Kill(owner, name, nth, when)
+        for owner, name, nth in (
+            (GroupOffsets, "adopt", 1),
+            (GroupOffsets, "note", 1),
+            (Partition, "append_columns", 2),  # The offsets,
+            (Partition, "append_columns", 3),  # the version,
+            (Partition, "append_columns", 4),  # the complete record.
+        )
+        for when in ("before", "after")
+    ],
     *[Kill(staged_commit, "remove_tree", 1, when) for when in ("before", "within", "after")],
     *[
         Kill(Partition, "forget_producers", nth, when)
-        for nth in (1, 2, PARTITIONS)
+        for nth in (1, 2, PARTITIONS, PARTITIONS + 1)
         for when in ("before", "after")
     ],
 ]
@@ -352,6 +335,8 @@ SECOND = [
     *[Kill(StateLog, "append", 1, when) for when in ("before", "after")],
     *[Kill(staged_commit, "remove_tree", 1, when) for when in ("within", "after")],
     Kill(Partition, "forget_producers", 2, "after"),
+    *[Kill(GroupOffsets, "adopt", 1, when) for when in ("before", "after")],
+    *[Kill(GroupOffsets, "note", 1, when) for when in ("before", "after")],
 ]
 
 
@@ -388,6 +373,27 @@ def test_unsynced_bytes_of_an_adoption_may_be_lost(path, seed):
         kept = position + noise.randrange(0, max(1, len(data) - position))
         data[kept:] = bytes(len(data) - kept)
         Path(segment).write_bytes(data)
+    check_exactly_once(path, decided=True)
+
+
+@pytest.mark.parametrize(
+    "kill",
+    [
+        Kill(GroupOffsets, "adopt", 1, "after"),
+        Kill(HeldPartitions, "release", 1, "before"),
+        Kill(HeldPartitions, "release", 1, "after"),
+    ],
+    ids=str,
+)
+def test_offsets_that_were_not_synced_may_be_lost(path, kill):
+    """A power cut before the offsets are on disk: they come back with the rest of the job."""
+    with eoslog.open(path) as store:
+        partition = groups_partition(store)
+        position, segment = partition.size_bytes, partition.segments()[-1]["path"]
+    commit_and_die(path, stage_job(path, "run-1", JOB), kill)
+    data = Path(segment).read_bytes()
+    assert any(data[position:]), "nothing was appended that could be lost"
+    Path(segment).write_bytes(data[:position] + bytes(len(data) - position))
     check_exactly_once(path, decided=True)
 
 
@@ -483,7 +489,7 @@ def drive_until_killed(path: Path, seed: int, report: int) -> None:
         job = range(version * 60, version * 60 + 60)
         run_id = f"life-{seed}-{version}"
         messages = stage_job(path, run_id, job, tasks=noise.randrange(1, 4), durability="process")
-        assert store.commit_staged(APP, version, messages).committed
+        assert store.commit_staged(APP, version, messages, offsets=offsets_of(version)).committed
         os.write(report, b"%d\n" % version)
         version += 1
 
@@ -516,6 +522,7 @@ def lives_and_deaths(path: Path, rounds: int, seed: int) -> None:
             assert highest <= decided <= highest + 1
             jobs = [range(version * 60, version * 60 + 60) for version in range(1, decided + 1)]
             assert visible_numbers(store) == expected_numbers(BEFORE, *jobs)
+            check_offsets(store, list(range(decided + 1)))
             highest = decided
     assert highest > rounds // 2, "the driver came nowhere"
 

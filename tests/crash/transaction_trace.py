@@ -330,10 +330,15 @@ class LiveStore:
         self.moments.append(Moment(len(self.trace.events), state))
 
     def checkpoint(self) -> None:
-        """What the background thread does now and then."""
+        """What the background thread does now and then, for what it has heard of by then."""
         checkpointer = self.store._checkpointer
-        checkpointer._unwritten.update(self.store._partitions.opened())
-        checkpointer._write_checkpoints()
+        if self.noise.random() < 0.3:
+            checkpointer._write_offsets()  # As after retention: nothing is synced for it.
+        else:
+            opened = self.store._partitions.opened()
+            heard_of = self.noise.sample(opened, self.noise.randint(1, len(opened)))
+            checkpointer._unwritten.update(heard_of)
+            checkpointer._write_checkpoints()
         assert self.store.metrics()["checkpointer"]["errors"] == []
         self.remember()
 
@@ -451,9 +456,9 @@ class LiveStore:
             self.init(transactional_id)
         elif chance < 0.07:
             self.write_plainly()
-        elif chance < 0.10:
+        elif chance < 0.12:
             self.checkpoint()
-        elif chance < 0.13:
+        elif chance < 0.15:
             self.persist()
         elif transactional_id not in self.open:
             self.begin(transactional_id)

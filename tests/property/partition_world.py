@@ -59,6 +59,7 @@ class Rows:
     by_id: dict[int, bytes] = field(default_factory=dict)
     models: dict[int, ProducerModel] = field(default_factory=dict)
     offset: int | None = None
+    abort_files: list[tuple[int, int, int]] | None = None
 
 
 class PartitionWorld:
@@ -269,23 +270,25 @@ class PartitionWorld:
     def open_files(self, *, clean: bool, recovery_point: int, start: int, restore: str) -> None:
         """Open what is closed, and restore the producers; the model does the same."""
         rows, loaded_count = self._rows_to_load(restore)
-        self.log = self.files.open(
-            clean=clean, recovery_point=recovery_point, log_start_offset=start
-        )
+        named = {"clean": clean, "recovery_point": recovery_point, "log_start_offset": start}
         if rows is None:
-            self.log.restore_producers(None, 0)
+            self.log = self.files.open(**named)
             self.model.reopen(clean=False)
             # The rows that were there are lost; later ones start with what the files held.
             self.rows = Rows()
         else:
             assert self.rows.offset is not None
             self.model.forget_empty_tail()
-            self._restore_from_rows(rows, len(self.rows.by_id) - loaded_count)
+            self.log = self.files.open(
+                **named,
+                rows=rows,
+                rows_offset=self.rows.offset,
+                evicted_count=len(self.rows.by_id) - loaded_count,
+                abort_files=self.rows.abort_files,
+            )
+            assert self.files.restored_from == "rows"
             self._model_from_rows()
         self.flushed_offset = self.model.log_end_offset if clean else recovery_point
-
-    def _restore_from_rows(self, rows: bytes, evicted_count: int) -> None:
-        assert self.log.restore_producers(rows, self.rows.offset, evicted_count) == "rows"
 
     def _last_sequences(self) -> dict[int, tuple[int, int]]:
         """What no restart may lose, whatever the model says: where each producer stands."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import struct
 
 import pytest
 from reference_model import batch_codec as codec
 
+import eoslog
 from eoslog.bindings.record_batch import decode_records
 from eoslog.errors import CorruptRecordError, InvalidRecordError
 
@@ -125,3 +127,80 @@ def test_a_batch_with_more_records_than_it_counts_is_refused(make_partition):
     with pytest.raises((CorruptRecordError, InvalidRecordError)):
         log.append_batch(data)
     assert log.log_end_offset == 0
+
+
+def in_transaction(sequence: int, *, epoch: int = 0) -> bytes:
+    return codec.simple_batch(
+        [b"value"],
+        producer_id=PRODUCER_ID,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        attributes=codec.TRANSACTIONAL,
+    )
+
+
+def test_the_last_stable_offset_is_not_below_the_log_start(make_partition):
+    """A transaction whose first records are deleted is open all the same."""
+    log = make_partition().open()
+    log.append_batch(in_transaction(0), verified=True)
+    log.append_batch(PLAIN)
+    log.advance_log_start(1)
+    assert log.last_stable_offset == 1
+    assert log.fetch_records(1, committed=True) == ([], 1)
+    log.append_marker(PRODUCER_ID, 1, 0, False, timestamp_ms=1)
+    assert log.last_stable_offset == 3
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_coordinators_batch_has_no_sequence_after_a_reopening_either(clean, make_partition):
+    files = make_partition()
+    log = files.open()
+    log.append_columns(
+        [b"one", b"two"],
+        timestamp_ms=1,
+        producer_id=PRODUCER_ID,
+        producer_epoch=0,
+        transactional=True,
+    )
+    assert log.producer(PRODUCER_ID).last_sequence == -1
+    log = files.reopen(clean=clean)
+    assert log.producer(PRODUCER_ID).last_sequence == -1
+    assert log.last_stable_offset == 0
+
+
+def test_the_abort_of_a_producer_that_expired_is_known_after_a_kill(tmp_path):
+    """Its row, deleted, had told that a transaction was open: the marker alone tells nothing."""
+    where = eoslog.TopicPartition("orders", 0)
+    with eoslog.open(tmp_path / "live", create=True) as store:
+        store.create_topic("orders", partitions=1)
+        producer = store.producer(transactional_id="mirror")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.append("orders", partition=0, values=[b"aborted"])
+        partition = store.partition("orders", 0)
+        partition.persist_producers(1000)
+        producer.abort_transaction()
+        assert partition.expire_producers(2**62, frozenset) == 1
+        shutil.copytree(tmp_path / "live", tmp_path / "killed")
+    with eoslog.open(tmp_path / "killed") as store:
+        assert len(store.partition("orders", 0).aborted_transactions(0, 10)) == 1
+        with store.consumer() as consumer:
+            consumer.assign([where])
+            assert consumer.poll(timeout=0) == []
+            assert consumer.position(where) == 2
+
+
+def test_what_a_truncation_took_is_not_in_the_abort_index(make_partition):
+    """Given out again, the offsets of an aborted transaction may hold committed records."""
+    files = make_partition()
+    log = files.open()
+    log.append_batch(in_transaction(0), verified=True)
+    log.append_marker(PRODUCER_ID, 1, 0, False, timestamp_ms=1)
+    log.store_abort_files()
+    log.truncate(0)
+    log.append_batch(in_transaction(0), verified=True)
+    log.append_marker(PRODUCER_ID, 1, 0, True, timestamp_ms=1)
+    files.close()
+    assert not files.path(0, ".txnindex").exists() or not files.path(0, ".txnindex").stat().st_size
+    records, _ = files.open().fetch_records(0, committed=True)
+    assert [record.value for record in records] == [b"value"]

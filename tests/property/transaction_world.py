@@ -66,7 +66,6 @@ class TransactionWorld(PartitionWorld):
         )
         # Once the index was made anew, it does not tell of what was deleted before.
         self.remade_from = 0
-        self.abort_files: list[tuple[int, int, int]] | None = None
         self.files_are_its_own = True
 
     # -- appends ---------------------------------------------------------------------------------
@@ -170,7 +169,7 @@ class TransactionWorld(PartitionWorld):
         """The abort indexes are written before the rows that say what they hold."""
         self.log.store_abort_files()
         super().persist()
-        self.abort_files = self.log.abort_files()
+        self.rows.abort_files = self.log.abort_files()
 
     def evict(self, keep_max: int) -> None:
         """Producers with an open transaction stay, however many they are."""
@@ -196,19 +195,9 @@ class TransactionWorld(PartitionWorld):
         }
         return super().needed_ids(offset) | opened
 
-    def truncate(self, offset: int) -> None:
-        if offset < self.model.log_end_offset:
-            self.abort_files = None
-        super().truncate(offset)
-
-    def _restore_from_rows(self, rows: bytes, evicted_count: int) -> None:
-        found = self.log.restore_producers(rows, self.rows.offset, evicted_count, self.abort_files)
-        assert found == "rows"
-
     def open_files(self, *, clean: bool, recovery_point: int, start: int, restore: str) -> None:
-        if restore == "files" or self.rows.offset is None or self.abort_files is None:
+        if restore == "files" or self.rows.offset is None or self.rows.abort_files is None:
             self.remade_from = self.model.segments[0]
-            self.abort_files = None
         super().open_files(clean=clean, recovery_point=recovery_point, start=start, restore=restore)
 
     # -- what is lost while the log is closed -----------------------------------------------------

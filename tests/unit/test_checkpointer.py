@@ -154,7 +154,7 @@ def test_old_segments_go_by_size(open_store, store_path):
         range(partition.log_start_offset, 20)
     )
     eventually(
-        lambda: read_checkpoint(store_path / LOG_START_OFFSET)[T0] == partition.log_start_offset
+        lambda: read_checkpoint(store_path / LOG_START_OFFSET).get(T0) == partition.log_start_offset
     )
 
 

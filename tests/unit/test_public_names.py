@@ -29,6 +29,7 @@ def test_public_names_are_pinned_and_load_when_asked_for():
             "StagedCommit",
             "StagedFile",
             "StagedMessage",
+            "StagedProducer",
             "StagedWriter",
             "Store",
             "TopicDescription",

@@ -8,12 +8,13 @@ from conftest import abandon
 from eoslog import TopicPartition
 from eoslog.errors import CorruptRecordError, StoreVersionError
 from eoslog.state_log import (
-    APPLICATION,
     NAMED_PRODUCER,
     PRODUCER_ID_BLOCK,
     state_key,
     state_partition_of,
 )
+
+MADE_UP = 1999  # A type of ours that no part of the store reads.
 
 
 @pytest.mark.parametrize(
@@ -33,14 +34,14 @@ def test_keys_are_a_type_and_a_name():
 
 def test_the_newest_record_of_a_key_holds(store):
     log = store._state_log
-    assert log.get(APPLICATION, "a") is None
-    log.append(APPLICATION, "a", {"n": 1})
-    log.append(APPLICATION, "b", {"n": 2})
+    assert log.get(MADE_UP, "a") is None
+    log.append(MADE_UP, "a", {"n": 1})
+    log.append(MADE_UP, "b", {"n": 2})
     log.append(NAMED_PRODUCER, "a", {"n": 3})
-    log.append(APPLICATION, "a", {"n": 4})
-    assert log.get(APPLICATION, "a")["n"] == 4
+    log.append(MADE_UP, "a", {"n": 4})
+    assert log.get(MADE_UP, "a")["n"] == 4
     assert log.get(NAMED_PRODUCER, "a")["n"] == 3
-    assert log.names(APPLICATION) == ["a", "b"]
+    assert log.names(MADE_UP) == ["a", "b"]
 
 
 @pytest.mark.parametrize("persisted", [True, False])
@@ -51,7 +52,7 @@ def test_states_survive_whatever_is_lost_beside_the_log(
 ):
     store = open_store()
     for number in range(30):
-        store._state_log.append(APPLICATION, f"app-{number % 10}", {"n": number})
+        store._state_log.append(MADE_UP, f"app-{number % 10}", {"n": number})
         if persisted and number == 20:
             store._state_log.persist()
     store.close() if clean else abandon(store)
@@ -60,35 +61,33 @@ def test_states_survive_whatever_is_lost_beside_the_log(
     if lost == "mark" and clean:
         (store_path / ".kafka_cleanshutdown").write_text("{}")
     log = open_store()._state_log
-    assert [log.get(APPLICATION, f"app-{number}")["n"] for number in range(10)] == list(
-        range(20, 30)
-    )
-    assert len(log.names(APPLICATION)) == 10
+    assert [log.get(MADE_UP, f"app-{number}")["n"] for number in range(10)] == list(range(20, 30))
+    assert len(log.names(MADE_UP)) == 10
 
 
 def test_an_index_that_knows_more_than_the_log_is_not_believed(open_store, store_path):
     """A power cut took an unsynced record that LMDB had seen."""
     store = open_store()
-    store._state_log.append(APPLICATION, "a", {"n": 1})
+    store._state_log.append(MADE_UP, "a", {"n": 1})
     where = TopicPartition("__transaction_state", state_partition_of("a"))
     size_bytes = store._partitions.state_partition(where.partition).size_bytes
-    store._state_log.append(APPLICATION, "a", {"n": 2})
+    store._state_log.append(MADE_UP, "a", {"n": 2})
     store._state_log.persist()
     abandon(store)
     path = store_path / str(where) / f"{0:020d}.log"
     path.write_bytes(path.read_bytes()[:size_bytes])
-    assert open_store()._state_log.get(APPLICATION, "a")["n"] == 1
+    assert open_store()._state_log.get(MADE_UP, "a")["n"] == 1
 
 
 def test_lmdb_lost_while_open_is_read_again_from_the_log(store):
     log = store._state_log
-    log.append(APPLICATION, "a", {"n": 1})
+    log.append(MADE_UP, "a", {"n": 1})
     log.persist()
     store._files.rows._begin_anew()
-    assert log.get(APPLICATION, "a")["n"] == 1
-    assert log.names(APPLICATION) == ["a"]
+    assert log.get(MADE_UP, "a")["n"] == 1
+    assert log.names(MADE_UP) == ["a"]
     log.persist()
-    assert store._files.rows.read_state(state_key(APPLICATION, "a"))
+    assert store._files.rows.read_state(state_key(MADE_UP, "a"))
 
 
 @pytest.mark.parametrize(
@@ -102,7 +101,7 @@ def test_lmdb_lost_while_open_is_read_again_from_the_log(store):
 def test_records_that_this_version_cannot_read(open_store, value, error):
     store = open_store()
     partition = store._partitions.state_partition(3)
-    partition.append_columns([value], [state_key(APPLICATION, "x")])
+    partition.append_columns([value], [state_key(MADE_UP, "x")])
     abandon(store)
     with pytest.raises(error):
         open_store()
@@ -112,10 +111,10 @@ def test_records_of_kafkas_own_are_passed_over(open_store):
     store = open_store()
     partition = store._partitions.state_partition(3)
     partition.append_columns([b"\0\1", None, b"x"], [b"\0\0name", b"\0\0name", None])
-    store._state_log.append(APPLICATION, "a", {"n": 1})
+    store._state_log.append(MADE_UP, "a", {"n": 1})
     abandon(store)
     store = open_store()
-    assert store._state_log.get(APPLICATION, "a")["n"] == 1
+    assert store._state_log.get(MADE_UP, "a")["n"] == 1
 
 
 def test_producer_ids_come_in_blocks_that_are_durable_first(store):

@@ -1,0 +1,631 @@
+"""Staged transactions of a plain producer: out of the log until their commit."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from staged_jobs import TOPIC, quick_directory, staged_files
+
+import eoslog
+from eoslog.errors import (
+    CommitFailedError,
+    EoslogError,
+    IllegalStateError,
+    InvalidConfigError,
+    InvalidRequestError,
+    InvalidTimestampError,
+    LogClosedError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    StagedCommitError,
+    StagedJobIncompleteError,
+    StoreFailedError,
+    StoreFullError,
+    TransactionAbortableError,
+    UnknownTopicOrPartitionError,
+)
+from eoslog.group_metadata import ConsumerGroupMetadata
+from eoslog.partition import Partition
+from eoslog.staged_file import AttemptFiles
+from eoslog.staged_offsets import VERSION_PARTITION
+from eoslog.staged_producer import StagedProducer
+from eoslog.state_log import APPLICATION, StateLog
+from eoslog.topic_partition import TopicPartition
+
+ID = "bulk"
+PARTITIONS = 3
+SOURCE = TopicPartition("source", 0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Any]:
+    with (
+        quick_directory(tmp_path) as directory,
+        eoslog.open(directory / "store", create=True) as opened,
+    ):
+        opened.create_topic(TOPIC, partitions=PARTITIONS)
+        opened.create_topic("source", partitions=2)
+        yield opened
+
+
+@pytest.fixture
+def producer(store: Any) -> Any:
+    made = store.producer(transactional_id=ID, staged=True)
+    made.init_transactions()
+    return made
+
+
+def values_in(store: Any, topic: str = TOPIC, partition: int | None = None) -> list[bytes]:
+    numbers = range(store.topics()[topic].partitions) if partition is None else [partition]
+    found = []
+    for number in numbers:
+        records, _ = store.partition(topic, number).fetch_records(0, 100_000, 1 << 26)
+        found += [record.value for record in records]
+    return found
+
+
+def abandoned_copy(store: Any) -> Path:
+    """What a killed process would have left at this moment."""
+    copy = Path(store.path).with_name("copy")
+    shutil.rmtree(copy, ignore_errors=True)
+    shutil.copytree(store.path, copy, symlinks=True)
+    return copy
+
+
+def test_what_a_block_sent_is_in_the_log_at_its_end_and_not_before(store, producer):
+    with producer.transaction() as block:
+        assert block is producer
+        for number in range(100):
+            block.send(TOPIC, value=b"sent %d" % number, key=b"%d" % number)
+        block.append(TOPIC, values=[b"column %d" % number for number in range(50)])
+        block.append(TOPIC, 2, [b"there"], headers=[[("h", b"x")]], timestamps=[5])
+        block.send_offsets_to_transaction({SOURCE: 42}, "readers")
+        block.flush()
+        assert values_in(store) == []
+        assert store.partition(TOPIC, 0).log_end_offset == 0
+        assert len(staged_files(store.path)) == PARTITIONS
+        assert store.groups() == {}
+    expected = [b"sent %d" % number for number in range(100)]
+    expected += [b"column %d" % number for number in range(50)] + [b"there"]
+    assert sorted(values_in(store)) == sorted(expected)
+    assert store.groups()["readers"][SOURCE].offset == 42
+    assert store.groups()[ID][VERSION_PARTITION].offset == 0
+    assert staged_files(store.path) == []
+
+
+def test_it_holds_back_no_reader(store, producer):
+    producer.begin_transaction()
+    producer.append(TOPIC, 0, [b"late"])
+    with store.producer() as plain:
+        plain.append(TOPIC, 0, [b"early"])
+    consumer = store.consumer()
+    consumer.assign([TopicPartition(TOPIC, 0)])
+    assert [record.value for record in consumer.poll(timeout=0)] == [b"early"]
+    producer.commit_transaction()
+    assert [record.value for record in consumer.poll(timeout=0)] == [b"late"]
+
+
+def test_the_order_of_calls_is_the_order_in_a_partition(store, producer):
+    with producer.transaction():
+        for number in range(5):
+            producer.send(TOPIC, value=b"send %d" % number, partition=1)
+            producer.append(TOPIC, 1, [b"append %d" % number])
+            producer.append(TOPIC, None, [b"keyed %d" % number], keys=[b"k"])
+    kinds = [b"send %d", b"append %d"]
+    wanted = [kind % number for number in range(5) for kind in kinds]
+    assert [one for one in values_in(store, partition=1) if not one.startswith(b"keyed")] == wanted
+    keyed = [one for one in values_in(store) if one.startswith(b"keyed")]
+    assert keyed == [b"keyed %d" % number for number in range(5)]
+
+
+def test_records_are_as_they_were_given(store, producer):
+    now_ms = time.time_ns() // 1_000_000
+    with producer.transaction():
+        producer.send(TOPIC, b"v", b"k", 0, [("h", b"x"), ("n", None)], now_ms - 5)
+        producer.send(TOPIC, None, b"tombstone", 0)
+    records, _ = store.partition(TOPIC, 0).fetch_records(0, 10, 1 << 20)
+    first, second = records
+    assert (first.value, first.key, first.timestamp_ms) == (b"v", b"k", now_ms - 5)
+    assert first.headers == (("h", b"x"), ("n", None))
+    assert (second.value, second.key) == (None, b"tombstone")
+    assert second.timestamp_ms >= now_ms
+
+
+def test_each_commit_is_a_version_and_an_empty_one_is_none(store, producer):
+    store.commit_staged(ID, 6, [])
+    for number in range(3):
+        with producer.transaction():
+            producer.send(TOPIC, value=b"%d" % number)
+        with producer.transaction():
+            pass
+    assert store.application(ID).version == 9
+    with producer.transaction():
+        producer.send_offsets_to_transaction({SOURCE: 1}, "readers")
+    with producer.transaction():
+        producer.send_offsets_to_transaction({}, "readers")
+    assert store.application(ID).version == 10
+    assert sorted(values_in(store)) == [b"0", b"1", b"2"]
+
+
+def test_large_loads_make_many_batches(store):
+    producer = store.producer(config={"transactional.id": ID, "batch.size": 2000}, staged=True)
+    producer.init_transactions()
+    with producer.transaction():
+        for number in range(5000):
+            producer.send(TOPIC, value=b"%05d" % number, key=b"%d" % (number % 50))
+    assert sorted(values_in(store)) == [b"%05d" % number for number in range(5000)]
+    for number in range(PARTITIONS):
+        found = values_in(store, partition=number)
+        assert found == sorted(found)
+
+
+def test_topics_may_come_in_the_middle_and_be_made_in_it(store, producer):
+    with producer.transaction():
+        producer.send(TOPIC, value=b"1")
+        producer.flush()
+        store.create_topic("new")
+        producer.append("new", values=[b"2"])
+        producer.send("source", value=b"3", partition=1)
+    assert (values_in(store), values_in(store, "new")) == ([b"1"], [b"2"])
+    assert values_in(store, "source", 1) == [b"3"]
+
+
+# Aborts.
+
+
+@pytest.mark.parametrize("flushed", [False, True])
+def test_an_abort_leaves_nothing(store, producer, flushed):
+    producer.begin_transaction()
+    producer.send(TOPIC, value=b"gone")
+    producer.append(TOPIC, values=[b"gone too"])
+    producer.send_offsets_to_transaction({SOURCE: 1}, "readers")
+    if flushed:
+        producer.flush()
+    producer.abort_transaction()
+    assert staged_files(store.path) == []
+    assert store.application(ID).version == -1
+    with producer.transaction():
+        producer.send(TOPIC, value=b"kept")
+    assert values_in(store) == [b"kept"]
+    assert "readers" not in store.groups()
+
+
+def test_an_exception_in_a_block_aborts(store, producer):
+    with pytest.raises(KeyError), producer.transaction():
+        producer.send(TOPIC, value=b"gone")
+        raise KeyError("reason")
+    assert values_in(store) == []
+    with producer.transaction():
+        producer.send(TOPIC, value=b"kept")
+    assert values_in(store) == [b"kept"]
+
+
+def test_closing_aborts_and_leaves_no_directories(store, producer):
+    with producer.transaction():
+        producer.send(TOPIC, value=b"kept")
+    producer.begin_transaction()
+    producer.append(TOPIC, values=[b"gone"])
+    producer.close()
+    producer.close()
+    assert values_in(store) == [b"kept"]
+    assert not (store.path / "staging" / ID).exists()
+    with pytest.raises(LogClosedError):
+        producer.begin_transaction()
+
+
+def test_closing_the_store_closes_it(store, producer):
+    producer.begin_transaction()
+    producer.append(TOPIC, values=[b"gone"])
+    store.close()
+    with pytest.raises(LogClosedError):
+        producer.append(TOPIC, values=[b"late"])
+    with eoslog.open(store.path) as opened:
+        assert values_in(opened) == []
+        assert staged_files(opened.path) == []
+
+
+# Wrong order, wrong arguments.
+
+
+def test_calls_in_the_wrong_order_are_refused(store):
+    producer = store.producer(transactional_id=ID, staged=True)
+    for call in (
+        producer.begin_transaction,
+        producer.commit_transaction,
+        producer.abort_transaction,
+        lambda: producer.send(TOPIC, value=b"v"),
+        lambda: producer.append(TOPIC, values=[b"v"]),
+        lambda: producer.send_offsets_to_transaction({SOURCE: 1}, "g"),
+        lambda: producer.init_transactions(keep_prepared=True),
+    ):
+        with pytest.raises(IllegalStateError):
+            call()
+    assert store.application(ID) is None
+    producer.init_transactions()
+    for call in (
+        producer.init_transactions,
+        producer.commit_transaction,
+        producer.abort_transaction,
+        lambda: producer.send(TOPIC, value=b"v"),
+    ):
+        with pytest.raises(IllegalStateError):
+            call()
+    producer.begin_transaction()
+    for call in (producer.begin_transaction, producer.init_transactions):
+        with pytest.raises(IllegalStateError):
+            call()
+    producer.send(TOPIC, value=b"v")
+    producer.commit_transaction()
+    assert values_in(store) == [b"v"]
+
+
+def test_preparing_is_refused_and_harms_nothing(store, producer):
+    producer.begin_transaction()
+    producer.send(TOPIC, value=b"v")
+    with pytest.raises(IllegalStateError, match="cannot be prepared"):
+        producer.prepare_transaction()
+    with pytest.raises(IllegalStateError, match="cannot be prepared"):
+        producer.complete_transaction(None)
+    producer.commit_transaction()
+    assert values_in(store) == [b"v"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"staged": True}, ValueError),
+        ({"staged": True, "name": "n"}, ValueError),
+        ({"staged": True, "name": "n", "transactional_id": ID}, ValueError),
+        ({"staged": True, "transactional_id": ""}, InvalidRequestError),
+        ({"staged": True, "transactional_id": 3}, TypeError),
+        ({"staged": True, "transactional_id": ID, "transaction_timeout_ms": 5}, ValueError),
+        (
+            {"staged": True, "transactional_id": ID, "config": {"transaction.timeout.ms": 5}},
+            InvalidConfigError,
+        ),
+        ({"staged": True, "transactional_id": ID, "config": {"linger.ms": 5}}, InvalidConfigError),
+        (
+            {"staged": True, "transactional_id": ID, "config": {"enable.idempotence": False}},
+            InvalidConfigError,
+        ),
+    ],
+)
+def test_wrong_arguments_are_refused(store, arguments, error):
+    with pytest.raises(error):
+        store.producer(**arguments)
+
+
+def test_what_it_is(store, producer):
+    assert isinstance(producer, StagedProducer)
+    assert isinstance(producer, eoslog.TransactionalProducer)
+    assert producer.transactional_id == ID
+    assert repr(producer) == f"<eoslog.StagedProducer {ID!r}, ready>"
+    assert (producer.producer_id, producer.producer_epoch) == (-1, -1)
+    with pytest.raises(TypeError):
+        pickle.dumps(producer)
+
+
+# Errors in a transaction.
+
+
+@pytest.mark.parametrize(
+    ("call", "error"),
+    [
+        (lambda one: one.send("nowhere", value=b"v"), UnknownTopicOrPartitionError),
+        (lambda one: one.send(TOPIC, value=b"v", partition=9), UnknownTopicOrPartitionError),
+        (lambda one: one.append("nowhere", values=[b"v"]), UnknownTopicOrPartitionError),
+        (lambda one: one.append(TOPIC, 9, [b"v"]), UnknownTopicOrPartitionError),
+        (lambda one: one.send("small", value=b"v" * 500), RecordTooLargeError),
+        (lambda one: one.append("small", values=[b"v" * 500]), RecordTooLargeError),
+        (lambda one: (one.send("small", b"v", timestamp_ms=1), one.flush()), InvalidTimestampError),
+        (lambda one: one.append("small", values=[b"v"], timestamps=[1]), InvalidTimestampError),
+        (
+            lambda one: one.send_offsets_to_transaction({TopicPartition("x", 0): 1}, "g"),
+            UnknownTopicOrPartitionError,
+        ),
+        (
+            lambda one: one.send_offsets_to_transaction(
+                {SOURCE: 1}, ConsumerGroupMetadata("unknown", 3)
+            ),
+            CommitFailedError,
+        ),
+    ],
+)
+def test_after_an_error_only_an_abort_goes_on(store, producer, call, error):
+    config = {"max.message.bytes": 300, "message.timestamp.before.max.ms": 60_000}
+    store.create_topic("small", config=config)
+    producer.begin_transaction()
+    producer.send(TOPIC, value=b"gone")
+    with pytest.raises(error):
+        call(producer)
+    for refused in (
+        lambda: producer.send(TOPIC, value=b"v"),
+        lambda: producer.append(TOPIC, values=[b"v"]),
+        producer.flush,
+        producer.commit_transaction,
+    ):
+        with pytest.raises(TransactionAbortableError):
+            refused()
+    producer.abort_transaction()
+    with producer.transaction():
+        producer.send(TOPIC, value=b"kept")
+    assert values_in(store) == [b"kept"]
+
+
+def test_wrong_types_leave_the_transaction_as_it_was(store, producer):
+    with producer.transaction():
+        for call in (
+            lambda: producer.send(TOPIC, value="text"),
+            lambda: producer.send(TOPIC, value=b"v", timestamp_ms=-1),
+            lambda: producer.append(TOPIC, values=None),
+            lambda: producer.append(TOPIC, values=[b"v"], keys=[b"k", b"k"]),
+            lambda: producer.append(TOPIC, "0", [b"v"]),
+            lambda: producer.send_offsets_to_transaction([SOURCE], "g"),
+        ):
+            with pytest.raises((TypeError, ValueError)):
+                call()
+        producer.send(TOPIC, value=b"kept")
+    assert values_in(store) == [b"kept"]
+
+
+def test_a_deleted_topic_makes_the_transaction_one_to_abort(store, producer):
+    for staged in (False, True):
+        store.create_topic("passing")
+        producer.begin_transaction()
+        producer.send("passing", value=b"gone")
+        producer.send(TOPIC, value=b"gone too")
+        if staged:
+            producer.flush()
+        store.delete_topic("passing")
+        with pytest.raises(TransactionAbortableError, match="was deleted"):
+            producer.commit_transaction()
+        producer.abort_transaction()
+    assert values_in(store) == []
+    assert staged_files(store.path) == []
+    with producer.transaction():
+        producer.send(TOPIC, value=b"kept")
+    assert values_in(store) == [b"kept"]
+
+
+@pytest.mark.parametrize("call", ["file_for", "write", "close"])
+def test_a_full_disk_while_staging_can_be_aborted(store, producer, monkeypatch, call):
+    def full(*_: Any, **__: Any) -> Any:
+        raise StoreFullError("no room")
+
+    producer.begin_transaction()
+    producer.send(TOPIC, value=b"gone")
+    monkeypatch.setattr(AttemptFiles, call, full)
+    with pytest.raises(StoreFullError):
+        producer.commit_transaction()
+    monkeypatch.undo()
+    with pytest.raises(TransactionAbortableError):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert staged_files(store.path) == []
+    with producer.transaction():
+        producer.send(TOPIC, value=b"kept")
+    assert values_in(store) == [b"kept"]
+
+
+def test_a_failed_sync_of_staged_files_decides_nothing(store, producer, monkeypatch):
+    def fail(*_: Any, **__: Any) -> Any:
+        raise StoreFailedError("a sync failed")
+
+    monkeypatch.setattr(AttemptFiles, "close", fail)
+    with pytest.raises(StoreFailedError), producer.transaction():
+        producer.send(TOPIC, value=b"gone")
+    monkeypatch.undo()
+    with producer.transaction():
+        producer.send(TOPIC, value=b"kept")
+    assert values_in(store) == [b"kept"]
+
+
+def test_a_file_that_was_damaged_is_noticed_before_the_decision(store, producer):
+    producer.begin_transaction()
+    producer.append(TOPIC, 0, [b"gone"] * 100_000)
+    producer.flush()
+    producer.append(TOPIC, 1, [b"gone"])
+    for name in staged_files(store.path):
+        (store.path / "staging" / name).write_bytes(b"")
+    with pytest.raises(StagedCommitError):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert values_in(store) == []
+
+
+def test_a_decision_that_cannot_be_completed_now_is_a_commit(store, producer, monkeypatch):
+    def full(*_: Any) -> Any:
+        raise StoreFullError("no room")
+
+    monkeypatch.setattr(Partition, "adopt", full)
+    with producer.transaction():
+        producer.send(TOPIC, value=b"first")
+    assert store.application(ID).state == "prepared"
+    assert values_in(store) == []
+    producer.begin_transaction()
+    producer.send(TOPIC, value=b"second")
+    with pytest.raises(StagedJobIncompleteError):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    monkeypatch.undo()
+    with producer.transaction():
+        producer.send(TOPIC, value=b"third")
+    assert sorted(values_in(store)) == [b"first", b"third"]
+    assert store.application(ID).version == 1
+
+
+def test_a_decision_in_doubt_ends_the_producer(store, producer, monkeypatch):
+    """The record may be on disk or not: only recovery can say."""
+    real = Partition.sync_up_to
+
+    def fail(partition: Partition, offset: int) -> None:
+        if partition.topic == "__transaction_state":
+            raise StoreFailedError("a sync failed")
+        real(partition, offset)
+
+    monkeypatch.setattr(Partition, "sync_up_to", fail)
+    monkeypatch.setattr(StagedProducer, "_is_decision_in_doubt", lambda _: True)
+    producer.begin_transaction()
+    producer.send(TOPIC, value=b"in doubt")
+    with pytest.raises(StoreFailedError):
+        producer.commit_transaction()
+    for call in (producer.abort_transaction, producer.begin_transaction):
+        with pytest.raises(StoreFailedError):
+            call()
+    copy = abandoned_copy(store)
+    monkeypatch.undo()
+    with eoslog.open(copy) as opened:
+        assert values_in(opened) == [b"in doubt"], "the record was in the log"
+        assert opened.application(ID).state == "complete"
+
+
+def test_an_interrupted_commit_can_be_called_again(store, producer, monkeypatch):
+    append = StateLog.append
+
+    def interrupt(log: StateLog, record_type: int, *rest: Any, **options: Any) -> None:
+        append(log, record_type, *rest, **options)
+        if record_type == APPLICATION:
+            raise KeyboardInterrupt
+
+    producer.begin_transaction()
+    producer.send(TOPIC, value=b"once")
+    monkeypatch.setattr(StateLog, "append", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        producer.commit_transaction()
+    monkeypatch.undo()
+    producer.commit_transaction()
+    with producer.transaction():
+        producer.send(TOPIC, value=b"next")
+    assert sorted(values_in(store)) == [b"next", b"once"]
+    assert store.application(ID).version == 1
+
+
+def test_an_interrupt_while_staging_leaves_no_half_behind_a_commit(store, producer, monkeypatch):
+    write = AttemptFiles.write
+
+    def interrupt(*arguments: Any) -> None:
+        write(*arguments)
+        raise KeyboardInterrupt
+
+    producer.begin_transaction()
+    producer.send(TOPIC, value=b"gone")
+    monkeypatch.setattr(AttemptFiles, "write", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        producer.flush()
+    monkeypatch.undo()
+    with pytest.raises(StagedCommitError, match="abort it"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    with producer.transaction():
+        producer.send(TOPIC, value=b"kept")
+    assert values_in(store) == [b"kept"]
+
+
+# Fencing.
+
+
+def test_a_successor_fences_the_one_before_it(store, producer):
+    producer.begin_transaction()
+    producer.append(TOPIC, values=[b"gone"])
+    successor = store.producer(transactional_id=ID, staged=True)
+    successor.init_transactions()
+    for call in (
+        lambda: producer.send(TOPIC, value=b"v"),
+        lambda: producer.append(TOPIC, values=[b"v"]),
+        lambda: producer.send_offsets_to_transaction({SOURCE: 1}, "g"),
+        producer.flush,
+        producer.commit_transaction,
+        producer.abort_transaction,
+        producer.begin_transaction,
+    ):
+        with pytest.raises(ProducerFencedError) as caught:
+            call()
+        text = str(caught.value)
+        assert f"process {os.getpid()}" in text
+        assert "thread 'MainThread'" in text
+        assert time.strftime("%Y-") in text
+    producer.close()
+    with successor.transaction():
+        successor.send(TOPIC, value=b"kept")
+    assert values_in(store) == [b"kept"]
+    store._staged.sweep()
+    assert staged_files(store.path) == []
+
+
+@pytest.mark.parametrize("overtake", ["begin_run", "commit_staged"])
+def test_any_newer_run_of_the_application_fences_it(store, producer, overtake):
+    producer.begin_transaction()
+    producer.send(TOPIC, value=b"gone")
+    if overtake == "begin_run":
+        run = store.begin_run(ID)
+    else:
+        run = "a run of its own"
+        store.commit_staged(ID, 5, [], run)
+    with pytest.raises(ProducerFencedError, match=run):
+        producer.commit_transaction()
+    with pytest.raises(ProducerFencedError):
+        producer.begin_transaction()
+    assert values_in(store) == []
+
+
+def test_other_ids_and_other_kinds_of_producers_do_not_fence_it(store, producer):
+    other = store.producer(transactional_id="other", staged=True)
+    other.init_transactions()
+    logged = store.producer(transactional_id=ID)
+    logged.init_transactions()
+    for number, one in enumerate((producer, other, logged)):
+        with one.transaction():
+            one.send(TOPIC, value=b"%d" % number)
+    assert sorted(values_in(store)) == [b"0", b"1", b"2"]
+
+
+def test_a_version_that_somebody_else_committed_loses_nothing(store, producer):
+    producer.begin_transaction()
+    producer.send(TOPIC, value=b"kept")
+    store.commit_staged(ID, 0, [])
+    store.commit_staged(ID, 1, [])
+    producer.commit_transaction()
+    assert values_in(store) == [b"kept"]
+    assert store.application(ID).version == 2
+
+
+# Crashes; the kills at every step are in tests/crash.
+
+
+@pytest.mark.parametrize("durability", ["commit", "always", "process"])
+def test_a_process_that_ends_before_the_decision_leaves_nothing(tmp_path, durability):
+    with eoslog.open(tmp_path / "store", create=True, durability=durability) as store:
+        store.create_topic(TOPIC, partitions=PARTITIONS)
+        producer = store.producer(transactional_id=ID, staged=True)
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send(TOPIC, value=b"kept")
+        producer.begin_transaction()
+        producer.append(TOPIC, 0, [b"gone"] * 10)
+        producer.flush()
+        copy = abandoned_copy(store)
+    with eoslog.open(copy, durability=durability) as store:
+        assert values_in(store) == [b"kept"]
+        assert store.application(ID).version == 0
+        successor = store.producer(transactional_id=ID, staged=True)
+        successor.init_transactions()
+        store._staged.sweep()
+        assert staged_files(store.path) == []
+        with successor.transaction():
+            successor.send(TOPIC, value=b"after")
+        assert sorted(values_in(store)) == [b"after", b"kept"]
+        assert store.application(ID).version == 1
+
+
+def test_errors_that_it_raises_tell_the_outcome(store, producer):
+    producer.begin_transaction()
+    with pytest.raises(EoslogError) as caught:
+        producer.send("nowhere", value=b"v")
+    assert caught.value.outcome == "not_appended"
