@@ -115,7 +115,10 @@ cdef class Sender:
         if timestamp_ms is None:
             timestamp = now_ms()
         else:
-            given = timestamp_ms
+            try:
+                given = timestamp_ms
+            except OverflowError:
+                raise ValueError(f"timestamp_ms {timestamp_ms}: beyond 64 bits") from None
             timestamp = given
             if timestamp < 0:
                 raise ValueError(f"timestamp_ms {timestamp}: below 0")
@@ -184,6 +187,9 @@ cdef class Sender:
                 buffer.listed = True
                 self._listed.append(buffer)
         return True
+
+    def __reduce__(self):
+        raise TypeError("a producer cannot be pickled or copied: make one where it is needed")
 
     def _set_batch_bytes(self, Py_ssize_t batch_bytes):
         self._batch_bytes = batch_bytes

@@ -256,7 +256,10 @@ class Checkpointer:
     def _look_at_transactions(self) -> None:
         """Abort those that timed out, and complete what could not be completed before."""
         files = self._store._files
-        self._count("transactions_timed_out", abort_timed_out(files.transactions, _now_ms()))
+        timed_out = abort_timed_out(files.transactions, _now_ms())
+        self._count("transactions_timed_out", timed_out)
+        if timed_out:
+            self._store._notice_replacements()
         files.transaction_recovery.retry()
 
     def _expire_ids(self) -> None:

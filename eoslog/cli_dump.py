@@ -54,6 +54,7 @@ def dump(
         raise click.UsageError("--transaction-log-decoder and --offsets-decoder exclude each other")
     named = _decoder_named(transaction_log, offsets)
     for path in files:
+        path.stat()  # One that is not there is named as such, whatever its name is.
         if not settings.as_json:
             click.echo(f"Dumping {path}")
             if path.suffix == ".log":

@@ -67,12 +67,12 @@ def describe_groups(settings: Settings, names: tuple[str, ...], all_groups: bool
 @shared_options
 def delete_groups(settings: Settings, names: tuple[str, ...], yes: bool) -> None:
     """Forget groups with all their offsets; their readers start anew."""
-    if not yes:
-        click.confirm(f"Delete {', '.join(names)} and all offsets?", abort=True, err=True)
     with settings.open() as store:
         known = store.groups()
         for name in names:
             check_group(known, name)  # All are there, or none goes.
+        if not yes:
+            click.confirm(f"Delete {', '.join(names)} and all offsets?", abort=True, err=True)
         for name in dict.fromkeys(names):
             store.delete_group(name)
     if settings.as_json:

@@ -44,6 +44,8 @@ def produce(
     name: str | None,
 ) -> None:
     """Write each line of standard input to TOPIC as one record, without its line end."""
+    if key_separator == "":
+        raise click.UsageError("--key-separator: at least one character")
     separator = key_separator.encode() if key_separator else None
     with settings.open() as store:
         found = store.topics().get(topic)

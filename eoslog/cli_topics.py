@@ -40,11 +40,15 @@ def list_topics(settings: Settings, internal: bool) -> None:
 @click.argument("name")
 @click.option("--partitions", type=click.IntRange(min=1), default=1, show_default=True)
 @click.option("--config", "pairs", multiple=True, metavar="NAME=VALUE", help="Kafka's names.")
+@click.option("--if-not-exists", is_flag=True, help="Leave a topic that exists as it is.")
 @shared_options
-def create_topic(settings: Settings, name: str, partitions: int, pairs: tuple[str, ...]) -> None:
+def create_topic(
+    settings: Settings, name: str, partitions: int, pairs: tuple[str, ...], if_not_exists: bool
+) -> None:
     """Create a topic; the store is created too where there is none."""
     with eoslog.open(settings.path(), create=True) as store:
-        store.create_topic(name, partitions=partitions, config=parse_config(pairs))
+        config = parse_config(pairs)
+        store.create_topic(name, partitions=partitions, config=config, exist_ok=if_not_exists)
     if settings.as_json:
         echo_json({"topic": name, "partitions": partitions})
     else:

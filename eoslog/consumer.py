@@ -86,6 +86,9 @@ class Consumer:
         )
         self._turns: list[TopicPartition] = []  # In the order in which they are looked at next.
 
+    def __reduce__(self) -> Never:
+        raise TypeError("a consumer cannot be pickled or copied: make one where it is needed")
+
     # Assignment and positions.
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
@@ -303,7 +306,9 @@ class Consumer:
             try:
                 records = self.poll(timeout=_LONG_WAIT_S)
             except LogClosedError:
-                return
+                if self._closed:
+                    return
+                raise
             for record in self._handed_out(records):
                 yield record
                 if self.closed:

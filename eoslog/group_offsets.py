@@ -96,6 +96,7 @@ class GroupOffsets:
         self._sync = sync
         self._lock = threading.Lock()
         self._used: dict[int, _Groups] = {}
+        self._held_back: dict[str, frozenset[OffsetKey]] = {}
 
     # Committing.
 
@@ -172,6 +173,20 @@ class GroupOffsets:
                     values, keys, producer_id=producer_id, producer_epoch=0, base_sequence=0
                 )
 
+    def hold_back(self, application: str, keys: frozenset[OffsetKey]) -> None:
+        """A job of an application is about to be decided: until `release` whoever wants stable
+        offsets is told to wait for these.
+        """
+        if keys:
+            self._held_back[application] = keys
+
+    def release(self, application: str) -> None:
+        """The offsets of the application's job are in, or will not come."""
+        self._held_back.pop(application, None)
+
+    def _is_held_back(self, key: OffsetKey) -> bool:
+        return any(key in keys for keys in list(self._held_back.values()))
+
     def note(self, group: str, where: TopicPartition, offset: int) -> None:
         """Commit an offset that never expires, unless it is what the group has; not synced.
 
@@ -220,10 +235,15 @@ class GroupOffsets:
         With `require_stable` UnstableOffsetCommitError while a transaction that commits another one
         is not decided.
         """
-        groups = self._existing(self.partition_of(check_group_id(group)))
+        key = OffsetKey(check_group_id(group), where)
+        if require_stable and self._is_held_back(key):
+            raise UnstableOffsetCommitError(
+                f"group {group!r} has an offset of {where} in a staged job that is decided and not "
+                "complete"
+            )
+        groups = self._existing(self.partition_of(group))
         if groups is None:
             return None
-        key = OffsetKey(group, where)
         with self._caught_up(groups) as state:
             open_producers = state.open_producers(key)
             written = state.committed_at(key)
@@ -235,12 +255,15 @@ class GroupOffsets:
         return None if written is None else _without_times(written)
 
     def is_stable(self, group: str, where: TopicPartition) -> bool:
-        """Whether no undecided transaction commits an offset of the partition."""
+        """Whether no undecided transaction, and no job under way, commits an offset of it."""
+        key = OffsetKey(group, where)
+        if self._is_held_back(key):
+            return False
         groups = self._existing(self.partition_of(group))
         if groups is None:
             return True
         with self._caught_up(groups) as state:
-            return not state.open_producers(OffsetKey(group, where))
+            return not state.open_producers(key)
 
     def all(self) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
         """The committed offsets of every group; one that has only undecided ones has none."""

@@ -39,6 +39,8 @@ from eoslog.os_errors import named_os_errors
 DIRECTORY_NAME = "lmdb"
 MAP_BYTES_INITIAL = 16 << 20
 ROWS_PER_TRANSACTION = 50_000
+# With less than that left on the device, what LMDB could not write was for want of space.
+_LEFT_BYTES_MIN = 64 << 10
 _META_BYTES = 2 * mmap.PAGESIZE  # LMDB keeps two heads, a page each.
 
 _KEY = struct.Struct(">16siQ")
@@ -453,11 +455,21 @@ class ProducerStateStore:
                 except lmdb.DiskError as error:
                     raise StoreFullError(f"writing {self.path}: {error}") from error
                 except (lmdb.Error, _CorruptRowError) as error:
+                    if isinstance(error, lmdb.Error) and self._disk_is_full():
+                        # LMDB takes a page that was written in part for damage.
+                        raise StoreFullError(f"writing {self.path}: {error}") from error
                     self._begin_anew()
                     raise StateStoreDamagedError(
                         f"{self.path} was damaged ({error}); what it held comes from the log when "
                         "the store is opened again"
                     ) from error
+
+    def _disk_is_full(self) -> bool:
+        try:
+            left = os.statvfs(self.path)
+        except OSError:
+            return False
+        return left.f_bavail * left.f_frsize < _LEFT_BYTES_MIN
 
     def _head(self, transaction: lmdb.Transaction, prefix: bytes) -> RowsHead | None:
         value = transaction.get(prefix, db=self._heads)

@@ -307,11 +307,13 @@ class StagedCommits:
             decided = owner.decided(version, run_id, described)
             # From here on an error or an interrupt may leave a decision behind.
             self._pending[record.name] = pending
+            self._store._group_offsets.hold_back(record.name, job.offset_keys)
             decided.write(self._store._state_log)
         except BaseException as error:
             held.release()
             if isinstance(error, EoslogError) and error.outcome == "not_appended":
                 self._pending.pop(record.name, None)
+                self._store._group_offsets.release(record.name)
             raise
         pending.record, pending.job, pending.decided = decided, job, True
         return pending
@@ -347,6 +349,7 @@ class StagedCommits:
             # the record of before, written again, takes the decision back.
             pending.record.write(self._store._state_log)
             pending.held.release()
+            self._store._group_offsets.release(name)
             del self._pending[name]
             return
         self._complete(pending)
@@ -375,11 +378,13 @@ class StagedCommits:
             if pending.job is None:
                 pending.job = job_of_record(record.app_id, record.version, run, record.job or {})
             job = pending.job
+            self._store._group_offsets.hold_back(record.name, job.offset_keys)
             offsets = adopt_files(job, pending.held)
             if self._store.durability != "process":
                 pending.held.sync()
             # Behind the data, so that no offset is seen without them, and none below is held back.
             adopt_offsets(job.offsets, self._store._group_offsets, self._store._topic_id)
+            self._store._group_offsets.release(record.name)
             self._note_progress(record.app_id, record.version)
             pending.held.release()
             self._sync_offsets(job)

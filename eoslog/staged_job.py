@@ -14,6 +14,7 @@ from typing import Any
 
 from eoslog.atomic_file import write_atomically
 from eoslog.errors import StagedCommitError
+from eoslog.offset_records import OffsetKey
 from eoslog.staged_message import StagedFile, StagedMessage
 from eoslog.staged_names import directory_name, run_path
 from eoslog.staged_offsets import StagedOffsets
@@ -60,6 +61,11 @@ class StagedJob:
         for one in self.files:
             found.setdefault(one.file.topic_partition, []).append(one.file.producer_id)
         return found
+
+    @property
+    def offset_keys(self) -> frozenset[OffsetKey]:
+        """The groups and partitions that the job commits offsets of."""
+        return frozenset(key for one in self.offsets for key in one.offset_keys)
 
     def described(self, sync: bool) -> Mapping[str, Any]:
         """The job as its record holds it. A long list of files is written to its own file, durably.

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from eoslog.errors import StagedCommitError
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.offset_records import (
+    OffsetKey,
     OffsetValue,
     decode_offset_key,
     decode_offset_value,
@@ -83,6 +84,13 @@ class StagedOffsets:
         number, producer_id, topic_ids, offsets = row
         found = tuple(StagedOffset(*fields) for fields in offsets)
         return cls(number, producer_id, topic_ids, found)
+
+    @property
+    def offset_keys(self) -> frozenset[OffsetKey]:
+        """Whose offsets these are, and of which partitions."""
+        return frozenset(
+            OffsetKey(one.group, TopicPartition(one.topic, one.partition)) for one in self.offsets
+        )
 
     def columns(self, find_topic_id: FindTopicId) -> tuple[list[bytes], list[bytes]]:
         """Keys and values of the records, without those of topics that are gone."""

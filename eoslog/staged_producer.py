@@ -50,7 +50,9 @@ class StagedProducer(TransactionalProducer):
     - a commit costs what a staged job costs, some tens of milliseconds on a disk that is synced.
 
     A crash before the decision leaves nothing: the files are swept. After it, whoever opens the
-    store next completes it.
+    store next completes it. A commit that is decided, but that a full disk keeps from being
+    completed, counts: it is completed before the next one is decided, and until then readers see
+    nothing of it.
     """
 
     def __init__(

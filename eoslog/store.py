@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self, cast, overload
+from typing import Any, Literal, Never, Self, cast, overload
 
 from eoslog.append_signal import AppendSignal
 from eoslog.bindings.partition_log import ProducerState
@@ -122,20 +122,36 @@ class Store:
         state = ", closed" if self.closed else ""
         return f"<eoslog.Store {str(self.path)!r}, durability {self._files.durability}{state}>"
 
+    def __reduce__(self) -> Never:
+        raise TypeError("a store cannot be pickled or copied: open it where it is needed")
+
     # Topics.
 
     def create_topic(
-        self, name: str, partitions: int = 1, config: Mapping[str, object] | None = None
+        self,
+        name: str,
+        partitions: int = 1,
+        config: Mapping[str, object] | None = None,
+        *,
+        exist_ok: bool = False,
     ) -> TopicDescription:
         """Create a topic with so many partitions (1 to 100,000); durable on return.
 
-        `config` takes Kafka's settings of topics ("segment.bytes"). Raises TopicAlreadyExistsError,
-        InvalidTopicError, InvalidPartitionsError, InvalidConfigError; StoreFullError and the other
-        errors of a disk: the topic does not exist then.
+        `config` takes Kafka's settings of topics ("segment.bytes"). With `exist_ok` a topic that
+        exists already is left and described as it is, whatever its settings, but only if it has
+        that many partitions: keys would go elsewhere.
+
+        Raises TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError,
+        InvalidConfigError; StoreFullError and the other errors of a disk: the topic does not exist
+        then.
         """
         self._check_open()
         with self._lock:
             self._check_open()
+            if exist_ok:
+                found = self._topics.existing(name, partitions, config)
+                if found is not None:
+                    return found
             return self._topics.create(name, partitions, config)
 
     def delete_topic(self, name: str) -> None:
@@ -292,6 +308,8 @@ class Store:
         Raises UnknownTopicOrPartitionError.
         """
         self._check_open()
+        if isinstance(topics, str):
+            raise TypeError("topics: a list of names, not one name")
         names = list(self.topics()) if topics is None else list(topics)
         partitions = [
             self.partition(*where)
@@ -390,6 +408,7 @@ class Store:
         self._check_open()
         if transactional_id is not None and (topic, partition, start_offset) == (None, None, None):
             self._files.transaction_admin.abort(transactional_id)
+            self._notice_replacements()
         elif topic is not None and partition is not None and start_offset is not None:
             if transactional_id is not None:
                 raise InvalidRequestError("either a transactional id, or a partition, not both")
@@ -595,6 +614,12 @@ class Store:
         live = frozenset(producer.producer_id for producer in self._live_producers())
         of_transactions = self._files.transactions.live_producer_ids()
         return self._names.producer_ids() | live | self._staged.producer_ids() | of_transactions
+
+    def _notice_replacements(self) -> None:
+        """Producers whose transactional id was taken from them refuse records from now on."""
+        for producer in self._live_producers():
+            if isinstance(producer, TransactionalProducer):
+                producer.notice_replacement()
 
     def _live_producers(self) -> list[Producer]:
         with self._producers_lock:

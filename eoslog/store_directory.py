@@ -67,7 +67,7 @@ def _check_may_create(root: Path, create: bool) -> None:
         raise NotAStoreError(f"{root} is not a directory")
     if not create:
         reason = f"it has no {META_PROPERTIES}" if root.exists() else "there is no such directory"
-        raise NotAStoreError(f"{root} is not a store: {reason}; create=True makes one")
+        raise NotAStoreError(f"{root} is not a store: {reason}")
     if root.exists():
         with named_os_errors(f"reading {root}"):
             foreign = sorted(path.name for path in root.iterdir() if not _of_a_beginning(path))

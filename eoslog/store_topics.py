@@ -42,14 +42,7 @@ class StoreTopics:
         self, name: str, partitions: int, config: Mapping[str, object] | None
     ) -> TopicDescription:
         """See `Store.create_topic`."""
-        check_user_topic_name(name)
-        if name == VERSION_TOPIC:
-            raise InvalidTopicError(f"{name!r} stands for the versions of staged jobs in groups")
-        if isinstance(partitions, bool) or not isinstance(partitions, int):
-            raise InvalidPartitionsError(f"partitions={partitions!r}: a whole number")
-        if not 1 <= partitions <= PARTITIONS_MAX:
-            raise InvalidPartitionsError(f"partitions={partitions}: from 1 to {PARTITIONS_MAX}")
-        topic = new_topic(name, partitions, parse_topic_config(config))
+        topic = self._described(name, partitions, config)
         known = [other.name for other in self._registry.all() + self._registry.deleting()]
         if name in known:
             raise TopicAlreadyExistsError(f"topic {name!r} exists already")
@@ -61,6 +54,36 @@ class StoreTopics:
         self._partitions.sync_directories()
         self._registry.add(topic)
         return topic
+
+    def existing(
+        self, name: str, partitions: int, config: Mapping[str, object] | None
+    ) -> TopicDescription | None:
+        """The topic of that name, if there is one with that many partitions; None if there is none.
+
+        Raises TopicAlreadyExistsError if it has another number, and what `create` raises.
+        """
+        self._described(name, partitions, config)
+        found = self._registry.get(name)
+        if found is not None and found.partitions != partitions:
+            raise TopicAlreadyExistsError(
+                f"topic {name!r} exists already, with {found.partitions} partitions, not "
+                f"{partitions}"
+            )
+        return found
+
+    @staticmethod
+    def _described(
+        name: str, partitions: int, config: Mapping[str, object] | None
+    ) -> TopicDescription:
+        """The topic as it would be."""
+        check_user_topic_name(name)
+        if name == VERSION_TOPIC:
+            raise InvalidTopicError(f"{name!r} stands for the versions of staged jobs in groups")
+        if isinstance(partitions, bool) or not isinstance(partitions, int):
+            raise InvalidPartitionsError(f"partitions={partitions!r}: a whole number")
+        if not 1 <= partitions <= PARTITIONS_MAX:
+            raise InvalidPartitionsError(f"partitions={partitions}: from 1 to {PARTITIONS_MAX}")
+        return new_topic(name, partitions, parse_topic_config(config))
 
     def delete(self, name: str, users: Iterable[TopicUser]) -> None:
         """See `Store.delete_topic`; the topic exists."""

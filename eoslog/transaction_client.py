@@ -85,8 +85,11 @@ class TransactionClient(TransactionalSender, Producer):
         if state is S.ABORTABLE_ERROR:
             cause = self._cause or "an error before"
             raise TransactionAbortableError(f"{HINTS[state]}: {cause}") from self._cause
+        hint = HINTS[state]
+        if target == S.INITIALIZING and state in (S.READY, S.IN_TRANSACTION):
+            hint = "init_transactions() was called already"
         raise IllegalStateError(
-            f"transactional id {self._transactional_id!r}, state {state.name}: {HINTS[state]}"
+            f"transactional id {self._transactional_id!r}, state {state.name}: {hint}"
         )
 
     # Errors.

@@ -251,6 +251,7 @@ class TransactionCoordinator:
         timeout_ms: int | None = None,
     ) -> None:
         """The owner has the id from now on; with a timeout, with an epoch that is new."""
+        older = self.entries.owner_of(entry.transactional_id)
         if timeout_ms is not None:
             if entry.state == ONGOING:
                 reason = taken_over(entry.transactional_id, entry.producer_epoch + 1, owner)
@@ -259,9 +260,10 @@ class TransactionCoordinator:
                 self._move_on(entry, None, timeout_ms, None if expected is None else expected[1])
             else:
                 self._move_on(entry, None if expected is None else expected[1], timeout_ms)
-        older = self.entries.hand_over(entry.transactional_id, owner)
+        self.entries.hand_over(entry.transactional_id, owner)
         if older is not None and older is not owner:
-            older.fence(taken_over(entry.transactional_id, entry.producer_epoch, owner))
+            # Where its transaction was aborted first, it was told of the abort's epoch.
+            older.fenced_by(taken_over(entry.transactional_id, entry.producer_epoch, owner))
 
     def _move_on(
         self,

@@ -42,6 +42,10 @@ class TransactionOwner:
         if self.fenced_because is None:
             self.fenced_because = reason
 
+    def fenced_by(self, reason: str) -> None:
+        """Whoever took over knows better by now what to say of it."""
+        self.fenced_because = reason
+
     def check(self) -> None:
         """Raise ProducerFencedError if another owner, or the store itself, has taken over."""
         if self.fenced_because is not None:
@@ -51,7 +55,7 @@ class TransactionOwner:
         self, error: ProducerFencedError | InvalidProducerEpochError
     ) -> ProducerFencedError | InvalidProducerEpochError:
         """The same error, with the reason for it if one is known."""
-        if self.fenced_because is None:
+        if self.fenced_because is None or self.fenced_because in str(error):
             return error
         return type(error)(f"{error}; {self.fenced_because}")
 

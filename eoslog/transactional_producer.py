@@ -136,9 +136,7 @@ class TransactionalProducer(TransactionClient):
             else:
                 self._register()
                 self._move(S.PREPARED_TRANSACTION)
-        for other in self._store._live_producers():
-            if isinstance(other, TransactionalProducer):
-                other.notice_replacement()
+        self._store._notice_replacements()
         return found.prepared
 
     def send_offsets_to_transaction(

@@ -9,7 +9,7 @@ from eoslog import TopicPartition
 
 def main(store_path: str) -> None:
     with eoslog.open(store_path, create=True) as store:
-        store.create_topic("orders", partitions=3)
+        store.create_topic("orders", partitions=3, exist_ok=True)
         with store.producer() as producer:
             for number in range(1_000):
                 # Records with the same key go to the same partition, where they keep their order.

@@ -58,8 +58,8 @@ def values(store: eoslog.Store, topic: str, partition: int) -> list[bytes]:
 
 def main(store_path: str) -> None:
     with eoslog.open(store_path, create=True) as store:
-        store.create_topic("orders", partitions=PARTITIONS)
-        store.create_topic("invoices", partitions=PARTITIONS)
+        store.create_topic("orders", partitions=PARTITIONS, exist_ok=True)
+        store.create_topic("invoices", partitions=PARTITIONS, exist_ok=True)
         with store.producer() as producer:
             for number in range(ORDERS):
                 order = b"%d:%d" % (number, number % 1000)

@@ -29,7 +29,7 @@ def load(store_path: str) -> None:
 
 def main(store_path: str) -> None:
     with eoslog.open(store_path, create=True) as store:
-        store.create_topic("numbers")
+        store.create_topic("numbers", exist_ok=True)
     killed = 0
     for attempt in range(KILLS + 1):
         child = subprocess.Popen([sys.executable, __file__, "--load", store_path])

@@ -18,7 +18,7 @@ APP_ID = "squares"
 
 def main(store_path: str) -> None:
     with eoslog.open(store_path, create=True) as store:
-        store.create_topic("squares", partitions=2)
+        store.create_topic("squares", partitions=2, exist_ok=True)
         run_id = store.begin_run(APP_ID)  # Older runs of this application are refused from here on.
 
     def land(numbers: Iterator[int]) -> Iterator[Any]:

@@ -159,7 +159,9 @@ cdef Status recover(
     for index in range(log.segment_count):
         last = index == log.segment_count - 1
         segment = log.segments[index]
-        if not last and log.segments[index + 1].base_offset <= recovery_point:
+        # At the base of the next one the roll may have been cut short: then this one still has its
+        # zeros behind the last batch. A sync beyond that base has covered its new length.
+        if not last and log.segments[index + 1].base_offset < recovery_point:
             continue
         segment.active = True
         status = segment_load(segment, log.directory, True, &log.options.segment, out)
@@ -167,11 +169,11 @@ cdef Status recover(
             status = recover_segment(log, segment, recovery_point, end, &cut, out)
         if status != STATUS_OK:
             return status
-        if not last and end[0] != log.segments[index + 1].base_offset:
-            # Each segment begins where the one before it ended: a power cut took whole batches from
-            # the end of this one, and what stands behind the hole goes too, or it would never be
-            # noticed.
-            cut = True
+        if not last:
+            # Each segment begins where the one before it ended. Otherwise a power cut took whole
+            # batches from the end of this one, and what stands behind the hole goes too, or it
+            # would never be noticed.
+            cut = end[0] != log.segments[index + 1].base_offset
         if cut and not last:
             status = drop_segments_behind(log, index, out)
             if status != STATUS_OK:

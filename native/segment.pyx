@@ -398,6 +398,8 @@ cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) no
     segment.reserved_bytes = segment.used_bytes
     segment.active = False
     segment.indexes_unsynced = True
+    # Its new length, though every batch may be synced.
+    segment.unsynced = True
     return STATUS_OK
 
 

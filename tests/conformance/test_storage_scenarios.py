@@ -7,9 +7,10 @@ from dataclasses import fields, replace
 import pytest
 from conformance import steps
 from conformance.engines import BindingsEngine, ModelEngine, error_name
+from conformance.log_transaction_scenarios import LOG_SCENARIOS
 from conformance.storage_scenarios import IN_OTHER_TESTS, NOT_IN_THIS_STAGE, PLAIN_SCENARIOS
 from conformance.store_engine import StoreEngine, is_told_by_the_store
-from conformance.transaction_scenarios import LOG_SCENARIOS, TRANSACTION_SCENARIOS
+from conformance.transaction_scenarios import TRANSACTION_SCENARIOS
 from reference_model.producer_model import ModelError
 
 from eoslog.config import TOPIC_SETTINGS

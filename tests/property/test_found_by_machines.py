@@ -204,3 +204,29 @@ def test_what_a_truncation_took_is_not_in_the_abort_index(make_partition):
     assert not files.path(0, ".txnindex").exists() or not files.path(0, ".txnindex").stat().st_size
     records, _ = files.open().fetch_records(0, committed=True)
     assert [record.value for record in records] == [b"value"]
+
+
+def test_an_abort_below_whose_first_offset_another_was_open_is_loaded_from_its_file(make_partition):
+    """It need not be made anew from the log, whose beginning may be deleted."""
+    files = make_partition()
+    log = files.open()
+    older = codec.simple_batch(
+        [b"older"],
+        producer_id=8,
+        producer_epoch=0,
+        base_sequence=0,
+        attributes=codec.TRANSACTIONAL,
+    )
+    log.append_batch(older, verified=True)
+    log.roll()
+    log.append_batch(in_transaction(0), verified=True)
+    log.append_marker(PRODUCER_ID, 1, 0, False, timestamp_ms=1)
+    log.store_abort_files()
+    rows, offset = log.dirty_producers()
+    abort_files = log.abort_files()
+    assert log.delete_segments(1) == 1
+    before = [repr(one) for one in log.aborted_transactions(0, 10)]
+    assert len(before) == 1 and "last_stable_offset=0" in before[0]
+    files.close()
+    log = files.open(rows=rows, rows_offset=offset, abort_files=abort_files, log_start_offset=1)
+    assert [repr(one) for one in log.aborted_transactions(0, 10)] == before

@@ -67,6 +67,7 @@ class TransactionWorld(PartitionWorld):
         # Once the index was made anew, it does not tell of what was deleted before.
         self.remade_from = 0
         self.files_are_its_own = True
+        self.expired_ids: set[int] = set()
 
     # -- appends ---------------------------------------------------------------------------------
 
@@ -185,7 +186,9 @@ class TransactionWorld(PartitionWorld):
     def expire(self, oldest_ms: int) -> None:
         """Rows are deleted only once the others are true of all that the deleted ones told."""
         self.persist()
+        before = set(self.model.producers.entries)
         super().expire(oldest_ms)
+        self.expired_ids |= before - set(self.model.producers.entries)
 
     def needed_ids(self, offset: int) -> set[int]:
         opened = {

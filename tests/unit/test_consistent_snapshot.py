@@ -2,8 +2,9 @@
 
 import threading
 
-import eoslog
 import pytest
+
+import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import UnknownTopicOrPartitionError
 

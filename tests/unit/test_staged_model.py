@@ -25,6 +25,11 @@ from staged_jobs import (
 import eoslog
 from eoslog.errors import StagedJobIncompleteError, StagedRunFencedError, StoreFullError
 from eoslog.partition import Partition
+from eoslog.staged_offsets import VERSION_PARTITION
+from eoslog.topic_partition import TopicPartition
+
+GROUP = "readers"
+READ = TopicPartition(TOPIC, 0)
 
 
 class StagedMachine(RuleBasedStateMachine):
@@ -39,6 +44,9 @@ class StagedMachine(RuleBasedStateMachine):
         self.jobs: list[range] = []
         self.pending = False  # Of the last job, not all may be in.
         self.version = -1
+        self.offset: int | None = None  # Of the group; the pending job may have another one.
+        self.pending_offset: int | None = None
+        self.progress = -1  # The version that the application's group shows.
         self.next_number = 0
         self.attempts = 0
         self.newest: str | None = None
@@ -76,8 +84,11 @@ class StagedMachine(RuleBasedStateMachine):
         count=st.sampled_from([0, 1, 7, 60]),
         tasks=st.integers(1, 3),
         room=st.sampled_from([None, None, 0, 1, 2, 4]),
+        with_offsets=st.booleans(),
     )
-    def commit(self, step: int, run: int, count: int, tasks: int, room: int | None) -> None:
+    def commit(
+        self, step: int, run: int, count: int, tasks: int, room: int | None, with_offsets: bool
+    ) -> None:
         """Commit a job; with so much room for adoptions, if `room` is given."""
         run_id = self.runs[run % len(self.runs)]
         version = max(0, self.version + step)
@@ -96,27 +107,46 @@ class StagedMachine(RuleBasedStateMachine):
             name=f"{self.attempts}-",
             durability="process",
         )
+        offset = self.attempts if with_offsets else None
+        offsets = {GROUP: {READ: offset}} if with_offsets else None
         try:
-            result = self.store.commit_staged(APP, version, messages)
+            result = self.store.commit_staged(APP, version, messages, offsets=offsets)
         except StagedJobIncompleteError:
             assert self.adoptions_left == 0
             if self.store.application(APP).version != self.version:
+                self.settled()
                 self.decided(version, run_id, job)
-                self.pending = True
+                self.pending, self.pending_offset = True, offset
             else:
                 assert self.pending, "there is an earlier job to wait for"
             return
         except StagedRunFencedError:
             assert version > self.version
             assert run_id in self.overtaken
-            self.pending = False
+            self.settled()
             return
-        self.pending = False
+        self.settled()
         assert result.committed == (version > self.version)
         assert result.records == (count if result.committed else 0)
         if result.committed:
             assert run_id not in self.overtaken
             self.decided(version, run_id, job)
+            self.pending, self.pending_offset = True, offset
+            self.settled()
+
+    def settled(self) -> None:
+        """No job is pending any more; what the last one held back is seen now."""
+        if self.pending:
+            self.progress = self.version
+            if self.pending_offset is not None:
+                self.offset = self.pending_offset
+        self.pending, self.pending_offset = False, None
+
+    @rule()
+    def the_group_commits_by_itself(self) -> None:
+        self.attempts += 1
+        self.store._group_offsets.commit(GROUP, {READ: self.attempts})
+        self.offset = self.attempts
 
     def decided(self, version: int, run_id: str, job: range) -> None:
         self.version = version
@@ -135,7 +165,7 @@ class StagedMachine(RuleBasedStateMachine):
         except StagedJobIncompleteError:
             assert self.pending
             return
-        self.pending = False
+        self.settled()
         # All that are registered are overtaken, though they never committed anything.
         self.overtaken.update(one for one in self.runs if one.startswith("run-"))
         self.overtake_by(run_id)
@@ -171,7 +201,8 @@ class StagedMachine(RuleBasedStateMachine):
     def look_again(self) -> None:
         """A pending job was tried once more."""
         state = self.store.application(APP)
-        self.pending = state is not None and state.state == "prepared"
+        if state is None or state.state != "prepared":
+            self.settled()
         assert not (self.pending and self.adoptions_left), "there was room for it"
 
     @invariant()
@@ -182,6 +213,11 @@ class StagedMachine(RuleBasedStateMachine):
         assert visible_numbers(self.store) == expected_numbers(*whole)
         state = self.store.application(APP)
         assert (-1 if state is None else state.version) == self.version
+        groups = self.store.groups()
+        offset = groups.get(GROUP, {}).get(READ)
+        assert (None if offset is None else offset.offset) == self.offset
+        progress = groups.get(APP, {}).get(VERSION_PARTITION)
+        assert (-1 if progress is None else progress.offset) == self.progress
         if self.pending:
             run = f"{APP}/{state.run_id}/"
             assert any(name.startswith(run) for name in staged_files(self.store.path))

@@ -34,6 +34,7 @@ from eoslog.errors import (
     StoreFullError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.group_offsets import GroupOffsets
@@ -224,6 +225,62 @@ def test_a_job_that_cannot_be_completed_holds_its_offsets_back_and_nobody_elses(
     assert offsets_of(store, "readers") == {SOURCE: 7, OTHER_SOURCE: 2}
 
 
+@pytest.mark.parametrize("reopened", [False, True])
+def test_an_offset_of_a_job_under_way_is_not_stable(store, monkeypatch, reopened):
+    """Whoever started at the one before it would process once more what the job has."""
+
+    def full(*_: Any) -> Any:
+        raise StoreFullError("no room")
+
+    store._group_offsets.commit("readers", {SOURCE: 3, OTHER_SOURCE: 4})
+    monkeypatch.setattr(Partition, "adopt", full)
+    messages = stage_job(store.path, "run-a", JOB)
+    with pytest.raises(StagedJobIncompleteError):
+        store.commit_staged(APP, 0, messages, offsets={"readers": {SOURCE: 7}})
+    opened = eoslog.open(abandoned_copy(store)) if reopened else store
+    groups = opened._group_offsets
+    assert (groups.is_stable("readers", SOURCE), groups.is_stable("readers", OTHER_SOURCE)) == (
+        False,
+        True,
+    )
+    with opened.consumer(group="readers") as consumer:
+        consumer.assign([SOURCE])
+        with pytest.raises(UnstableOffsetCommitError, match="staged job"):
+            consumer.position(SOURCE)
+        assert groups.fetch("readers", OTHER_SOURCE, require_stable=True).offset == 4
+        assert groups.fetch("others", SOURCE, require_stable=True) is None
+        monkeypatch.undo()
+        opened._staged.sweep()
+        assert groups.is_stable("readers", SOURCE)
+        assert consumer.committed(SOURCE) == 7
+    if reopened:
+        opened.close()
+
+
+def test_a_decision_that_failed_leaves_the_offsets_stable(store, monkeypatch):
+    def full(*_: Any, **__: Any) -> Any:
+        raise StoreFullError("no room")
+
+    append = StateLog.append
+    for error in (full, KeyboardInterrupt):
+
+        def fail(*arguments: Any, failing: Any = error, **options: Any) -> None:
+            if failing is KeyboardInterrupt:
+                append(*arguments, **options)
+                raise KeyboardInterrupt
+            failing()
+
+        monkeypatch.setattr(StateLog, "append", fail)
+        with pytest.raises((StoreFullError, KeyboardInterrupt)):
+            store.commit_staged(APP, 0, [], "run-a", offsets={"readers": {SOURCE: 7}})
+        monkeypatch.undo()
+        store._staged.sweep()
+        assert store._group_offsets.is_stable("readers", SOURCE)
+        assert store._group_offsets.fetch("readers", SOURCE, require_stable=True) is None
+    assert store.commit_staged(APP, 0, [], "run-a", offsets={"readers": {SOURCE: 7}}).committed
+    assert offsets_of(store, "readers") == {SOURCE: 7}
+
+
 def test_an_adoption_that_is_repeated_overwrites_no_newer_offset(store, monkeypatch):
     """The job's offsets are in; its complete record is not, and the group goes on meanwhile."""
     append = StateLog.append
@@ -300,6 +357,44 @@ def test_a_decided_job_of_offsets_is_found_by_the_next_opening(store, monkeypatc
         assert opened.groups()["readers"] == {SOURCE: OffsetAndMetadata(7, "ä")}
         assert opened.application(APP).state == "complete"
         assert staged_files(opened.path) == []
+
+
+@pytest.mark.parametrize("durability", ["commit", "always", "process"])
+def test_offsets_are_synced_before_the_job_is_complete(tmp_path, monkeypatch, durability):
+    """A complete job is never adopted again: what it appended must not be lost any more."""
+    events: list[str] = []
+    sync_up_to, append = Partition.sync_up_to, StateLog.append
+
+    def noting_sync(partition: Partition, offset: int) -> None:
+        sync_up_to(partition, offset)
+        if partition.topic == "__consumer_offsets":
+            events.append("synced" if partition.recovery_point >= offset else "not synced")
+
+    def noting_append(log: StateLog, record_type: int, name: str, state: Any, **rest: Any) -> None:
+        events.append(state["state"])
+        append(log, record_type, name, state, **rest)
+
+    with eoslog.open(tmp_path / "store", create=True, durability=durability) as opened:
+        opened.create_topic(TOPIC, partitions=PARTITIONS)
+        opened.create_topic("source")
+        messages = stage_job(opened.path, "run", JOB)
+        monkeypatch.setattr(Partition, "sync_up_to", noting_sync)
+        monkeypatch.setattr(StateLog, "append", noting_append)
+        opened.commit_staged(APP, 0, messages, offsets={"readers": {SOURCE: 7}})
+        monkeypatch.undo()
+        between = events[events.index("prepared") + 1 : events.index("complete")]
+        assert bool(between) == (durability != "process")
+        assert set(between) <= {"synced"}
+
+
+def test_the_records_that_offsets_say_were_read_are_synced_first(store, monkeypatch):
+    source = store.partition(*SOURCE)
+    source.append_columns([b"read"] * 5)
+    assert source.recovery_point == 0
+    monkeypatch.setattr(type(store._staged), "_decide", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        store.commit_staged(APP, 0, [], offsets={"readers": {SOURCE: 5}})
+    assert source.recovery_point == 5
 
 
 # Progress.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import shutil
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -175,6 +176,23 @@ def test_topics_may_come_in_the_middle_and_be_made_in_it(store, producer):
         producer.send("source", value=b"3", partition=1)
     assert (values_in(store), values_in(store, "new")) == ([b"1"], [b"2"])
     assert values_in(store, "source", 1) == [b"3"]
+
+
+def test_threads_share_it_and_its_transaction(store, producer):
+    def send(first: int) -> None:
+        for number in range(first, first + 2000):
+            if number % 500 == 499:
+                producer.append(TOPIC, values=[b"%d" % number])
+            else:
+                producer.send(TOPIC, value=b"%d" % number, key=b"%d" % number)
+
+    with producer.transaction():
+        threads = [threading.Thread(target=send, args=(2000 * one,)) for one in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert sorted(map(int, values_in(store))) == list(range(8000))
 
 
 # Aborts.

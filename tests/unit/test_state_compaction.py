@@ -3,8 +3,9 @@
 import shutil
 import time
 
-import eoslog
 import pytest
+
+import eoslog
 from eoslog import opened_partitions
 from eoslog.state_compaction import compact_state_partition
 from eoslog.state_log import state_partition_of

@@ -1,5 +1,6 @@
 """Creating, describing and deleting topics; what a crash in the middle leaves."""
 
+import copy
 import json
 import pickle
 
@@ -211,3 +212,29 @@ def test_entries_that_nobody_wrote_are_noticed(store, store_path, open_store, en
     )
     with pytest.raises(CorruptRecordError):
         open_store()
+
+
+def test_a_topic_that_exists_is_left_as_it_is_if_that_is_asked_for(store):
+    made = store.create_topic("twice", partitions=2, config={"segment.bytes": 4096}, exist_ok=True)
+    again = store.create_topic("twice", partitions=2, exist_ok=True)
+    assert again == made
+    assert store.topics()["twice"].config == {"segment.bytes": 4096}
+    with pytest.raises(TopicAlreadyExistsError, match="with 2 partitions, not 3"):
+        store.create_topic("twice", partitions=3, exist_ok=True)
+    with pytest.raises(TopicAlreadyExistsError):
+        store.create_topic("twice", partitions=2)
+    with pytest.raises(InvalidConfigError):
+        store.create_topic("twice", partitions=2, config={"no.such": 1}, exist_ok=True)
+
+
+@pytest.mark.parametrize("which", ["store", "producer", "transactional", "consumer"])
+def test_what_is_bound_to_its_process_is_neither_pickled_nor_copied(store, which):
+    bound = {
+        "store": store,
+        "producer": store.producer(),
+        "transactional": store.producer(transactional_id="x"),
+        "consumer": store.consumer(),
+    }[which]
+    for attempt in (pickle.dumps, copy.copy):
+        with pytest.raises(TypeError, match="cannot be pickled or copied"):
+            attempt(bound)
