@@ -50,7 +50,8 @@ class Checkpointer:
     def __init__(self, store: "Store") -> None:
         self._store = store
         self._config = store._files.config
-        self._condition = threading.Condition()
+        self._lock = threading.RLock()  # Taken as it is: see LingerTimer.
+        self._condition = threading.Condition(self._lock)
         self._thread: threading.Thread | None = None
         self._stopped = False
         self._noted: set[Partition] = set()  # Appended to since the last look.
@@ -82,7 +83,7 @@ class Checkpointer:
 
     def watch(self, partition: Partition) -> None:
         """Look after a partition that was opened."""
-        with self._condition:
+        with self._lock:
             if self._stopped:
                 return
             if self._thread is None:
@@ -95,14 +96,14 @@ class Checkpointer:
             self._note(partition)
 
     def _note(self, partition: Partition) -> None:
-        with self._condition:
+        with self._lock:
             self._noted.add(partition)
             if not self._watched:
                 self._condition.notify()
 
     def stop(self) -> None:
         """Do no more; returns when what is under way has ended. May be called twice."""
-        with self._condition:
+        with self._lock:
             self._stopped = True
             self._condition.notify()
             thread = self._thread
@@ -111,7 +112,7 @@ class Checkpointer:
 
     def metrics(self) -> dict[str, Any]:
         """How often it did what, and the last errors, newest last."""
-        with self._condition:
+        with self._lock:
             return {**self._counts, "errors": list(self._errors)}
 
     # The thread.
@@ -125,7 +126,7 @@ class Checkpointer:
 
     def _wait(self) -> bool:
         """Sleep until something is due; False once stopped."""
-        with self._condition:
+        with self._lock:
             woken = False
             while not self._stopped:
                 now_s = time.monotonic()
@@ -152,7 +153,7 @@ class Checkpointer:
         return min(LOOK_S, self._seconds("eoslog.checkpoint.interval.ms"))
 
     def _round(self, now_s: float) -> None:
-        with self._condition:
+        with self._lock:
             noted, self._noted = self._noted, set()
             self._counts["rounds"] += 1
         for partition in noted:
@@ -329,7 +330,7 @@ class Checkpointer:
         except Exception as error:  # Whatever it is: the other partitions have their turn.
             self._keep(error, str(partition.topic_partition))
             # Again at the next look.
-            with self._condition:
+            with self._lock:
                 self._noted.add(partition)
 
     def _attempt(self, work: Callable[[], None], what: str) -> None:
@@ -340,7 +341,7 @@ class Checkpointer:
 
     def _keep(self, error: Exception, what: str) -> None:
         text = f"{what}: {type(error).__name__}: {error}"
-        with self._condition:
+        with self._lock:
             repeated = bool(self._errors) and self._errors[-1] == text
             self._counts["error_count"] += 1
             if not repeated:
@@ -352,7 +353,7 @@ class Checkpointer:
         return self._seconds("transaction.abort.timed.out.transaction.cleanup.interval.ms")
 
     def _count(self, name: str, count: int) -> None:
-        with self._condition:
+        with self._lock:
             self._counts[name] += count
 
     def _seconds(self, setting: str) -> float:

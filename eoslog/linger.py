@@ -19,14 +19,17 @@ class LingerTimer:
     """Calls producers when their time has come. Its thread starts with the first that waits."""
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        # Taken as it is, not through the condition: an exception of a signal's handler could come
+        # between the steps of the condition's own code, and leave it held.
+        self._lock = threading.RLock()
+        self._condition = threading.Condition(self._lock)
         self._due_s: dict[LingeringProducer, float] = {}
         self._thread: threading.Thread | None = None
         self._stopped = False
 
     def add(self, producer: LingeringProducer, delay_s: float) -> None:
         """Call the producer after so many seconds, unless it waits already."""
-        with self._condition:
+        with self._lock:
             if self._stopped or producer in self._due_s:
                 return
             self._due_s[producer] = time.monotonic() + delay_s
@@ -37,12 +40,12 @@ class LingerTimer:
 
     def remove(self, producer: LingeringProducer) -> None:
         """Do not call the producer any more."""
-        with self._condition:
+        with self._lock:
             self._due_s.pop(producer, None)
 
     def stop(self) -> None:
         """Call nobody any more; returns when a call under way has ended."""
-        with self._condition:
+        with self._lock:
             self._stopped = True
             self._due_s.clear()
             self._condition.notify()
@@ -65,7 +68,7 @@ class LingerTimer:
 
     def _next(self) -> LingeringProducer | None:
         """The producer whose time has come; waits for it. None once stopped."""
-        with self._condition:
+        with self._lock:
             while not self._stopped:
                 if not self._due_s:
                     self._condition.wait()

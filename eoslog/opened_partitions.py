@@ -38,7 +38,9 @@ _log = logging.getLogger(__name__)
 
 # How large the pages are that a segment is filled with ahead of its batches. A sync writes whole
 # pages, so they are small where each append is synced, and large where bulk speed is all.
-_FILL_BYTES: dict[Durability, int] = {"always": 1 << 16, "commit": 1 << 18, "process": 1 << 20}
+_FILL_BYTES: dict[Durability, int] = {"always": 1 << 16, "commit": 1 << 16, "process": 1 << 20}
+# Of the internal topics a commit syncs a record or two at a time.
+_INTERNAL_FILL_BYTES = 1 << 14
 # Kafka's segment size of its own state topics. A record may be a job's whole manifest.
 _INTERNAL_TOPIC_CONFIG = {"segment.bytes": 104_857_600, "max.message.bytes": 67_108_864}
 
@@ -330,6 +332,8 @@ class OpenedPartitions:
             0 if topic.internal else self._config["eoslog.spare.segments"]
         )
         config["eoslog.fill.bytes"] = _FILL_BYTES[self._durability]
+        if topic.internal and self._durability != "process":
+            config["eoslog.fill.bytes"] = _INTERNAL_FILL_BYTES
         log = PartitionLog(
             str(self._paths.partition(where)),
             topic=where.topic,

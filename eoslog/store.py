@@ -169,6 +169,8 @@ class Store:
             self._topic(name)
             self._staged.forget_topic(name)
             self._topics.delete(name, self._live_producers())
+        # Whoever waits for its records is told that there will be none.
+        self._signal.appended()
 
     def topics(self) -> dict[str, TopicDescription]:
         """The topics by name, without the internal ones."""

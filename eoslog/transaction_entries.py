@@ -8,8 +8,9 @@ first entry is made in a life of the store.
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
+from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.transaction_entry import TransactionEntry
 from eoslog.errors import CorruptRecordError, InvalidRequestError, TransactionalIdNotFoundError
 from eoslog.partition import Partition
@@ -136,18 +137,21 @@ class TransactionEntries:
     @contextmanager
     def standing_still(self) -> Iterator[None]:
         """Within the block no transaction begins, moves or ends."""
-        with ExitStack() as held:
-            locked: set[int] = set()
+        held = HeldLocks()
+        locked: set[int] = set()
+        try:
             while True:
                 for entry in sorted(self.known(), key=lambda one: one.transactional_id):
                     if id(entry) not in locked:
-                        held.enter_context(entry.lock)
+                        held.take(entry.lock)
                         locked.add(id(entry))
                 # An entry is made under this lock, and nothing of it moves without its own.
                 with self._lock:
                     if all(id(entry) in locked for entry in self.known()):
                         yield
                         return
+        finally:
+            held.release()
 
     def forget(self, entry: TransactionEntry) -> None:
         """Drop an entry whose lock is held: its record is in the index, or there is none."""

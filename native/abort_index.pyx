@@ -178,7 +178,8 @@ cdef bint abort_entry_load(const uint8_t* at, AbortedTransaction* aborted) noexc
     aborted.last_stable_offset = load_be64(at + ENTRY_LAST_STABLE_OFFSET)
     return (at[0] == 0 and at[1] == 0 and aborted.producer_id >= 0
             and 0 <= aborted.first_offset < aborted.last_offset
-            and aborted.first_offset < aborted.last_stable_offset <= aborted.last_offset + 1)
+            # Below the first offset where an older transaction is open.
+            and 0 <= aborted.last_stable_offset <= aborted.last_offset + 1)
 
 
 cdef int by_first_offset(const void* left, const void* right) noexcept nogil:

@@ -16,10 +16,8 @@ def section(title):
     text = PAGE.read_text()
     begin = text.index(f"## {title}\n")
     end = text.find("\n## ", begin)
-    return dict(
-        (name, default.strip())
-        for name, default in ROW.findall(text[begin : end if end > 0 else None])
-    )
+    rows = ROW.findall(text[begin : end if end > 0 else None])
+    return {name: default.strip() for name, default in rows}
 
 
 @pytest.mark.parametrize(

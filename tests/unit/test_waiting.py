@@ -5,7 +5,10 @@ import time
 
 import pytest
 
+import eoslog
+from eoslog import TopicPartition
 from eoslog.append_signal import AppendSignal
+from eoslog.errors import UnknownTopicOrPartitionError
 from eoslog.linger import LingerTimer
 
 
@@ -108,3 +111,17 @@ def test_who_was_removed_or_waits_at_a_stop_is_not_called(timer):
     timer.add(stopped, 0)
     time.sleep(0.2)
     assert removed.calls_s == stopped.calls_s == []
+
+
+def test_a_waiting_reader_is_told_that_its_topic_is_deleted(tmp_path):
+    with eoslog.open(tmp_path / "deleted", create=True, durability="process") as store:
+        store.create_topic("gone")
+        consumer = store.consumer()
+        consumer.assign([TopicPartition("gone", 0)])
+        timer = threading.Timer(0.2, store.delete_topic, args=("gone",))
+        timer.start()
+        begin_s = time.monotonic()
+        with pytest.raises(UnknownTopicOrPartitionError):
+            consumer.poll(timeout=60)
+        assert time.monotonic() - begin_s < 30
+        timer.join()
