@@ -88,33 +88,44 @@ FIGURES: dict[str, Figure] = {
     "flush_p99": Figure("flush() of 128 records of 1 KB, 99th percentile", "µs"),
     # bench_transactions.py
     "transaction_append": Figure(
-        "transactions of 1,000 records of 1 KB beside the same appends without", "% slower"
+        "transactions of 1,000 records of 1 KB beside the same appends without",
+        "% slower",
+        at_most=3.1,
     ),
     "transaction_small": Figure(
-        "a transaction of 10 records of 100 bytes to 2 partitions, median", "µs"
+        "a transaction of 10 records of 100 bytes to 2 partitions, median", "µs", at_most=10
     ),
-    "transaction_one": Figure("a transaction of one record, durability process, median", "µs"),
+    "transaction_one": Figure(
+        "a transaction of one record, durability process, median", "µs", at_most=6.67
+    ),
     "transaction_synced": Figure(
         "a transaction of one record of 1 KB, durability commit, median", "µs"
     ),
     "transaction_synced_beside_two_files": Figure(
-        "the same beside a bare pwrite() and fdatasync() of two files, medians", "times"
+        "the same beside a bare pwrite() and fdatasync() of two files, medians",
+        "times",
+        at_most=1.11,
     ),
     "transaction_synced_p99": Figure("the same, 99th percentile", "µs"),
     "transaction_threads": Figure("the same by 16 threads that share syncs", "records/s"),
-    "transaction_threads_growth": Figure("the same beside one thread", "times"),
+    "transaction_threads_growth": Figure("the same beside one thread", "times", at_least=6),
     "read_committed": Figure(
         "read_committed beside read_uncommitted, transactions of 1,000 of 1 KB, none aborted",
         "% slower",
+        at_most=3.1,
     ),
     "read_committed_aborts": Figure(
-        "the same with every other transaction aborted, per committed byte", "% slower"
+        "the same with every other transaction aborted, per committed byte", "% slower", at_most=11
     ),
     "open_transactions_growth": Figure(
-        "a transaction while 100,000 others are open beside one while 1 is", "times"
+        "a transaction while 100,000 others are open beside one while 1 is", "times", at_most=1.5
     ),
     "aborted_transactions_growth": Figure(
-        "a committed read among 1 million aborted transactions beside one among 1", "times"
+        "a committed read among 1 million aborted transactions beside one among 1",
+        "times",
+        at_most=1.5,
     ),
-    "transaction_init": Figure("init_transactions() of an id that the store knows, median", "µs"),
+    "transaction_init": Figure(
+        "init_transactions() of an id that the store knows, median", "µs", at_most=1000
+    ),
 }

@@ -45,6 +45,12 @@ T = TypeVar("T")
 S = ClientState
 
 
+# What a call can be repeated after, once it was seen to.
+CURABLE = (ProducerNotCached, PartitionLost, ProducerIdNeeded, ConcurrentTransactionsError)
+# By number: looked up with every append.
+_STATES = tuple(ClientState)
+
+
 class TransactionClient(TransactionalSender, Producer):
     """What `TransactionalProducer` is made on. Whoever calls has `exclusive`."""
 
@@ -63,7 +69,7 @@ class TransactionClient(TransactionalSender, Producer):
 
     @property
     def _state(self) -> ClientState:
-        return ClientState(self._state_number)
+        return _STATES[self._state_number]
 
     def _check_usable(self) -> None:
         if self._refusal is not None:
@@ -209,8 +215,7 @@ class TransactionClient(TransactionalSender, Producer):
         self._over(self._commit_on())
 
     def _commit_failed(self, error: Exception) -> tuple[int, int]:
-        curable = (ProducerNotCached, PartitionLost, ProducerIdNeeded, ConcurrentTransactionsError)
-        if not isinstance(error, curable):
+        if not isinstance(error, CURABLE):
             self._break_commit(error)
         return self._commit_on()
 

@@ -5,7 +5,7 @@ What holds of its states, its errors and its locks is in `transaction_client`.
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sender import PartitionBuffer
@@ -24,7 +24,7 @@ from eoslog.prepared_transaction import PreparedTransaction, parse_token
 from eoslog.producer import RECORDS_PER_CALL_MAX, length_of
 from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.topic_partition import TopicPartition
-from eoslog.transaction_client import TransactionClient
+from eoslog.transaction_client import CURABLE, TransactionClient
 from eoslog.transaction_client_state import HINTS, ClientState, Request
 from eoslog.transaction_entries import check_transactional_id
 from eoslog.transaction_owner import TransactionOwner
@@ -256,7 +256,85 @@ class TransactionalProducer(TransactionClient):
             self.abort_transaction()
             return False
 
-    # Writing. `send` and `append` are inherited.
+    # Writing. `send` is inherited.
+
+    @overload
+    def append(
+        self,
+        topic: str,
+        partition: int,
+        values: object,
+        keys: object = None,
+        timestamps: object = None,
+        headers: object = None,
+    ) -> AppendResult: ...
+
+    @overload
+    def append(
+        self,
+        topic: str,
+        partition: None = None,
+        values: object = None,
+        keys: object = None,
+        timestamps: object = None,
+        headers: object = None,
+    ) -> dict[int, AppendResult]: ...
+
+    def append(
+        self,
+        topic: str,
+        partition: int | None = None,
+        values: object = None,
+        keys: object = None,
+        timestamps: object = None,
+        headers: object = None,
+    ) -> AppendResult | dict[int, AppendResult]:
+        """As `Producer.append`, in the open transaction: it is registered before, and synced with
+        the commit. Raises IllegalStateError outside of a transaction, too.
+        """
+        # The short way, to a partition that this producer has written to. The records before have
+        # emptied the processor's caches, and every call in Python is slow then.
+        opened = None
+        if type(topic) is str and type(partition) is int:
+            opened = self._parts.get((topic, partition))  # type: ignore[call-overload]
+        if opened is None:
+            return super().append(topic, partition, values, keys, timestamps, headers)
+        with self.exclusive:
+            entry = self._taken_over
+            if (
+                entry is None
+                or self._state_number != S.IN_TRANSACTION
+                or self._refusal is not None
+                or self._touched_buffers()
+                or length_of(values if values is not None else keys) > RECORDS_PER_CALL_MAX
+            ):
+                return super().append(topic, partition, values, keys, timestamps, headers)
+            log, part = opened
+            self._register(log)
+            try:
+                with entry.lock, log._eviction_lock:
+                    self._owner.check()
+                    result = entry.append_columns(
+                        self.producer_id,
+                        self.producer_epoch,
+                        part,
+                        values,
+                        keys,
+                        timestamps,
+                        headers,
+                        timestamp_ms=time.time_ns() // 1_000_000,
+                    )
+            except CURABLE:
+                return super().append(topic, partition, values, keys, timestamps, headers)
+            except EoslogError as error:
+                try:
+                    self._break(error, Request.PRODUCE)
+                except EoslogError as understood:
+                    self._failed(understood)
+                    raise
+            log.note_append()
+            self._store._signal.appended()
+            return result
 
     def flush(self) -> None:
         """Append what the open transaction gathered. Nothing is synced: the commit does that.
@@ -327,26 +405,21 @@ class TransactionalProducer(TransactionClient):
         try:
             partition, part = self._opened(where)
             self._register(partition)
+            columns = (part, values, keys, timestamps, headers)
             moment_ms = time.time_ns() // 1_000_000
 
             def append(entry: TransactionEntry) -> AppendResult:
                 # Not evicted between two batches of the call: it could not be repeated then.
                 with partition._eviction_lock:
                     return entry.append_columns(
-                        self.producer_id,
-                        self.producer_epoch,
-                        part,
-                        values,
-                        keys,
-                        timestamps,
-                        headers,
-                        timestamp_ms=moment_ms,
+                        self.producer_id, self.producer_epoch, *columns, timestamp_ms=moment_ms
                     )
 
             result = self._on_entry(append)
         except EoslogError as error:
             self._break(error, Request.PRODUCE)
-        self._tell([partition])
+        partition.note_append()
+        self._store._signal.appended()
         return result
 
     def _append_all(self) -> None:
