@@ -1,8 +1,8 @@
 # cython: language_level=3
 """Several locks held at once, however a block is left.
 
-A signal's handler may raise between any two steps of Python code, also between the step that takes a
-lock and the one that notes it. Here is no such place: taking and noting are one step.
+A signal's handler may raise between any two steps of Python code, also between the step that takes
+a lock and the one that notes it. Here is no such place: taking and noting are one step.
 """
 
 cimport cython
