@@ -104,14 +104,18 @@ cdef class LogProducers(LogReader):
             self._raise(status, &fault)
         return 0
 
+    def _segment_ranges(self):
+        """Base offset of each segment, and of the one behind it."""
+        bases = [segment["base_offset"] for segment in self.segments()]
+        return zip(bases, [*bases[1:], 0x7FFFFFFFFFFFFFFF])
+
     cdef int _trim_abort_files(self) except -1:
         """Cut from the files what the log did not keep: others who read them would believe it."""
         cdef Fault fault
         cdef Status status = STATUS_OK
         if not any(name.endswith(".txnindex") for name in os.listdir(self.path)):
             return 0
-        bases = [segment["base_offset"] for segment in self.segments()]
-        for base_offset, next_base in zip(bases, [*bases[1:], 0x7FFFFFFFFFFFFFFF]):
+        for base_offset, next_base in self._segment_ranges():
             self._fault_init(&fault)
             status = abort_file_trim(&self._log, base_offset, next_base, &fault)
             if status != STATUS_OK:
@@ -139,8 +143,7 @@ cdef class LogProducers(LogReader):
 
     def _sync_abort_files(self, first_offset):
         """Sync the files of the segments that hold an offset or lie behind it."""
-        bases = [segment["base_offset"] for segment in self.segments()]
-        for base_offset, next_base in zip(bases, [*bases[1:], 0x7FFFFFFFFFFFFFFF]):
+        for base_offset, next_base in self._segment_ranges():
             path = os.path.join(self.path, f"{base_offset:020d}.txnindex")
             if next_base <= first_offset or not os.path.exists(path):
                 continue
@@ -160,8 +163,7 @@ cdef class LogProducers(LogReader):
         self._check_open()
         if self._log.aborts.stored_count == 0:
             return found
-        bases = [segment["base_offset"] for segment in self.segments()]
-        for base_offset, next_base in zip(bases, [*bases[1:], 0x7FFFFFFFFFFFFFFF]):
+        for base_offset, next_base in self._segment_ranges():
             self._fault_init(&fault)
             status = abort_file_describe(&self._log, base_offset, next_base, &described, &fault)
             if status != STATUS_OK:

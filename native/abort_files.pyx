@@ -16,12 +16,12 @@ from eoslog.native.abort_index cimport (
     abort_index_lower, abort_index_truncate,
 )
 from eoslog.native.crc32c cimport crc32c
-from eoslog.native.log_replay cimport MARKER_ABORT, marker_load
+from eoslog.native.log_replay cimport MARKER_COMMIT, log_end_transaction, marker_load
 from eoslog.native.mapped_io cimport (
     ENOMEM, close_fd, eos_file_bytes, eos_open, eos_pread_all, eos_pwrite_all, eos_truncate,
 )
 from eoslog.native.ongoing_transactions cimport (
-    OngoingTransactions, ongoing_add, ongoing_end, ongoing_first, ongoing_free, ongoing_init,
+    OngoingTransactions, ongoing_add, ongoing_free, ongoing_init,
 )
 from eoslog.native.partition_log cimport (
     log_acquire, log_next_base, log_release, pthread_mutex_lock, pthread_mutex_unlock,
@@ -284,7 +284,6 @@ cdef Status rebuild_batch(
 ) noexcept nogil:
     """Follow one transactional batch: a transaction begins, goes on, or ends."""
     cdef ProducerEntry* entry = table_find(producers, header.producer_id)
-    cdef AbortedTransaction aborted
     cdef int64_t timestamp = 0
     cdef int32_t coordinator_epoch = 0
     cdef int16_t marker_type = 0
@@ -301,14 +300,7 @@ cdef Status rebuild_batch(
     if entry == NULL or entry.current_txn_first_offset < 0 or not marker_load(
             batch, header, &marker_type, &coordinator_epoch, &timestamp):
         return STATUS_OK
-    ongoing_end(ongoing, entry.current_txn_first_offset)
-    if marker_type == MARKER_ABORT:
-        aborted.producer_id = header.producer_id
-        aborted.first_offset = entry.current_txn_first_offset
-        aborted.last_offset = header.base_offset
-        aborted.last_stable_offset = ongoing_first(ongoing)
-        if aborted.last_stable_offset < 0:
-            aborted.last_stable_offset = header.base_offset + 1
-        status = abort_index_append(&log.aborts, &aborted)
+    status = log_end_transaction(
+        ongoing, &log.aborts, entry, marker_type == MARKER_COMMIT, header.base_offset)
     entry.current_txn_first_offset = -1
     return status

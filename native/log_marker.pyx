@@ -114,7 +114,8 @@ cdef Status marker_locked(
     if entry == NULL or abort_index_reserve(&log.aborts) != STATUS_OK:
         return fault(out, STATUS_NO_MEMORY, "no memory for the end of a transaction", 0, 0)
     if entry.current_txn_first_offset >= 0:
-        status = log_end_transaction(log, entry, marker.commit, offset)
+        status = log_end_transaction(
+            &log.ongoing, &log.aborts, entry, marker.commit, offset)
         EOS_CHECK(status == STATUS_OK, "marker: there is room in the abort index")
     entry_marker(entry, marker.producer_epoch, marker.coordinator_epoch, marker.timestamp_ms)
     log_place(log, batch, batch_bytes)

@@ -1,6 +1,8 @@
 # Batches that stand in a log, taken into what it knows of producers and transactions.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from eoslog.native.abort_index cimport AbortIndex
+from eoslog.native.ongoing_transactions cimport OngoingTransactions
 from eoslog.native.partition_log cimport PartitionLog
 from eoslog.native.record_batch cimport BatchHeader
 from eoslog.native.sequence_window cimport ProducerEntry
@@ -19,6 +21,6 @@ cdef bint marker_load(
     const uint8_t* batch, const BatchHeader* header, int16_t* marker_type,
     int32_t* coordinator_epoch, int64_t* timestamp) noexcept nogil
 cdef Status log_end_transaction(
-    PartitionLog* log, const ProducerEntry* entry, bint commit, int64_t marker_offset
-) noexcept nogil
+    OngoingTransactions* ongoing, AbortIndex* aborts, const ProducerEntry* entry, bint commit,
+    int64_t marker_offset) noexcept nogil
 cdef Status log_restore_ongoing(PartitionLog* log) noexcept nogil

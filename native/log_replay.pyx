@@ -75,28 +75,29 @@ cdef Status replay_marker(
         return STATUS_OK
     if entry.current_txn_first_offset >= 0:
         status = log_end_transaction(
-            log, entry, marker_type == MARKER_COMMIT, header.base_offset)
+            &log.ongoing, &log.aborts, entry, marker_type == MARKER_COMMIT, header.base_offset)
     entry_marker(entry, header.producer_epoch, coordinator_epoch, timestamp)
     return status
 
 
 cdef Status log_end_transaction(
-    PartitionLog* log, const ProducerEntry* entry, bint commit, int64_t marker_offset
+    OngoingTransactions* ongoing, AbortIndex* aborts, const ProducerEntry* entry, bint commit,
+    int64_t marker_offset,
 ) noexcept nogil:
     """The producer's open transaction ends with the marker at an offset: readers may pass it once
     the log is published.
     """
     cdef AbortedTransaction aborted
     cdef int64_t stable
-    ongoing_end(&log.ongoing, entry.current_txn_first_offset)
+    ongoing_end(ongoing, entry.current_txn_first_offset)
     if commit:
         return STATUS_OK
-    stable = ongoing_first(&log.ongoing)
+    stable = ongoing_first(ongoing)
     aborted.producer_id = entry.producer_id
     aborted.first_offset = entry.current_txn_first_offset
     aborted.last_offset = marker_offset
     aborted.last_stable_offset = stable if stable >= 0 else marker_offset + 1
-    return abort_index_append(&log.aborts, &aborted)
+    return abort_index_append(aborts, &aborted)
 
 
 cdef int by_first_offset(const void* left, const void* right) noexcept nogil:
