@@ -24,7 +24,7 @@ from eoslog.prepared_transaction import PreparedTransaction, parse_token
 from eoslog.producer import RECORDS_PER_CALL_MAX, length_of
 from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.topic_partition import TopicPartition
-from eoslog.transaction_client import CURABLE, TransactionClient
+from eoslog.transaction_client import TransactionClient
 from eoslog.transaction_client_state import HINTS, ClientState, Request
 from eoslog.transaction_entries import check_transactional_id
 from eoslog.transaction_owner import TransactionOwner
@@ -300,41 +300,18 @@ class TransactionalProducer(TransactionClient):
         if opened is None:
             return super().append(topic, partition, values, keys, timestamps, headers)
         with self.exclusive:
-            entry = self._taken_over
             if (
-                entry is None
-                or self._state_number != S.IN_TRANSACTION
+                self._state_number != S.IN_TRANSACTION
                 or self._refusal is not None
                 or self._touched_buffers()
                 or length_of(values if values is not None else keys) > RECORDS_PER_CALL_MAX
             ):
                 return super().append(topic, partition, values, keys, timestamps, headers)
-            log, part = opened
-            self._register(log)
             try:
-                with entry.lock, log._eviction_lock:
-                    self._owner.check()
-                    result = entry.append_columns(
-                        self.producer_id,
-                        self.producer_epoch,
-                        part,
-                        values,
-                        keys,
-                        timestamps,
-                        headers,
-                        timestamp_ms=time.time_ns() // 1_000_000,
-                    )
-            except CURABLE:
-                return super().append(topic, partition, values, keys, timestamps, headers)
+                return self._append_opened(opened, values, keys, timestamps, headers)
             except EoslogError as error:
-                try:
-                    self._break(error, Request.PRODUCE)
-                except EoslogError as understood:
-                    self._failed(understood)
-                    raise
-            log.note_append()
-            self._store._signal.appended()
-            return result
+                self._failed(error)
+                raise
 
     def flush(self) -> None:
         """Append what the open transaction gathered. Nothing is synced: the commit does that.
@@ -403,18 +380,38 @@ class TransactionalProducer(TransactionClient):
         if count > RECORDS_PER_CALL_MAX:
             raise ValueError(f"{count} records in one call; at most {RECORDS_PER_CALL_MAX}")
         try:
-            partition, part = self._opened(where)
-            self._register(partition)
-            columns = (part, values, keys, timestamps, headers)
-            moment_ms = time.time_ns() // 1_000_000
+            opened = self._opened(where)
+        except EoslogError as error:
+            self._break(error, Request.PRODUCE)
+        return self._append_opened(opened, values, keys, timestamps, headers)
 
-            def append(entry: TransactionEntry) -> AppendResult:
-                # Not evicted between two batches of the call: it could not be repeated then.
-                with partition._eviction_lock:
-                    return entry.append_columns(
-                        self.producer_id, self.producer_epoch, *columns, timestamp_ms=moment_ms
-                    )
+    def _append_opened(
+        self,
+        opened: tuple[Partition, TransactionPart],
+        values: object,
+        keys: object,
+        timestamps: object,
+        headers: object,
+    ) -> AppendResult:
+        partition, part = opened
+        self._register(partition)
+        moment_ms = time.time_ns() // 1_000_000
 
+        def append(entry: TransactionEntry) -> AppendResult:
+            # Not evicted between two batches of the call: it could not be repeated then.
+            with partition._eviction_lock:
+                return entry.append_columns(
+                    self.producer_id,
+                    self.producer_epoch,
+                    part,
+                    values,
+                    keys,
+                    timestamps,
+                    headers,
+                    timestamp_ms=moment_ms,
+                )
+
+        try:
             result = self._on_entry(append)
         except EoslogError as error:
             self._break(error, Request.PRODUCE)
