@@ -217,7 +217,7 @@ class PartitionWorld:
         if end > 0:
             assert self.files.path(end, ".snapshot").exists(), "nothing is written down"
         if wrote:
-            self.model.snapshots.pop(end, None)
+            self.model.newest_snapshot = -1
             self.model.take_snapshot()
 
     # -- maintenance -------------------------------------------------------------------------------
@@ -327,6 +327,7 @@ class PartitionWorld:
             if batch.base_offset >= self.rows.offset:
                 table.take(batch)
         self.model.producers = table
+        self.model.newest_snapshot = -1
         self.model.remove_stray_snapshots()
 
     # -- what must always hold ---------------------------------------------------------------------

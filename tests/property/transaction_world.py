@@ -190,6 +190,13 @@ class TransactionWorld(PartitionWorld):
         super().expire(oldest_ms)
         self.expired_ids |= before - set(self.model.producers.entries)
 
+    def truncate(self, offset: int) -> None:
+        """The abort index is made anew from what is left."""
+        below_the_end = offset < self.model.log_end_offset
+        super().truncate(offset)
+        if below_the_end:
+            self.remade_from = self.model.segments[0]
+
     def needed_ids(self, offset: int) -> set[int]:
         opened = {
             producer_id

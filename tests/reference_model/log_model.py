@@ -70,6 +70,9 @@ class LogModel:
         self.segments: list[int] = [log_start_offset]
         self.producers = ProducerTable()
         self.snapshots: dict[int, bytes] = {}
+        # The one written or loaded last. Not known after rows were loaded instead: the next one is
+        # written even where a file stands, as that may hold producers that have expired since.
+        self.newest_snapshot = -1
         # By marker; each belongs to the segment that holds its marker, and goes with it.
         self.aborted: list[AbortedModel] = []
         # Not while producers are kept elsewhere: a snapshot holds all of them, or is not written.
@@ -189,13 +192,14 @@ class LogModel:
         if self._segment_used_bytes() > 0:
             self.segments.append(self.log_end_offset)
             if self.roll_writes_snapshot:
-                self.snapshots.pop(self.log_end_offset, None)
+                self.newest_snapshot = -1
                 self.take_snapshot()
 
     def take_snapshot(self) -> bool:
         """Write the producers down, unless that was done at this offset or nothing was written."""
-        if self.log_end_offset in self.snapshots or self.log_end_offset == 0:
+        if self.log_end_offset in (self.newest_snapshot, 0):
             return False
+        self.newest_snapshot = self.log_end_offset
         self.snapshots[self.log_end_offset] = encode_snapshot(self.producers.entries.values())
         return True
 
@@ -286,6 +290,7 @@ class LogModel:
             self.segments = [offset]
             self.batches = []
             self.snapshots = {}
+            self.newest_snapshot = -1
             self.log_start_offset = self.log_end_offset = offset
             self.producers = ProducerTable()
             return
@@ -312,6 +317,7 @@ class LogModel:
         """From the newest snapshot that can be read, else from the log's start; then replay."""
         table = ProducerTable()
         covered = self.segments[0]
+        self.newest_snapshot = -1
         for offset in sorted(self.snapshots, reverse=True):
             if not self.segments[0] <= offset <= self.log_end_offset:
                 del self.snapshots[offset]
@@ -322,7 +328,7 @@ class LogModel:
                 del self.snapshots[offset]
                 continue
             table.entries = {entry.producer_id: entry for entry in entries}
-            covered = offset
+            covered = self.newest_snapshot = offset
             break
         for batch in self.batches:
             if batch.last_offset >= covered:
