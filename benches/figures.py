@@ -128,4 +128,28 @@ FIGURES: dict[str, Figure] = {
     "transaction_init": Figure(
         "init_transactions() of an id that the store knows, median", "µs", at_most=1000
     ),
+    # bench_processes.py
+    "processes_two_partitions": Figure(
+        "2 processes to 2 partitions beside one, 1 KB values, 1,000 a batch", "times", at_least=1.8
+    ),
+    "processes_one_partition": Figure(
+        "4 processes to one partition beside one, batches of 10 values of 100 bytes",
+        "times",
+        at_least=0.7,
+    ),
+    "processes_one_partition_pause": Figure(
+        "the longest time in which one of the four wrote nothing", "ms", at_most=100
+    ),
+    "wake_up": Figure(
+        "from an append to the record in another process's waiting consumer, median",
+        "µs",
+        at_most=20,
+    ),
+    "wake_up_p99": Figure("the same, 99th percentile", "µs", at_most=200),
+    "tail_reader_cost": Figure(
+        "a writer at full speed with another process reading at the tail", "% slower", at_most=10
+    ),
+    "takeover": Figure(
+        "an append that waits for a lock whose holder is killed, longest", "ms", at_most=10
+    ),
 }

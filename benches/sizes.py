@@ -50,6 +50,10 @@ class Sizes:
     transaction_read_bytes: int
     open_transaction_count: int
     aborted_transaction_count: int
+    process_append_bytes: int
+    process_seconds: float
+    wake_count: int
+    takeover_count: int
 
 
 FULL = Sizes(
@@ -87,6 +91,10 @@ FULL = Sizes(
     transaction_read_bytes=512 * MIB,
     open_transaction_count=100_000,
     aborted_transaction_count=1_000_000,
+    process_append_bytes=256 * MIB,
+    process_seconds=1.0,
+    wake_count=5_000,
+    takeover_count=20,
 )
 
 TINY = Sizes(
@@ -124,6 +132,10 @@ TINY = Sizes(
     transaction_read_bytes=2 * MIB,
     open_transaction_count=500,
     aborted_transaction_count=500,
+    process_append_bytes=2 * MIB,
+    process_seconds=0.1,
+    wake_count=20,
+    takeover_count=1,
 )
 
 

@@ -21,15 +21,16 @@ from eoslog.native.abort_files cimport AbortFile, abort_file_describe
 from eoslog.native.abort_index cimport (
     ABORT_ENTRY_BYTES, AbortedTransaction, abort_index_collect,
 )
-from eoslog.native.control_page cimport control_lock, control_unlock
 from eoslog.native.log_replay cimport MARKER_ABORT, marker_load
 from eoslog.native.mapped_io cimport (
     ENOENT, ENOMEM, close_fd, eos_file_bytes, eos_open, eos_pread_all,
 )
 from eoslog.native.partition_log cimport PartitionLog as NativeLog
-from eoslog.native.partition_log cimport log_end
+from eoslog.native.partition_log cimport (
+    log_end, log_lock, log_unlock, log_view, log_view_end,
+)
 from eoslog.native.record_batch cimport ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader
-from eoslog.native.status cimport STATUS_OK, Fault, Status
+from eoslog.native.status cimport STATUS_FAILED, STATUS_OK, Fault, Status
 
 _ENTRY = struct.Struct(">hqqqq")
 _BEFORE_THE_LOG = -1                 # First offset of a transaction whose batches are not there.
@@ -188,20 +189,30 @@ cdef AbortIndexView view_of(
     cdef int64_t copied_bytes = 0
     cdef int64_t count = 0
     cdef int64_t index
+    cdef bint failed
     cdef bint is_gone
     cdef int error
     memset(&fault, 0, sizeof(Fault))
     memset(&stored, 0, sizeof(AbortFile))
     with nogil:
         # Whoever changes the index or writes its files holds the lock: all of it belongs together.
-        control_lock(log.page)
+        status = log_lock(log, &fault)
+        failed = status == STATUS_FAILED
+        if failed:
+            status = log_view(log, &fault)
+        if status != STATUS_OK:
+            with gil:
+                raise_status(status, &fault, path, path)
         is_gone = log.segments[0].base_offset > base_offset
         view.log_end_offset = log_end(log)
         status = abort_file_describe(log, base_offset, upper_bound, &stored, &fault)
         if status == STATUS_OK:
             status = abort_index_collect(&log.aborts, base_offset, upper_bound, &entries, &count)
         error = copy_file(name, &copied, &copied_bytes)
-        control_unlock(log.page)
+        if failed:
+            log_view_end(log)
+        else:
+            log_unlock(log)
     try:
         if is_gone:
             return None

@@ -1,6 +1,7 @@
 # What the coordinator knows of one transactional id.
 from libc.stdint cimport int32_t
 
+from eoslog.bindings.entry_lock cimport EntryLock
 from eoslog.bindings.partition_log cimport PartitionLog
 from eoslog.native.status cimport Fault, Status
 from eoslog.native.transaction_log cimport Transaction
@@ -20,10 +21,11 @@ cdef void fault_init(Fault* fault) noexcept
 cdef class KnownTransaction:
     cdef Transaction _txn
     cdef readonly str transactional_id
-    cdef readonly object lock
+    cdef readonly EntryLock lock
     cdef PartitionLog _state_log
     cdef bytes _key
     cdef list _held                          # Whatever the native parts borrow from.
 
+    cdef tuple _read(self)
     cdef int _hold(self, TransactionPart part) except -1
     cdef object _failure(self, Status status, Fault* fault, bint appending)

@@ -5,8 +5,6 @@ In memory the state is that of the newest record in the state log; whoever chang
 first.
 """
 
-import threading
-
 from eoslog import errors
 
 from eoslog.bindings.transaction_record import STATE_NAMES, transaction_key
@@ -15,19 +13,20 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcpy, memset
+from libc.string cimport memcmp, memcpy, memset
 
 from eoslog.bindings.status cimport fault_error
-from eoslog.bindings.transaction_record cimport decode_value, topic_of
+from eoslog.bindings.transaction_record cimport decode_value, owner_of, topic_of
 from eoslog.native.status cimport (
-    STATUS_CLOSED, STATUS_INVALID_TXN_STATE, STATUS_NO_MEMORY, STATUS_PRODUCER_NOT_CACHED,
+    STATUS_CLOSED, STATUS_FELL_BEHIND, STATUS_INVALID_TXN_STATE, STATUS_NO_MEMORY,
+    STATUS_PRODUCER_NOT_CACHED,
 )
 from eoslog.native.transaction_log cimport (
     part_listed, transaction_add_part, transaction_find_part, transaction_free, transaction_init,
     transaction_remove_part,
 )
 from eoslog.native.transaction_state cimport (
-    TRANSACTION_ONGOING, TransactionState, is_prepare, state_data_epoch,
+    TRANSACTION_DEAD, TRANSACTION_ONGOING, TransactionState, is_prepare, state_data_epoch,
 )
 from eoslog.native.transaction_state cimport TransactionPart as NativePart
 
@@ -81,14 +80,14 @@ cdef class KnownTransaction:
     """One transactional id as the newest record has it, and the logs of its partitions."""
 
     def __cinit__(self, str transactional_id not None, PartitionLog state_log not None,
-                  Py_ssize_t coordinator_epoch, bint durable):
+                  Py_ssize_t coordinator_epoch, bint durable, EntryLock lock=None):
         transaction_init(&self._txn)
         if not 0 <= coordinator_epoch <= 0x7FFFFFFF:
             raise ValueError(f"coordinator epoch {coordinator_epoch}")
         state_log._check_open()
         self._key = transaction_key(transactional_id)
         self.transactional_id = transactional_id
-        self.lock = threading.RLock()
+        self.lock = EntryLock(None, transactional_id) if lock is None else lock
         self._state_log = state_log
         self._held = []
         self._txn.key = <const uint8_t*>PyBytes_AS_STRING(self._key)
@@ -147,6 +146,11 @@ cdef class KnownTransaction:
     def state(self):
         """The state's name."""
         return STATE_NAMES[self._txn.state.status]
+
+    @property
+    def owner(self):
+        """The slot of the process whose producer has the id, None if nobody has it."""
+        return owner_of(&self._txn.state)
 
     @property
     def prepared(self):
@@ -212,12 +216,35 @@ cdef class KnownTransaction:
             return b""
         return PyBytes_FromStringAndSize(<const char*>self._txn.value, self._txn.value_bytes)
 
+    def read(self):
+        """(state, changed, value, record_offset, prepare_offset), as this process knows them now.
+
+        Not held up by another process that is at work on the id. While that one has the lock nobody
+        changes what is known here: a thread that gets it next waits for the GIL, which is held
+        until all is read.
+        """
+        if self.lock._try() == 0:
+            self.lock._enter()
+        elif self.lock._is_held_here():
+            self.lock.take()
+        else:
+            return self._read()
+        try:
+            return self._read()
+        finally:
+            self.lock.give()
+
+    cdef tuple _read(self):
+        return (self.state, self.changed, self.value(), self._txn.record_offset,
+                self._txn.prepare_offset)
+
     # Taken over from the log.
 
     def load(self, const uint8_t[::1] value not None, Py_ssize_t offset):
         """Take a record's value as the newest state; logs of its partitions are attached later.
 
-        Raises CorruptRecordError, and the entry is as it was.
+        A copy of what is known changes nothing but the offset: the open transaction goes on. Raises
+        CorruptRecordError, and the entry is as it was.
         """
         cdef TransactionState state
         cdef int32_t version = 0
@@ -226,6 +253,12 @@ cdef class KnownTransaction:
         cdef uint8_t* kept = NULL
         cdef list topics
         cdef int32_t index
+        if (self._txn.record_offset >= 0 and value.shape[0] == self._txn.value_bytes
+                and memcmp(&value[0], self._txn.value, <size_t>value.shape[0]) == 0):
+            free(parts)
+            self._txn.record_offset = offset
+            self._txn.prepare_offset = offset if is_prepare(state.status) else -1
+            return
         try:
             topics = [topic_of(&parts[index], path).encode()
                       for index in range(state.partition_count)]
@@ -246,6 +279,16 @@ cdef class KnownTransaction:
         self._txn.taken_over = True
         self._held = []
         self._take_parts(topics)
+
+    def bury(self):
+        """Another process wrote the id's last record, which has no value: the id is not known."""
+        self._txn.state.status = TRANSACTION_DEAD
+        self._txn.state.partition_count = 0
+        self._txn.value_bytes = 0
+        self._txn.prepare_offset = -1
+        self._txn.part_count = 0
+        self._txn.registration = 0
+        self._held = []
 
     def _take_parts(self, list topics):
         """List the partitions of the value just taken, without logs."""
@@ -311,6 +354,9 @@ cdef class KnownTransaction:
         cdef NativePart* part
         cdef str topic
         if self._txn.failed_part < 0:
+            if status == STATUS_FELL_BEHIND:
+                return behind_at(status, fault, self._state_log.topic, self._state_log.partition,
+                                 self._state_log.path)
             if status == STATUS_INVALID_TXN_STATE:
                 # No client can bring this about: the coordinator asked for a wrong move.
                 return errors.IllegalStateError(
@@ -325,6 +371,8 @@ cdef class KnownTransaction:
         topic = topic_of(part, self._state_log.path)
         if status == STATUS_CLOSED and not appending:
             return PartitionLost(topic, part.partition)
+        if status == STATUS_FELL_BEHIND:
+            return behind_at(status, fault, topic, part.partition, path_of(part))
         error = fault_error(status, fault, f"{topic}-{part.partition}", path_of(part))
         if status == STATUS_PRODUCER_NOT_CACHED:
             return self._not_cached(error, topic, part.partition)
@@ -336,6 +384,14 @@ cdef class KnownTransaction:
         error.partition = partition
         error.producer_id = self.producer_id
         return error
+
+
+cdef object behind_at(Status status, Fault* fault, str topic, int partition, str path):
+    """What has to be taken up anew; the call can be repeated then."""
+    error = fault_error(status, fault, f"{topic}-{partition}", path)
+    error.topic = topic
+    error.partition = partition
+    return error
 
 
 cdef str path_of(const NativePart* part):

@@ -19,19 +19,22 @@ from eoslog.native.abort_files cimport (
     abort_index_rebuild,
 )
 from eoslog.native.abort_index cimport abort_index_truncate
-from eoslog.native.control_page cimport control_lock, control_unlock
 from eoslog.native.log_read cimport ReadRange, read_close, read_open
 from eoslog.native.log_recovery cimport log_replay
 from eoslog.native.log_replay cimport log_restore_ongoing
-from eoslog.native.partition_log cimport log_end, log_publish
+from eoslog.native.control_page cimport control_set_flag
+from eoslog.native.partition_log cimport (
+    log_end, log_lock, log_note_end, log_publish, log_unlock, log_view,
+    log_view_end,
+)
 from eoslog.native.producer_table cimport (
     ProducerTable, table_at, table_evict, table_find, table_free, table_init, table_insert,
-    table_memory_bytes, table_remove,
+    table_complete, table_is_incomplete, table_memory_bytes, table_note_whole, table_remove,
 )
 from eoslog.native.record_batch cimport BatchHeader, batch_header_load
 from eoslog.native.sequence_window cimport ProducerEntry
 from eoslog.native.snapshot cimport snapshot_load, snapshot_write
-from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status
+from eoslog.native.status cimport STATUS_CORRUPT, STATUS_FAILED, STATUS_OK, Fault, Status
 
 
 cdef int64_t copy_changed(const ProducerTable* table, ProducerEntry* copied) noexcept nogil:
@@ -61,6 +64,8 @@ cdef class LogProducers(LogReader):
         """
         self._check_open()
         self._clear_producers()
+        if not self.attached:
+            self._log.whole_end = log_end(&self._log)
         if rows is not None and rows_offset <= self.log_end_offset:
             self._restore_aborts(abort_files, rows_offset)
             load_rows(&self._log.producers, rows)
@@ -113,7 +118,7 @@ cdef class LogProducers(LogReader):
         """Cut from the files what the log did not keep: others who read them would believe it."""
         cdef Fault fault
         cdef Status status = STATUS_OK
-        if not any(name.endswith(".txnindex") for name in os.listdir(self.path)):
+        if self.attached or not any(name.endswith(".txnindex") for name in os.listdir(self.path)):
             return 0
         for base_offset, next_base in self._segment_ranges():
             self._fault_init(&fault)
@@ -130,12 +135,15 @@ cdef class LogProducers(LogReader):
         self._check_open()
         self._fault_init(&fault)
         with nogil:
-            control_lock(self._log.page)
             first_offset = -1
-            if self._log.aborts.stored_count < self._log.aborts.count:
+            # The writer's lock: no two processes write these files at once.
+            status = log_lock(&self._log, &fault)
+            if status == STATUS_OK and self._log.aborts.stored_count < self._log.aborts.count:
                 first_offset = self._log.aborts.entries[self._log.aborts.stored_count].last_offset
                 status = abort_files_store(&self._log, &fault)
-            control_unlock(self._log.page)
+                log_unlock(&self._log)
+            elif status == STATUS_OK:
+                log_unlock(&self._log)
         if status != STATUS_OK:
             self._raise(status, &fault)
         if sync and first_offset >= 0:
@@ -184,14 +192,30 @@ cdef class LogProducers(LogReader):
         cdef Status status
         self._fault_init(&fault)
         with nogil:
+            status = log_view(&self._log, &fault)
+        if status != STATUS_OK:
+            self._raise(status, &fault)
+        with nogil:
             status = log_restore_ongoing(&self._log)
             if status == STATUS_OK:
                 status = log_replay(&self._log, from_offset, &fault)
             if status == STATUS_OK:
                 self._log.stable_unknown = False
-                log_publish(&self._log, log_end(&self._log))
+                self._log.producers_unknown = False
+                log_note_end(&self._log, log_end(&self._log))
+            log_view_end(&self._log)
         if status != STATUS_OK:
             self._raise(status, &fault)
+        if not self.attached:
+            with nogil:
+                status = log_lock(&self._log, &fault)
+                if status == STATUS_OK:
+                    log_publish(&self._log, log_end(&self._log))
+                    control_set_flag(&self._log.page.ready, 1)
+                    log_unlock(&self._log)
+            if status != STATUS_OK and status != STATUS_FAILED:
+                self._raise(status, &fault)
+        self._let_others_in()
         return 0
 
     cdef int64_t _load_newest_snapshot(self) except -2:
@@ -221,7 +245,8 @@ cdef class LogProducers(LogReader):
                     self._log.snapshot_offset = offset
                     return offset
                 self._clear_producers()
-            os.unlink(path)
+            if not self.attached:
+                os.unlink(path)
         return -1
 
     def producer_ids_since(self, Py_ssize_t offset):
@@ -250,6 +275,8 @@ cdef class LogProducers(LogReader):
                 position += header.batch_bytes
             offset = batches.next_offset
             read_close(&self._log, &batches)
+        # Whoever comes later may have a row that was not asked for.
+        self._log.whole_end = offset
         return found
 
     def dirty_producers(self):
@@ -259,14 +286,14 @@ cdef class LogProducers(LogReader):
         cdef int64_t count = 0
         self._check_open()
         # The lock is held for the copying alone: appends wait for it.
+        self._view()
         with nogil:
-            control_lock(self._log.page)
             end = log_end(&self._log)
             copied = <ProducerEntry*>malloc(
                 (<size_t>self._log.producers.entry_count + 1) * sizeof(ProducerEntry))
             if copied != NULL:
                 count = copy_changed(&self._log.producers, copied)
-            control_unlock(self._log.page)
+            log_view_end(&self._log)
         if copied == NULL:
             raise MemoryError("no memory for the rows of changed producers")
         try:
@@ -290,14 +317,17 @@ cdef class LogProducers(LogReader):
         if keep_max < 0:
             raise ValueError(f"keep_max {keep_max}")
         keep_max = min(keep_max, <Py_ssize_t>0x7FFFFFFF)
+        self._view()
         with nogil:
-            control_lock(self._log.page)
             evicted = table_evict(&self._log.producers, <uint32_t>keep_max)
-            control_unlock(self._log.page)
+            log_view_end(&self._log)
         return evicted
 
     def install_producer(self, bytes row not None, bint was_evicted=True):
-        """Put a row into the table if its producer is not there."""
+        """Put a row into the table if its producer is not there, or not all of it.
+
+        What other processes wrote under its id after it was evicted here is kept.
+        """
         cdef ProducerEntry entry
         cdef ProducerEntry* target
         self._check_open()
@@ -305,8 +335,8 @@ cdef class LogProducers(LogReader):
             raise ValueError(f"a producer row of {len(row)} bytes, not {PRODUCER_ROW_BYTES}")
         memcpy(&entry, <const char*>row, sizeof(ProducerEntry))
         check_row(&entry)
+        self._view()
         with nogil:
-            control_lock(self._log.page)
             target = table_find(&self._log.producers, entry.producer_id)
             if target == NULL:
                 target = table_insert(&self._log.producers, entry.producer_id)
@@ -314,9 +344,27 @@ cdef class LogProducers(LogReader):
                     target[0] = entry
                     if was_evicted and self._log.producers.evicted_count > 0:
                         self._log.producers.evicted_count -= 1
-            control_unlock(self._log.page)
+            elif table_is_incomplete(&self._log.producers, entry.producer_id):
+                table_complete(target, &entry)
+                table_note_whole(&self._log.producers, entry.producer_id)
+                if was_evicted and self._log.producers.evicted_count > 0:
+                    self._log.producers.evicted_count -= 1
+            log_view_end(&self._log)
         if target == NULL:
             raise MemoryError("no memory for another producer")
+
+    def incomplete_producer_ids(self):
+        """The producers that were evicted here and that other processes wrote under since: of these
+        only a part is in memory, until install_producer is given their rows.
+        """
+        cdef uint32_t index
+        self._check_open()
+        self._view()
+        try:
+            return [self._log.producers.incomplete[index]
+                    for index in range(self._log.producers.incomplete_count)]
+        finally:
+            log_view_end(&self._log)
 
     def expired_producers(self, Py_ssize_t oldest_timestamp_ms):
         """Ids last seen before the given time that have no open transaction."""
@@ -324,8 +372,7 @@ cdef class LogProducers(LogReader):
         cdef ProducerEntry* entry
         cdef uint32_t index
         self._check_open()
-        with nogil:
-            control_lock(self._log.page)
+        self._view()
         try:
             for index in range(self._log.producers.entry_count):
                 entry = table_at(&self._log.producers, index)
@@ -333,7 +380,7 @@ cdef class LogProducers(LogReader):
                         entry.last_timestamp < oldest_timestamp_ms):
                     ids.append(entry.producer_id)
         finally:
-            control_unlock(self._log.page)
+            log_view_end(&self._log)
         return ids
 
     def drop_producers(self, ids):
@@ -344,13 +391,13 @@ cdef class LogProducers(LogReader):
         self._check_open()
         for value in ids:
             producer_id = value
+            self._view()
             with nogil:
-                control_lock(self._log.page)
                 entry = table_find(&self._log.producers, producer_id)
                 if entry != NULL and entry.current_txn_first_offset < 0:
                     table_remove(&self._log.producers, producer_id)
                     dropped += 1
-                control_unlock(self._log.page)
+                log_view_end(&self._log)
         return dropped
 
     def producer(self, Py_ssize_t producer_id):
@@ -358,12 +405,12 @@ cdef class LogProducers(LogReader):
         cdef ProducerEntry copied
         cdef ProducerEntry* entry
         self._check_open()
+        self._view()
         with nogil:
-            control_lock(self._log.page)
             entry = table_find(&self._log.producers, producer_id)
             if entry != NULL:
                 copied = entry[0]
-            control_unlock(self._log.page)
+            log_view_end(&self._log)
         return None if entry == NULL else make_state(&copied)
 
     def producers(self):
@@ -371,13 +418,12 @@ cdef class LogProducers(LogReader):
         cdef list entries = []
         cdef uint32_t index
         self._check_open()
-        with nogil:
-            control_lock(self._log.page)
+        self._view()
         try:
             for index in range(self._log.producers.entry_count):
                 entries.append(make_state(table_at(&self._log.producers, index)))
         finally:
-            control_unlock(self._log.page)
+            log_view_end(&self._log)
         return entries
 
     @property
@@ -410,8 +456,8 @@ cdef class LogProducers(LogReader):
         table_init(&table)
         try:
             load_rows(&table, evicted_rows)
+            self._view()
             with nogil:
-                control_lock(self._log.page)
                 end = log_end(&self._log)
                 if end > self._log.snapshot_offset and end > 0:
                     status = copy_entries(&table, &self._log.producers, &fault)
@@ -421,7 +467,7 @@ cdef class LogProducers(LogReader):
                         self._log.snapshot_offset = end
                 else:
                     end = -1
-                control_unlock(self._log.page)
+                log_view_end(&self._log)
         finally:
             table_free(&table)
         if status != STATUS_OK:

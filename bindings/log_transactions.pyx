@@ -7,8 +7,8 @@ from libc.stdlib cimport free
 
 from eoslog.native.abort_index cimport AbortedTransaction as NativeAborted
 from eoslog.native.abort_index cimport abort_index_collect
-from eoslog.native.control_page cimport control_lock, control_unlock
 from eoslog.native.log_read cimport ReadRange, read_close, read_open
+from eoslog.native.partition_log cimport log_view_end
 from eoslog.native.producer_table cimport table_at
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader, batch_header_load,
@@ -65,25 +65,26 @@ cdef class LogTransactions(LogProducers):
         cdef list found = []
         cdef uint32_t index
         self._check_open()
-        with nogil:
-            control_lock(self._log.page)
+        self._view()
         try:
             if self._log.ongoing.open_count:
                 for index in range(self._log.producers.entry_count):
                     if table_at(&self._log.producers, index).current_txn_first_offset >= 0:
                         found.append(make_open(table_at(&self._log.producers, index)))
         finally:
-            control_unlock(self._log.page)
+            log_view_end(&self._log)
         return sorted(found, key=lambda one: one.first_offset)
 
     @property
     def open_transaction_count(self):
         """How many transactions are open."""
+        self._refresh()
         return self._log.ongoing.open_count
 
     @property
     def aborted_transaction_count(self):
         """How many aborted transactions the log remembers."""
+        self._refresh()
         return self._log.aborts.count
 
     def aborted_transactions(self, Py_ssize_t first, Py_ssize_t upper_bound):
@@ -97,6 +98,7 @@ cdef class LogTransactions(LogProducers):
         self._check_open()
         if first < 0 or upper_bound < first:
             raise ValueError(f"offsets [{first}, {upper_bound})")
+        self._refresh()
         with nogil:
             status = abort_index_collect(&self._log.aborts, first, upper_bound, &native, &count)
         if status != STATUS_OK:
@@ -167,11 +169,10 @@ cdef class LogTransactions(LogProducers):
         """Hold batches from `first` on; False if there are none. Only headers may be believed."""
         cdef Fault fault
         cdef Status status
+        cdef int64_t bound = self._bound(upper_bound, False)
         self._fault_init(&fault)
         with nogil:
-            status = read_open(
-                &self._log, first, self._bound(upper_bound, False), 1 << 26, False, batches,
-                &fault)
+            status = read_open(&self._log, first, bound, 1 << 26, False, batches, &fault)
         if status != STATUS_OK:
             self._raise_read(status, &fault, first)
         return batches.segment != NULL

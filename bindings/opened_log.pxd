@@ -8,17 +8,25 @@ from eoslog.native.status cimport Fault, Status
 cdef class OpenedLog:
     cdef NativeLog _log
     cdef uint8_t* _page_map
+    cdef int _page_fd                        # Locked until others may attach; else -1.
+    cdef object _shared
     cdef bytes _directory_bytes, _spare_bytes, _cut_bytes
     cdef readonly str path
     cdef readonly str topic
     cdef readonly int partition
+    cdef readonly bint attached              # Other processes had it open already.
     cdef object _close_lock
 
     cdef int _set_options(self, dict config) except -1
-    cdef int _open_page(self, str control_path) except -1
+    cdef int _open_page(self, str control_path, bytes session) except -1
+    cdef int _let_others_in(self) except -1
     cdef int _open_log(self, bint clean, int64_t recovery_point, int64_t log_start) except -1
+    cdef int _attach(self) except -1
+    cdef object _files_found(self)
+    cdef int _view(self) except -1
+    cdef int _refresh(self) except -1
     cdef void _fault_init(self, Fault* fault) noexcept
     cdef int _raise(self, Status status, Fault* fault) except -1
     cdef int _raise_read(self, Status status, Fault* fault, int64_t offset) except -1
     cdef int _check_open(self) except -1
-    cdef int64_t _bound(self, int64_t upper_bound, bint committed) noexcept nogil
+    cdef int64_t _bound(self, int64_t upper_bound, bint committed) except -2

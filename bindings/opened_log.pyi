@@ -2,6 +2,8 @@ from typing import Any
 
 from typing_extensions import disjoint_base
 
+from eoslog.bindings.shared_page import SharedPage
+
 @disjoint_base
 class OpenedLog:
     def __init__(
@@ -17,7 +19,17 @@ class OpenedLog:
         clean: bool,
         recovery_point: int = 0,
         log_start_offset: int = 0,
+        session: bytes | None = None,
+        shared: SharedPage | None = None,
     ) -> None: ...
+    @property
+    def attached(self) -> bool: ...
+    hold_offset: int
+    own_end: int
+    def refresh(self) -> int: ...
+    def reattach(self) -> None: ...
+    def want_wakeup(self) -> None: ...
+    def mark_deleted(self) -> None: ...
     @property
     def path(self) -> str: ...
     @property

@@ -3,9 +3,11 @@
 ends.
 """
 
+import fcntl
 import os
 import re
 import threading
+import time
 
 from eoslog import errors
 
@@ -15,14 +17,19 @@ from libc.string cimport memset
 
 from eoslog.bindings.status cimport raise_status
 from eoslog.native.atomics cimport load_acquire_64
-from eoslog.native.control_page cimport CONTROL_PAGE_BYTES, ControlPage, control_init, control_load
+from eoslog.bindings.shared_page cimport SharedPage
+from eoslog.native.control_page cimport (
+    CONTROL_NO_HOLD, CONTROL_PAGE_BYTES, ControlPage, control_flag, control_init, control_is_ready,
+    control_load, control_set_flag, control_store, control_unlock, control_want,
+)
+from eoslog.native.log_follow cimport log_attach, log_attach_lock, log_forget_segments
 from eoslog.native.log_recovery cimport log_open
 from eoslog.native.mapped_io cimport (
     close_fd, eos_file_bytes, eos_map, eos_open, eos_reserve, munmap,
 )
 from eoslog.native.partition_log cimport (
-    SegmentFile, log_end, log_free, log_init, log_stable_end, pthread_mutex_lock,
-    pthread_mutex_unlock,
+    SegmentFile, log_add_segment, log_end, log_failure, log_free, log_init, log_refresh,
+    log_stable_end, log_view, log_view_end, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport Segment
 from eoslog.native.status cimport STATUS_OK
@@ -31,6 +38,8 @@ _SEGMENT_NAME = re.compile(r"^(\d{20})\.log$")
 _SNAPSHOT_NAME = re.compile(r"^(\d{20})\.snapshot$")
 _DERIVED_SUFFIXES = (".index", ".timeindex", ".txnindex")
 _LEFTOVER_SUFFIXES = (".deleted", ".cleaned", ".snapshot.tmp")
+_OPENING_S_MAX = 600
+_OPENING_LOOK_S = 0.002
 _NO_LIMIT = 0x7FFFFFFFFFFFFFFF
 _SETTINGS = ("segment.bytes", "segment.index.bytes", "index.interval.bytes", "segment.ms",
              "max.message.bytes")
@@ -42,10 +51,11 @@ cdef class OpenedLog:
     def __cinit__(self):
         memset(&self._log, 0, sizeof(NativeLog))
         self._page_map = NULL
+        self._page_fd = -1
 
     def __init__(self, str path, *, str topic, Py_ssize_t partition, str control_path,
                  str spare_path, str cut_path, dict config, bint clean, Py_ssize_t recovery_point=0,
-                 Py_ssize_t log_start_offset=0):
+                 Py_ssize_t log_start_offset=0, bytes session=None, SharedPage shared=None):
         if self._page_map != NULL:
             raise ValueError("a partition log is opened once")
         self.path = path
@@ -63,11 +73,23 @@ cdef class OpenedLog:
         self._log.spare_directory = self._spare_bytes
         self._log.cut_directory = self._cut_bytes
         self._set_options(config)
+        self._log.process_id = os.getpid()
+        self._shared = shared
+        if shared is not None:
+            self._log.wake_word = &shared._page.wakeup
         log_init(&self._log)
-        self._open_page(control_path)
-        self._open_log(clean, recovery_point, log_start_offset)
+        self._open_page(control_path, session)
+        self._log.producers_unknown = session is not None
+        self._log.own_end = -1
+        if self.attached:
+            self._attach()
+            self._let_others_in()
+        else:
+            self._open_log(clean, recovery_point, log_start_offset)
 
     def __dealloc__(self):
+        if self._page_fd >= 0:
+            close_fd(self._page_fd)
         log_free(&self._log)
         if self._page_map != NULL:
             munmap(self._page_map, CONTROL_PAGE_BYTES)
@@ -94,40 +116,84 @@ cdef class OpenedLog:
             raise ValueError(f"eoslog.fill.bytes {config['eoslog.fill.bytes']}: 4096 or more")
         return 0
 
-    cdef int _open_page(self, str control_path) except -1:
+    cdef int _open_page(self, str control_path, bytes session) except -1:
+        """Map the page; it is laid out anew unless it is of this session and others may attach.
+
+        With a session the file stays locked until _let_others_in.
+        """
         cdef bytes path = os.fsencode(control_path)
-        cdef bytes boot_id = _boot_id()
+        cdef bytes own_session = os.urandom(16) if session is None else session
+        cdef const uint8_t* raw = own_session
         cdef int64_t file_bytes = 0
         cdef int64_t modified_ms = 0
         cdef int fd = -1
-        cdef int error = eos_open(path, True, False, &fd)
+        cdef int error
+        if len(own_session) != 16:
+            raise ValueError(f"a session of {len(own_session)} bytes")
+        error = eos_open(path, True, False, &fd)
         if error == 0:
+            self._page_fd = fd
+            if session is not None:
+                self._wait_for_page(control_path)
             error = eos_file_bytes(fd, &file_bytes, &modified_ms)
             if error == 0 and file_bytes < CONTROL_PAGE_BYTES:
                 error = eos_reserve(fd, 0, CONTROL_PAGE_BYTES, CONTROL_PAGE_BYTES)
             if error == 0:
                 error = eos_map(fd, CONTROL_PAGE_BYTES, True, &self._page_map)
-            close_fd(fd)
         if error == 0:
             self._log.page = <ControlPage*>self._page_map
-            error = control_init(self._log.page, <const uint8_t*><const char*>boot_id)
+            self.attached = session is not None and control_is_ready(self._log.page, raw)
+            if not self.attached:
+                error = control_init(self._log.page, raw)
         if error != 0:
             raise OSError(error, os.strerror(error), control_path)
+        if session is None:
+            self._let_others_in()
         return 0
 
-    cdef int _open_log(self, bint clean, int64_t recovery_point, int64_t log_start) except -1:
+    def _wait_for_page(self, control_path):
+        """Lock the page's file; another process may be opening, and recovering, the partition."""
+        until_s = time.monotonic() + _OPENING_S_MAX
+        while True:
+            try:
+                fcntl.flock(self._page_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                if time.monotonic() > until_s:
+                    raise errors.StoreInUseError(
+                        f"{self.topic}-{self.partition}: a process has been opening it, with "
+                        f"{control_path} locked, for {_OPENING_S_MAX} s") from None
+            time.sleep(_OPENING_LOOK_S)
+
+    cdef int _let_others_in(self) except -1:
+        """What is written to the page is true: others may attach."""
+        if self._page_fd >= 0:
+            # Said aloud: a child that was forked just now may have a copy open.
+            fcntl.flock(self._page_fd, fcntl.LOCK_UN)
+            close_fd(self._page_fd)
+            self._page_fd = -1
+        return 0
+
+    cdef object _files_found(self):
+        """(base offset, bytes) of each segment file, in order; and all names."""
         cdef list found = []
-        cdef SegmentFile* files
-        cdef Fault fault
-        cdef Status status
-        cdef int32_t count
-        cdef Py_ssize_t index
         names = set(os.listdir(self.path))
         for name in sorted(names):
             match = _SEGMENT_NAME.match(name)
             if match:
                 found.append((int(match[1]), os.path.getsize(os.path.join(self.path, name))))
-            elif name.endswith(_LEFTOVER_SUFFIXES) or (
+        return found, names
+
+    cdef int _open_log(self, bint clean, int64_t recovery_point, int64_t log_start) except -1:
+        cdef list found
+        cdef SegmentFile* files
+        cdef Fault fault
+        cdef Status status
+        cdef int32_t count
+        cdef Py_ssize_t index
+        found, names = self._files_found()
+        for name in names:
+            if name.endswith(_LEFTOVER_SUFFIXES) or (
                     name.endswith(_DERIVED_SUFFIXES) and name[:20] + ".log" not in names):
                 os.unlink(os.path.join(self.path, name))
         count = <int32_t>len(found)
@@ -144,8 +210,51 @@ cdef class OpenedLog:
         free(files)
         if status != STATUS_OK:
             self._raise(status, &fault)
+        self._log.own_end = log_end(&self._log)
         self._remove_stray_snapshots()
         return 0
+
+    cdef int _attach(self) except -1:
+        """Take up what other processes have open, while nobody appends, rolls or deletes."""
+        cdef Fault fault
+        cdef Status status
+        cdef int64_t first, active
+        cdef bint is_attached = False
+        self._fault_init(&fault)
+        with nogil:
+            status = log_attach_lock(&self._log, &fault)
+            if status == STATUS_OK:
+                pthread_mutex_lock(&self._log.view_lock)
+        if status != STATUS_OK:
+            self._raise(status, &fault)
+        try:
+            log_forget_segments(&self._log)
+            first = control_load(&self._log.page.first_base_offset)
+            active = control_load(&self._log.page.active_base_offset)
+            for base_offset, file_bytes in self._files_found()[0]:
+                if first <= base_offset <= active and status == STATUS_OK:
+                    status = log_add_segment(&self._log, base_offset, file_bytes)
+            if status == STATUS_OK and self._log.segment_count == 0:
+                raise errors.CorruptRecordError(self.path, 0, "the partition's segments are gone")
+            if status == STATUS_OK:
+                status = log_attach(&self._log, &fault)
+            is_attached = status == STATUS_OK
+        finally:
+            self._log.closed = not is_attached
+            pthread_mutex_unlock(&self._log.view_lock)
+            control_unlock(self._log.page)
+        if status != STATUS_OK:
+            self._raise(status, &fault)
+        return 0
+
+    def reattach(self):
+        """After FellBehindError: begin anew with the log as it is; restore_producers follows.
+
+        Until then readers of decided data see nothing of it.
+        """
+        self._check_open()
+        self.attached = True
+        self._attach()
 
     cdef void _fault_init(self, Fault* fault) noexcept:
         memset(fault, 0, sizeof(Fault))
@@ -157,14 +266,52 @@ cdef class OpenedLog:
     cdef int _check_open(self) except -1:
         if self._page_map == NULL or self._log.closed or not self._log.opened:
             raise errors.LogClosedError(f"{self.topic}-{self.partition} is closed")
+        if control_flag(&self._log.page.deleted):
+            raise errors.LogClosedError(f"{self.topic}-{self.partition} was deleted")
         return 0
+
+    cdef int _view(self) except -1:
+        """Know what was published by now, and keep it so until log_view_end."""
+        cdef Fault fault
+        cdef Status status
+        self._fault_init(&fault)
+        with nogil:
+            status = log_view(&self._log, &fault)
+        if status != STATUS_OK:
+            self._raise(status, &fault)
+        if self._log.producers_unknown:
+            log_view_end(&self._log)
+            raise errors.FellBehindError(
+                f"{self.topic}-{self.partition} is being taken up anew; call again")
+        return 0
+
+    cdef int _refresh(self) except -1:
+        """Know what was published by now."""
+        cdef Fault fault
+        cdef Status status
+        if load_acquire_64(&self._log.known_end) == control_load(&self._log.page.log_end_offset):
+            return 0
+        self._fault_init(&fault)
+        with nogil:
+            status = log_refresh(&self._log, &fault)
+        if status != STATUS_OK:
+            self._raise(status, &fault)
+        return 0
+
+    def refresh(self):
+        """Take in what other processes appended; the log end offset. Reads and appends do it too."""
+        self._check_open()
+        self._refresh()
+        return log_end(&self._log)
 
     cdef int _raise_read(self, Status status, Fault* fault, int64_t offset) except -1:
         return raise_status(
             status, fault, f"{self.topic}-{self.partition} at offset {offset}", self.path)
 
-    cdef int64_t _bound(self, int64_t upper_bound, bint committed) noexcept nogil:
-        cdef int64_t end = log_end(&self._log)
+    cdef int64_t _bound(self, int64_t upper_bound, bint committed) except -2:
+        cdef int64_t end
+        self._refresh()
+        end = log_end(&self._log)
         if committed:
             end = log_stable_end(&self._log)
         return end if upper_bound < 0 or upper_bound > end else upper_bound
@@ -177,22 +324,66 @@ cdef class OpenedLog:
     @property
     def log_end_offset(self):
         self._check_open()
+        self._refresh()
         return log_end(&self._log)
 
     @property
     def high_watermark(self):
         self._check_open()
-        return control_load(&self._log.page.high_watermark)
+        self._refresh()
+        return log_end(&self._log)
 
     @property
     def last_stable_offset(self):
         self._check_open()
+        self._refresh()
         return log_stable_end(&self._log)
 
     @property
     def recovery_point(self):
-        """Everything below is synced."""
-        return self._log.recovery_point
+        """Everything below is synced, by whatever process."""
+        if self._page_map == NULL:
+            return 0
+        return control_load(&self._log.page.recovery_point)
+
+    @property
+    def hold_offset(self):
+        """Where readers of all processes stop; -1 if nowhere before the end."""
+        self._check_open()
+        return control_load(&self._log.page.hold_offset)
+
+    @hold_offset.setter
+    def hold_offset(self, Py_ssize_t offset):
+        self._check_open()
+        control_store(&self._log.page.hold_offset, offset if offset >= 0 else CONTROL_NO_HOLD)
+
+    @property
+    def own_end(self):
+        """Up to where this process knows the records: it appended them in an unbroken row, or was
+        told by setting this. An append moves it on only from the append's base offset.
+        """
+        self._check_open()
+        return load_acquire_64(&self._log.own_end)
+
+    @own_end.setter
+    def own_end(self, Py_ssize_t offset):
+        self._view()
+        if offset > self._log.own_end:
+            self._log.own_end = offset
+        log_view_end(&self._log)
+
+    def want_wakeup(self):
+        """The next publish, in whatever process, is to wake those who sleep on the shared page.
+
+        To be called before the look at what is waited for.
+        """
+        self._check_open()
+        control_want(self._log.page)
+
+    def mark_deleted(self):
+        """The topic is gone: every call, in every process, raises LogClosedError from now on."""
+        self._check_open()
+        control_set_flag(&self._log.page.deleted, 1)
 
     @property
     def sync_count(self):
@@ -207,7 +398,7 @@ cdef class OpenedLog:
     @property
     def failed(self):
         """Whether a sync failed: appends are refused until the store was reopened."""
-        return self._log.failed_errno != 0
+        return self._page_map != NULL and log_failure(&self._log) != 0
 
     @property
     def segment_count(self):
@@ -224,6 +415,7 @@ cdef class OpenedLog:
         cdef int64_t total = 0
         cdef int32_t index
         self._check_open()
+        self._refresh()
         with nogil:
             pthread_mutex_lock(&self._log.segments_lock)
             for index in range(self._log.segment_count):
@@ -237,6 +429,8 @@ cdef class OpenedLog:
         cdef Segment* segment
         cdef int32_t index
         self._check_open()
+        self._view()
+        log_view_end(&self._log)
         pthread_mutex_lock(&self._log.segments_lock)
         for index in range(self._log.segment_count):
             segment = self._log.segments[index]
@@ -286,12 +480,3 @@ def _last_time_entry(path):
         return -1
     whole = len(raw) - len(raw) % 12
     return int.from_bytes(raw[whole - 12:whole - 4], "big", signed=True) if whole else -1
-
-
-def _boot_id():
-    """16 bytes that change with each boot of this machine."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return bytes.fromhex(file.read().strip().replace("-", ""))
-    except (OSError, ValueError):
-        return bytes(16)

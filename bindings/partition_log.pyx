@@ -22,14 +22,15 @@ from eoslog.bindings.accumulator cimport RecordAccumulator
 from eoslog.bindings.log_transactions cimport LogTransactions
 from eoslog.bindings.record_batch cimport ColumnSet, check_identity, open_columns
 from eoslog.bindings.status cimport raise_status
-from eoslog.native.control_page cimport control_store
+from eoslog.native.control_page cimport control_flag, control_store
 from eoslog.native.log_append cimport (
     AppendOutcome, ProducerStamp, log_adopt, log_append_batch, log_append_columns,
 )
 from eoslog.native.log_marker cimport Marker, log_append_marker
 from eoslog.native.log_recovery cimport log_truncate
 from eoslog.native.partition_log cimport (
-    log_close, log_delete_segments, log_flush, log_lock, log_roll, log_sync_up_to, log_unlock,
+    log_close, log_delete_segments, log_detach, log_flush, log_lock, log_roll, log_sync_up_to,
+    log_unlock,
 )
 from eoslog.native.record_batch cimport ATTRIBUTE_TRANSACTIONAL, BatchIdentity
 from eoslog.native.spare_file cimport spare_prepare
@@ -255,7 +256,7 @@ cdef class PartitionLog(LogTransactions):
             status = log_flush(&self._log, with_indexes, &fault)
         if status != STATUS_OK:
             self._raise(status, &fault)
-        return self._log.recovery_point
+        return self.recovery_point
 
     def roll(self):
         """Seal the active segment, if it holds records, and start the next; its base offset."""
@@ -309,6 +310,9 @@ cdef class PartitionLog(LogTransactions):
         self._check_open()
         if offset < 0:
             raise ValueError(f"offset {offset}")
+        if self.attached:
+            raise errors.StoreInUseError(
+                f"{self.topic}-{self.partition} is open in other processes: it cannot be cut back")
         if offset >= self.log_end_offset:
             return
         self._fault_init(&fault)
@@ -355,15 +359,28 @@ cdef class PartitionLog(LogTransactions):
         with self._close_lock:
             if self._page_map == NULL or self._log.closed or not self._log.opened:
                 return
-            if clean and not self.failed:
+            if clean and not self.failed and not control_flag(&self._log.page.deleted):
                 self.store_abort_files(True)
             self._fault_init(&fault)
             with nogil:
                 status = log_close(&self._log, clean, &fault)
+            self._let_others_in()
         if status != STATUS_OK:
             self._raise(status, &fault)
         if clean:
             self._remove_stray_snapshots()
+
+    def detach(self):
+        """Let go of the log as it is: other processes go on with it. May be called twice.
+
+        What was appended is not synced by this.
+        """
+        with self._close_lock:
+            if self._page_map == NULL or self._log.closed or not self._log.opened:
+                return
+            with nogil:
+                log_detach(&self._log)
+            self._let_others_in()
 
     def verify(self):
         """Check every batch and index entry; a list of {"path", "position_bytes", "reason"}."""

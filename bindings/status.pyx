@@ -8,9 +8,9 @@ from eoslog import errors
 
 from eoslog.native.status cimport (
     STATUS_BATCH_TOO_LARGE, STATUS_CLOSED, STATUS_COORDINATOR_FENCED, STATUS_CORRUPT,
-    STATUS_FAILED, STATUS_FENCED, STATUS_INDEX_FULL, STATUS_INVALID_RECORD,
-    STATUS_INVALID_TIMESTAMP, STATUS_INVALID_TXN_STATE, STATUS_IO, STATUS_NO_MEMORY,
-    STATUS_NO_SPACE, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OFFSET_OVERFLOW,
+    STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_FENCED, STATUS_INDEX_FULL, STATUS_INVALID_RECORD,
+    STATUS_INVALID_TIMESTAMP, STATUS_INVALID_TXN_STATE, STATUS_IO, STATUS_LOCK_HELD,
+    STATUS_NO_MEMORY, STATUS_NO_SPACE, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OFFSET_OVERFLOW,
     STATUS_PRODUCER_NOT_CACHED, STATUS_READ_ONLY, STATUS_RECORD_TOO_LARGE, STATUS_SEGMENT_FULL,
     STATUS_SEQUENCE_GAP,
 )
@@ -45,6 +45,8 @@ _CLASSES = {
     <int>STATUS_INDEX_FULL: errors.StoreError,
     <int>STATUS_OFFSET_OVERFLOW: errors.StoreError,
     <int>STATUS_COORDINATOR_FENCED: errors.TransactionCoordinatorFencedError,
+    <int>STATUS_LOCK_HELD: errors.StoreInUseError,
+    <int>STATUS_FELL_BEHIND: errors.FellBehindError,
 }
 
 
@@ -68,6 +70,8 @@ cdef object fault_error(Status status, const Fault* fault, str context, str path
         message = f"{context}: {reason}: {os.strerror(fault.os_errno)}; reopen the store"
     elif status == STATUS_NO_SPACE:
         message = f"{context}: {reason}: {os.strerror(fault.os_errno)}"
+    elif status == STATUS_LOCK_HELD:
+        message = f"{context}: {reason}: process {fault.actual}"
     elif status == STATUS_CLOSED:
         message = f"{context}: {reason}"
     return _CLASSES.get(<int>status, errors.StoreError)(message)

@@ -19,6 +19,6 @@ cdef class TransactionEntry(KnownTransaction):
     cdef int _append_all(
         self, TransactionBatch* batches, int32_t batch_count, bint commit,
         int64_t next_producer_id) except -1
-    cdef int _end(self, bint commit, int64_t next_producer_id) except -1
+    cdef int _end(self, bint commit, bint fencing, int64_t next_producer_id) except -1
     cdef int _ended(self, Status status, Fault* fault) except -1
     cdef tuple _answer(self)

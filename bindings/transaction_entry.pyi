@@ -30,7 +30,9 @@ class TransactionEntry(KnownTransaction):
         previous_producer_id: int,
         timeout_ms: int,
         now_ms: int,
+        owner: bytes | None = None,
     ) -> None: ...
+    def hand_over(self, owner: bytes | None) -> None: ...
     def add_partitions(
         self, producer_id: int, producer_epoch: int, parts: Iterable[TransactionPart]
     ) -> None: ...

@@ -31,6 +31,7 @@ from eoslog.bindings.accumulator cimport RecordAccumulator
 from eoslog.bindings.known_transaction cimport TransactionPart as Part
 from eoslog.bindings.known_transaction cimport fault_init, find_part
 from eoslog.bindings.partition_log cimport AppendResult
+from eoslog.bindings.transaction_record cimport set_owner
 from eoslog.native.record_batch cimport sequence_add
 from eoslog.native.status cimport STATUS_OK
 from eoslog.native.transaction_log cimport (
@@ -67,8 +68,10 @@ cdef class TransactionEntry(KnownTransaction):
 
     def initialize(self, *, Py_ssize_t producer_id, Py_ssize_t producer_epoch,
                    Py_ssize_t last_producer_epoch, Py_ssize_t previous_producer_id,
-                   Py_ssize_t timeout_ms, Py_ssize_t now_ms):
+                   Py_ssize_t timeout_ms, Py_ssize_t now_ms, bytes owner=None):
         """Become Empty with these numbers: nothing is open, and the next transaction may begin.
+
+        `owner` is the slot of the process whose producer has the id from now on, if one has it.
 
         In a durable store the record is on the disk on return. Raises IllegalStateError if the
         state or the numbers do not allow it, or the error of the state log.
@@ -95,6 +98,24 @@ cdef class TransactionEntry(KnownTransaction):
         next_state.partition_count = 0
         next_state.client_version = EPOCH_BUMPING_VERSION
         next_state.prepared = False
+        set_owner(&next_state, owner)
+        fault_init(&fault)
+        with nogil:
+            status = transaction_write(&self._txn, &next_state, &fault)
+            if status == STATUS_OK and self._txn.durable:
+                status = transaction_sync_state(&self._txn, &fault)
+        if status != STATUS_OK:
+            raise self._failure(status, &fault, True)
+
+    def hand_over(self, bytes owner):
+        """Another process has the prepared transaction from now on; its numbers stay.
+
+        In a durable store the record is on the disk on return. Raises the error of the state log.
+        """
+        cdef TransactionState next_state = self._txn.state
+        cdef Fault fault
+        cdef Status status
+        set_owner(&next_state, owner)
         fault_init(&fault)
         with nogil:
             status = transaction_write(&self._txn, &next_state, &fault)
@@ -154,6 +175,9 @@ cdef class TransactionEntry(KnownTransaction):
                 base_sequence=native.next_sequence, transactional=True)
         except ProducerNotCached as error:
             raise self._not_cached(error, part.topic, part.partition)
+        except errors.FellBehindError as error:
+            error.topic, error.partition = part.topic, part.partition
+            raise
         native = &self._txn.parts[find_part(&self._txn, part)]
         native.end_offset = result.last_offset + 1
         native.next_sequence = sequence_add(
@@ -171,6 +195,9 @@ cdef class TransactionEntry(KnownTransaction):
                 producer_epoch=producer_epoch, base_sequence=-1, transactional=True)
         except ProducerNotCached as error:
             raise self._not_cached(error, part.topic, part.partition)
+        except errors.FellBehindError as error:
+            error.topic, error.partition = part.topic, part.partition
+            raise
         self._txn.parts[find_part(&self._txn, part)].end_offset = result.last_offset + 1
         return result
 
@@ -213,7 +240,7 @@ cdef class TransactionEntry(KnownTransaction):
             verdict = end_verdict(&self._txn.state, producer_id, <int16_t>producer_epoch, commit)
         if verdict == END_DECIDE or verdict == END_EMPTY_ABORT:
             self._check_next(next_producer_id)
-            self._end(commit, next_producer_id)
+            self._end(commit, False, next_producer_id)
         elif verdict != END_REPEATED:
             self._refuse_end(verdict, producer_id, producer_epoch, commit)
         return self._answer()
@@ -228,7 +255,7 @@ cdef class TransactionEntry(KnownTransaction):
             raise errors.IllegalStateError(
                 f"{self.transactional_id!r} is {self.state}: there is nothing to fence")
         self._check_next(next_producer_id)
-        self._end(False, next_producer_id)
+        self._end(False, True, next_producer_id)
 
     def complete(self):
         """Write the markers that are missing and the record that all is done; may be repeated.
@@ -383,7 +410,7 @@ cdef class TransactionEntry(KnownTransaction):
                 status = transaction_append(&self._txn, batches, batch_count, &fault)
             if status == STATUS_OK and commit:
                 appending = False
-                status = transaction_decide(&self._txn, True, next_producer_id, &fault)
+                status = transaction_decide(&self._txn, True, False, next_producer_id, &fault)
                 if status == STATUS_OK:
                     completed = transaction_complete(&self._txn, &fault)
         if status != STATUS_OK:
@@ -392,13 +419,13 @@ cdef class TransactionEntry(KnownTransaction):
             self._ended(completed, &fault)
         return 0
 
-    cdef int _end(self, bint commit, int64_t next_producer_id) except -1:
+    cdef int _end(self, bint commit, bint fencing, int64_t next_producer_id) except -1:
         cdef Fault fault
         cdef Status status
         cdef Status completed = STATUS_OK
         fault_init(&fault)
         with nogil:
-            status = transaction_decide(&self._txn, commit, next_producer_id, &fault)
+            status = transaction_decide(&self._txn, commit, fencing, next_producer_id, &fault)
             if status == STATUS_OK:
                 completed = transaction_complete(&self._txn, &fault)
         if status != STATUS_OK:

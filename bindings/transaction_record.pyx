@@ -6,7 +6,7 @@ from eoslog import errors
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
+from libc.string cimport memcpy, memset
 
 from eoslog.bindings.status cimport raise_status
 from eoslog.native.status cimport STATUS_OK, Fault, Status
@@ -14,8 +14,8 @@ from eoslog.native.transaction_record cimport (
     transaction_value_bound, transaction_value_decode, transaction_value_encode,
 )
 from eoslog.native.transaction_state cimport (
-    TRANSACTION_EMPTY, TRANSACTION_STORED_COUNT, TransactionPart, TransactionState, state_clear,
-    transition_possible,
+    OWNER_BYTES, TRANSACTION_EMPTY, TRANSACTION_STORED_COUNT, TransactionPart, TransactionState,
+    state_clear, state_has_owner, transition_possible,
 )
 
 # By the number that is stored. The last two never are.
@@ -90,6 +90,23 @@ cdef str topic_of(const TransactionPart* part, str path):
         ) from error
 
 
+cdef bytes owner_of(const TransactionState* state):
+    """The slot of the process whose producer has the id; None: nobody."""
+    if not state_has_owner(state):
+        return None
+    return PyBytes_FromStringAndSize(<const char*>state.owner, OWNER_BYTES)
+
+
+cdef int set_owner(TransactionState* state, bytes owner) except -1:
+    if owner is None:
+        memset(state.owner, 0, OWNER_BYTES)
+        return 0
+    if len(owner) != OWNER_BYTES:
+        raise ValueError(f"an owner of {len(owner)} bytes; it has {OWNER_BYTES}")
+    memcpy(state.owner, PyBytes_AS_STRING(owner), OWNER_BYTES)
+    return 0
+
+
 def decode_transaction_value(const uint8_t[::1] value not None):
     """All fields of a record's value, by name; `partitions` is None when Empty.
 
@@ -120,6 +137,7 @@ def decode_transaction_value(const uint8_t[::1] value not None):
         "client_transaction_version": state.client_version,
         "last_producer_epoch": state.last_producer_epoch,
         "prepared": bool(state.prepared),
+        "owner": owner_of(&state),
     }
 
 
@@ -136,7 +154,7 @@ def encode_transaction_value(
     Py_ssize_t timeout_ms, str state not None, partitions, Py_ssize_t last_update_ms,
     Py_ssize_t start_ms, Py_ssize_t previous_producer_id=-1, Py_ssize_t next_producer_id=-1,
     Py_ssize_t next_producer_epoch=-1, Py_ssize_t client_transaction_version=0,
-    Py_ssize_t last_producer_epoch=-1, bint prepared=False,
+    Py_ssize_t last_producer_epoch=-1, bint prepared=False, bytes owner=None,
 ):
     """A record's value with these fields; partitions of one topic stand together.
 
@@ -157,11 +175,13 @@ def encode_transaction_value(
     native.client_version = <int16_t>whole(client_transaction_version, 16, "transaction version")
     native.last_producer_epoch = <int16_t>whole(last_producer_epoch, 16, "last producer epoch")
     native.prepared = prepared
+    set_owner(&native, owner)
     if version not in (0, 1):
         raise ValueError(f"version {version}: 0 or 1")
     if version == 0 and (
             previous_producer_id != -1 or next_producer_id != -1 or next_producer_epoch != -1
-            or client_transaction_version or last_producer_epoch != -1 or prepared):
+            or client_transaction_version or last_producer_epoch != -1 or prepared
+            or owner is not None):
         raise ValueError("version 0 has no tagged fields")
     if native.status >= TRANSACTION_STORED_COUNT:
         raise ValueError(f"state {state!r} is never stored")

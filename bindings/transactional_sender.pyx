@@ -9,6 +9,7 @@ that send() pays for the check no more than it did anyway.
 cimport cython
 from libc.stdint cimport int64_t
 
+from eoslog.bindings.entry_lock cimport EntryLock
 from eoslog.bindings.sender cimport PartitionBuffer, Sender
 
 # What `_refused` is while records are refused only because no transaction takes them.
@@ -61,7 +62,8 @@ cdef class TransactionalSender(Sender):
     cdef int _idle, _open, _committing       # The numbers of three of the states.
     cdef unsigned int[STATES_MAX] _sources   # By target: a bit for each state it follows on.
     cdef object _entry
-    cdef object _entry_lock
+    cdef EntryLock _entry_lock               # None: its lock is another one.
+    cdef object _plain_lock
     cdef object _entry_owner                 # Its `fenced_because` says who took the entry over.
     cdef object _signal                      # Wakes readers.
     cdef object _state_partition             # The coordinator's own; changes with each transaction.
@@ -78,6 +80,7 @@ cdef class TransactionalSender(Sender):
             self._sources[number] = 0
         self._entry = None
         self._entry_lock = None
+        self._plain_lock = None
         self._entry_owner = None
         self._signal = None
         self._state_partition = None
@@ -104,9 +107,11 @@ cdef class TransactionalSender(Sender):
         LogClosedError.
         """
         # Runs no Python code where all is well, and so no other thread.
-        if self.exclusive._depth != 0 or self._refused is not OUTSIDE:
+        if (self.exclusive._depth != 0 or self._refused is not OUTSIDE
+                or self._is_behind()):
             with self.exclusive:
                 self._check_usable()
+                self._look_again()
                 self._begin()
         else:
             self._begin()
@@ -140,6 +145,9 @@ cdef class TransactionalSender(Sender):
     cdef int _commit(self) except -1:
         cdef list pairs
         cdef tuple answer
+        if not self._registered and not self._listed and (
+                self._is_behind() or self._entry_owner.fenced_because is not None):
+            self._look_again()
         self._step(self._committing)
         self._refused = OUTSIDE
         if not self._registered and not self._listed:
@@ -147,7 +155,7 @@ cdef class TransactionalSender(Sender):
             return 0
         try:
             pairs = self._filled_pairs()
-            self._entry_lock.acquire()
+            self._take_entry()
             try:
                 if self._entry_owner.fenced_because is not None:
                     self._entry_owner.check()
@@ -155,11 +163,27 @@ cdef class TransactionalSender(Sender):
                 if self._entry.completion_error is not None:
                     self._complete_entry()
             finally:
-                self._entry_lock.release()
+                self._give_entry()
         except Exception as error:
             answer = self._commit_failed(error)
         self._ended(answer)
         return 0
+
+    cdef int _take_entry(self) except -1:
+        if self._entry_lock is not None:
+            return self._entry_lock.take()
+        self._plain_lock.acquire()
+        return 0
+
+    cdef int _give_entry(self) except -1:
+        if self._entry_lock is not None:
+            return self._entry_lock.give()
+        self._plain_lock.release()
+        return 0
+
+    cdef bint _is_behind(self) noexcept:
+        """Whether another process may have taken the id."""
+        return self._entry_lock is not None and self._entry_lock.is_behind()
 
     # Steps between the states.
 
@@ -228,7 +252,8 @@ cdef class TransactionalSender(Sender):
                    int producer_epoch):
         """The coordinator's entry, who has it, and the numbers of the first transaction."""
         self._entry = entry
-        self._entry_lock = entry.lock
+        self._plain_lock = entry.lock
+        self._entry_lock = self._plain_lock if isinstance(self._plain_lock, EntryLock) else None
         self._entry_owner = owner
         self._state_partition = state_partition
         self._signal = signal
@@ -293,6 +318,10 @@ cdef class TransactionalSender(Sender):
 
     def _open_buffer(self, buffer):
         """Set the buffer's `part` and `owner`: what an entry writes to, and the partition."""
+        raise NotImplementedError
+
+    def _look_again(self):
+        """Raise what a call comes to if another process has the id by now."""
         raise NotImplementedError
 
     def _no_move(self, target):

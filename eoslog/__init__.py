@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from eoslog.bindings.partition_log import ProducerState as ProducerState
     from eoslog.bindings.record_batch import Record as Record
     from eoslog.consumer import Consumer as Consumer
-    from eoslog.consumer import OffsetAndTimestamp as OffsetAndTimestamp
+    from eoslog.consumer_lookups import OffsetAndTimestamp as OffsetAndTimestamp
+    from eoslog.group_description import GroupDescription as GroupDescription
+    from eoslog.group_description import MemberDescription as MemberDescription
     from eoslog.group_metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
     from eoslog.group_metadata import OffsetAndMetadata as OffsetAndMetadata
     from eoslog.opening import open as open
@@ -51,9 +53,11 @@ _MODULES = {
     "ApplicationState": "eoslog.staged_application",
     "Consumer": "eoslog.consumer",
     "ConsumerGroupMetadata": "eoslog.group_metadata",
+    "GroupDescription": "eoslog.group_description",
     "HangingTransaction": "eoslog.transaction_admin",
+    "MemberDescription": "eoslog.group_description",
     "OffsetAndMetadata": "eoslog.group_metadata",
-    "OffsetAndTimestamp": "eoslog.consumer",
+    "OffsetAndTimestamp": "eoslog.consumer_lookups",
     "OpenTransaction": "eoslog.bindings.partition_log",
     "Partition": "eoslog.partition",
     "PreparedTransaction": "eoslog.prepared_transaction",
@@ -80,7 +84,9 @@ __all__ = [
     "ApplicationState",
     "Consumer",
     "ConsumerGroupMetadata",
+    "GroupDescription",
     "HangingTransaction",
+    "MemberDescription",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OpenTransaction",

@@ -2,19 +2,23 @@
 
 For partitions that were appended to: producers' rows to LMDB, spare segment files, syncs, the
 checkpoint files. For all: retention, expired producers, staged files that nobody needs. It sleeps
-while nothing is appended. It never stands in the way of an append for longer than one look at the
-producer table takes. What goes wrong is kept for `Store.metrics()`, logged, and tried again.
+while nothing is appended, but for a look at the other processes of the store; each process has
+such a thread, for what it appended itself, and one of them does what is for all. It never stands in
+the way of an append for longer than one look at the producer table takes. What goes wrong is kept
+for `Store.metrics()`, logged, and tried again.
 """
 
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from eoslog.errors import EoslogError, LogClosedError
-from eoslog.offset_checkpoints import last_offsets
+from eoslog.fellow_processes import FellowProcesses
+from eoslog.offset_checkpoints import LastOffsets, last_offsets
+from eoslog.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
 from eoslog.retention import apply_retention, may_be_released
@@ -52,12 +56,15 @@ class Checkpointer:
         self._config = store._files.config
         self._lock = threading.RLock()  # Taken as it is: see LingerTimer.
         self._condition = threading.Condition(self._lock)
-        self._thread: threading.Thread | None = None
+        # One; an interrupt may have left others that never ran.
+        self._threads: list[threading.Thread] = []
         self._stopped = False
         self._noted: set[Partition] = set()  # Appended to since the last look.
         self._watched: dict[Partition, _Watched] = {}  # With rows to be persisted; the thread's.
         self._unwritten: set[Partition] = set()  # Not in the checkpoint files; the thread's.
+        self._fellows = FellowProcesses(store, self._note, self._keep)
         now_s = time.monotonic()
+        self._fellows_due_s = now_s
         delay_s = self._config["log.initial.task.delay.ms"] / 1000
         self._checkpoint_due_s = now_s + self._seconds("log.flush.offset.checkpoint.interval.ms")
         self._retention_due_s = now_s + delay_s
@@ -83,17 +90,22 @@ class Checkpointer:
 
     def watch(self, partition: Partition) -> None:
         """Look after a partition that was opened."""
-        with self._lock:
-            if self._stopped:
-                return
-            if self._thread is None:
-                self._thread = threading.Thread(
-                    target=self._run, name="eoslog-checkpointer", daemon=True
-                )
-                self._thread.start()
+        if not self.start():
+            return
         partition.watch_changes(self._note)
         if partition.persisted_offset != partition.log_end_offset:
             self._note(partition)
+
+    def start(self) -> bool:
+        """Have the thread run, if it was not stopped; whether it runs."""
+        with self._lock:
+            if self._stopped:
+                return False
+            if not any(thread.is_alive() for thread in self._threads):
+                thread = threading.Thread(target=self._run, name="eoslog-checkpointer", daemon=True)
+                self._threads.append(thread)
+                thread.start()
+            return True
 
     def _note(self, partition: Partition) -> None:
         with self._lock:
@@ -105,10 +117,11 @@ class Checkpointer:
         """Do no more; returns when what is under way has ended. May be called twice."""
         with self._lock:
             self._stopped = True
-            self._condition.notify()
-            thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join()
+            self._condition.notify_all()
+            threads = [thread for thread in self._threads if thread.ident is not None]
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join()
 
     def metrics(self) -> dict[str, Any]:
         """How often it did what, and the last errors, newest last."""
@@ -118,11 +131,18 @@ class Checkpointer:
     # The thread.
 
     def _run(self) -> None:
-        while self._wait():
-            try:
-                self._round(time.monotonic())
-            except Exception as error:  # Whatever it is: the thread goes on, the error is shown.
-                self._keep(error, "a round")
+        try:
+            while self._wait():
+                try:
+                    now_s = time.monotonic()
+                    if now_s >= self._fellows_due_s:
+                        self._look_after_fellows()
+                    if self._is_due(now_s):
+                        self._round(now_s)
+                except Exception as error:  # Whatever it is: the thread goes on, it is shown.
+                    self._keep(error, "a round")
+        finally:
+            self._fellows.end()
 
     def _wait(self) -> bool:
         """Sleep until something is due; False once stopped."""
@@ -130,15 +150,7 @@ class Checkpointer:
             woken = False
             while not self._stopped:
                 now_s = time.monotonic()
-                due_s = min(
-                    self._retention_due_s,
-                    self._expiration_due_s,
-                    self._offsets_due_s,
-                    self._transactions_due_s,
-                    self._ids_due_s,
-                )
-                if self._unwritten:
-                    due_s = min(due_s, self._checkpoint_due_s)
+                due_s = min(self._due_s(), self._fellows_due_s)
                 if due_s <= now_s or (woken and self._noted):
                     return True
                 if self._noted or self._watched:
@@ -148,6 +160,28 @@ class Checkpointer:
                     return not self._stopped
                 self._condition.wait(due_s - now_s)
             return False
+
+    def _due_s(self) -> float:
+        """When the next thing is to be done that is done by time alone."""
+        due_s = min(
+            self._retention_due_s,
+            self._expiration_due_s,
+            self._offsets_due_s,
+            self._transactions_due_s,
+            self._ids_due_s,
+        )
+        return min(due_s, self._checkpoint_due_s) if self._unwritten else due_s
+
+    def _is_due(self, now_s: float) -> bool:
+        with self._lock:
+            return bool(self._noted or self._watched) or self._due_s() <= now_s
+
+    def _look_after_fellows(self) -> None:
+        """Once the store's files were replaced, this raises, and nothing else is done any more."""
+        try:
+            self._fellows.look()
+        finally:
+            self._fellows_due_s = time.monotonic() + self._fellows.interval_s
 
     def _look_s(self) -> float:
         return min(LOOK_S, self._seconds("eoslog.checkpoint.interval.ms"))
@@ -178,21 +212,27 @@ class Checkpointer:
             self._ids_due_s = now_s + self._seconds(
                 "transaction.remove.expired.transaction.cleanup.interval.ms"
             )
-            self._attempt(self._expire_ids, "expiring transactional ids")
+            if self._fellows.leads():
+                self._attempt(self._expire_ids, "expiring transactional ids")
         if now_s >= self._offsets_due_s:
             self._offsets_due_s = now_s + self._seconds("offsets.retention.check.interval.ms")
-            self._attempt(self._expire_offsets, "expiring groups' offsets")
+            if self._fellows.leads():
+                self._attempt(self._expire_offsets, "expiring groups' offsets")
         if now_s >= self._retention_due_s:
             self._retention_due_s = now_s + self._seconds("log.retention.check.interval.ms")
-            self._retain()
-            self._attempt(self._store._staged.sweep, "sweeping staged files")
+            if self._fellows.leads():
+                self._retain()
+                self._attempt(self._store._staged.sweep, "sweeping staged files")
 
     def _begin_to_watch(self, partition: Partition) -> None:
         self._unwritten.add(partition)
         if partition not in self._watched:
-            self._watched[partition] = _Watched(partition)
+            watched = self._watched[partition] = _Watched(partition)
             if partition.segment_count > 1:
                 self._prepare_spare(partition)
+                if partition.topic in INTERNAL_TOPICS:
+                    # It may have rolled before this look: then nobody has compacted it.
+                    watched.active_base_offset = partition.log_start_offset
 
     def _look_at(self, watched: _Watched, now_s: float) -> None:
         partition = watched.partition
@@ -225,7 +265,7 @@ class Checkpointer:
             return
         if partition.topic == CONSUMER_OFFSETS_TOPIC:
             self._store._group_offsets.persist(partition.partition)
-        self._store._partitions.persist_producers(partition)
+        self._store._partitions.persist_producers(partition, behind_max=ROWS_BEHIND_MAX)
         self._count("rows_persisted", 1)
 
     def _prepare_spare(self, partition: Partition) -> None:
@@ -243,6 +283,11 @@ class Checkpointer:
         self._attempt(self._write_offsets, "writing checkpoints")
 
     def _write_offsets(self) -> None:
+        sync = self._store.durability != "process"
+        self._store._files.checkpoints.renew(self._known_offsets, sync=sync)
+        self._count("checkpoints_written", 1)
+
+    def _known_offsets(self) -> Mapping[TopicPartition, LastOffsets]:
         known = {}
         recovery = self._store._files.transaction_recovery
         for partition in self._store._partitions.opened():
@@ -251,8 +296,7 @@ class Checkpointer:
                 known[where] = recovery.checkpoint(where, last_offsets(partition))
             except LogClosedError:
                 continue  # Deleted meanwhile.
-        self._store._files.checkpoints.write(known, sync=self._store.durability != "process")
-        self._count("checkpoints_written", 1)
+        return known
 
     def _look_at_transactions(self) -> None:
         """Abort those that timed out, and complete what could not be completed before."""
@@ -276,8 +320,11 @@ class Checkpointer:
             expired = partition.expire_producers(oldest_ms, self._store._unexpiring_producer_ids)
             self._count("producers_expired", expired)
 
-        for partition in self._store._partitions.opened():
-            self._each(partition, expire)
+        with self._store._staged.quiet() as is_quiet:
+            # Else another process adopts files of a job just now: their ids must stay.
+            if is_quiet:
+                for partition in self._store._partitions.opened():
+                    self._each(partition, expire)
 
     def _expire_offsets(self) -> None:
         now_ms = time.time_ns() // 1_000_000

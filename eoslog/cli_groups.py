@@ -21,6 +21,8 @@ DESCRIBE_COLUMNS = (
     "HOST",
     "CLIENT-ID",
 )
+MEMBERS_COLUMNS = ("GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "PROCESS")
+STATE_COLUMNS = ("GROUP", "ASSIGNMENT-STRATEGY", "STATE", "GENERATION", "#MEMBERS")
 RESET_COLUMNS = ("GROUP", "TOPIC", "PARTITION", "NEW-OFFSET")
 TARGET_OPTIONS = ("--to-earliest", "--to-latest", "--to-offset", "--shift-by")
 
@@ -43,22 +45,36 @@ def list_groups(settings: Settings) -> None:
 @groups.command("describe")
 @click.argument("names", nargs=-1, metavar="[GROUP]...")
 @click.option("--all-groups", is_flag=True, help="All groups that there are.")
+@click.option("--members", is_flag=True, help="Show the consumers that share its partitions.")
+@click.option("--state", is_flag=True, help="Show the state, in Kafka's words.")
 @shared_options
-def describe_groups(settings: Settings, names: tuple[str, ...], all_groups: bool) -> None:
-    """Show where groups stand at each partition, and how far that is behind."""
+def describe_groups(
+    settings: Settings, names: tuple[str, ...], all_groups: bool, members: bool, state: bool
+) -> None:
+    """Show where groups stand at each partition, how far that is behind, and who reads it."""
     if bool(names) is all_groups:
         raise click.UsageError("name groups, or give --all-groups")
+    if members and state:
+        raise click.UsageError("--members and --state exclude each other")
     with settings.open() as store:
         known = store.groups()
         for name in names:
             check_group(known, name)
-        wanted = list(known) if all_groups else names
-        rows = [row for name in wanted for row in group_rows(store, name, known[name])]
+        rows: list[dict[str, Any]] = []
+        for name in list(known) if all_groups else names:
+            description = store.describe_group(name)
+            if members:
+                rows += member_rows(description)
+            elif state:
+                rows.append(state_row(description))
+            else:
+                rows += group_rows(store, description, known[name])
     if settings.as_json:
         echo_json(rows)
         return
     shown = [["-" if cell is None else cell for cell in row.values()] for row in rows]
-    print_rows(DESCRIBE_COLUMNS, shown)
+    columns = MEMBERS_COLUMNS if members else STATE_COLUMNS if state else DESCRIBE_COLUMNS
+    print_rows(columns, [row[: len(columns)] for row in shown])
 
 
 @groups.command("delete")
@@ -66,7 +82,10 @@ def describe_groups(settings: Settings, names: tuple[str, ...], all_groups: bool
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared_options
 def delete_groups(settings: Settings, names: tuple[str, ...], yes: bool) -> None:
-    """Forget groups with all their offsets; their readers start anew."""
+    """Forget groups with all their offsets; their readers start anew.
+
+    A group that has members is refused.
+    """
     with settings.open() as store:
         known = store.groups()
         for name in names:
@@ -108,7 +127,8 @@ def reset_offsets(
 ) -> None:
     """Send a group to other offsets; a group that is not there yet is made.
 
-    An offset that a partition does not hold becomes the nearest one that it does.
+    An offset that a partition does not hold becomes the nearest one that it does. A group that has
+    members is refused: they would go on where they are.
     """
     chosen = (to_earliest, to_latest, to_offset is not None, shift_by is not None)
     if sum(chosen) != 1:
@@ -121,6 +141,7 @@ def reset_offsets(
         partitions = reset_partitions(store, name, topics)
         offsets = new_offsets(store, name, partitions, to_earliest, to_offset, shift_by)
         if execute:
+            check_inactive(store, name)
             with store.consumer(group=name) as consumer:
                 consumer.commit(offsets)
     rows = [
@@ -148,38 +169,86 @@ def show_groups(settings: Settings) -> None:
 
 
 def group_rows(
-    store: "eoslog.Store", name: str, offsets: dict[TopicPartition, eoslog.OffsetAndMetadata]
+    store: "eoslog.Store",
+    group: "eoslog.GroupDescription",
+    offsets: dict[TopicPartition, eoslog.OffsetAndMetadata],
 ) -> list[dict[str, Any]]:
     """One row for each partition of a group, in the order of Kafka's columns."""
     rows = []
     topics = store.topics()
-    for where, committed in offsets.items():
+    readers = {where: member for member in group.members for where in member.partitions}
+    readers |= {where: member for member in group.members for where in member.giving_up}
+    for where in sorted({*offsets, *readers}):
+        committed = offsets.get(where)
+        current_offset = None if committed is None else committed.offset
         # The version of an application's staged jobs is of no topic, and has no log.
         known = where.topic in topics
         log_end_offset = store.partition(*where).log_end_offset if known else None
+        lag = None
+        if log_end_offset is not None and current_offset is not None:
+            lag = max(0, log_end_offset - current_offset)
+        reader = readers.get(where)
         rows.append(
             {
-                "group": name,
+                "group": group.group,
                 "topic": where.topic,
                 "partition": where.partition,
-                "current_offset": committed.offset,
+                "current_offset": current_offset,
                 "log_end_offset": log_end_offset,
-                "lag": None
-                if log_end_offset is None
-                else max(0, log_end_offset - committed.offset),
-                # Partitions are assigned by hand: a group has no members.
-                "consumer_id": None,
-                "host": None,
-                "client_id": None,
+                "lag": lag,
+                # Nobody, where partitions are assigned by hand.
+                "consumer_id": None if reader is None else reader.member_id,
+                "host": None if reader is None else reader.host,
+                "client_id": None if reader is None else reader.client_id,
             }
         )
     return rows
+
+
+def member_rows(group: "eoslog.GroupDescription") -> list[dict[str, Any]]:
+    """One row for each member; what comes after the columns is for --json."""
+    return [
+        {
+            "group": group.group,
+            "consumer_id": member.member_id,
+            "host": member.host,
+            "client_id": member.client_id,
+            "partition_count": len(member.partitions),
+            "process": member.process or None,
+            "generation": member.generation,
+            "topics": list(member.topics),
+            "partitions": list(map(str, member.partitions)),
+            "giving_up": list(map(str, member.giving_up)),
+        }
+        for member in group.members
+    ]
+
+
+def state_row(group: "eoslog.GroupDescription") -> dict[str, Any]:
+    """The one row of a group's state."""
+    return {
+        "group": group.group,
+        "strategy": group.strategy or None,
+        "state": group.state,
+        "generation": group.generation,
+        "member_count": len(group.members),
+    }
 
 
 def check_group(known: dict[str, Any], name: str) -> None:
     """Raise GroupIdNotFoundError unless the group is there."""
     if name not in known:
         raise eoslog.errors.GroupIdNotFoundError(f"there is no group {name!r}")
+
+
+def check_inactive(store: "eoslog.Store", name: str) -> None:
+    """Raise NonEmptyGroupError if the group has members: they would go on where they are."""
+    if name in store.groups():
+        members = store.describe_group(name).members
+        if members:
+            raise eoslog.errors.NonEmptyGroupError(
+                f"group {name!r} has {len(members)} members: close their consumers first"
+            )
 
 
 def reset_partitions(

@@ -36,8 +36,8 @@ class Settings:
         return Path(self.store_path)
 
     def open(self) -> "eoslog.Store":
-        """Open the store, which must exist."""
-        return eoslog.open(self.path(), create=False)
+        """Open the store, which must exist; as other processes have it open, if any do."""
+        return eoslog.open(self.path(), create=False, durability=None)
 
 
 def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,7 +1,7 @@
 """`eoslog transactions`: what there is of transactions, as Kafka's tool shows it, and their end.
 
-A store is opened by one process at a time, and whoever opens it ends what a producer that is gone
-left open: what is listed here is decided, prepared for a decision from outside, or hanging.
+Whoever opens a store ends what producers of dead processes left open: what is listed here is under
+way in another process, decided, prepared for a decision from outside, or hanging.
 """
 
 import re

@@ -138,6 +138,7 @@ STAGED_PRODUCER_SETTINGS = _by_name(
 
 CONSUMER_SETTINGS = _by_name(
     Setting("max.poll.records", 500, smallest=1, largest=INT32_MAX),
+    Setting("max.poll.interval.ms", 300_000, smallest=1, largest=INT32_MAX),
     Setting("fetch.max.bytes", 52_428_800, smallest=1, largest=INT32_MAX),
     Setting("max.partition.fetch.bytes", 1_048_576, smallest=1, largest=INT32_MAX),
     Setting("isolation.level", "", choices=("read_committed", "read_uncommitted")),
@@ -165,6 +166,11 @@ _FIXED: dict[str, tuple[str, ...]] = {
     "max.in.flight.requests.per.connection": ("1", "2", "3", "4", "5"),
     "max.request.size": (),
     "enable.auto.commit": ("false",),
+    # A member lives as long as its process, whose death is known at once.
+    "session.timeout.ms": (),
+    "heartbeat.interval.ms": (),
+    "group.instance.id": (),
+    "group.protocol": ("classic",),
     "group.id": (),
 }
 

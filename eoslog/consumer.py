@@ -1,49 +1,60 @@
-"""Reading: a consumer of partitions that it was assigned, with a position at each of them.
+"""Reading: a consumer of partitions, with a position at each of them.
+
+It was assigned them, or it subscribed to topics: then it shares these with the other members of its
+group, and partitions come and go at the beginning of each poll.
 
 Invariant: a position lies behind every record that was handed out and in front of every other, so
 that what a commit writes down is what the caller has seen.
 """
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple, Never, Self, overload
+from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, overload
 
 from eoslog.bindings.partition_log import Columns
 from eoslog.bindings.record_batch import Record
 from eoslog.config import CONSUMER_SETTINGS, INT64_MAX, parse_config, with_defaults
+from eoslog.consumer_lookups import OffsetAndTimestamp, PartitionLookups
 from eoslog.consumer_positions import RESETS, ConsumerPositions
+from eoslog.consumer_subscription import (
+    ConsumerSubscription,
+    OnChange,
+    listeners,
+    split_membership,
+    wanted_topics,
+)
 from eoslog.durability import check_isolation_level
 from eoslog.errors import (
     IllegalStateError,
     InvalidConfigError,
     LogClosedError,
     OffsetOutOfRangeError,
+    UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, check_group_id
 from eoslog.partition import Partition
 from eoslog.topic_partition import TopicPartition, as_topic_partition
+from eoslog.visible_records import count_visible
 from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
+    from re import Pattern
+
     import pyarrow
 
     from eoslog.store import Store
 
+__all__ = ["ARROW_BYTES_MAX", "Consumer", "OffsetAndTimestamp"]
+
 ARROW_BYTES_MAX = 4 << 20
 _LONG_WAIT_S = 3600.0
+T = TypeVar("T")
 
 
-class OffsetAndTimestamp(NamedTuple):
-    """Where a record is, and its timestamp in milliseconds."""
-
-    offset: int
-    timestamp_ms: int
-
-
-class Consumer:
+class Consumer(PartitionLookups):
     """Reads partitions of a store; `Store.consumer` makes it. Not for several threads at once.
 
     Only `close` may be called from another thread: it ends a poll or an iteration under way. A
@@ -66,6 +77,7 @@ class Consumer:
         auto_offset_reset: str,
         config: Mapping[str, object] | None,
     ) -> None:
+        config, client_id, strategies = split_membership(config)
         given = parse_config(config, CONSUMER_SETTINGS, "consumer")
         isolation_level = str(given.get("isolation.level", isolation_level))
         auto_offset_reset = str(given.get("auto.offset.reset", auto_offset_reset))
@@ -85,6 +97,11 @@ class Consumer:
             self._group, store._group_offsets, self._isolation_level, auto_offset_reset
         )
         self._turns: list[TopicPartition] = []  # In the order in which they are looked at next.
+        self._subscription: ConsumerSubscription | None = None
+        self._client_id = client_id
+        self._strategies = strategies
+        self._max_poll_interval_ms = int(settings["max.poll.interval.ms"])
+        self._polling = False
 
     def __reduce__(self) -> Never:
         raise TypeError("a consumer cannot be pickled or copied: make one where it is needed")
@@ -92,21 +109,84 @@ class Consumer:
     # Assignment and positions.
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly these partitions from now on; those that stay keep their positions."""
-        self._check_open()
-        opened = {where: self._opened(where) for where in map(as_topic_partition, partitions)}
-        self._positions.assign(opened)
-        self._turns = list(opened)
+        """Read exactly these partitions from now on; those that stay keep their positions.
 
-    def subscribe(self, topics: Iterable[str]) -> Never:
-        """Raises NotImplementedError: groups have no members to share topics. See `assign`."""
-        raise NotImplementedError(
-            "subscribe: groups have no members in this version; assign the partitions of "
-            f"{', '.join(map(str, topics))} to the consumer"
+        Raises IllegalStateError if the consumer is subscribed: see `unsubscribe`.
+        """
+        self._check_open()
+        if self._subscription is not None:
+            raise IllegalStateError("the consumer is subscribed to topics: unsubscribe() first")
+        self._read_exactly(map(as_topic_partition, partitions))
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: "str | Pattern[str] | None" = None,
+        on_assigned: OnChange | None = None,
+        on_revoked: OnChange | None = None,
+        on_lost: OnChange | None = None,
+        listener: object = None,
+    ) -> None:
+        """Read these topics from now on, shared with the other members of the group.
+
+        A topic that does not exist yet is read once it does. A name that begins with "^", and
+        `pattern`, is a regular expression: all topics are read whose names match it from their
+        beginning on. The group is joined by the next poll, and polls are where partitions come and
+        go: `on_assigned(consumer, partitions)` is called with those that are new, before they are
+        read, and once after joining; `on_revoked(consumer, partitions)` before partitions go to
+        others: what was read of them can be committed there, and no other member has them yet.
+        `on_lost`, or `on_revoked` without it, is called with what was taken away because the
+        consumer did not poll for "max.poll.interval.ms". In place of the functions a `listener` can
+        have Kafka's methods `on_partitions_assigned`, `on_partitions_revoked` and
+        `on_partitions_lost`. What a function raises is raised by the poll; the change stands.
+
+        Subscribed again, the consumer reads the new topics in place of the others. No topics at all
+        are an `unsubscribe`. Raises IllegalStateError without a group, or if partitions were
+        assigned by hand; InvalidTopicError, TypeError.
+        """
+        self._check_open()
+        told = listeners(on_assigned, on_revoked, on_lost, listener)
+        wanted = wanted_topics(topics, pattern)
+        if not wanted.names and not wanted.patterns:
+            self.unsubscribe()
+            return
+        if self._subscription is not None:
+            self._subscription.wanted, self._subscription.told = wanted, told
+            return
+        if self._group is None:
+            raise IllegalStateError("the consumer has no group: make it with group=...")
+        if self._positions.partitions:
+            raise IllegalStateError("partitions were assigned by hand: unsubscribe() first")
+        self._subscription = ConsumerSubscription(
+            self,
+            self._store._files.group_members,
+            self._group,
+            wanted,
+            told,
+            client_id=self._client_id,
+            strategies=self._strategies,
+            max_poll_interval_ms=self._max_poll_interval_ms,
         )
 
+    def unsubscribe(self) -> None:
+        """Leave the group, and read nothing until the next `subscribe` or `assign`.
+
+        The partitions go to other members at once; `on_revoked` is called before.
+        """
+        self._check_open()
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.member.leave(tell=True)
+        self._read_exactly(())
+
+    def subscription(self) -> list[str]:
+        """The topics that the consumer subscribed to, with those that match a pattern now."""
+        self._check_open()
+        return [] if self._subscription is None else list(self._subscription.topics())
+
     def assignment(self) -> list[TopicPartition]:
-        """The partitions that are read, in the order of their assignment."""
+        """The partitions that are read, in the order of their assignment; as of the last poll."""
         self._check_open()
         return list(self._positions.partitions)
 
@@ -142,11 +222,17 @@ class Consumer:
             return self._positions.begin(where)
 
     def lag(self, topic_partition: TopicPartition) -> int:
-        """How many offsets lie between the position and the end that can be read now."""
+        """How many records are there to be read now behind the position.
+
+        Markers of transactions do not count, nor do under "read_committed" records of aborted ones;
+        but over a distance of more than 100,000 offsets it is the distance that is told.
+        """
         where = self._assigned(topic_partition)
         with self._deletions_named():
-            end = self._positions.end_of(self._positions.partitions[where])
-            return max(0, end - self._positions.begin(where))
+            partition = self._positions.partitions[where]
+            position = max(self._positions.begin(where), partition.log_start_offset)
+            end = self._positions.end_of(partition)
+            return count_visible(partition, position, end, self._isolation_level)
 
     # The group's offsets.
 
@@ -159,10 +245,14 @@ class Consumer:
         it, unless the store's durability is "process"; all offsets or none. Partitions that were
         not started yet are left as they are.
 
-        Raises IllegalStateError without a group, OffsetMetadataTooLargeError, StoreError,
-        ValueError, TypeError.
+        Raises IllegalStateError without a group; UnknownMemberIdError or IllegalGenerationError if
+        the consumer is not the member any more that it was at its last poll (what it read is read
+        by another), or if its partitions were assigned by hand and the group has members;
+        OffsetMetadataTooLargeError, StoreError, ValueError, TypeError.
         """
         group = self.group_metadata()
+        if self._subscription is not None and not group.member_id:
+            raise UnknownMemberIdError(f"no member of group {group.group_id!r} yet: poll first")
         if offsets is None:
             offsets = self._positions.begun()
         self._store._group_offsets.commit(group, offsets)
@@ -209,47 +299,15 @@ class Consumer:
     def group_metadata(self) -> ConsumerGroupMetadata:
         """Who commits, for `send_offsets_to_transaction`. Raises IllegalStateError without a group.
 
-        Partitions are assigned by hand, so it belongs to no generation.
+        Of a subscribed consumer it names the member and the generation of its last poll: what
+        another member has taken over it does not commit. Else it belongs to no generation.
         """
         self._check_open()
         if self._group is None:
             raise IllegalStateError("the consumer has no group: make it with group=...")
+        if self._subscription is not None:
+            return self._subscription.member.metadata()
         return ConsumerGroupMetadata(self._group)
-
-    # What partitions hold; they need not be assigned.
-
-    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The oldest offset of each partition."""
-        self._check_open()
-        return {
-            where: self._opened(where).log_start_offset
-            for where in map(as_topic_partition, partitions)
-        }
-
-    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset behind the newest record of each partition that this consumer may read."""
-        self._check_open()
-        return {
-            where: self._positions.end_of(self._opened(where))
-            for where in map(as_topic_partition, partitions)
-        }
-
-    def offsets_for_times(
-        self, timestamps_ms: Mapping[TopicPartition, int]
-    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record of each partition at or after a time (ms, 0 or more); None if none."""
-        self._check_open()
-        if not isinstance(timestamps_ms, Mapping):
-            raise TypeError(f"a mapping of partitions to times, not {type(timestamps_ms).__name__}")
-        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
-        for where, timestamp_ms in timestamps_ms.items():
-            moment_ms = whole_number(timestamp_ms, "a timestamp")
-            if not 0 <= moment_ms <= INT64_MAX:
-                raise ValueError(f"{where}: timestamp_ms {moment_ms}: not from 0 to {INT64_MAX}")
-            partition = self._opened(as_topic_partition(where))
-            at = partition.offset_for_timestamp(moment_ms, self._isolation_level)
-            found[where] = None if at is None else OffsetAndTimestamp(*at)
-        return found
 
     # Reading.
 
@@ -266,11 +324,10 @@ class Consumer:
         if records_max < 1:
             raise ValueError(f"max_records {records_max}: below 1")
         deadline_s = self._deadline_s(timeout)
-        with self._deletions_named(), self._positions.put_back_on_error():
-            while True:
-                records = self._fetched_records(records_max)
-                if records or not self._wait(deadline_s):
-                    return records
+        while True:
+            records = self._fetched(lambda: self._fetched_records(records_max))
+            if records or not self._wait(deadline_s):
+                return records
 
     def poll_arrow(
         self, timeout: float = 1.0, max_bytes: int = ARROW_BYTES_MAX
@@ -288,13 +345,12 @@ class Consumer:
         if max_bytes < 1:
             raise ValueError(f"max_bytes {max_bytes}: below 1")
         deadline_s = self._deadline_s(timeout)
-        with self._deletions_named(), self._positions.put_back_on_error():
-            while True:
-                found = self._fetched_columns(max_bytes)
-                if found is not None:
-                    return arrow.record_batch(*found)
-                if not self._wait(deadline_s):
-                    return arrow.empty_batch()
+        while True:
+            found = self._fetched(lambda: self._fetched_columns(max_bytes))
+            if found is not None:
+                return arrow.record_batch(*found)
+            if not self._wait(deadline_s):
+                return arrow.empty_batch()
 
     def __iter__(self) -> Iterator[Record]:
         """Records one after the other, for ever; ends when the consumer is closed.
@@ -343,9 +399,20 @@ class Consumer:
         return self._closed
 
     def close(self) -> None:
-        """Read no more; a poll that waits in another thread ends. A second call does nothing."""
-        self._closed = True
-        self._store._signal.appended()
+        """Read no more; a poll that waits in another thread ends. A second call does nothing.
+
+        A subscribed consumer leaves its group: `on_revoked` is called, unless another thread is in
+        a poll, and its partitions go to other members at once.
+        """
+        if self._closed:
+            return
+        try:
+            if self._subscription is not None and not self._store.closed:
+                with suppress(LogClosedError):  # The store is: its members have left.
+                    self._subscription.member.leave(tell=not self._polling)
+        finally:
+            self._closed = True
+            self._store._signal.wake()
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -360,6 +427,40 @@ class Consumer:
         self.close()
 
     # How it is done.
+
+    def _read_exactly(self, partitions: Iterable[TopicPartition]) -> None:
+        opened = {where: self._opened(where) for where in partitions}
+        self._positions.assign(opened)
+        self._turns = list(opened)
+
+    def _begin_to_read(self, partitions: Iterable[TopicPartition]) -> None:
+        """The group gave the consumer these."""
+        self._read_exactly([*self._positions.partitions, *partitions])
+
+    def _stop_to_read(self, partitions: Iterable[TopicPartition]) -> None:
+        """The group takes these."""
+        gone = set(partitions)
+        self._read_exactly([one for one in self._positions.partitions if one not in gone])
+
+    def _fetched(self, fetch: Callable[[], T]) -> T:
+        """What `fetch` finds, after the group was followed."""
+        self._polling = True
+        try:
+            while True:
+                if self._subscription is not None:
+                    self._subscription.member.follow()
+                    self._check_open()
+                try:
+                    with self._deletions_named(), self._positions.put_back_on_error():
+                        return fetch()
+                except UnknownTopicOrPartitionError:
+                    if not self._group_has_news():
+                        raise  # Else the topic is gone, and the group reads it no more.
+        finally:
+            self._polling = False
+
+    def _group_has_news(self) -> bool:
+        return self._subscription is not None and self._subscription.member.has_news()
 
     def _fetched_records(self, records_max: int) -> list[Record]:
         """Records of all partitions in turn, until there are enough or there are no more."""
@@ -436,14 +537,31 @@ class Consumer:
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
             return False
-        self._store._signal.wait(self._is_ready, left_s)
+        self._polling = True
+        try:
+            with self._deletions_named():
+                self._store._signal.wait(self._watched(), self._is_ready, left_s)
+        except UnknownTopicOrPartitionError:
+            if not self._group_has_news():
+                raise
+        finally:
+            self._polling = False
         self._check_open()
         return True
+
+    def _watched(self) -> list[Partition]:
+        """The partitions whose appends may make it ready."""
+        watched = list(self._positions.partitions.values())
+        if self._subscription is not None:
+            watched.append(self._subscription.member.partition)
+        elif self._group is not None and self._positions.waits_for_the_group():
+            watched.append(self._store._group_offsets.partition_with(self._group))
+        return watched
 
     def _is_ready(self) -> bool:
         if self._closed or self._store.closed:
             return True
-        return self._positions.anything_to_read()
+        return self._group_has_news() or self._positions.anything_to_read()
 
     def _deadline_s(self, timeout: Any) -> float:
         self._check_open()

@@ -115,6 +115,10 @@ class ConsumerPositions:
         """Up to where the consumer may read a partition."""
         return partition.readable_end(self._isolation_level)
 
+    def waits_for_the_group(self) -> bool:
+        """Whether a partition may not begin before the group's offset is decided."""
+        return self._committed_only and None in self._positions.values()
+
     def anything_to_read(self) -> bool:
         """Whether a partition has records behind its position, or may begin now."""
         return any(

@@ -34,6 +34,16 @@ class KafkaError(EoslogError):
     """An error that Kafka has too, under the same name and with the same code."""
 
 
+class CommitFailedError(EoslogError):
+    """The group was rebalanced since these records were read: abort, and read from where the group
+    stands now.
+
+    IllegalGenerationError and UnknownMemberIdError say how it came to that.
+    """
+
+    abortable = True
+
+
 class OffsetOutOfRangeError(KafkaError):
     """The offset is below the log's start or beyond its end: seek to one that exists."""
 
@@ -105,14 +115,22 @@ class RecordBatchTooLargeError(KafkaError):
     code = 18
 
 
-class IllegalGenerationError(KafkaError):
+class IllegalGenerationError(CommitFailedError, KafkaError):
     """The group has another generation than the caller's: it was rebalanced meanwhile."""
 
     code = 22
     abortable = True
 
 
-class UnknownMemberIdError(KafkaError):
+class InconsistentGroupProtocolError(KafkaError):
+    """The group's members assign partitions in ways that this one does not know: name one more in
+    `partition.assignment.strategy`.
+    """
+
+    code = 23
+
+
+class UnknownMemberIdError(CommitFailedError, KafkaError):
     """The group has no such member (any more): join it anew."""
 
     code = 25
@@ -236,6 +254,12 @@ class UnknownProducerIdError(KafkaError):
     abortable = True
 
 
+class NonEmptyGroupError(KafkaError):
+    """The group has members: close their consumers first."""
+
+    code = 68
+
+
 class GroupIdNotFoundError(KafkaError):
     """The store knows no group of this name."""
 
@@ -292,14 +316,6 @@ class TransactionAbortedError(EoslogError):
     abortable = True
 
 
-class CommitFailedError(EoslogError):
-    """The group was rebalanced since these records were read: abort, and read from where the group
-    stands now.
-    """
-
-    abortable = True
-
-
 class IllegalStateError(EoslogError, RuntimeError):
     """The call does not fit what was called before (a `send` without a transaction).
 
@@ -322,7 +338,20 @@ class NotAStoreError(StoreError):
 
 
 class StoreInUseError(StoreError):
-    """Another process, or another part of this one, has the store open; the message says who."""
+    """Another process, or another part of this one, is in the way; the message says who, and why.
+
+    It has the store open with other settings, on another host or by another object; or it has been
+    opening or closing the store, or holding one of its locks, for too long.
+    """
+
+    retriable = True
+
+
+class FellBehindError(StoreError):
+    """Segments were deleted before this process, which was stopped or busy, had looked at them.
+
+    The partition is taken up anew at once or within a second; nothing was appended by this call.
+    """
 
     retriable = True
 
@@ -368,7 +397,7 @@ class LogClosedError(StoreError):
 class ForkedProcessError(StoreError):
     """A store opened before a fork was used in the child: open it anew in the child.
 
-    The parent has to close it first; only one process has a store open at a time.
+    The parent may have it open meanwhile.
     """
 
     fatal = True

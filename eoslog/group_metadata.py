@@ -9,7 +9,9 @@ from eoslog.errors import (
     OffsetMetadataTooLargeError,
     UnknownMemberIdError,
 )
-from eoslog.offset_records import NO_LEADER_EPOCH, STRING_BYTES_MAX
+from eoslog.group_members import GroupMembers
+from eoslog.offset_records import NO_LEADER_EPOCH
+from eoslog.record_fields import STRING_BYTES_MAX
 from eoslog.whole_number import whole_number
 
 NO_GENERATION = -1
@@ -31,7 +33,8 @@ class ConsumerGroupMetadata:
     """A group, and which member of which generation of it commits; `Consumer.group_metadata` makes
     it. Can be pickled.
 
-    A consumer that was assigned its partitions by hand belongs to no generation: -1.
+    A consumer that was assigned its partitions by hand belongs to no generation: -1. That of a
+    subscribed one is the group's at its last poll.
     """
 
     group_id: str
@@ -89,19 +92,42 @@ def as_offset(given: object, metadata_characters_max: int) -> OffsetAndMetadata:
     return OffsetAndMetadata(offset, given.metadata, leader_epoch)
 
 
-def check_may_commit(group: ConsumerGroupMetadata, known: bool) -> None:
-    """Raise what Kafka answers to a commit to a group without members; `known`: it has offsets.
+def check_may_commit(
+    who: ConsumerGroupMetadata, members: GroupMembers | None, known: bool, transactional: bool
+) -> None:
+    """Raise what Kafka answers to a commit; `known`: the group has members or offsets, or had.
 
-    Without a generation the commit is accepted, whoever the member is: nobody else is in the group.
+    Who claims a generation or to be a member must be one, in
+    its current generation. Who claims nothing commits to a group without members, and in a
+    transaction to any: it is fenced by the transactional id alone.
     """
-    generation_id = whole_number(group.generation_id, "a generation")
-    if generation_id < 0:
-        return
-    if not known:
-        raise IllegalGenerationError(
-            f"generation {generation_id} of group {group.group_id!r}, which nobody knows"
+    generation_id = whole_number(who.generation_id, "a generation")
+    if members is None or not members.members:
+        if generation_id < 0:
+            return
+        if not known:
+            raise IllegalGenerationError(
+                f"generation {generation_id} of group {who.group_id!r}, which nobody knows"
+            )
+        raise UnknownMemberIdError(
+            f"group {who.group_id!r} has no members; who commits is {who.member_id!r} of "
+            f"generation {generation_id}"
         )
-    raise UnknownMemberIdError(
-        f"group {group.group_id!r} has no members; who commits is {group.member_id!r} of "
-        f"generation {generation_id}"
-    )
+    if generation_id < 0 and not who.member_id and who.group_instance_id is None:
+        if transactional:
+            return
+        raise UnknownMemberIdError(
+            f"group {who.group_id!r} has {len(members.members)} members, and this consumer is none "
+            "of them: it has partitions assigned by hand"
+        )
+    member = members.get(who.member_id)
+    if member is None:
+        raise UnknownMemberIdError(
+            f"{who.member_id!r} is not a member of group {who.group_id!r}, or not any more: it "
+            "left, its process died, or it did not poll for max.poll.interval.ms"
+        )
+    if generation_id != member.generation:
+        raise IllegalGenerationError(
+            f"{who.member_id!r} commits for generation {generation_id} of group "
+            f"{who.group_id!r}, and is in {member.generation}: partitions may have gone to others"
+        )

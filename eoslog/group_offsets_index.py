@@ -1,9 +1,12 @@
-"""Groups' offsets in LMDB: what replay of `__consumer_offsets` gave, and up to which offset.
+"""Groups in LMDB: what replay of `__consumer_offsets` gave, and up to which offset.
 
-A row is one offset, committed or pending for a producer id, with the offset of its record. The head
-of a partition says below which offset of its log the rows are the whole truth; rows and head change
-in one transaction. A head beyond the end of the log knows of records that a power cut took: then
-all rows of the partition go, before those offsets are given out again.
+A row is one offset, committed or pending for a producer id, or a group's members, with the offset
+of its record. The head of a partition says below which offset of its log the rows are the whole
+truth; rows and head change in one transaction. A head beyond the end of the log knows of records
+that a power cut took: then all rows of the partition go, before those offsets are given out again.
+
+Several processes may write. The head only goes forward: who has replayed less than it says has
+nothing to add.
 """
 
 import hashlib
@@ -11,7 +14,19 @@ import struct
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from eoslog.group_offsets_state import RowKey, WrittenOffset
+from eoslog.group_offsets_state import (
+    MembersKey,
+    Row,
+    RowKey,
+    WrittenMembers,
+    WrittenOffset,
+)
+from eoslog.member_records import (
+    decode_members_key,
+    decode_members_value,
+    encode_members_key,
+    encode_members_value,
+)
 from eoslog.offset_records import (
     decode_offset_key,
     decode_offset_value,
@@ -30,13 +45,14 @@ _ROW_KEY = struct.Struct(">iq16s")  # Partition, producer id, digest of the reco
 _HEAD = struct.Struct(">q")
 _ROW = struct.Struct(">qi")  # Offset of the record, size of its key.
 _DIGEST_BYTES = 16
+_NO_HEAD = -1
 
 
 class KeptOffsets(NamedTuple):
     """What is kept of a partition: true at `offset` of its log."""
 
     offset: int
-    rows: list[tuple[RowKey, WrittenOffset]]
+    rows: list[Row]
 
 
 class GroupOffsetsIndex:
@@ -72,29 +88,37 @@ class GroupOffsetsIndex:
         self,
         partition: int,
         offset: int,
-        changes: Iterable[tuple[RowKey, WrittenOffset | None]],
+        changes: Iterable[tuple[RowKey, WrittenOffset | WrittenMembers | None]],
         generation: int,
-        whole: bool,
-    ) -> None:
+        since: int | None,
+    ) -> bool:
         """Put changed rows in (None: it is gone) and say that all are true at `offset`; durable.
 
-        `whole`: the changes are all that there is. Raises StoreFullError, or StateStoreDamagedError
-        if this is another generation by now; nothing changed then.
+        The changes are those since `since`; None: they are all that there is. False if rows were
+        lost since: nothing is written then, and all of them are wanted. Raises StoreFullError, or
+        StateStoreDamagedError if this is another generation by now; nothing changed then.
         """
         encoded = [_encoded_row(partition, row, written) for row, written in changes]
+        prefix = _PARTITION.pack(partition)
 
-        def work(transaction: Any, database: Any) -> None:
-            if whole:
+        def work(transaction: Any, database: Any) -> bool:
+            found = transaction.get(prefix, db=database)
+            head = _NO_HEAD if found is None else int(_HEAD.unpack(checked(found))[0])
+            if head > offset:
+                return True  # Another process knows more, all of this among it.
+            if since is None:
                 _delete_all(transaction, database, partition)
+            elif head < since:
+                return False
             for key, value in encoded:
                 if value is None:
                     transaction.delete(key, db=database)
                 else:
                     transaction.put(key, value, db=database)
-            head = sealed(_HEAD.pack(offset))
-            transaction.put(_PARTITION.pack(partition), head, db=database)
+            transaction.put(prefix, sealed(_HEAD.pack(offset)), db=database)
+            return True
 
-        self._store.with_group_offsets(work, write=True, generation=generation)
+        return self._store.with_group_offsets(work, write=True, generation=generation)
 
     def forget_beyond(self, partition: int, log_end_offset: int) -> None:
         """Drop all rows of a partition if they know more than its log holds; durable."""
@@ -119,26 +143,35 @@ class GroupOffsetsIndex:
 
 
 def _encoded_row(
-    partition: int, row: RowKey, written: WrittenOffset | None
+    partition: int, row: RowKey, written: WrittenOffset | WrittenMembers | None
 ) -> tuple[bytes, bytes | None]:
-    key = encode_offset_key(row.key.group, row.key.topic_partition)
+    if isinstance(row.key, MembersKey):
+        key = encode_members_key(row.key.group)
+    else:
+        key = encode_offset_key(row.key.group, row.key.topic_partition)
     # Names may be longer than LMDB's keys.
     digest = hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()
     place = _ROW_KEY.pack(partition, row.producer_id, digest)
     if written is None:
         return place, None
     head = _ROW.pack(written.record_offset, len(key))
+    if isinstance(written, WrittenMembers):
+        return place, sealed(head + key + encode_members_value(written.value))
     return place, sealed(head + key + encode_offset_value(written.value))
 
 
-def _decoded_row(producer_id: int, row: bytes) -> tuple[RowKey, WrittenOffset]:
+def _decoded_row(producer_id: int, row: bytes) -> Row:
     record_offset, key_bytes = _ROW.unpack_from(row)
     value_at = _ROW.size + key_bytes
     key = decode_offset_key(row[_ROW.size : value_at])
-    if key is None:
-        raise StateStoreDamagedError("a row of a group's offset has no key of one")
-    value = decode_offset_value(row[value_at:])
-    return RowKey(producer_id, key), WrittenOffset(value, record_offset)
+    if key is not None:
+        value = decode_offset_value(row[value_at:])
+        return RowKey(producer_id, key), WrittenOffset(value, record_offset)
+    group = decode_members_key(row[_ROW.size : value_at])
+    members = None if group is None else decode_members_value(row[value_at:])
+    if group is None or members is None:
+        raise StateStoreDamagedError("a row of a group is neither an offset's nor of members")
+    return RowKey(producer_id, MembersKey(group)), WrittenMembers(members, record_offset)
 
 
 def _delete_all(transaction: Any, database: Any, partition: int) -> None:

@@ -1,8 +1,9 @@
-"""What replaying one partition of `__consumer_offsets` gives: committed, pending and open offsets.
+"""What replaying one partition of `__consumer_offsets` gives: offsets and members of groups.
 
 - committed: group, partition -> the offset that holds, and which record it is from;
 - pending: producer id -> the offsets that its open transaction will commit;
-- open: group, partition -> the producer ids that have it pending.
+- open: group, partition -> the producer ids that have it pending;
+- members: group -> who its members are, and which record says so.
 
 Invariants: a producer id is in `open` of a partition exactly while it has it pending. What was
 written later wins, not what was decided later: a commit marker leaves an offset alone whose record
@@ -14,6 +15,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from eoslog.bindings.record_batch import BatchHeader, Record
+from eoslog.errors import CorruptRecordError
+from eoslog.group_members import GroupMembers
+from eoslog.member_records import decode_members_key, decode_members_value
 from eoslog.offset_records import OffsetKey, OffsetValue, decode_offset_key, decode_offset_value
 from eoslog.topic_partition import TopicPartition
 
@@ -30,11 +34,29 @@ class WrittenOffset(NamedTuple):
     record_offset: int
 
 
+class MembersKey(NamedTuple):
+    """Whose members."""
+
+    group: str
+
+
+class WrittenMembers(NamedTuple):
+    """A group's members as a record of the log says them, and where that record is."""
+
+    value: GroupMembers
+    record_offset: int
+
+
 class RowKey(NamedTuple):
-    """Where an offset stands in the state: committed (no producer id), or pending for one."""
+    """Where something stands in the state: an offset is committed (no producer id), or pending for
+    one; members are there without a producer id.
+    """
 
     producer_id: int
-    key: OffsetKey
+    key: OffsetKey | MembersKey
+
+
+Row = tuple[RowKey, WrittenOffset | WrittenMembers]
 
 
 class GroupOffsetsState:
@@ -44,17 +66,26 @@ class GroupOffsetsState:
         self._committed: dict[str, dict[TopicPartition, WrittenOffset]] = {}
         self._pending: dict[int, dict[OffsetKey, WrittenOffset]] = {}
         self._open: dict[str, dict[TopicPartition, set[int]]] = {}
+        self._members: dict[str, WrittenMembers] = {}
         self._changed: set[RowKey] = set()
 
     # What it says.
 
     def groups(self) -> list[str]:
-        """The groups that have an offset, committed or pending; sorted."""
-        return sorted(self._committed.keys() | self._open.keys())
+        """The groups that have an offset, committed or pending, or members, or had; sorted."""
+        return sorted(self._committed.keys() | self._open.keys() | self._members.keys())
 
     def is_known(self, group: str) -> bool:
-        """Whether the group has an offset, committed or pending."""
-        return group in self._committed or group in self._open
+        """Whether the group has an offset, committed or pending, or members, or had."""
+        return group in self._committed or group in self._open or group in self._members
+
+    def members(self, group: str) -> WrittenMembers | None:
+        """The members of a group; None if it never had any."""
+        return self._members.get(group)
+
+    def groups_with_members(self) -> list[str]:
+        """The groups that have members now."""
+        return [group for group, written in self._members.items() if written.value.members]
 
     def committed(self, group: str) -> dict[TopicPartition, WrittenOffset]:
         """The committed offsets of a group."""
@@ -89,59 +120,94 @@ class GroupOffsetsState:
     def expired(self, oldest_commit_ms: int, now_ms: int) -> Iterator[OffsetKey]:
         """The offsets committed at or before a time, or past their own expiry; none that is open.
 
-        So it is for groups without members: each offset counts from its own commit.
+        None of a topic that a member reads either; of a group that has lost its members the time
+        counts from then at the earliest.
         """
         for group, offsets in self._committed.items():
+            written_members = self._members.get(group)
+            members = GroupMembers() if written_members is None else written_members.value
+            since_ms = members.state_timestamp_ms
             for where, written in offsets.items():
                 value = written.value
                 old = (
-                    value.commit_timestamp_ms <= oldest_commit_ms
+                    max(value.commit_timestamp_ms, since_ms) <= oldest_commit_ms
                     if value.expire_timestamp_ms < 0
                     else value.expire_timestamp_ms <= now_ms
                 )
-                if old and where not in self._open.get(group, {}):
+                if not old or where.topic in members.topics:
+                    continue
+                if where not in self._open.get(group, {}):
                     yield OffsetKey(group, where)
+
+    def expired_groups(self, oldest_ms: int) -> list[str]:
+        """The groups that lost their members at or before a time, and have no offset."""
+        return [
+            group
+            for group, written in self._members.items()
+            if not written.value.members
+            and written.value.state_timestamp_ms <= oldest_ms
+            and group not in self._committed
+            and group not in self._open
+        ]
 
     # Replay.
 
-    def replay(self, header: BatchHeader, records: list[Record]) -> set[str]:
-        """Take a batch of the log in; the groups that it has offsets of.
+    def replay(self, header: BatchHeader, records: list[Record]) -> None:
+        """Take a batch of the log in.
 
         Raises CorruptRecordError for a record that is not what Kafka writes there.
         """
         if header.is_control:
             for record in records:
                 self._replay_marker(header.producer_id, record)
-            return set()
+            return
         producer_id = header.producer_id if header.is_transactional else NO_PRODUCER_ID
-        touched = set()
         for record in records:
-            key = None if record.key is None else decode_offset_key(record.key)
+            if record.key is None:
+                continue
+            key = decode_offset_key(record.key)
             if key is None:
-                continue
-            touched.add(key.group)
-            if record.value is None:
+                group = decode_members_key(record.key)
+                if group is not None:
+                    self._set_members(group, _members_of(record.value), record.offset)
+            elif record.value is None:
                 self._remove(key)
-                continue
-            written = WrittenOffset(decode_offset_value(record.value), record.offset)
-            if producer_id == NO_PRODUCER_ID:
-                self._set_committed(key, written)
             else:
-                self._set_pending(producer_id, key, written)
-        return touched
+                written = WrittenOffset(decode_offset_value(record.value), record.offset)
+                if producer_id == NO_PRODUCER_ID:
+                    self._set_committed(key, written)
+                else:
+                    self._set_pending(producer_id, key, written)
 
-    def install(self, row: RowKey, written: WrittenOffset) -> None:
-        """Put in what was kept beside the log; it does not count as a change."""
-        if row.producer_id == NO_PRODUCER_ID:
-            self._set_committed(row.key, written)
+    def apply(
+        self, key: OffsetKey | MembersKey, value: OffsetValue | GroupMembers | None, offset: int
+    ) -> None:
+        """Take a record in that was just written outside of transactions, as replay would."""
+        if isinstance(key, MembersKey):
+            self._set_members(key.group, value if isinstance(value, GroupMembers) else None, offset)
+        elif isinstance(value, OffsetValue):
+            self._set_committed(key, WrittenOffset(value, offset))
         else:
-            self._set_pending(row.producer_id, row.key, written)
+            self._remove(key)
+
+    def install(self, row: RowKey, written: WrittenOffset | WrittenMembers) -> None:
+        """Put in what was kept beside the log; it does not count as a change."""
+        if isinstance(row.key, MembersKey):
+            if isinstance(written, WrittenMembers):
+                self._members[row.key.group] = written
+        elif isinstance(written, WrittenOffset):
+            if row.producer_id == NO_PRODUCER_ID:
+                self._set_committed(row.key, written)
+            else:
+                self._set_pending(row.producer_id, row.key, written)
         self._changed.discard(row)
 
     # What is to be kept beside the log.
 
-    def row(self, row: RowKey) -> WrittenOffset | None:
+    def row(self, row: RowKey) -> WrittenOffset | WrittenMembers | None:
         """The newest of a row; None if it is gone."""
+        if isinstance(row.key, MembersKey):
+            return self._members.get(row.key.group)
         if row.producer_id == NO_PRODUCER_ID:
             return self.committed_at(row.key)
         return self._pending.get(row.producer_id, {}).get(row.key)
@@ -163,6 +229,7 @@ class GroupOffsetsState:
             for where in offsets
         }
         rows |= {RowKey(one, key) for one, offsets in self._pending.items() for key in offsets}
+        rows |= {RowKey(NO_PRODUCER_ID, MembersKey(group)) for group in self._members}
         return rows
 
     # How it is done.
@@ -181,6 +248,13 @@ class GroupOffsetsState:
                 committed = self.committed_at(offset_key)
                 if committed is None or written.record_offset > committed.record_offset:
                     self._set_committed(offset_key, written)
+
+    def _set_members(self, group: str, members: GroupMembers | None, offset: int) -> None:
+        if members is not None:
+            self._members[group] = WrittenMembers(members, offset)
+        elif self._members.pop(group, None) is None:
+            return
+        self._changed.add(RowKey(NO_PRODUCER_ID, MembersKey(group)))
 
     def _set_committed(self, key: OffsetKey, written: WrittenOffset) -> None:
         self._committed.setdefault(key.group, {})[key.topic_partition] = written
@@ -214,3 +288,15 @@ class GroupOffsetsState:
             del partitions[key.topic_partition]
             if not partitions:
                 del self._open[key.group]
+
+
+def _members_of(value: bytes | None) -> GroupMembers | None:
+    """What a record says of members; of a foreign one nothing can be said, nor need be: whoever
+    wrote it is not in this store.
+    """
+    if value is None:
+        return None
+    try:
+        return decode_members_value(value)
+    except CorruptRecordError:
+        return None

@@ -2,16 +2,17 @@
 
 `state_compaction` has the coordinator's log. A partition of `__consumer_offsets` is compacted while
 no transaction moves and none is open in it: a copy counts as written later than a pending offset,
-and must not win over it.
+and must not win over it. One process compacts at a time.
 """
 
 from collections.abc import Callable
 
+from eoslog.bindings.shared_page import LOCK_COMPACTION, SharedPage
 from eoslog.group_offsets import GroupOffsets
 from eoslog.partition import Partition
 from eoslog.state_compaction import compact_state_partition
 from eoslog.state_log import StateLog
-from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from eoslog.topic_name import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from eoslog.transaction_entries import TransactionEntries
 
 
@@ -25,27 +26,40 @@ class InternalCompaction:
         safe_offset: Callable[[int], int],
         group_offsets: GroupOffsets,
         cached_max: int,
+        *,
+        shared: SharedPage | None = None,
     ) -> None:
         self._state_log = state_log
         self._entries = entries
         self._safe_offset = safe_offset
         self._group_offsets = group_offsets
         self._cached_max = cached_max
+        self._shared = shared
 
     def compact(self, partition: Partition) -> int:
         """Compact a partition; how many segments went. Nothing for a partition of a user.
 
         Raises StoreFullError or StoreFailedError: nothing was deleted then.
         """
-        if partition.segment_count < 2:
+        if partition.topic not in INTERNAL_TOPICS or partition.segment_count < 2:
             return 0
+        shared = self._shared
+        if shared is None:
+            return self._compact(partition)
+        # Never waited for, so it may be held while the locks of all keys are taken.
+        if not shared.try_lock(LOCK_COMPACTION):
+            return 0  # Another process is at it: when the next segment is full.
+        try:
+            return self._compact(partition)
+        finally:
+            shared.unlock(LOCK_COMPACTION)
+
+    def _compact(self, partition: Partition) -> int:
         if partition.topic == TRANSACTION_STATE_TOPIC:
             return compact_state_partition(
                 partition, self._state_log, self._entries, self._safe_offset
             )
-        if partition.topic == CONSUMER_OFFSETS_TOPIC:
-            return self._compact_offsets(partition)
-        return 0
+        return self._compact_offsets(partition)
 
     def _compact_offsets(self, partition: Partition) -> int:
         upper_bound = partition.active_base_offset

@@ -24,7 +24,8 @@ class LingerTimer:
         self._lock = threading.RLock()
         self._condition = threading.Condition(self._lock)
         self._due_s: dict[LingeringProducer, float] = {}
-        self._thread: threading.Thread | None = None
+        # One, or more where an interrupt came while one was being started.
+        self._threads: list[threading.Thread] = []
         self._stopped = False
 
     def add(self, producer: LingeringProducer, delay_s: float) -> None:
@@ -33,9 +34,10 @@ class LingerTimer:
             if self._stopped or producer in self._due_s:
                 return
             self._due_s[producer] = time.monotonic() + delay_s
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="eoslog-linger", daemon=True)
-                self._thread.start()
+            if not any(thread.is_alive() for thread in self._threads):
+                thread = threading.Thread(target=self._run, name="eoslog-linger", daemon=True)
+                self._threads.append(thread)
+                thread.start()
             self._condition.notify()
 
     def remove(self, producer: LingeringProducer) -> None:
@@ -48,9 +50,9 @@ class LingerTimer:
         with self._lock:
             self._stopped = True
             self._due_s.clear()
-            self._condition.notify()
-            thread = self._thread
-        if thread is not None:
+            self._condition.notify_all()
+            started = [thread for thread in self._threads if thread.ident is not None]
+        for thread in started:
             thread.join()
 
     def _run(self) -> None:

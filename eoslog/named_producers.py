@@ -11,18 +11,29 @@ tells of records that a power cut took. A partition is in the record before the 
 to it. Each opening of a name takes a new epoch, and writes it down with new checkpoints before the
 new producer appends. At least every 2**30 records a partition's checkpoint is renewed, so that a
 sequence that wrapped around is never taken for an older one.
+
+Among several processes a name's lock keeps these true: it is held for each append of the name and
+for each change of its record. Whoever opens the name holds it from the count of the records to the
+new epoch's record; an older producer of another process, when it next has the lock, reads that
+record before it appends, and is fenced.
+
+Order of locks: the one of this class, a producer's, the name's in all processes, the state log's.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from eoslog.bindings.record_batch import iter_batches
+from eoslog.bindings.shared_page import LOCK_TIMEOUT_S, SharedPage
+from eoslog.errors import ProducerFencedError
 from eoslog.partition import Partition
+from eoslog.process_slots import ProcessSlots
 from eoslog.producer_ids import ProducerIds
 from eoslog.sequence import NO_SEQUENCE, records_between
-from eoslog.state_log import NAMED_PRODUCER, State, StateLog
+from eoslog.state_log import NAMED_PRODUCER, State, StateLog, WatchedKey, state_key
+from eoslog.store_wide_lock import StoreWideLock
 from eoslog.topic_partition import TopicPartition
 
 EPOCH_MAX = 32_766  # The last epoch that may write; Kafka keeps 32,767 for a fencing marker.
@@ -42,16 +53,29 @@ class Checkpoint(NamedTuple):
 
 @dataclass(slots=True)
 class NamedIdentity:
-    """A name's record: who it is, and where it stood at each partition."""
+    """A name's record: who it is, and where it stood at each partition.
+
+    `process` is the slot of the process that has the name, b"" where that is not known. `offset`
+    is where the record stands, or one with the same content, -1 where that does not matter.
+    """
 
     name: str
     producer_id: int
     epoch: int
     checkpoints: dict[TopicPartition, Checkpoint] = field(default_factory=dict)
+    process: bytes = b""
+    offset: int = -1
 
     def state(self) -> State:
         positions = {str(where): list(checkpoint) for where, checkpoint in self.checkpoints.items()}
-        return {"producer_id": self.producer_id, "epoch": self.epoch, "positions": positions}
+        state: dict[str, Any] = {
+            "producer_id": self.producer_id,
+            "epoch": self.epoch,
+            "positions": positions,
+        }
+        if self.process:
+            state["process"] = self.process.hex()
+        return state
 
     @classmethod
     def of_state(cls, name: str, state: State) -> "NamedIdentity":
@@ -59,7 +83,8 @@ class NamedIdentity:
             TopicPartition.parse(where): Checkpoint(*map(int, fields))
             for where, fields in state["positions"].items()
         }
-        return cls(name, int(state["producer_id"]), int(state["epoch"]), checkpoints)
+        process = bytes.fromhex(state.get("process", ""))
+        return cls(name, int(state["producer_id"]), int(state["epoch"]), checkpoints, process)
 
 
 class LiveProducer(Protocol):
@@ -72,6 +97,28 @@ class LiveProducer(Protocol):
         """Write the name's record anew, synced, with where it stands at these partitions."""
 
 
+class HeldName:
+    """A name as an identity has it, and what is done in all processes while it has it.
+
+    Whoever holds `lock` and has had no error of `check` has the name until he gives the lock back.
+    """
+
+    def __init__(
+        self, names: "NamedProducers", shared: SharedPage, identity: NamedIdentity
+    ) -> None:
+        key = state_key(NAMED_PRODUCER, identity.name)
+        self.lock = StoreWideLock(shared, SharedPage.lock_of(key), LOCK_TIMEOUT_S)
+        self._names = names
+        self._identity = identity
+
+    def check(self) -> None:
+        """Learn what other processes wrote of the name; the lock is held.
+
+        Raises ProducerFencedError if one of them has it now.
+        """
+        self._names.check(self._identity)
+
+
 class NamedProducers:
     """The names of a store, and which producer object has each of them now."""
 
@@ -80,31 +127,56 @@ class NamedProducers:
         state_log: StateLog,
         producer_ids: ProducerIds,
         find_partition: Callable[[TopicPartition], Partition | None],
+        *,
+        shared: SharedPage | None = None,
+        slots: ProcessSlots | None = None,
     ) -> None:
         self._state_log = state_log
         self._producer_ids = producer_ids
         self._find_partition = find_partition
+        self._shared = shared
+        self._slots = slots
         self._lock = threading.RLock()
         self._live: dict[str, LiveProducer] = {}
+        self._watched: dict[str, WatchedKey] = {}
+
+    # Opening.
 
     def open(self, name: str, fenced_because: Callable[[int], str]) -> NamedIdentity:
         """Give the name a new epoch; the producer that had it so far is fenced from now on.
 
-        `fenced_because(epoch)` words the reason for it. The caller holds `exclusive()` until it has
-        called `adopt`.
+        `fenced_because(epoch)` words the reason for it, for one of this process. The caller holds
+        `exclusive()` until it has called `adopt`.
         """
-        state = self._state_log.get(NAMED_PRODUCER, name)
-        if state is None:
-            identity = NamedIdentity(name, self._producer_ids.take(), 0)
-            self._state_log.append(NAMED_PRODUCER, name, identity.state())
-            return identity
-        older = NamedIdentity.of_state(name, state)
+        known = self._read(name)
         live = self._live.pop(name, None)
-        if live is not None:
-            live.fence(fenced_because(older.epoch + 1))
-            state = self._state_log.get(NAMED_PRODUCER, name)
-            older = NamedIdentity.of_state(name, state or older.state())
-        return self._succeed(older)
+        if live is not None and known is not None:
+            # Before the name's lock is taken: a call of it may be waiting for that.
+            live.fence(fenced_because(known.epoch + 1))
+        for where in () if known is None else known.checkpoints:
+            self._find_partition(where)  # Opening, and recovering, takes time and other locks.
+        if name not in self._watched:
+            self._watched[name] = self._state_log.watch(NAMED_PRODUCER, name)
+        with self._state_log.held(NAMED_PRODUCER, name):
+            older = self._read(name)
+            if older is not None:
+                return self._succeed(older)
+            identity = NamedIdentity(name, self._producer_ids.take(), 0, process=self._process)
+            self._append(identity)
+            return identity
+
+    def _read(self, name: str) -> NamedIdentity | None:
+        state = self._state_log.get(NAMED_PRODUCER, name)
+        return None if state is None else NamedIdentity.of_state(name, state)
+
+    def _append(self, identity: NamedIdentity, *, sync: bool | None = None) -> None:
+        identity.offset = self._state_log.append(
+            NAMED_PRODUCER, identity.name, identity.state(), sync=sync
+        )
+
+    @property
+    def _process(self) -> bytes:
+        return b"" if self._slots is None else self._slots.own
 
     def _succeed(self, older: NamedIdentity) -> NamedIdentity:
         """The identity that follows: a higher epoch than any the partitions have seen."""
@@ -124,14 +196,14 @@ class NamedProducers:
             older.name,
             self._producer_ids.take() if rotates else older.producer_id,
             0 if rotates else epoch + 1,
+            process=self._process,
         )
         newer.checkpoints = {
             where: Checkpoint(position, newer.epoch, NO_SEQUENCE)
             for where, position in positions.items()
         }
         # A new id is synced whatever the durability: without the record nobody would find it again.
-        sync = True if rotates else None
-        self._state_log.append(NAMED_PRODUCER, older.name, newer.state(), sync=sync)
+        self._append(newer, sync=True if rotates else None)
         if rotates:
             for where in positions:
                 partition = self._find_partition(where)
@@ -152,17 +224,72 @@ class NamedProducers:
         with self._lock:
             if self._live.get(name) is producer:
                 del self._live[name]
+                self._watched.pop(name).unwatch()
 
-    def write(self, identity: NamedIdentity, *, sync: bool | None = None) -> None:
-        """Write a name's record; durably as the store's durability, or `sync`, says."""
-        self._state_log.append(NAMED_PRODUCER, identity.name, identity.state(), sync=sync)
+    # While a producer has its name.
+
+    def held(self, identity: NamedIdentity) -> HeldName | None:
+        """What every append of the name is done with; None if there are no other processes."""
+        return None if self._shared is None else HeldName(self, self._shared, identity)
+
+    def check(self, identity: NamedIdentity) -> None:
+        """Learn what other processes wrote of the name; called with the name held.
+
+        Raises ProducerFencedError if the name was opened again.
+        """
+        watched = self._watched.get(identity.name)
+        read_at = -1 if watched is None else watched.newest_read()
+        if read_at <= identity.offset:
+            return
+        newest = self._read(identity.name)
+        if newest is None:
+            return
+        if (newest.producer_id, newest.epoch) != (identity.producer_id, identity.epoch):
+            raise ProducerFencedError(
+                f"producer {identity.name!r} was opened again, with epoch {newest.epoch}, by "
+                f"{self._described(newest.process)}"
+            )
+        identity.checkpoints, identity.offset = newest.checkpoints, read_at
+
+    def _described(self, process: bytes) -> str:
+        if self._slots is None or not process:
+            return "another process"
+        if process == self._slots.own:
+            return "this process"
+        return self._slots.describe(process)
+
+    def write(
+        self,
+        identity: NamedIdentity,
+        changed: Mapping[TopicPartition, Checkpoint],
+        *,
+        sync: bool | None = None,
+    ) -> None:
+        """Write a name's record with these checkpoints, if they are new; durably as the store's
+        durability, or `sync`, says.
+
+        Raises ProducerFencedError if another process has opened the name.
+        """
+        with self._state_log.held(NAMED_PRODUCER, identity.name):
+            self.check(identity)
+            before = identity.checkpoints
+            identity.checkpoints = {**before, **changed}
+            if identity.checkpoints == before:
+                return
+            try:
+                self._append(identity, sync=sync)
+            except BaseException:
+                identity.checkpoints = before
+                raise
+
+    # All names.
 
     def all(self) -> Iterator[NamedIdentity]:
         """Every name's newest record."""
         for name in self._state_log.names(NAMED_PRODUCER):
-            state = self._state_log.get(NAMED_PRODUCER, name)
-            if state is not None:
-                yield NamedIdentity.of_state(name, state)
+            identity = self._read(name)
+            if identity is not None:
+                yield identity
 
     def producer_ids(self) -> frozenset[int]:
         """The ids that never expire: those of names."""
@@ -173,34 +300,49 @@ class NamedProducers:
         with self._lock:
             partition = self._find_partition(where)
             for identity in list(self.all()):
-                checkpoint = identity.checkpoints.get(where)
-                if checkpoint is None or partition is None:
+                if where not in identity.checkpoints or partition is None:
                     continue
-                live = self._live.get(identity.name)
-                if live is not None:
-                    live.renew_checkpoints([where])
-                    continue
-                renewed = renewed_checkpoint(partition, identity.producer_id, checkpoint)
-                if renewed != checkpoint:
-                    partition.sync_up_to(partition.log_end_offset)
-                    identity.checkpoints[where] = renewed
-                    self._state_log.append(
-                        NAMED_PRODUCER, identity.name, identity.state(), sync=True
-                    )
+                if not self._renewed_by_producer(identity.name, where):
+                    self._renew(identity.name, where, partition)
+
+    def _renewed_by_producer(self, name: str, where: TopicPartition) -> bool:
+        live = self._live.get(name)
+        if live is None:
+            return False
+        try:
+            live.renew_checkpoints([where])
+        except ProducerFencedError:
+            return False  # Another process has the name by now.
+        return True
+
+    def _renew(self, name: str, where: TopicPartition, partition: Partition) -> None:
+        with self._state_log.held(NAMED_PRODUCER, name):
+            identity = self._read(name)
+            checkpoint = None if identity is None else identity.checkpoints.get(where)
+            if identity is None or checkpoint is None:
+                return
+            renewed = renewed_checkpoint(partition, identity.producer_id, checkpoint)
+            if renewed != checkpoint:
+                partition.sync_up_to(partition.log_end_offset)
+                identity.checkpoints[where] = renewed
+                self._append(identity, sync=True)
 
     def forget_topic(self, topic: str) -> None:
         """A topic was deleted: names count from 0 in one that is made under the same name.
 
-        The producers that have a name now were told before.
+        The producers of this process that have a name now were told before.
         """
         with self._lock:
-            for identity in list(self.all()):
-                gone = [where for where in identity.checkpoints if where.topic == topic]
-                if not gone:
-                    continue
-                for where in gone:
-                    del identity.checkpoints[where]
-                self._state_log.append(NAMED_PRODUCER, identity.name, identity.state(), sync=True)
+            for name in self._state_log.names(NAMED_PRODUCER):
+                with self._state_log.held(NAMED_PRODUCER, name):
+                    identity = self._read(name)
+                    if identity is None:
+                        continue
+                    gone = [where for where in identity.checkpoints if where.topic == topic]
+                    for where in gone:
+                        del identity.checkpoints[where]
+                    if gone:
+                        self._append(identity, sync=True)
 
 
 def position_of(partition: Partition, producer_id: int, checkpoint: Checkpoint) -> tuple[int, int]:

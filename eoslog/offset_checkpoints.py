@@ -2,15 +2,19 @@
 
 Invariants: a partition that is not open keeps what was read; nothing is read before the first
 partition is opened, so that opening a store costs the same whatever it holds. A checkpoint that
-cannot be read is left out, as if it were lost: recovery then reads more of the log.
+cannot be read is left out, as if it were lost: recovery then reads more of the log. Where several
+processes have the store open, each reads again what another one replaced, and one at a time
+replaces them: what one process wrote of its partitions stays when another writes of its own.
 """
 
 import logging
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
+from eoslog.bindings.shared_page import LOCK_CHECKPOINTS, SharedPage
 from eoslog.checkpoint_file import (
     HIGH_WATERMARK,
     LOG_START_OFFSET,
@@ -45,10 +49,13 @@ def last_offsets(partition: Partition) -> LastOffsets:
 class OffsetCheckpoints:
     """Recovery points, log start offsets and high watermarks of all partitions."""
 
-    def __init__(self, store_path: Path) -> None:
+    def __init__(self, store_path: Path, shared: SharedPage | None = None) -> None:
         self._path = store_path
-        self._lock = threading.Lock()
+        self._shared = shared
+        self._lock = threading.RLock()
         self._offsets: dict[str, Offsets] = {}
+        # Of the files that were read: device, inode, time and size; None where there was none.
+        self._identities: dict[str, object] = {}
         self.damaged: list[str] = []
 
     def recovery_point(self, where: TopicPartition) -> int:
@@ -64,27 +71,53 @@ class OffsetCheckpoints:
 
         Raises StoreFullError, StoreReadOnlyError or StoreFailedError; the old ones then stand.
         """
-        if not known:
-            return
-        with self._lock:
-            self._load()
-            for where, offsets in known.items():
-                self._offsets[RECOVERY_POINT][where] = offsets.recovery_point
-                self._offsets[LOG_START_OFFSET][where] = offsets.log_start_offset
-                self._offsets[HIGH_WATERMARK][where] = offsets.high_watermark
-            for name, written in self._offsets.items():
-                write_checkpoint(self._path / name, written, sync=sync)
+        if known:
+            self.renew(lambda: known, sync=sync)
+
+    def renew(
+        self, look: Callable[[], Mapping[TopicPartition, LastOffsets]], *, sync: bool = True
+    ) -> None:
+        """As `write`, of what `look` finds.
+
+        No other process writes between the look and the writing: what was found later is not
+        replaced by what was found before.
+        """
+        with self._replacing():
+            known = look()
+            with self._lock:
+                self._load()
+                for where, offsets in known.items():
+                    self._offsets[RECOVERY_POINT][where] = offsets.recovery_point
+                    self._offsets[LOG_START_OFFSET][where] = offsets.log_start_offset
+                    self._offsets[HIGH_WATERMARK][where] = offsets.high_watermark
+                if known:
+                    self._replace(list(self._offsets), sync=sync)
 
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Leave partitions out that are being deleted; durable on return."""
-        with self._lock:
+        with self._replacing(), self._lock:
             self._load()
+            changed = []
             for name, offsets in self._offsets.items():
                 held = len(offsets)
                 for where in partitions:
                     offsets.pop(where, None)
                 if len(offsets) < held:
-                    write_checkpoint(self._path / name, offsets)
+                    changed.append(name)
+            self._replace(changed, sync=True)
+
+    @contextmanager
+    def _replacing(self) -> Iterator[None]:
+        shared = self._shared
+        with nullcontext() if shared is None else shared.held(LOCK_CHECKPOINTS):
+            yield
+
+    def _replace(self, names: Iterable[str], *, sync: bool) -> None:
+        try:
+            for name in names:
+                write_checkpoint(self._path / name, self._offsets[name], sync=sync)
+        finally:
+            self._identities = {name: self._identity(name) for name in self._offsets}
 
     def _of(self, name: str) -> Offsets:
         with self._lock:
@@ -92,11 +125,22 @@ class OffsetCheckpoints:
             return self._offsets[name]
 
     def _load(self) -> None:
-        if not self._offsets:
-            self._offsets = {
-                name: self._read(name)
-                for name in (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK)
-            }
+        for name in (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK):
+            if name not in self._offsets:
+                self._identities[name] = self._identity(name)
+                self._offsets[name] = self._read(name)
+            elif self._shared is not None:
+                identity = self._identity(name)
+                if identity is not None and identity != self._identities[name]:
+                    self._identities[name] = identity
+                    self._offsets[name] = self._read(name)
+
+    def _identity(self, name: str) -> object:
+        try:
+            found = (self._path / name).stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
     def _read(self, name: str) -> Offsets:
         try:

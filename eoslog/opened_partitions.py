@@ -1,22 +1,28 @@
 """The partitions of a store that are open: each is opened when it is first asked for.
 
-Invariants: a partition is opened once; after an unclean stop it is recovered then, and counts as
-unrecovered until that succeeded. A partition of a user's topic has its directory from the topic's
-creation on: where it is gone, that is damage. One of an internal topic is made when first used.
+Invariants: a partition is opened once in each process; after an unclean stop it is recovered by the
+first that opens it, and counts as unrecovered until that succeeded. A partition of a user's topic
+has its directory from the topic's creation on: where it is gone, that is damage. One of an internal
+topic is made when first used. While a partition's directory is removed no process opens it, and
+what another process deleted is let go of with the next look.
 """
 
 import logging
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from eoslog.append_signal import AppendSignal
 from eoslog.atomic_file import sync_directory
+from eoslog.bindings.control_state import ControlState, control_state
 from eoslog.bindings.partition_log import PartitionLog
+from eoslog.bindings.shared_page import COUNTER_TOPICS, SharedPage
 from eoslog.config import TOPIC_SETTINGS
 from eoslog.durability import Durability
 from eoslog.errors import CorruptRecordError, EoslogError, LogClosedError, StoreError
+from eoslog.file_lock import directory_locked
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints, last_offsets
 from eoslog.os_errors import named_os_errors
@@ -31,7 +37,6 @@ from eoslog.topic_registry import (
     INTERNAL_TOPIC_PARTITIONS,
     TopicDescription,
     TopicRegistry,
-    new_topic,
 )
 
 _log = logging.getLogger(__name__)
@@ -43,6 +48,10 @@ _FILL_BYTES: dict[Durability, int] = {"always": 1 << 16, "commit": 1 << 16, "pro
 _INTERNAL_FILL_BYTES = 1 << 14
 # Kafka's segment size of its own state topics. A record may be a job's whole manifest.
 _INTERNAL_TOPIC_CONFIG = {"segment.bytes": 104_857_600, "max.message.bytes": 67_108_864}
+
+
+# Rows that another process stored so few records ago need not be stored anew.
+ROWS_BEHIND_MAX = 100_000
 
 
 class OpenedPartitions:
@@ -58,8 +67,14 @@ class OpenedPartitions:
         topic_defaults: Mapping[str, int],
         durability: Durability,
         signal: AppendSignal,
+        *,
+        session: bytes | None = None,
+        shared: SharedPage | None = None,
     ) -> None:
+        """With `session`, its id, and `shared` other processes may have the store open too."""
         self._paths = paths
+        self._session = session
+        self._shared = shared
         self._registry = registry
         self._checkpoints = checkpoints
         self._rows = rows
@@ -71,7 +86,9 @@ class OpenedPartitions:
         self._lock = threading.RLock()
         self._opened: dict[TopicPartition, Partition] = {}
         self._unrecovered: set[TopicPartition] = set()
-        self._closed = False
+        self._closed_because: StoreError | None = None
+        self._deleted: set[str] = set()  # Topics that others deleted; until they were taken.
+        self._topics_count = -1
         self._on_opened: Callable[[Partition], None] | None = None
         self._on_recovered: Callable[[Partition], None] | None = None
         self.cut_bytes = 0
@@ -106,24 +123,33 @@ class OpenedPartitions:
 
     @property
     def unrecovered(self) -> frozenset[TopicPartition]:
-        """The partitions that were not opened since an unclean stop."""
+        """The partitions that no process opened since an unclean stop."""
         with self._lock:
-            return frozenset(self._unrecovered)
+            return frozenset(
+                where for where in self._unrecovered if self._state_of_session(where) is None
+            )
 
     def opened(self) -> list[Partition]:
         """The partitions that are open now, internal ones too."""
+        self._follow_topics()
         with self._lock:
             return list(self._opened.values())
 
     def find(self, where: TopicPartition) -> Partition | None:
         """The partition of a user's topic, opened; None if there is no such topic or partition."""
-        partition = self._opened.get(where)
-        if partition is not None:
-            return None if where.topic in INTERNAL_TOPICS else partition
-        topic = self._registry.get(where.topic)
-        if topic is None or topic.internal or not 0 <= where.partition < topic.partitions:
-            return None
-        return self._open(topic, where)
+        while True:
+            self._follow_topics()
+            partition = self._opened.get(where)
+            if partition is not None:
+                return None if where.topic in INTERNAL_TOPICS else partition
+            topic = self._registry.get(where.topic)
+            if topic is None or topic.internal or not 0 <= where.partition < topic.partitions:
+                return None
+            try:
+                return self._open(topic, where)
+            except LogClosedError:
+                if not self._was_deleted(topic):
+                    raise
 
     def find_for_transaction(self, where: TopicPartition) -> Partition | None:
         """As `find`, and the partitions of groups' offsets too, which are made if need be."""
@@ -133,6 +159,7 @@ class OpenedPartitions:
 
     def if_open(self, where: TopicPartition) -> Partition | None:
         """The partition if it is open, an internal one too."""
+        self._follow_topics()
         return self._opened.get(where)
 
     def with_transactions(self, topic: str | None, partition: int | None) -> Iterator[Partition]:
@@ -192,13 +219,18 @@ class OpenedPartitions:
             return partition
         with self._lock:
             topic = self._registry.get(topic_name)
-            if topic is None:
-                topic = new_topic(topic_name, INTERNAL_TOPIC_PARTITIONS, {})
-                self._registry.add(topic)
+            # The directory comes first, then this file: another process may be between the two.
+            made = self._paths.partition(where) / PARTITION_METADATA
+            if topic is None or not made.exists():
+                topic = self._make_internal(where)
+            return self._open(topic, where)
+
+    def _make_internal(self, where: TopicPartition) -> TopicDescription:
+        with self._registry.making_partition(where.topic, INTERNAL_TOPIC_PARTITIONS) as topic:
             if not self.has_files(where):
                 self.make_directory(where, topic.topic_id)
                 sync_directory(self._paths.root)
-            return self._open(topic, where)
+            return topic
 
     # Making and removing what a partition has on disk.
 
@@ -221,6 +253,8 @@ class OpenedPartitions:
                         f"{path} is in the way: it belongs to no topic and holds {foreign[0]!r}"
                     )
             path.mkdir(exist_ok=True)
+            # Of a partition of that name which was deleted, if that was cut short.
+            self._paths.control(where).unlink(missing_ok=True)
         write_partition_metadata(path, topic_id)
 
     def sync_directories(self) -> None:
@@ -228,28 +262,175 @@ class OpenedPartitions:
         sync_directory(self._paths.root)
 
     def remove(self, topic: TopicDescription) -> None:
-        """Close the partitions of a topic and remove all their files; durable on return."""
+        """Close the partitions of a topic in all processes and remove all their files; durable on
+        return. The topic exists no more, and no other process removes it.
+        """
         partitions = topic.topic_partitions()
-        with self._lock:
-            for where in partitions:
-                partition = self._opened.pop(where, None)
-                if partition is not None:
-                    partition.close(clean=False)
-                self._unrecovered.discard(where)
         for where in partitions:
             self._rows.delete_partition(topic.topic_id, where.partition)
-            with named_os_errors(f"removing {where}"):
-                for directory in (self._paths.partition, self._paths.spare, self._paths.cut_of):
-                    _remove_tree(directory(where))
-                self._paths.control(where).unlink(missing_ok=True)
+            with self._lock, self._opening(where):
+                self._mark_deleted(where)
+                with named_os_errors(f"removing {where}"):
+                    for directory in (self._paths.partition, self._paths.spare, self._paths.cut_of):
+                        _remove_tree(directory(where))
+                    self._paths.control(where).unlink(missing_ok=True)
+        # Once more: a process that had it open may have written rows meanwhile.
+        if self._shared is not None:
+            for where in partitions:
+                self._rows.delete_partition(topic.topic_id, where.partition)
         self._checkpoints.forget(partitions)
         sync_directory(self._paths.root)
 
+    def _mark_deleted(self, where: TopicPartition) -> None:
+        """Close the partition here, and let no other process do anything with it any more."""
+        partition = self._opened.pop(where, None)
+        self._unrecovered.discard(where)
+        state = self._state_of_session(where)
+        if partition is None and state is not None and not state.deleted:
+            try:
+                partition = self._attached_for_removal(where)
+            except (EoslogError, OSError) as error:
+                # Its users meet the missing files instead.
+                _log.warning("%s: other processes are not told that it goes: %s", where, error)
+        if partition is not None:
+            with suppress(LogClosedError):
+                partition.mark_deleted()
+            partition.close(clean=False)
+
+    def _attached_for_removal(self, where: TopicPartition) -> Partition | None:
+        topic = next((one for one in self._registry.deleting() if one.name == where.topic), None)
+        return None if topic is None else self._opened_log(topic, where, clean=True)
+
+    def take_deleted(self) -> set[str]:
+        """The topics that other processes deleted since the last call, and that are no more."""
+        self._let_go_of_deleted()
+        with self._lock:
+            deleted, self._deleted = self._deleted, set()
+        return {name for name in deleted if self._registry.get(name) is None}
+
+    def _follow_topics(self) -> None:
+        """Let go of the partitions that another process deleted. Cheap where no topic changed."""
+        shared = self._shared
+        if shared is not None and shared.counter(COUNTER_TOPICS) != self._topics_count:
+            self._let_go_of_deleted()
+
+    def _let_go_of_deleted(self) -> None:
+        if self._shared is None:
+            return
+        with self._lock:
+            # First: what changes from here on is seen with the next look.
+            count = self._shared.counter(COUNTER_TOPICS)
+            for where, partition in list(self._opened.items()):
+                topic = self._registry.get(where.topic)
+                if topic is None or topic.topic_id != partition.topic_id:
+                    del self._opened[where]
+                    partition.close(clean=False)
+                    self._deleted.add(where.topic)
+            self._unrecovered = {
+                where for where in self._unrecovered if self._registry.get(where.topic) is not None
+            }
+            self._topics_count = count
+
+    # What other processes have open.
+
+    def open_what_others_opened(self, *, internal: bool) -> list[EoslogError]:
+        """Open what a process of the session opened, and did not close cleanly: nobody else is left
+        to close it. What went wrong with any of them.
+        """
+        return self._open_each(
+            where
+            for where, state in self._states_of_session()
+            if (where.topic in INTERNAL_TOPICS) is internal and not state.sealed
+        )
+
+    def attach_to_unsynced(self) -> None:
+        """Open what other processes have open and wrote to, and what is not synced of that.
+
+        Raises the first error; the others are open then.
+        """
+        errors = self._open_each(
+            where
+            for where, state in self._states_of_session()
+            if not state.sealed and state.recovery_point < state.log_end_offset
+        )
+        if errors:
+            raise errors[0]
+
+    def open_held(self) -> list[EoslogError]:
+        """Open what readers are held in by a process of the session, or were by one that died."""
+        return self._open_each(
+            where for where, state in self._states_of_session() if state.hold_offset >= 0
+        )
+
+    def _open_each(self, wanted: Iterable[TopicPartition]) -> list[EoslogError]:
+        errors: list[EoslogError] = []
+        for where in wanted:
+            topic = self._registry.get(where.topic)
+            if topic is None or not 0 <= where.partition < topic.partitions:
+                continue  # It was deleted.
+            try:
+                self._open(topic, where)
+            except LogClosedError:
+                continue  # It is being deleted.
+            except EoslogError as error:
+                errors.append(error)
+        return errors
+
+    def _states_of_session(self) -> list[tuple[TopicPartition, ControlState]]:
+        """What was opened in this session, by whomever, and is not open here."""
+        found = []
+        if self._session is None or not self._paths.controls.is_dir():
+            return []
+        with named_os_errors("looking for open partitions"):
+            names = sorted(path.name for path in self._paths.controls.iterdir())
+        for name in names:
+            try:
+                where = TopicPartition.parse(name)
+            except ValueError:
+                continue
+            if where not in self._opened:
+                state = self._state_of_session(where)
+                if state is not None and not state.deleted:
+                    found.append((where, state))
+        return found
+
+    def _state_of_session(self, where: TopicPartition) -> ControlState | None:
+        """What the partition's page says, if it was opened in this session."""
+        if self._session is None:
+            return None
+        state = control_state(str(self._paths.control(where)))
+        if state is None or state.session != self._session or not state.ready:
+            return None
+        return state
+
     # Closing.
 
-    def persist_producers(self, partition: Partition) -> None:
-        """Bring LMDB's rows of a partition up to its log."""
-        partition.persist_producers(self._config["eoslog.producers.cached.max"])
+    def persist_producers(self, partition: Partition, *, behind_max: int = 0) -> None:
+        """Bring LMDB's rows of a partition up to its log, or to `behind_max` records before its
+        end where another process has done so.
+        """
+        cached_max = self._config["eoslog.producers.cached.max"]
+        partition.persist_producers(cached_max, behind_max=behind_max)
+
+    def detach(self, sync: bool) -> list[EoslogError]:
+        """Let go of everything; other processes go on with it. What went wrong with any of them.
+
+        Their rows in LMDB are brought up to what this process knows. With `sync` everything
+        appended is on the disk.
+        """
+        errors: list[EoslogError] = []
+        for partition in self.opened():
+            try:
+                if sync and not partition.failed:
+                    partition.sync_up_to(partition.log_end_offset)
+                if not partition.failed:
+                    self.persist_producers(partition, behind_max=ROWS_BEHIND_MAX)
+            except LogClosedError:
+                pass  # It was deleted.
+            except EoslogError as error:
+                errors.append(error)
+            partition.detach()
+        return errors
 
     def close_cleanly(self, *, internal: bool) -> list[EoslogError]:
         """Close the users' partitions, or the internal ones; what went wrong with any of them."""
@@ -280,7 +461,15 @@ class OpenedPartitions:
     def stop(self) -> None:
         """Open no more partitions."""
         with self._lock:
-            self._closed = True
+            if self._closed_because is None:
+                self._closed_because = LogClosedError("the store is closed")
+
+    def give_up(self, error: StoreError) -> None:
+        """Close everything as it is: every call raises `error` from now on."""
+        with self._lock:
+            self._closed_because = error
+        for partition in list(self._opened.values()):
+            partition.give_up(error)
 
     def abandon(self) -> None:
         """Close everything as it is: the next opening recovers it."""
@@ -290,7 +479,7 @@ class OpenedPartitions:
 
     def leave_to_parent(self) -> None:
         """This is a forked child: touch nothing any more."""
-        self._closed = True
+        self._closed_because = LogClosedError("the store is the parent process's")
         for partition in self._opened.values():
             partition.leave_to_parent()
 
@@ -301,30 +490,60 @@ class OpenedPartitions:
             partition = self._opened.get(where)
             if partition is not None:
                 return partition
-            if self._closed:
-                raise LogClosedError("the store is closed")
-            if self._registry.get(topic.name) is not topic:
-                raise LogClosedError(f"topic {topic.name} was deleted")
-            _check_identity(self._paths.partition(where), topic)
-            clean = where not in self._unrecovered
-            with named_os_errors(f"opening {where}"):
+            if self._closed_because is not None:
+                raise type(self._closed_because)(*self._closed_because.args)
+            with self._opening(where):
+                self._check_topic(topic)
+                _check_identity(self._paths.partition(where), topic)
+                clean = where not in self._unrecovered
                 partition = self._opened_log(topic, where, clean)
-            partition.restore_producers(self._config["eoslog.producers.cached.max"])
-            try:
-                partition.keep_second_copy()
-            except StoreError as error:
-                # A full disk must not keep the log from being read.
-                _log.warning("%s: no second copy of its producers: %s", where, error)
-            if where.topic == CONSUMER_OFFSETS_TOPIC:
-                self._group_rows.forget_beyond(where.partition, partition.log_end_offset)
-            if not clean:
-                self._recovered(partition)
-                if self._on_recovered is not None:
-                    self._on_recovered(partition)
+                try:
+                    self._take_up(partition, clean)
+                except BaseException:
+                    partition.close(clean=False)
+                    raise
             self._opened[where] = partition
             if self._on_opened is not None:
                 self._on_opened(partition)
             return partition
+
+    @contextmanager
+    def _opening(self, where: TopicPartition) -> Iterator[None]:
+        """A block in which no other process opens the partition or removes its directory."""
+        with ExitStack() as stack:
+            if self._shared is not None:
+                # Where there is none, whoever looks for it says what that means.
+                with suppress(FileNotFoundError):
+                    stack.enter_context(directory_locked(self._paths.partition(where)))
+            yield
+
+    def _was_deleted(self, topic: TopicDescription) -> bool:
+        """Whether it is no more; there may be a new one of the name."""
+        now = self._registry.get(topic.name)
+        return now is None or now.topic_id != topic.topic_id
+
+    def _check_topic(self, topic: TopicDescription) -> None:
+        if self._was_deleted(topic):
+            raise LogClosedError(f"topic {topic.name} was deleted")
+
+    def _take_up(self, partition: Partition, clean: bool) -> None:
+        """The partition's log is open: its producers come from LMDB, and what was open is ended."""
+        where = partition.topic_partition
+        partition.restore_producers(self._config["eoslog.producers.cached.max"])
+        if partition.attached:
+            self._unrecovered.discard(where)  # Another process saw to it.
+            return
+        try:
+            partition.keep_second_copy()
+        except StoreError as error:
+            # A full disk must not keep the log from being read.
+            _log.warning("%s: no second copy of its producers: %s", where, error)
+        if where.topic == CONSUMER_OFFSETS_TOPIC:
+            self._group_rows.forget_beyond(where.partition, partition.log_end_offset)
+        if not clean:
+            self._recovered(partition)
+            if self._on_recovered is not None:
+                self._on_recovered(partition)
 
     def _opened_log(self, topic: TopicDescription, where: TopicPartition, clean: bool) -> Partition:
         config = self.config_of(topic)
@@ -334,19 +553,29 @@ class OpenedPartitions:
         config["eoslog.fill.bytes"] = _FILL_BYTES[self._durability]
         if topic.internal and self._durability != "process":
             config["eoslog.fill.bytes"] = _INTERNAL_FILL_BYTES
-        log = PartitionLog(
-            str(self._paths.partition(where)),
-            topic=where.topic,
-            partition=where.partition,
-            control_path=str(self._paths.control(where)),
-            spare_path=str(self._paths.spare(where)),
-            cut_path=str(self._paths.cut_of(where)),
-            config=config,
-            clean=clean,
-            recovery_point=self._checkpoints.recovery_point(where),
-            log_start_offset=self._checkpoints.log_start_offset(where),
+        with named_os_errors(f"opening {where}"):
+            log = PartitionLog(
+                str(self._paths.partition(where)),
+                topic=where.topic,
+                partition=where.partition,
+                control_path=str(self._paths.control(where)),
+                spare_path=str(self._paths.spare(where)),
+                cut_path=str(self._paths.cut_of(where)),
+                config=config,
+                clean=clean,
+                recovery_point=self._checkpoints.recovery_point(where),
+                log_start_offset=self._checkpoints.log_start_offset(where),
+                session=self._session,
+                shared=self._shared,
+            )
+        return Partition(
+            log,
+            topic.topic_id,
+            self._rows,
+            self._durability,
+            self._signal,
+            shared_spares=None if self._shared is None else self._paths.spare(where),
         )
-        return Partition(log, topic.topic_id, self._rows, self._durability, self._signal)
 
     def _recovered(self, partition: Partition) -> None:
         where = partition.topic_partition

@@ -16,7 +16,7 @@ def open(
     path: str | os.PathLike[str],
     *,
     create: bool = False,
-    durability: str = "commit",
+    durability: str | None = "commit",
     config: Mapping[str, object] | None = None,
 ) -> Store:
     """Open the store in the directory `path`; with `create`, make one if it is absent or empty.
@@ -26,19 +26,24 @@ def open(
 
     - "commit" (default): what `Producer.flush()`, `Partition.flush()` or a commit returned for;
     - "always": every append, when it returns;
-    - "process": nothing is waited for.
+    - "process": nothing is waited for;
+    - None: as the processes say that have the store open, or "commit" if there are none.
 
     `config` takes the store's settings under Kafka's broker names ("log.retention.ms"), which are
     the defaults of its topics, and eoslog's own ("eoslog.checkpoint.interval.ms").
 
-    One process at a time has a store open; its threads share the object. A fork leaves the store to
-    the parent. A store still open when the interpreter exits is closed then.
+    Many processes of one host may have a store open, with one durability and the same defaults of
+    topics; each opens it once, and its threads share the object. A fork leaves the store to the
+    parent: the child opens it anew. On a network file system one process at a time has a store
+    open. A store still open when the interpreter exits is closed then.
 
     Raises NotAStoreError, StoreVersionError (written by a newer eoslog), StoreInUseError (says by
-    whom), StoreReadOnlyError, StoreFullError, StoreFailedError, CorruptRecordError (the list of
-    topics, or a record of the internal log), InvalidConfigError, ValueError.
+    whom, and why it cannot be joined), StoreReadOnlyError, StoreFullError, StoreFailedError,
+    CorruptRecordError (the list of topics, or a record of the internal log), InvalidConfigError,
+    ValueError.
     """
-    store = Store(Path(path), create, check_durability(durability), config)
+    known = None if durability is None else check_durability(durability)
+    store = Store(Path(path), create, known, config)
     _opened.add(store)
     return store
 

@@ -1,14 +1,16 @@
 """One partition of a store: the engine's log, as the store and its users see it.
 
-Invariant: readers see nothing at or above
-`visible_end`, which stands still while a staged job is being adopted.
+Invariants: what the log says is always of the whole log, whichever process wrote it. Readers see
+nothing at or above `visible_end`, which stands still, in all processes, while a staged job is being
+adopted.
 """
 
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Never, cast
 
 from eoslog.append_signal import AppendSignal
 from eoslog.bindings.accumulator import RecordAccumulator
@@ -23,10 +25,13 @@ from eoslog.bindings.record_batch import Record
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.config import INT64_MAX
 from eoslog.durability import Durability, check_isolation_level
-from eoslog.errors import ForkedProcessError, LogClosedError
-from eoslog.partition_producers import PartitionProducers
+from eoslog.errors import FellBehindError, ForkedProcessError, LogClosedError, StoreError
+from eoslog.file_lock import directory_locked
+from eoslog.partition_producers import PartitionProducers, keeping_up
 from eoslog.producer_state_store import ProducerStateStore
 from eoslog.whole_number import whole_number
+
+NO_HOLD = -1
 
 
 class Partition(PartitionProducers):
@@ -43,14 +48,20 @@ class Partition(PartitionProducers):
         rows: ProducerStateStore,
         durability: Durability,
         signal: AppendSignal,
+        *,
+        shared_spares: Path | None = None,
     ) -> None:
-        super().__init__(log, topic_id, rows)
+        """`shared_spares`: the directory of spare files that other processes may fill too."""
+        super().__init__(log, topic_id, rows, shared=shared_spares is not None)
+        self._shared_spares = shared_spares
         self.durability = durability
         self._signal = signal
         self._changed: Callable[[Partition], None] | None = None
         self._change_noted = False
         self._spare_lock = threading.Lock()
-        self._hold: int | None = None
+
+    def __reduce__(self) -> Never:
+        raise TypeError("a partition cannot be pickled or copied: ask the store for it")
 
     # Offsets.
 
@@ -67,28 +78,41 @@ class Partition(PartitionProducers):
     @property
     def log_end_offset(self) -> int:
         """The offset that the next record gets."""
-        return self._log.log_end_offset
+        try:
+            return self._log.log_end_offset
+        except FellBehindError:
+            self.take_up_anew()
+            return self._log.log_end_offset
 
     @property
     def high_watermark(self) -> int:
         """Up to where a store of one copy shows its records: the log end."""
-        return self._log.high_watermark
+        try:
+            return self._log.high_watermark
+        except FellBehindError:
+            self.take_up_anew()
+            return self._log.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
         """Up to where everything is decided: the first offset of the oldest open transaction, or of
         a staged job that is being adopted, else the high watermark.
         """
-        held = self._hold
-        stable = self._log.last_stable_offset
-        return stable if held is None else min(held, stable)
+        # In this order: what is adopted in between lies above the offset that is held then.
+        try:
+            stable = self._log.last_stable_offset
+        except FellBehindError:
+            self.take_up_anew()
+            stable = self._log.last_stable_offset
+        held = self._log.hold_offset
+        return stable if held < 0 else min(held, stable)
 
     @property
     def visible_end(self) -> int:
         """Up to where consumers read."""
-        held = self._hold
-        end = self._log.high_watermark
-        return end if held is None else min(held, end)
+        end = self.high_watermark
+        held = self._log.hold_offset
+        return end if held < 0 else min(held, end)
 
     @property
     def recovery_point(self) -> int:
@@ -96,6 +120,7 @@ class Partition(PartitionProducers):
         return self._log.recovery_point
 
     @property
+    @keeping_up
     def size_bytes(self) -> int:
         """The bytes of all batches."""
         return self._log.size_bytes
@@ -114,9 +139,35 @@ class Partition(PartitionProducers):
         """Whether a sync failed: appends are refused until the store was closed and recovered."""
         return self._log.failed
 
+    @keeping_up
     def segments(self) -> list[dict[str, object]]:
         """One dict a segment: base_offset, size_bytes, largest_timestamp_ms, path."""
         return self._log.segments()
+
+    @property
+    def attached(self) -> bool:
+        """Whether another process had it open already when this one opened it."""
+        return self._log.attached
+
+    @property
+    def own_end(self) -> int:
+        """Up to where this process knows the records: it appended them, without anybody else's in
+        between, or was told so by setting this. Below the log's end: others appended too.
+        """
+        return self._log.own_end
+
+    @own_end.setter
+    def own_end(self, offset: int) -> None:
+        self._log.own_end = offset
+
+    @property
+    def hold_offset(self) -> int:
+        """Where readers of all processes stop while a staged job is being adopted; -1: nowhere."""
+        return self._log.hold_offset
+
+    @hold_offset.setter
+    def hold_offset(self, offset: int) -> None:
+        self._log.hold_offset = offset
 
     # Appending.
 
@@ -139,6 +190,8 @@ class Partition(PartitionProducers):
                 break
             except ProducerNotCached:
                 self._install(_producer_id_of(batch))
+            except FellBehindError:
+                self.take_up_anew()
         self._appended(result)
         return result
 
@@ -181,6 +234,8 @@ class Partition(PartitionProducers):
                 break
             except ProducerNotCached:
                 self._install(producer_id)
+            except FellBehindError:
+                self.take_up_anew()
         self._appended(result)
         return result
 
@@ -200,6 +255,8 @@ class Partition(PartitionProducers):
                 break
             except ProducerNotCached:
                 self._install(producer_id)
+            except FellBehindError:
+                self.take_up_anew()
         self._appended(result)
         return result
 
@@ -235,6 +292,8 @@ class Partition(PartitionProducers):
                 break
             except ProducerNotCached:
                 self._install(producer_id)
+            except FellBehindError:
+                self.take_up_anew()
         if not result.duplicate:
             self._appended(result)
         return result
@@ -253,6 +312,8 @@ class Partition(PartitionProducers):
                 break
             except ProducerNotCached:
                 self._install(producer_id)
+            except FellBehindError:
+                self.take_up_anew()
         self._note_change()
         return adopted
 
@@ -278,6 +339,7 @@ class Partition(PartitionProducers):
         if changed is not None:
             changed(self)
 
+    @keeping_up
     def sync_up_to(self, offset: int) -> None:
         """Make everything below `offset` power-safe; threads that wait here share one sync.
 
@@ -287,12 +349,14 @@ class Partition(PartitionProducers):
         # The checkpointer writes them.
         self._log.sync_up_to(offset)
 
+    @keeping_up
     def flush(self) -> int:
         """Make everything appended before the call power-safe; the new recovery point."""
         return self._log.flush()
 
     # Reading.
 
+    @keeping_up
     def read(
         self, offset: int, max_bytes: int = 1 << 20, isolation_level: str = "read_uncommitted"
     ) -> bytes:
@@ -310,6 +374,7 @@ class Partition(PartitionProducers):
         committed = isolation_level == "read_committed"
         return self.last_stable_offset if committed else self.visible_end
 
+    @keeping_up
     def fetch_records(
         self,
         offset: int,
@@ -322,6 +387,7 @@ class Partition(PartitionProducers):
         committed = isolation_level == "read_committed"
         return self._log.fetch_records(offset, max_records, max_bytes, end, committed)
 
+    @keeping_up
     def fetch_columns(
         self,
         offset: int,
@@ -334,10 +400,12 @@ class Partition(PartitionProducers):
         committed = isolation_level == "read_committed"
         return self._log.fetch_columns(offset, max_bytes, end, max_records, committed)
 
+    @keeping_up
     def scan_headers(self, offset: int = 0, upper_bound: int = -1) -> tuple[int, int, int]:
         """Walk batch headers from `offset` on: (batches, records, next offset)."""
         return self._log.scan_headers(offset, upper_bound)
 
+    @keeping_up
     def offset_for_timestamp(
         self, timestamp_ms: int, isolation_level: str = "read_uncommitted"
     ) -> tuple[int, int] | None:
@@ -348,55 +416,86 @@ class Partition(PartitionProducers):
         end = self.readable_end(check_isolation_level(isolation_level))
         return self._log.offset_for_timestamp(timestamp_ms, end)
 
+    @keeping_up
     def open_transactions(self) -> list[OpenTransaction]:
         """The transactions that are open here, in the order of their first offsets."""
         return self._log.open_transactions()
 
+    @keeping_up
     def transactions_between(self, first: int, upper_bound: int) -> set[tuple[int, int]]:
         """The transactions with batches in [first, upper_bound), as (producer id, epoch)."""
         return self._log.transactions_between(first, upper_bound)
 
+    @keeping_up
     def first_offset_of(self, transactions: set[tuple[int, int]], upper_bound: int) -> int:
         """Where the first of these transactions, of (producer id, epoch), begins below an offset;
         -1 if none does.
         """
         return self._log.first_offset_of(transactions, self.log_start_offset, upper_bound)
 
+    @keeping_up
     def aborted_transactions(self, first: int, last: int) -> list[AbortedTransaction]:
         """The aborted transactions with offsets from `first` to `last` (inclusive)."""
         first, last = whole_number(first, "an offset"), whole_number(last, "an offset")
         return self._log.aborted_transactions(first, min(last, INT64_MAX - 1) + 1)
 
+    @keeping_up
     def verify(self) -> list[dict[str, object]]:
         """Check every batch and index entry: a dict of path, position_bytes, reason per problem."""
         return self._log.verify()
 
     # Maintenance; for the store.
 
+    @keeping_up
     def hold_readers(self, offset: int | None = None) -> None:
         """From now on readers see nothing at or above `offset`, until `release_readers`.
 
         Without an offset it is the log's end as it is now.
         """
         held = self._log.high_watermark if offset is None else offset
-        self._hold = held if self._hold is None else min(held, self._hold)
+        before = self._log.hold_offset
+        self._log.hold_offset = held if before < 0 else min(held, before)
 
     def release_readers(self) -> None:
         """Readers see everything again, and the ids of the adoption may expire."""
-        self._hold = None
+        with suppress(LogClosedError):  # Its topic was deleted: there are no readers.
+            self._log.hold_offset = NO_HOLD
         self._adopting.clear()
-        self._signal.appended()
+        self._signal.wake()
+
+    @keeping_up
+    def refresh(self) -> int:
+        """Take in what other processes appended, as every call here does; the log's end."""
+        return self._log.refresh()
+
+    def want_wakeup(self) -> None:
+        """Whoever appends next, in whatever process, wakes those who sleep on the store's signal.
+
+        To be called before the look at what is waited for.
+        """
+        self._log.want_wakeup()
 
     def prepare_spare(self) -> int:
-        """Fill a segment file ahead of its need; how many were made."""
+        """Fill a segment file ahead of its need; how many were made.
+
+        None where another process is just doing it.
+        """
         # The checkpointer does it too, and the engine wants one thread at a time.
         with self._spare_lock:
-            return self._log.prepare_spare()
+            if self._shared_spares is None:
+                return self._log.prepare_spare()
+            try:
+                with directory_locked(self._shared_spares, wait=False) as is_free:
+                    return self._log.prepare_spare() if is_free else 0
+            except FileNotFoundError:
+                return 0  # The topic was deleted.
 
+    @keeping_up
     def delete_segments(self, up_to_offset: int) -> int:
         """Delete the oldest segments that end at or below an offset; how many went."""
         return self._log.delete_segments(up_to_offset)
 
+    @keeping_up
     def roll(self) -> int:
         """Seal the active segment if it holds records; the base offset of the active one."""
         return self._log.roll()
@@ -412,9 +511,32 @@ class Partition(PartitionProducers):
         No file is held afterwards, but by a read that is under way.
         """
         log: Any = self._log
-        log.close(clean)
+        try:
+            log.close(clean)
+        except FellBehindError:
+            self.take_up_anew()
+            log.close(clean)
         if not isinstance(log, (_ClosedLog, _LogOfParent)):
             self._log = cast(PartitionLog, _ClosedLog(log))
+
+    def detach(self) -> None:
+        """Let go of the log as it is: other processes go on with it. Nothing is synced by this."""
+        log: Any = self._log
+        if not isinstance(log, (_ClosedLog, _LogOfParent)):
+            log.detach()
+            self._log = cast(PartitionLog, _ClosedLog(log))
+
+    def mark_deleted(self) -> None:
+        """The topic is gone: in every process each call raises LogClosedError from now on."""
+        self._log.mark_deleted()
+        self._signal.wake()
+
+    def give_up(self, error: StoreError) -> None:
+        """Close it as it is; each call raises `error` from now on."""
+        self.close(clean=False)
+        log: Any = self._log
+        if isinstance(log, _ClosedLog):
+            log.error = error
 
     def leave_to_parent(self) -> None:
         """The process was forked and this is the child: nothing here may touch the log."""
@@ -429,13 +551,20 @@ class _ClosedLog:
         self.recovery_point = log.recovery_point
         self.failed = log.failed
         self.cut_bytes = log.cut_bytes
-        self._name = f"{log.topic}-{log.partition}"
+        self.attached = log.attached
+        self.error: StoreError = LogClosedError(f"{log.topic}-{log.partition} is closed")
 
     def close(self, clean: bool) -> None:
         """It is closed."""
 
     def __getattr__(self, name: str) -> Any:
-        raise LogClosedError(f"{self._name} is closed")
+        # A new one each time: tracebacks would gather on one that is raised again and again.
+        raise type(self.error)(*self.error.args)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in ("own_end", "hold_offset"):
+            self.__getattr__(name)
+        super().__setattr__(name, value)
 
 
 class _LogOfParent:
@@ -446,6 +575,9 @@ class _LogOfParent:
 
     def __getattr__(self, name: str) -> Any:
         raise ForkedProcessError("the store was opened before a fork: open it anew in the child")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self.__getattr__(name)
 
 
 _PRODUCER_ID_POSITION = 43

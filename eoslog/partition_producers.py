@@ -2,10 +2,17 @@
 
 Invariants: the producers of the table, with those in LMDB, are those of the log below its end. No
 LMDB call is made while the engine holds the partition's lock.
+
+Every process that has the partition open holds a table of its own, made from LMDB's rows and the
+log, and all write the same rows: one that finds rows in LMDB which are true later than its own only
+notes that. Where another process writes under an id that was evicted here, the table knows the new
+part alone until the row comes back (`incomplete`).
 """
 
 import threading
 from collections.abc import Callable, Iterable
+from functools import wraps
+from typing import Concatenate, ParamSpec, TypeVar
 
 from eoslog.bindings.partition_log import (
     PRODUCER_ROW_BYTES,
@@ -14,21 +21,46 @@ from eoslog.bindings.partition_log import (
     empty_row,
     row_state,
 )
-from eoslog.errors import StoreFailedError
-from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.errors import FellBehindError, StoreFailedError
+from eoslog.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
 from eoslog.topic_partition import TopicPartition
 
 ROWS_PER_LOOK = 10_000
+_ROWS_LOST = -2  # A generation that the rows never have.
+
+_Self = TypeVar("_Self", bound="PartitionProducers")
+_P = ParamSpec("_P")
+_Result = TypeVar("_Result")
+
+
+def keeping_up(
+    call: Callable[Concatenate[_Self, _P], _Result],
+) -> Callable[Concatenate[_Self, _P], _Result]:
+    """A method that does nothing where this process fell behind: it is called again then."""
+
+    @wraps(call)
+    def kept_up(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
+        while True:
+            try:
+                return call(self, *args, **kwargs)
+            except FellBehindError:
+                self.take_up_anew()
+
+    return kept_up
 
 
 class PartitionProducers:
     """What a partition knows of its producers; `Partition` is made on top of it."""
 
-    def __init__(self, log: PartitionLog, topic_id: str, rows: ProducerStateStore) -> None:
+    def __init__(
+        self, log: PartitionLog, topic_id: str, rows: ProducerStateStore, *, shared: bool = False
+    ) -> None:
         self.topic_partition = TopicPartition(log.topic, log.partition)
         self.topic_id = topic_id
         self._log = log
         self._rows = rows
+        self._shared = shared  # Other processes may have the partition open too.
+        self._anew_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
         # Keeps a producer in memory during a call that appends several of its batches.
         self._eviction_lock = threading.Lock()
@@ -36,6 +68,7 @@ class PartitionProducers:
         self._restored_from = ""
         self._rows_generation = -1
         self._persisted_offset = -1
+        self._cached_max = 0
 
     @property
     def topic(self) -> str:
@@ -50,16 +83,24 @@ class PartitionProducers:
         """From what the producers came on opening: "rows", "snapshot" or "log"."""
         return self._restored_from
 
+    @keeping_up
     def producer(self, producer_id: int) -> ProducerState | None:
         """What the partition knows of a producer id, in memory or in LMDB; None if nothing."""
         state = self._log.producer(producer_id)
-        if state is not None or not self._log.evicted_producer_count:
+        if not self._log.evicted_producer_count:
             return state
+        if state is not None:
+            if producer_id not in self._log.incomplete_producer_ids():
+                return state
+            self._install(producer_id)
+            return self._log.producer(producer_id)
         row = self._rows.read_row(self.topic_id, self.partition, producer_id)
         return None if row is None else row_state(row)
 
+    @keeping_up
     def producers(self) -> list[ProducerState]:
         """What the partition knows of every producer, ordered by id."""
+        self.complete_producers()
         states = {state.producer_id: state for state in self._log.producers()}
         if self._log.evicted_producer_count:
             for producer_id, row in self._all_rows():
@@ -87,6 +128,7 @@ class PartitionProducers:
         Rows of which only some fit into `cached_max` stay in LMDB, but for those that the log's
         tail, which is replayed, needs.
         """
+        self._cached_max = cached_max
         try:
             self._rows_generation = self._rows.generation
             self._restored_from = self._restore_from_rows(cached_max)
@@ -96,66 +138,119 @@ class PartitionProducers:
             self._restored_from = self._log.restore_producers(None, 0)
         return self._restored_from
 
-    def _restore_from_rows(self, cached_max: int) -> str:
-        head = self._rows.read_head(self.topic_id, self.partition)
-        if head is None:
-            if self._rows.rows_after(self.topic_id, self.partition, 0, 1):
-                self._rows.delete_partition(self.topic_id, self.partition)
-            return self._log.restore_producers(None, 0)
-        if head.offset > self._log.log_end_offset:
-            # The log lost an unsynced tail that the rows know of. They must go before an append
-            # gives those offsets out again.
-            self._rows.delete_partition(self.topic_id, self.partition)
-            return self._log.restore_producers(None, 0)
-        if head.row_count <= cached_max:
-            rows = [row for _, row in self._all_rows()]
-        else:
-            # An open transaction bounds what readers see: its producer has to be known.
-            needed = self._log.producer_ids_since(head.offset)
-            needed.update(self._rows.open_producer_ids(self.topic_id, self.partition))
-            found = (self._rows.read_row(self.topic_id, self.partition, one) for one in needed)
-            rows = [row for row in found if row is not None]
-        evicted_count = max(0, head.row_count - len(rows))
-        self._persisted_offset = head.offset
-        aborts = self._rows.read_abort_files(self.topic_id, self.partition)
-        return self._log.restore_producers(b"".join(rows), head.offset, evicted_count, aborts)
+    def take_up_anew(self) -> None:
+        """Another process deleted segments before this one had looked at them: begin anew with what
+        is there. Nobody may hold a lock of this partition.
+        """
+        with self._anew_lock, self._checkpoint_lock:
+            try:
+                self._log.refresh()  # Another thread may have done it.
+            except FellBehindError:
+                self._log.reattach()
+                self._persisted_offset = -1
+                self.restore_producers(self._cached_max)
 
-    def persist_producers(self, cached_max: int) -> None:
+    def _restore_from_rows(self, cached_max: int) -> str:
+        while True:
+            head = self._rows.read_head(self.topic_id, self.partition)
+            if head is None or head.offset > self._log.log_end_offset:
+                self._drop_untrue_rows(head)
+                return self._log.restore_producers(None, 0)
+            needed = None
+            if head.row_count > cached_max:
+                needed = self._log.producer_ids_since(head.offset)
+            # An open transaction bounds what readers see: its producer comes too.
+            found = self._rows.read_rows(self.topic_id, self.partition, head, needed)
+            if found is not None:
+                break
+        evicted_count = max(0, head.row_count - len(found.rows))
+        self._persisted_offset = head.offset
+        return self._log.restore_producers(
+            b"".join(found.rows), head.offset, evicted_count, found.abort_files
+        )
+
+    def _drop_untrue_rows(self, head: RowsHead | None) -> None:
+        """There is no head, or the log lost an unsynced tail that the rows know of: they must go
+        before an append gives those offsets out again.
+        """
+        if self._log.attached:
+            return  # Whoever opened the log saw to it.
+        if head is not None or self._rows.rows_after(self.topic_id, self.partition, 0, 1):
+            self._rows.delete_partition(self.topic_id, self.partition)
+
+    @keeping_up
+    def persist_producers(self, cached_max: int, *, behind_max: int = 0) -> None:
         """Write changed rows to LMDB, synced, and drop idle producers from memory beyond the limit.
 
-        Raises StoreFullError if there is no room; everything is then as it was.
+        Where another process wrote rows that are true at most `behind_max` records before the log's
+        end, that is enough. Raises StoreFullError if there is no room; everything is then as it
+        was.
         """
         with self._checkpoint_lock:
             if self._rows_generation != self._rows.generation:
                 return  # LMDB was lost while this partition was open: its rows are no longer whole.
-            self._write_changed_rows()
+            self._write_changed_rows(behind_max)
             if self._log.producer_count > cached_max:
                 with self._eviction_lock:
                     self._log.evict_producers(cached_max)
 
-    def _write_changed_rows(self) -> None:
-        rows, offset = self._log.dirty_producers()
+    def _write_changed_rows(self, behind_max: int = 0) -> None:
+        if self._shared and self._learn_of_rows(behind_max):
+            return
+        rows, offset = self._changed_rows()
         if not rows and offset == self._persisted_offset:
             return
         # The replay that follows an opening begins at the rows' offset: what was aborted below must
         # be in the files by then.
         self._log.store_abort_files(True)
-        self._rows.write_rows(
-            self.topic_id,
-            self.partition,
-            rows,
-            PRODUCER_ROW_BYTES,
-            offset,
-            self._log.abort_files(),
-        )
+        try:
+            true_at = self._rows.write_rows(
+                self.topic_id,
+                self.partition,
+                rows,
+                PRODUCER_ROW_BYTES,
+                offset,
+                self._log.abort_files(),
+                since=self._persisted_offset,
+            )
+        except StateStoreDamagedError:
+            self._rows_generation = _ROWS_LOST
+            raise
+        self._note_persisted(true_at)
+
+    def _changed_rows(self) -> tuple[bytes, int]:
+        """The whole rows of all producers that changed since they were stored, and at which offset
+        that is true.
+        """
+        while True:
+            self._complete_rows()
+            rows, offset = self._log.dirty_producers()
+            # What another process appended meanwhile may have brought one half of a producer back.
+            if not self._is_incomplete():
+                return rows, offset
+
+    def _learn_of_rows(self, behind_max: int) -> bool:
+        """Note what another process stored; whether that is enough."""
+        head = self._rows.read_head(self.topic_id, self.partition)
+        if head is None or head.offset <= self._persisted_offset:
+            return False
+        end = self._note_persisted(head.offset)
+        return end - head.offset <= behind_max and behind_max > 0
+
+    def _note_persisted(self, offset: int) -> int:
+        """LMDB's rows are true at an offset; the log's end."""
+        # Asked first: whoever stored rows knew of the log up to there.
+        end = self._log.log_end_offset
         self._log.producers_persisted(offset)
         self._persisted_offset = offset
+        return end
 
     @property
     def persisted_offset(self) -> int:
         """Up to where LMDB's rows are true; -1 if it has none."""
         return self._persisted_offset
 
+    @keeping_up
     def expire_producers(
         self, oldest_timestamp_ms: int, find_exempt: Callable[[], frozenset[int]]
     ) -> int:
@@ -176,11 +271,12 @@ class PartitionProducers:
                 if idle and state.current_txn_first_offset < 0 and producer_id not in exempt:
                     in_memory = self._log.producer(producer_id)
                     if in_memory is None:
-                        self._log.install_producer(row)
+                        self._install_row(row)
                         expired.add(producer_id)
         self.forget_producers(expired)
         return len(expired)
 
+    @keeping_up
     def forget_producers(self, producer_ids: Iterable[int]) -> None:
         """Drop producers that will never append again, in memory and in LMDB."""
         gone = list(producer_ids)
@@ -192,8 +288,11 @@ class PartitionProducers:
                 # meet the end of a transaction whose beginning it does not know.
                 self._write_changed_rows()
             self._log.drop_producers(gone)
-            self._rows.delete_producers(self.topic_id, self.partition, gone)
+            # A row that another process wrote since then stays: its producer is in use.
+            known_to = self._persisted_offset if self._shared else None
+            self._rows.delete_producers(self.topic_id, self.partition, gone, changed_up_to=known_to)
 
+    @keeping_up
     def write_down_producers(self, cached_max: int) -> None:
         """Save all producers twice, synced, as rows and as a snapshot: before segments go."""
         self._take_complete_snapshot()
@@ -206,6 +305,8 @@ class PartitionProducers:
         opening, so that the two copies are lost only if both go in one life of the store.
         """
         start = self._log.log_start_offset
+        if self._log.attached:
+            return  # Whoever opened the log saw to it.
         if start == 0 or any(offset >= start for offset in self._log.snapshots()):
             return
         if self._log.producer_count or self._log.evicted_producer_count:
@@ -216,24 +317,55 @@ class PartitionProducers:
             evicted = b""
             if self._log.evicted_producer_count:
                 self._check_rows_whole()
+                self._complete_rows()
                 evicted = b"".join(row for _, row in self._all_rows())
             self._log.take_snapshot(True, evicted)
 
+    @keeping_up
     def hold_producer(self, producer_id: int) -> None:
         """See that the producer is in memory, if anything is known of it."""
-        if self._log.evicted_producer_count and self._log.producer(producer_id) is None:
+        if self._log.evicted_producer_count and (
+            self._log.producer(producer_id) is None
+            or producer_id in self._log.incomplete_producer_ids()
+        ):
             self._install(producer_id)
+
+    @keeping_up
+    def complete_producers(self) -> None:
+        """Bring back the rows of evicted producers under whose ids other processes wrote."""
+        if self._is_incomplete():
+            self._check_rows_whole()
+            with self._checkpoint_lock:
+                self._complete_rows()
+
+    def _is_incomplete(self) -> bool:
+        return bool(self._log.evicted_producer_count and self._log.incomplete_producer_ids())
+
+    def _complete_rows(self) -> None:
+        """The caller holds the lock that keeps out an eviction."""
+        if self._log.evicted_producer_count:
+            for producer_id in self._log.incomplete_producer_ids():
+                self._install_from_rows(producer_id)
 
     def _install(self, producer_id: int) -> None:
         """Bring a producer that may have been evicted back into memory."""
         self._check_rows_whole()
-        # The lock keeps out an eviction: the row read here is then the newest one.
+        # The lock keeps out an eviction: the row read here is then the newest one of this process.
         with self._checkpoint_lock:
-            row = self._rows.read_row(self.topic_id, self.partition, producer_id)
-            if row is None:
-                self._log.install_producer(empty_row(producer_id), was_evicted=False)
-            else:
-                self._log.install_producer(row)
+            self._install_from_rows(producer_id)
+
+    def _install_from_rows(self, producer_id: int) -> None:
+        row = self._rows.read_row(self.topic_id, self.partition, producer_id)
+        if row is None:
+            self._log.install_producer(empty_row(producer_id), was_evicted=False)
+        else:
+            self._install_row(row)
+
+    def _install_row(self, row: bytes) -> None:
+        # The row may be one that another process wrote, of a producer that was never evicted here.
+        # So the count is kept from sinking to 0 while others may be left.
+        counted = not self._shared or self._log.evicted_producer_count > 1
+        self._log.install_producer(row, was_evicted=counted)
 
     def _check_rows_whole(self) -> None:
         if self._rows_generation != self._rows.generation:

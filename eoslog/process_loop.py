@@ -5,17 +5,21 @@ whatever ends the loop, an error or the death of the process, the next run goes 
 the records whose output is in the log.
 """
 
+import logging
+import uuid
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from eoslog.bindings.record_batch import Record
-from eoslog.errors import UnknownTopicOrPartitionError
+from eoslog.errors import CommitFailedError, UnknownTopicOrPartitionError
 from eoslog.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from eoslog.consumer import Consumer
     from eoslog.producer import Producer
     from eoslog.store import Store
+
+_log = logging.getLogger(__name__)
 
 
 def read_process_write(
@@ -24,6 +28,7 @@ def read_process_write(
     *,
     topics: Iterable[str | TopicPartition],
     group: str,
+    share: bool = False,
     transactional_id: str | None = None,
     stop: Callable[[], bool] | None = None,
     until_caught_up: bool = False,
@@ -44,34 +49,55 @@ def read_process_write(
     same records again.
 
     `transactional_id` is the group's name if it is not given: a second loop of the group then takes
-    over, and the first one ends with ProducerFencedError. Loops that share a group's partitions
-    need an id each. A transaction, and so a call of `process`, may take `transaction_timeout_ms`.
+    over, and the first one ends with ProducerFencedError.
+
+    With `share` any number of loops, in any processes, share the `topics`, which are whole ones
+    then: each is a member of the group, and has an id of its own if none is given. What a loop was
+    doing when it dies, or is too slow for "max.poll.interval.ms", is undone, and done by the loop
+    that has its partitions next. With `until_caught_up` a loop ends when there is nothing left to
+    read in those partitions that it has.
+
+    A transaction, and so a call of `process`, may take `transaction_timeout_ms`.
 
     Raises UnknownTopicOrPartitionError, and what the producer and the consumer raise.
     """
-    partitions = _partitions(store, topics)
+    names = _topic_names(store, topics) if share else []
+    partitions = [] if share else _partitions(store, topics)
+    if transactional_id is None:
+        transactional_id = f"{group}-{uuid.uuid4()}" if share else group
     count = 0
     with (
         store.producer(
-            transactional_id=group if transactional_id is None else transactional_id,
+            transactional_id=transactional_id,
             transaction_timeout_ms=transaction_timeout_ms,
         ) as producer,
         store.consumer(group=group, isolation_level="read_committed") as consumer,
     ):
         # First: an older loop must write nothing more before its offsets are looked at.
         producer.init_transactions()
-        consumer.assign(partitions)
+        if share:
+            consumer.subscribe(names)
+        else:
+            consumer.assign(partitions)
         while stop is None or not stop():
             records = consumer.poll(timeout=poll_timeout_s, max_records=max_records)
             if not records:
                 if until_caught_up:
                     break
                 continue
-            with producer.transaction():
-                process(producer, records)
-                producer.send_offsets_to_transaction(
-                    next_offsets(consumer, records), consumer.group_metadata()
-                )
+            try:
+                with producer.transaction():
+                    process(producer, records)
+                    producer.send_offsets_to_transaction(
+                        next_offsets(consumer, records), consumer.group_metadata()
+                    )
+            except CommitFailedError as error:
+                if not share:
+                    raise
+                # Others read them by now. The next poll joins the group anew.
+                _log.warning("%s of %s: %d records are left to others", error, group, len(records))
+                consumer.seek_to_committed()
+                continue
             count += len(records)
     return count
 
@@ -80,6 +106,14 @@ def next_offsets(consumer: "Consumer", records: Iterable[Record]) -> dict[TopicP
     """Where to go on behind these records, which one poll gave: the offsets to commit."""
     partitions = {TopicPartition(record.topic, record.partition) for record in records}
     return {where: consumer.position(where) for where in sorted(partitions)}
+
+
+def _topic_names(store: "Store", topics: Iterable[str | TopicPartition]) -> list[str]:
+    """The topics, all of which there are."""
+    given = list(topics) if not isinstance(topics, (str, TopicPartition)) else topics
+    if any(isinstance(one, TopicPartition) for one in given):
+        raise TypeError("share: topics are names, not partitions")
+    return list(dict.fromkeys(where.topic for where in _partitions(store, given)))
 
 
 def _partitions(store: "Store", topics: Iterable[str | TopicPartition]) -> list[TopicPartition]:

@@ -323,6 +323,9 @@ class Producer(GatheringSender, TransactionCalls):
         for partition, end in unsynced.items():
             try:
                 partition.sync_up_to(end)
+            except LogClosedError as error:
+                if self._store.closed:
+                    errors.append(error)  # Else another process has deleted the topic.
             except EoslogError as error:
                 errors.append(error)
         return errors

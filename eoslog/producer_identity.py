@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from eoslog.named_producers import Checkpoint, LiveProducer, NamedIdentity
+from eoslog.named_producers import Checkpoint, HeldName, LiveProducer, NamedIdentity
 from eoslog.partition import Partition
 from eoslog.sequence import NO_SEQUENCE
 from eoslog.sequenced_partition import NO_EPOCH, NO_PRODUCER_ID, SequencedPartition
@@ -39,6 +39,7 @@ class ProducerIdentity:
         self._store = store
         self._idempotent = idempotent
         self._named: NamedIdentity | None = None
+        self._held: HeldName | None = None  # For a name that other processes may open.
         self._partitions: dict[TopicPartition, SequencedPartition] = {}
 
     @property
@@ -52,6 +53,7 @@ class ProducerIdentity:
             named = names.open(name, lambda epoch: _fencing_reason(name, epoch))
             self.producer_id, self.producer_epoch = named.producer_id, named.epoch
             self._named = named
+            self._held = names.held(named)
             names.adopt(name, producer)
 
     def known(self, where: TopicPartition) -> SequencedPartition | None:
@@ -61,6 +63,12 @@ class ProducerIdentity:
     def sequenced(self, where: TopicPartition) -> SequencedPartition:
         """The partition, ready for the next append: registered with the name, or renewed there."""
         sequenced = self._partitions.get(where)
+        if sequenced is not None and sequenced.partition is not self._store._partitions.if_open(
+            where
+        ):
+            # Another process has deleted the topic; there may be a new one of the name.
+            self.forget_topic(where.topic)
+            sequenced = self._partitions.get(where)
         if sequenced is None:
             partition = self._store.partition(where.topic, where.partition)
             if self._named is not None:
@@ -68,7 +76,11 @@ class ProducerIdentity:
             elif self._idempotent and self.producer_id == NO_PRODUCER_ID:
                 self.producer_id, self.producer_epoch = self._store._files.producer_ids.take(), 0
             sequenced = SequencedPartition(
-                partition, self.producer_id, self.producer_epoch, self._checkpoint(where).position
+                partition,
+                self.producer_id,
+                self.producer_epoch,
+                self._checkpoint(where).position,
+                self._held,
             )
             self._partitions[where] = sequenced
         elif sequenced.position - self._checkpoint(where).position >= RENEW_RECORDS:
@@ -76,7 +88,11 @@ class ProducerIdentity:
         return sequenced
 
     def position(self, where: TopicPartition) -> int:
-        """How many records of the name, or of this producer, are in the partition or were."""
+        """How many records of the name, or of this producer, are in the partition or were.
+
+        Raises ProducerFencedError if another process has the name by now.
+        """
+        self._check_held()
         sequenced = self._partitions.get(where)
         if sequenced is None:
             return self._checkpoint(where).position
@@ -88,7 +104,6 @@ class ProducerIdentity:
         named = self._named
         if named is None:
             return
-        before = dict(named.checkpoints)
         renewed = {}
         for where in partitions:
             sequenced = self._partitions.get(where)
@@ -98,22 +113,27 @@ class ProducerIdentity:
                 renewed[where] = Checkpoint(
                     sequenced.position, named.epoch, sequenced.last_sequence
                 )
-        named.checkpoints = {**before, **renewed}
-        if named.checkpoints == before:
-            return
-        try:
-            # Synced: what it counts may be deleted next.
-            self._store._names.write(named, sync=True)
-        except BaseException:
-            named.checkpoints = before
-            raise
+        # Synced: what it counts may be deleted next.
+        self._store._names.write(named, renewed, sync=True)
 
     def forget_topic(self, topic: str) -> list[Partition]:
-        """The topic is gone; the partitions of it that this producer wrote to."""
-        gone = [where for where in self._partitions if where.topic == topic]
+        """The topic is gone; the partitions of it that this producer wrote to.
+
+        Those of a new topic of the name stay.
+        """
+        topic_id = self._store._topic_id
+        gone = [
+            where
+            for where, sequenced in self._partitions.items()
+            if where.topic == topic and sequenced.partition.topic_id != topic_id(where)
+        ]
         if self._named is not None:
-            for where in [one for one in self._named.checkpoints if one.topic == topic]:
-                del self._named.checkpoints[where]
+            known = self._named.checkpoints
+            self._named.checkpoints = {
+                where: one
+                for where, one in known.items()
+                if where.topic != topic or topic_id(where) is not None
+            }
         return [self._partitions.pop(where).partition for where in gone]
 
     def _checkpoint(self, where: TopicPartition) -> Checkpoint:
@@ -121,21 +141,21 @@ class ProducerIdentity:
         begin = Checkpoint(0, self.producer_epoch, NO_SEQUENCE)
         return begin if self._named is None else self._named.checkpoints.get(where, begin)
 
+    def _check_held(self) -> None:
+        """Know what another process wrote of the name, if there is one. ProducerFencedError."""
+        if self._held is not None:
+            with self._held.lock:
+                self._held.check()
+
     def _register(self, named: NamedIdentity, topic: str) -> None:
         """Have all partitions of a topic in the name's record, by one write."""
+        self._check_held()
         partitions = self._store._topic(topic).topic_partitions()
-        missing = [where for where in partitions if where not in named.checkpoints]
-        if not missing:
+        if all(where in named.checkpoints for where in partitions):
             return
-        named.checkpoints.update(
-            {where: Checkpoint(0, named.epoch, NO_SEQUENCE) for where in missing}
-        )
-        try:
-            self._store._names.write(named)
-        except BaseException:
-            for where in missing:
-                del named.checkpoints[where]
-            raise
+        begin = Checkpoint(0, named.epoch, NO_SEQUENCE)
+        missing = {where: begin for where in partitions if where not in named.checkpoints}
+        self._store._names.write(named, missing)
 
 
 def _fencing_reason(name: str, epoch: int) -> str:

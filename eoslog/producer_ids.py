@@ -1,8 +1,9 @@
 """Ids for producers: each given out once in the life of a store, in blocks of 1000.
 
 A block is synced before its first id is used, whatever the store's durability: an id given out
-twice would make new records look like old duplicates. What is left of a block when the store is
-closed is never given out.
+twice would make new records look like old duplicates. Each process has blocks of its own: from the
+look at the newest block until the next one is synced, no other process takes one. What is left of a
+block when the process closes the store, or dies, is never given out.
 """
 
 import threading
@@ -37,10 +38,11 @@ class ProducerIds:
             return self._next - 1
 
     def _take_block(self) -> None:
-        state = self._state_log.get(PRODUCER_ID_BLOCK, "")
-        first = 0 if state is None else int(state["next_producer_id"])
-        if first > STAGED_PRODUCER_ID_MIN - BLOCK_IDS:
-            raise StoreError(f"the next producer id would be {first}: there are none left")
-        block = {"next_producer_id": first + BLOCK_IDS}
-        self._state_log.append(PRODUCER_ID_BLOCK, "", block, sync=True)
+        with self._state_log.held(PRODUCER_ID_BLOCK, ""):
+            state = self._state_log.get(PRODUCER_ID_BLOCK, "")
+            first = 0 if state is None else int(state["next_producer_id"])
+            if first > STAGED_PRODUCER_ID_MIN - BLOCK_IDS:
+                raise StoreError(f"the next producer id would be {first}: there are none left")
+            block = {"next_producer_id": first + BLOCK_IDS}
+            self._state_log.append(PRODUCER_ID_BLOCK, "", block, sync=True)
         self._next, self._block_end = first, first + BLOCK_IDS

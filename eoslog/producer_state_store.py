@@ -12,18 +12,13 @@
 - session: the last clean close.
 
 Every write of a partition's rows and of the offset they are true at is one LMDB transaction, and
-synced, so after any crash the two agree. Nothing here is the truth: an environment that cannot be
-read is dropped and begun anew, and the rows come from the log again. `generation` counts these new
-beginnings, so that nobody mixes what he knows of the old one with the new one. The map grows when
-it is full. One thread at a time is inside LMDB, and no partition's lock is held meanwhile.
+synced, so after any crash the two agree. Every process of the store writes them; what one knows
+never takes the place of what another wrote later. Nothing here is the truth: an environment that
+cannot be read is dropped, and the rows come from the log again; see `LmdbEnvironment`. No
+partition's lock is held inside LMDB.
 """
 
-import errno
-import mmap
-import os
-import shutil
 import struct
-import threading
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -32,16 +27,14 @@ from typing import Any, NamedTuple, TypeVar
 
 import lmdb
 
-from eoslog.errors import LogClosedError, StoreFailedError, StoreFullError
 from eoslog.kafka_uuid import id_bytes
-from eoslog.os_errors import named_os_errors
+from eoslog.lmdb_environment import CorruptRowError, LmdbEnvironment
+from eoslog.lmdb_environment import StateStoreDamagedError as StateStoreDamagedError
 
 DIRECTORY_NAME = "lmdb"
-MAP_BYTES_INITIAL = 16 << 20
 ROWS_PER_TRANSACTION = 50_000
-# With less than that left on the device, what LMDB could not write was for want of space.
-_LEFT_BYTES_MIN = 64 << 10
-_META_BYTES = 2 * mmap.PAGESIZE  # LMDB keeps two heads, a page each.
+# The rows handed over tell of every producer that the log knows.
+ALL_ROWS = -1
 
 _KEY = struct.Struct(">16siQ")
 _PREFIX = struct.Struct(">16si")
@@ -50,15 +43,23 @@ _OFFSET = struct.Struct(">q")
 _OFFSETS = struct.Struct(">qq")
 _ABORT_FILE = struct.Struct(">qqI")
 _ROW_OPEN_SINCE = struct.Struct("<16xq")  # The first offset of the open transaction, or -1.
+_ROW_CHANGED_AT = struct.Struct("<24xq")  # The log's end after the row's last change.
 _CHECKSUM = struct.Struct(">I")
 _ROW_PRODUCER_ID = struct.Struct("<q")
 _SESSION_KEY = b"clean-close"
+_DATABASES = (
+    b"producers",
+    b"open",
+    b"rows",
+    b"aborts",
+    b"state",
+    b"applied",
+    b"undecided",
+    b"session",
+    b"group-offsets",
+)
 
 _Result = TypeVar("_Result")
-
-
-class StateStoreDamagedError(StoreFailedError):
-    """LMDB held something unreadable; it was begun anew, and what it held comes from the log."""
 
 
 class RowsHead(NamedTuple):
@@ -68,22 +69,32 @@ class RowsHead(NamedTuple):
     row_count: int
 
 
-class ProducerStateStore:
-    """The LMDB environment of a store."""
+class PartitionRows(NamedTuple):
+    """Rows of a partition as they stood at one moment, and what was told of its .txnindex files."""
 
-    def __init__(self, state_path: Path) -> None:
-        self.path = state_path / DIRECTORY_NAME
-        self.generation = 0
-        self._lock = threading.Lock()
-        self._environment: lmdb.Environment | None = None
-        self._open()
+    rows: list[bytes]
+    abort_files: list[tuple[int, int, int]]
+
+
+class ProducerStateStore(LmdbEnvironment):
+    """The LMDB environment of a store; with `shared` other processes may have it open too."""
+
+    def __init__(self, state_path: Path, *, shared: bool = False) -> None:
+        super().__init__(state_path / DIRECTORY_NAME, _DATABASES, shared=shared)
+
+    def _took_handles(self, handles: Mapping[bytes, Any]) -> None:
+        self._producers, self._producers_open = handles[b"producers"], handles[b"open"]
+        self._heads, self._aborts = handles[b"rows"], handles[b"aborts"]
+        self._state, self._applied = handles[b"state"], handles[b"applied"]
+        self._undecided, self._session = handles[b"undecided"], handles[b"session"]
+        self._group_offsets = handles[b"group-offsets"]
 
     # Producers of a partition.
 
     def read_head(self, topic_id: str, partition: int) -> RowsHead | None:
         """What there is of a partition; None if nothing."""
         prefix = _PREFIX.pack(id_bytes(topic_id), partition)
-        return self._within(lambda transaction: self._head(transaction, prefix), write=False)
+        return self.within(lambda transaction: self._head(transaction, prefix), write=False)
 
     def read_row(self, topic_id: str, partition: int, producer_id: int) -> bytes | None:
         """The row of one producer, or None if it has none."""
@@ -93,7 +104,7 @@ class ProducerStateStore:
             value = transaction.get(key, db=self._producers)
             return None if value is None else checked(value)
 
-        return self._within(read, write=False)
+        return self.within(read, write=False)
 
     def rows_after(
         self, topic_id: str, partition: int, producer_id: int, count: int
@@ -110,7 +121,36 @@ class ProducerStateStore:
                     break
             return found
 
-        return self._within(read, write=False)
+        return self.within(read, write=False)
+
+    def read_rows(
+        self, topic_id: str, partition: int, head: RowsHead, producer_ids: Iterable[int] | None
+    ) -> PartitionRows | None:
+        """The rows of these producers and of all that have a transaction open, or all rows (None).
+
+        As of one moment, at which they were true at `head`; None if the partition has another head
+        by now.
+        """
+        identity = id_bytes(topic_id)
+        prefix = _PREFIX.pack(identity, partition)
+        wanted = None
+        if producer_ids is not None:
+            wanted = {_KEY.pack(identity, partition, one) for one in producer_ids}
+
+        def read(transaction: lmdb.Transaction) -> PartitionRows | None:
+            if self._head(transaction, prefix) != head:
+                return None
+            if wanted is None:
+                rows = [row for _, row in self._rows_of(transaction, prefix, prefix)]
+            else:
+                opened = self._some_keys(transaction, self._producers_open, prefix, None)
+                found = (
+                    transaction.get(key, db=self._producers) for key in sorted(wanted.union(opened))
+                )
+                rows = [checked(row) for row in found if row is not None]
+            return PartitionRows(rows, self._abort_files(transaction, prefix))
+
+        return self.within(read, write=False)
 
     def write_rows(
         self,
@@ -120,10 +160,18 @@ class ProducerStateStore:
         row_bytes: int,
         offset: int,
         abort_files: Iterable[tuple[int, int, int]] = (),
-    ) -> None:
+        *,
+        since: int = ALL_ROWS,
+    ) -> int:
         """Put rows in, and say that all rows of the partition are true at `offset`; durable.
 
-        `abort_files` tells of the partition's .txnindex files: (base offset, entries, checksum).
+        `since`: the rows are those of all producers that changed from that offset on, up to which
+        the rows in LMDB were seen to be true. `abort_files` tells of the partition's .txnindex
+        files: (base offset, entries, checksum). Nothing is written where another process wrote
+        rows that are true at `offset` or later. Returns at what offset the rows are true now.
+
+        Raises StateStoreDamagedError if the rows went back meanwhile, or are gone; nothing was
+        written then.
         """
         aborts = b"".join(_ABORT_FILE.pack(*one) for one in abort_files)
         identity = id_bytes(topic_id)
@@ -138,8 +186,15 @@ class ProducerStateStore:
 
         prefix = _PREFIX.pack(identity, partition)
 
-        def write(transaction: lmdb.Transaction) -> None:
+        def write(transaction: lmdb.Transaction) -> int:
             head = self._head(transaction, prefix)
+            if since != ALL_ROWS and (head is None or head.offset < since):
+                raise StateStoreDamagedError(
+                    f"{self.path}: of partition {partition} the rows of before offset {since} are "
+                    "gone; what they held comes from the log when the store is opened again"
+                )
+            if head is not None and head.offset >= offset:
+                return head.offset
             row_count = 0 if head is None else head.row_count
             for key, value, has_open in keyed:
                 if transaction.replace(key, value, db=self._producers) is None:
@@ -150,31 +205,22 @@ class ProducerStateStore:
                     transaction.delete(key, db=self._producers_open)
             transaction.put(prefix, sealed(_HEAD.pack(offset, row_count)), db=self._heads)
             transaction.put(prefix, sealed(aborts), db=self._aborts)
+            return offset
 
-        self._within(write, write=True)
+        return self.within(write, write=True)
 
-    def read_abort_files(self, topic_id: str, partition: int) -> list[tuple[int, int, int]]:
-        """What write_rows was last told of the partition's .txnindex files."""
-        prefix = _PREFIX.pack(id_bytes(topic_id), partition)
+    def delete_producers(
+        self,
+        topic_id: str,
+        partition: int,
+        producer_ids: Iterable[int],
+        *,
+        changed_up_to: int | None = None,
+    ) -> None:
+        """Forget producers of a partition that expired; durable.
 
-        def read(transaction: lmdb.Transaction) -> list[tuple[int, int, int]]:
-            value = transaction.get(prefix, db=self._aborts)
-            return [] if value is None else list(_ABORT_FILE.iter_unpack(checked(value)))
-
-        return self._within(read, write=False)
-
-    def open_producer_ids(self, topic_id: str, partition: int) -> list[int]:
-        """The producers of a partition whose rows have an open transaction."""
-        prefix = _PREFIX.pack(id_bytes(topic_id), partition)
-
-        def read(transaction: lmdb.Transaction) -> list[int]:
-            keys = self._some_keys(transaction, self._producers_open, prefix, None)
-            return [_KEY.unpack(key)[2] for key in keys]
-
-        return self._within(read, write=False)
-
-    def delete_producers(self, topic_id: str, partition: int, producer_ids: Iterable[int]) -> None:
-        """Forget producers of a partition that expired; durable."""
+        Those stay whose row changed after the offset `changed_up_to`: they wrote again meanwhile.
+        """
         identity = id_bytes(topic_id)
         keys = [_KEY.pack(identity, partition, producer_id) for producer_id in producer_ids]
         prefix = _PREFIX.pack(identity, partition)
@@ -183,6 +229,12 @@ class ProducerStateStore:
             head = self._head(transaction, prefix)
             gone = 0
             for key in keys:
+                row = transaction.get(key, db=self._producers)
+                if row is None or (
+                    changed_up_to is not None
+                    and _ROW_CHANGED_AT.unpack_from(checked(row))[0] > changed_up_to
+                ):
+                    continue
                 gone += transaction.delete(key, db=self._producers)
                 transaction.delete(key, db=self._producers_open)
             if head is not None and gone:  # A transaction without a change costs no sync.
@@ -190,7 +242,7 @@ class ProducerStateStore:
                 transaction.put(prefix, sealed(left), db=self._heads)
 
         if keys:
-            self._within(write, write=True)
+            self.within(write, write=True)
 
     def delete_partition(self, topic_id: str, partition: int) -> None:
         """Forget all rows of a partition: they are untrue, or the partition is gone; durable."""
@@ -208,8 +260,8 @@ class ProducerStateStore:
             return len(keys)
 
         # The head first: rows without one are not believed.
-        self._within(forget_head, write=True)
-        while self._within(forget_some, write=True) == ROWS_PER_TRANSACTION:
+        self.within(forget_head, write=True)
+        while self.within(forget_some, write=True) == ROWS_PER_TRANSACTION:
             pass
 
     def producer_rows(self) -> int:
@@ -218,7 +270,7 @@ class ProducerStateStore:
         def count(transaction: lmdb.Transaction) -> int:
             return int(transaction.stat(self._producers)["entries"])
 
-        return self._within(count, write=False)
+        return self.within(count, write=False)
 
     # The index of the internal log.
 
@@ -229,7 +281,7 @@ class ProducerStateStore:
             for database in (self._state, self._applied, self._undecided):
                 transaction.drop(database, delete=False)
 
-        self._within(write, write=True)
+        self.within(write, write=True)
 
     def read_state(self, key: bytes) -> bytes | None:
         """The newest value of a key of the internal log, as far as the index is true."""
@@ -238,7 +290,7 @@ class ProducerStateStore:
             value = transaction.get(key, db=self._state)
             return None if value is None else checked(value)
 
-        return self._within(read, write=False)
+        return self.within(read, write=False)
 
     def read_states(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """All keys that begin with `prefix`, and their newest values."""
@@ -253,7 +305,7 @@ class ProducerStateStore:
                         found.append((bytes(key), checked(value)))
             return found
 
-        return self._within(read, write=False)
+        return self.within(read, write=False)
 
     def states_after(self, prefix: bytes, key: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """Up to `count` keys that begin with `prefix`, from `key` on, and their newest values."""
@@ -268,7 +320,7 @@ class ProducerStateStore:
                         found.append((bytes(one), checked(value)))
             return found
 
-        return self._within(read, write=False)
+        return self.within(read, write=False)
 
     def read_undecided(self) -> list[bytes]:
         """The keys of the transactions that are not complete, as far as the index is true."""
@@ -276,7 +328,7 @@ class ProducerStateStore:
         def read(transaction: lmdb.Transaction) -> list[bytes]:
             return self._some_keys(transaction, self._undecided, b"", None)
 
-        return self._within(read, write=False)
+        return self.within(read, write=False)
 
     def read_applied(self, partition: int) -> int | None:
         """Up to which offset of a partition of the internal log the index is true."""
@@ -300,7 +352,7 @@ class ProducerStateStore:
             layout = _OFFSETS if len(content) == _OFFSETS.size else _OFFSET
             return layout.unpack(content)
 
-        return self._within(read, write=False)
+        return self.within(read, write=False)
 
     def write_states(
         self,
@@ -337,7 +389,7 @@ class ProducerStateStore:
             for key, value in offsets:
                 transaction.put(key, value, db=self._applied)
 
-        self._within(write, write=True)
+        self.within(write, write=True)
 
     # The state of groups' offsets; see `GroupOffsetsIndex`.
 
@@ -358,7 +410,7 @@ class ProducerStateStore:
                 raise StateStoreDamagedError(f"{self.path} was begun anew meanwhile")
             return work(transaction, self._group_offsets)
 
-        return self._within(checked_work, write=write)
+        return self.within(checked_work, write=write)
 
     # How the last process closed the store.
 
@@ -369,7 +421,7 @@ class ProducerStateStore:
             value = transaction.get(_SESSION_KEY, db=self._session)
             return None if value is None else checked(value)
 
-        return self._within(read, write=False)
+        return self.within(read, write=False)
 
     def write_session(self, session: bytes) -> None:
         """Mark a clean close; durable."""
@@ -377,103 +429,17 @@ class ProducerStateStore:
         def write(transaction: lmdb.Transaction) -> None:
             transaction.put(_SESSION_KEY, sealed(session), db=self._session)
 
-        self._within(write, write=True)
-
-    def close(self) -> None:
-        """Close the environment; a second call does nothing."""
-        with self._lock:
-            if self._environment is not None:
-                self._environment.close()
-                self._environment = None
-
-    # The environment.
-
-    def _open(self) -> None:
-        try:
-            with named_os_errors(f"opening {self.path}"):
-                if self.path.exists() and not self.path.is_dir():
-                    self.path.unlink()
-                self._open_environment()
-        except lmdb.DiskError as error:
-            full = os.strerror(errno.ENOSPC) in str(error)
-            kind = StoreFullError if full else StoreFailedError
-            raise kind(f"opening {self.path}: {error}") from error
-        except (lmdb.Error, _CorruptRowError):
-            self._begin_anew()
-
-    def _open_environment(self) -> None:
-        existing = self.path / "data.mdb"
-        file_bytes = existing.stat().st_size if existing.exists() else 0
-        if 0 < file_bytes < _META_BYTES:
-            raise _CorruptRowError(f"the file ends at byte {file_bytes}, within its head")
-        map_bytes = max(MAP_BYTES_INITIAL, file_bytes)
-        self.path.mkdir(parents=True, exist_ok=True)
-        environment = lmdb.open(
-            str(self.path), map_size=map_bytes, max_dbs=16, max_readers=16, subdir=True, lock=True
-        )
-        self._environment = environment
-        # LMDB maps the file: a page beyond its end, when touched, would kill the process.
-        page_bytes = int(environment.stat()["psize"])
-        if file_bytes and file_bytes < (int(environment.info()["last_pgno"]) + 1) * page_bytes:
-            raise _CorruptRowError(f"the file ends at byte {file_bytes}, before its last page")
-        self._producers = environment.open_db(b"producers")
-        self._producers_open = environment.open_db(b"open")
-        self._heads = environment.open_db(b"rows")
-        self._aborts = environment.open_db(b"aborts")
-        self._state = environment.open_db(b"state")
-        self._applied = environment.open_db(b"applied")
-        self._undecided = environment.open_db(b"undecided")
-        self._session = environment.open_db(b"session")
-        self._group_offsets = environment.open_db(b"group-offsets")
-
-    def _begin_anew(self) -> None:
-        """Drop an environment that cannot be read: the log still has all that it held."""
-        if self._environment is not None:
-            self._environment.close()
-            self._environment = None
-        with named_os_errors(f"replacing {self.path}"):
-            if self.path.is_dir() and not self.path.is_symlink():
-                shutil.rmtree(self.path)
-            elif self.path.exists() or self.path.is_symlink():
-                self.path.unlink()
-        self.generation += 1
-        self._open_environment()
-
-    def _within(self, work: Callable[[lmdb.Transaction], _Result], *, write: bool) -> _Result:
-        with self._lock:
-            while True:
-                environment = self._environment
-                if environment is None:
-                    raise LogClosedError(f"{self.path} is closed")
-                try:
-                    with environment.begin(write=write) as transaction:
-                        return work(transaction)
-                except lmdb.MapFullError:
-                    environment.set_mapsize(2 * int(environment.info()["map_size"]))
-                except lmdb.MapResizedError:
-                    environment.set_mapsize(0)
-                except lmdb.DiskError as error:
-                    raise StoreFullError(f"writing {self.path}: {error}") from error
-                except (lmdb.Error, _CorruptRowError) as error:
-                    if isinstance(error, lmdb.Error) and self._disk_is_full():
-                        # LMDB takes a page that was written in part for damage.
-                        raise StoreFullError(f"writing {self.path}: {error}") from error
-                    self._begin_anew()
-                    raise StateStoreDamagedError(
-                        f"{self.path} was damaged ({error}); what it held comes from the log when "
-                        "the store is opened again"
-                    ) from error
-
-    def _disk_is_full(self) -> bool:
-        try:
-            left = os.statvfs(self.path)
-        except OSError:
-            return False
-        return left.f_bavail * left.f_frsize < _LEFT_BYTES_MIN
+        self.within(write, write=True)
 
     def _head(self, transaction: lmdb.Transaction, prefix: bytes) -> RowsHead | None:
         value = transaction.get(prefix, db=self._heads)
         return None if value is None else RowsHead(*_HEAD.unpack(checked(value)))
+
+    def _abort_files(
+        self, transaction: lmdb.Transaction, prefix: bytes
+    ) -> list[tuple[int, int, int]]:
+        value = transaction.get(prefix, db=self._aborts)
+        return [] if value is None else list(_ABORT_FILE.iter_unpack(checked(value)))
 
     def _rows_of(
         self, transaction: lmdb.Transaction, prefix: bytes, first: bytes
@@ -499,10 +465,6 @@ class ProducerStateStore:
         return keys
 
 
-class _CorruptRowError(Exception):
-    """A value does not match its checksum."""
-
-
 def sealed(value: bytes) -> bytes:
     """A value with its checksum before it, as it is put in."""
     return _CHECKSUM.pack(zlib.crc32(value)) + value
@@ -512,5 +474,5 @@ def checked(found: bytes | memoryview) -> bytes:
     """The value that was put in. Where it does not match its checksum, all counts as damaged."""
     value = bytes(found[_CHECKSUM.size :])
     if len(found) < _CHECKSUM.size or _CHECKSUM.unpack_from(found)[0] != zlib.crc32(value):
-        raise _CorruptRowError("a value does not match its checksum")
+        raise CorruptRowError("a value does not match its checksum")
     return value

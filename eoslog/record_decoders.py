@@ -13,16 +13,18 @@ from typing import Any
 
 from eoslog.bindings.transaction_record import decode_transaction_value, transactional_id_of
 from eoslog.errors import CorruptRecordError
-from eoslog.offset_records import (
-    GROUP_METADATA_KEY_TYPE,
-    decode_offset_key,
-    decode_offset_value,
+from eoslog.group_members import GroupMembers
+from eoslog.member_records import (
+    KEY_TYPE,
+    PROTOCOL_TYPE,
+    decode_members_key,
+    decode_members_value,
 )
+from eoslog.offset_records import decode_offset_key, decode_offset_value
 from eoslog.state_log import PRODUCER_ID_BLOCK
 from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
 _TYPE = struct.Struct(">h")
-_STRING_BYTES = struct.Struct(">h")
 
 
 class Decoded(dict[str, Any]):
@@ -97,7 +99,7 @@ def decode_offset_record(key: bytes, value: bytes | None) -> tuple[Any, Any]:
     """A record of `__consumer_offsets`. Raises CorruptRecordError."""
     found = decode_offset_key(key)
     if found is None:
-        return _group_key(key), value
+        return _members_record(key, value)
     where = f"{found.topic_partition.topic}-{found.topic_partition.partition}"
     decoded_key = Decoded(
         f"offset_commit::group={found.group},partition={where}",
@@ -123,13 +125,53 @@ def _offset(value: bytes) -> Decoded:
     )
 
 
-def _group_key(key: bytes) -> Any:
-    """The key of what Kafka keeps of a group's members; other types are left as they are."""
-    at = _TYPE.size + _STRING_BYTES.size
-    if len(key) < at or _TYPE.unpack_from(key)[0] != GROUP_METADATA_KEY_TYPE:
-        return key
-    group = key[at:].decode("utf-8", "replace")
-    return Decoded(f"group_metadata::group={group}", type=GROUP_METADATA_KEY_TYPE, group=group)
+def _members_record(key: bytes, value: bytes | None) -> tuple[Any, Any]:
+    """What is kept of a group's members; records of other types are left as they are."""
+    group = None if len(key) < _TYPE.size else decode_members_key(key)
+    if group is None:
+        return key, value
+    decoded_key = Decoded(f"group_metadata::group={group}", type=KEY_TYPE, group=group)
+    if value is None:
+        return decoded_key, None
+    try:
+        found = decode_members_value(value)
+    except CorruptRecordError:
+        found = None
+    return decoded_key, value if found is None else _members(value, found)
+
+
+def _members(value: bytes, found: GroupMembers) -> Decoded:
+    assignments = {
+        member.member_id: f"[{', '.join(map(str, sorted(member.assigned)))}]"
+        for member in found.members
+    }
+    assignment = ",".join(f"{name}={assigned}" for name, assigned in assignments.items())
+    fields = {
+        "protocolType": PROTOCOL_TYPE,
+        "protocol": found.strategy,
+        "generationId": found.generation,
+        "assignment": f"{{{assignment}}}",
+    }
+    return Decoded(
+        json.dumps(fields, separators=(",", ":")),
+        version=_TYPE.unpack_from(value)[0],
+        protocolType=PROTOCOL_TYPE,
+        protocol=found.strategy,
+        generationId=found.generation,
+        currentStateTimestamp=found.state_timestamp_ms,
+        members=[
+            {
+                "memberId": member.member_id,
+                "clientId": member.client_id,
+                "clientHost": member.client_host,
+                "generationId": member.generation,
+                "topics": list(member.topics),
+                "assignment": [str(where) for where in sorted(member.assigned)],
+                "owned": [str(where) for where in sorted(member.held)],
+            }
+            for member in found.members
+        ],
+    )
 
 
 _BY_TOPIC: dict[str, Decoder] = {

@@ -6,6 +6,9 @@ or none. The partition's own entry of the producer settles it before the next ap
 is never numbered like one that is in the log, which would pass for its duplicate.
 """
 
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.errors import OutOfOrderSequenceError
@@ -16,17 +19,33 @@ NO_PRODUCER_ID = -1
 NO_EPOCH = -1
 
 
+class Held(Protocol):
+    """What an append is done with where other processes could write under the same id."""
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]: ...
+
+    def check(self) -> None:
+        """Raise ProducerFencedError if another process has the id; the lock is held."""
+
+
 class SequencedPartition:
     """A partition as one producer writes it. The producer's lock guards it."""
 
     def __init__(
-        self, partition: Partition, producer_id: int, producer_epoch: int, position: int
+        self,
+        partition: Partition,
+        producer_id: int,
+        producer_epoch: int,
+        position: int,
+        held: Held | None = None,
     ) -> None:
         self.partition = partition
         self.position = position
         self.in_doubt = False
         self._producer_id = producer_id
         self._producer_epoch = producer_epoch
+        self._held = held
         # Kept ready for the next append: the hot path only adds and compares.
         self._idempotent = producer_id != NO_PRODUCER_ID
         self._next_sequence = 0 if self._idempotent else NO_SEQUENCE
@@ -48,6 +67,15 @@ class SequencedPartition:
         self, values: object, keys: object, timestamps: object, headers: object
     ) -> AppendResult:
         """Append all records of the columns. After an error `position` tells how many are in."""
+        if self._held is None:
+            return self._append_columns(values, keys, timestamps, headers)
+        with self._held.lock:
+            self._held.check()
+            return self._append_columns(values, keys, timestamps, headers)
+
+    def _append_columns(
+        self, values: object, keys: object, timestamps: object, headers: object
+    ) -> AppendResult:
         base_sequence = self._begin()
         result = self.partition.append_columns(
             values,
@@ -63,6 +91,13 @@ class SequencedPartition:
 
     def append_accumulated(self, accumulator: RecordAccumulator) -> AppendResult:
         """Append what an accumulator holds and empty it; on an error it keeps all."""
+        if self._held is None:
+            return self._append_accumulated(accumulator)
+        with self._held.lock:
+            self._held.check()
+            return self._append_accumulated(accumulator)
+
+    def _append_accumulated(self, accumulator: RecordAccumulator) -> AppendResult:
         base_sequence = self._begin()
         result = self.partition.append_accumulated(
             accumulator, self._producer_id, self._producer_epoch, base_sequence

@@ -38,6 +38,20 @@ class HeldPartitions:
                 partition.hold_readers(bound)
                 self._held[where] = partition
 
+    def have(self, wanted: Iterable[TopicPartition]) -> None:
+        """Have the partitions of a job of which readers may see everything."""
+        for where in wanted:
+            partition = self.find(where)
+            if partition is not None:
+                self._held[where] = partition
+
+    def let_in_if_begun(self) -> None:
+        """If somebody had begun to let readers in when he died, let them in everywhere."""
+        held = [partition.hold_offset >= 0 for partition in self._held.values()]
+        if any(held) and not all(held):
+            for partition in self._held.values():
+                partition.release_readers()
+
     def hold_at_end(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Keep readers below the partitions' present ends, and say where these are."""
         bounds = {}
@@ -100,6 +114,24 @@ def adopt_files(job: StagedJob, held: HeldPartitions) -> Offsets:
             first_of_all = offsets.get(where, (first_offset, 0))[0]
             offsets[where] = (first_of_all, first_offset + appended - 1)
     return offsets
+
+
+def is_adopted(job: StagedJob, held: HeldPartitions) -> bool:
+    """Whether all of the job's files are in the partitions. Raises EoslogError."""
+    for one in job.files:
+        partition = held.find(one.file.topic_partition)
+        if partition is not None and not _holds_all_of(partition, one):
+            return False
+    return True
+
+
+def is_untouched(job: StagedJob, held: HeldPartitions) -> bool:
+    """Whether nothing of the job's files is in the partitions. Raises EoslogError."""
+    for one in job.files:
+        partition = held.find(one.file.topic_partition)
+        if partition is not None and partition.producer(one.file.producer_id) is not None:
+            return False
+    return True
 
 
 def _adopt_file(one: JobFile, held: HeldPartitions) -> tuple[int, int]:

@@ -5,7 +5,8 @@ Its newest version decides everything: `prepared` is the decision of a job, `com
 nothing is left to do. Rules J2 and J3 of `docs/semantics.md` are kept here.
 """
 
-from collections.abc import Mapping
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -38,7 +39,10 @@ class ApplicationState:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationRecord:
-    """The record; `job` is that of a prepared one, in the form that `staged_job` reads."""
+    """The record; `job` is that of a prepared one, in the form that `staged_job` reads.
+
+    `process` is the slot of the process that brought the newest run, b"" where that is not known.
+    """
 
     app_id: str
     version: int = NO_VERSION
@@ -47,6 +51,7 @@ class ApplicationRecord:
     state: str = COMPLETE
     overtaken: tuple[str, ...] = ()
     job: Mapping[str, Any] | None = None
+    process: bytes = b""
 
     @classmethod
     def read(cls, state_log: StateLog, app_id: str) -> "ApplicationRecord | None":
@@ -67,6 +72,7 @@ class ApplicationRecord:
             state=state["state"],
             overtaken=tuple(state.get("overtaken", ())),
             job=state.get("job"),
+            process=bytes.fromhex(state.get("process", "")),
         )
 
     def write(self, state_log: StateLog, *, sync: bool | None = None) -> None:
@@ -82,8 +88,17 @@ class ApplicationRecord:
             state["overtaken"] = self.overtaken
         if self.job is not None:
             state["job"] = self.job
+        if self.process:
+            state["process"] = self.process.hex()
         frozen: State = state
         state_log.append(APPLICATION, self.name, frozen, sync=sync)
+
+    def says_the_same(self, other: "ApplicationRecord | None") -> bool:
+        """Whether two records say the same, be one of them read back from the log."""
+        return other is not None and self._text() == other._text()
+
+    def _text(self) -> str:
+        return json.dumps([self.version, self.run_id, self.generation, self.state, self.job])
 
     @property
     def name(self) -> str:
@@ -94,12 +109,13 @@ class ApplicationRecord:
     def shown(self) -> ApplicationState:
         return ApplicationState(self.app_id, self.version, self.run_id, self.generation, self.state)
 
-    def registered(self) -> "ApplicationRecord":
+    def registered(self, process: bytes) -> "ApplicationRecord":
         """The record with a new run, which overtakes all others."""
-        return self._with_run(new_run_id(self.generation + 1), self.generation + 1)
+        generation = self.generation + 1
+        return self._with_run(new_run_id(generation), generation, process)
 
     def decided(
-        self, version: int, run_id: str | None, job: Mapping[str, Any] | None
+        self, version: int, run_id: str | None, job: Mapping[str, Any] | None, process: bytes
     ) -> "ApplicationRecord":
         """The record that decides a version; `job` is None if there is nothing to adopt.
 
@@ -108,8 +124,8 @@ class ApplicationRecord:
         self.check_run(run_id)
         record = self
         if run_id is not None and run_id != self.run_id:
-            generation = run_generation(run_id)
-            record = self._with_run(run_id, max(self.generation + 1, generation or 0))
+            generation = max(self.generation + 1, run_generation(run_id) or 0)
+            record = self._with_run(run_id, generation, process)
         state = COMPLETE if job is None else PREPARED
         return replace(record, version=version, state=state, job=job)
 
@@ -117,12 +133,13 @@ class ApplicationRecord:
         """The record once all of the job is in the log."""
         return replace(self, state=COMPLETE, job=None)
 
-    def check_run(self, run_id: str | None) -> None:
+    def check_run(self, run_id: str | None, describe: Callable[[bytes], str] = bytes.hex) -> None:
         """Raise StagedRunFencedError if a newer run is known than this one."""
         if run_id is not None and self.has_overtaken(directory_name(run_id, "run_id")):
+            by = f", of {describe(self.process)}" if self.process else ""
             raise StagedRunFencedError(
                 f"run {run_id!r} of application {self.app_id!r} was overtaken by run "
-                f"{self.run_id!r} (generation {self.generation})"
+                f"{self.run_id!r} (generation {self.generation}{by})"
             )
 
     def has_overtaken(self, run_name: str) -> bool:
@@ -134,8 +151,10 @@ class ApplicationRecord:
             return generation <= self.generation
         return run_name in self.overtaken
 
-    def _with_run(self, run_id: str, generation: int) -> "ApplicationRecord":
+    def _with_run(self, run_id: str, generation: int, process: bytes) -> "ApplicationRecord":
         overtaken = self.overtaken
         if self.run_id is not None and run_generation(self.run_id) is None:
             overtaken = (*overtaken, directory_name(self.run_id, "run_id"))[-OVERTAKEN_RUNS_MAX:]
-        return replace(self, run_id=run_id, generation=generation, overtaken=overtaken)
+        return replace(
+            self, run_id=run_id, generation=generation, overtaken=overtaken, process=process
+        )

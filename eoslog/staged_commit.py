@@ -4,11 +4,15 @@ Invariants: one record decides a job, and nothing of it is in the log before; fr
 decision until all of it is in, readers see nothing of it; versions of an application only rise;
 no staged file of a decided job is removed before the job is complete.
 
-Order of locks: the one of this class, then the store's, then a partition's.
+Several processes take turns, under one lock. Each keeps in memory the jobs that it knows to be
+undone, and asks the applications' records about them whenever it has the lock: another process may
+have completed them. What a process left undone, dead or not, whoever has the lock next takes up.
+
+Order of locks: the one of this class comes first, before all others that processes share; then the
+store's, then a partition's.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eoslog.bindings.shared_page import LOCK_STAGED
 from eoslog.errors import (
     EoslogError,
     InvalidRequestError,
@@ -23,7 +28,14 @@ from eoslog.errors import (
     StagedJobIncompleteError,
 )
 from eoslog.group_metadata import check_group_id
-from eoslog.staged_adoption import HeldPartitions, Offsets, adopt_files
+from eoslog.offset_records import OffsetKey
+from eoslog.staged_adoption import (
+    HeldPartitions,
+    Offsets,
+    adopt_files,
+    is_adopted,
+    is_untouched,
+)
 from eoslog.staged_application import (
     COMPLETE,
     NO_VERSION,
@@ -40,7 +52,7 @@ from eoslog.staged_job import (
     job_of_record,
     topic_ids_of_record,
 )
-from eoslog.staged_message import StagedMessage
+from eoslog.staged_message import StagedMessage, check_version, run_of
 from eoslog.staged_names import directory_name, run_generation, run_path
 from eoslog.staged_offsets import (
     VERSION_PARTITION,
@@ -57,7 +69,9 @@ from eoslog.staged_sweep import (
     remove_tree,
     subdirectories,
 )
+from eoslog.staged_undone import UndoneJobs
 from eoslog.state_log import APPLICATION
+from eoslog.store_wide_lock import StoreWideLock
 from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_owner import TransactionOwner, run_overtaken
 
@@ -66,6 +80,10 @@ if TYPE_CHECKING:
 
 # How long a task may write on after its job is over, for its files to be swept at once.
 ZOMBIES_GONE_S = 3600.0
+# A job of another process may take minutes.
+LOCK_TIMEOUT_S = 600.0
+# What could not be completed is tried again so often, where no job comes by.
+RETRY_S = 30.0
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +107,8 @@ class StagedCommit:
 class _Pending:
     """A job that is decided, or about to be, with its partitions held.
 
-    `record` is the application's: while the job is not `decided`, that of before.
+    `record` is the application's: while the job is not `decided`, that of before, and `deciding`
+    the one that decides it. `of_others`: this process did not see the decision reach the disk.
     """
 
     record: ApplicationRecord
@@ -97,6 +116,8 @@ class _Pending:
     partitions: frozenset[TopicPartition]
     decided: bool = False
     job: StagedJob | None = None
+    deciding: ApplicationRecord | None = None
+    of_others: bool = False
 
 
 class StagedCommits:
@@ -105,7 +126,11 @@ class StagedCommits:
     def __init__(self, store: "Store") -> None:
         self._store = store
         self._staging_path: Path = store._staging_path
-        self._lock = threading.RLock()
+        shared = store._files.session.shared
+        self._lock = StoreWideLock(shared, LOCK_STAGED, LOCK_TIMEOUT_S)
+        self._undone = UndoneJobs(self._staging_path, store._state_log, shared)
+        self._retry_due_s = 0.0
+        store._group_offsets.ask_staged(self.holds_back)
         self._pending: dict[str, _Pending] = {}
         # Runs that are over, and since when: late files of their zombies are swept at any age.
         self._over: dict[Path, float] = {}
@@ -133,21 +158,22 @@ class StagedCommits:
         what a commit of offsets raises: nothing is decided; StoreFailedError: unknown until the
         store is opened again; StagedJobIncompleteError: decided, and completed later.
         """
-        _check_version(version)
+        check_version(version)
         found = list(messages)
-        run_id = _run_of(app_id, found, run_id)
-        with self._lock:
+        run_id = run_of(app_id, found, run_id)
+        with self._at_work():
             self._store._check_open()
             record = self._settled(app_id)
             if record.version >= version:
                 self._discard(app_id, run_id, found)
                 return StagedCommit(committed=False)
-            record.check_run(run_id)
+            record.check_run(run_id, self._store._files.session.slots.describe)
             staged_offsets = prepare_offsets(
                 offsets, self._store._group_offsets, self._store._topic_id
             )
             if not staged_offsets and not any(message.files for message in found):
-                record.decided(version, run_id, None).write(self._store._state_log)
+                decided = record.decided(version, run_id, None, self._process)
+                decided.write(self._store._state_log)
                 self._note_progress(app_id, version)
                 self._discard(app_id, run_id, found)
                 return StagedCommit(committed=True)
@@ -168,9 +194,9 @@ class StagedCommits:
         `owner` is who has it, and will be told who takes over. Durable on return, whatever the
         store's durability.
         """
-        with self._lock:
+        with self._at_work():
             self._store._check_open()
-            record = self._settled(app_id).registered()
+            record = self._settled(app_id).registered(self._process)
             record.write(self._store._state_log, sync=True)
             newer = TransactionOwner.here() if owner is None else owner
             older = self._owners.get(record.name)
@@ -185,7 +211,7 @@ class StagedCommits:
         Attempts that are still writing lose their files; what they write later is swept too. A
         decided job is left alone.
         """
-        with self._lock:
+        with self._at_work():
             self._store._check_open()
             name = directory_name(app_id, "app_id")
             if name in self._pending and not self._pending[name].decided:
@@ -202,17 +228,83 @@ class StagedCommits:
 
         One that cannot be completed now stays pending, invisible to readers, and is tried again.
         """
-        with self._lock:
-            for path in subdirectories(self._staging_path):
-                record = ApplicationRecord.read_by_name(self._store._state_log, path.name)
-                if record is not None and record.state == PREPARED:
-                    self._take_up(record)
+        with self._at_work():
+            for record in self._undone.prepared():
+                self._take_up(record)
             # All are held before the first one takes its time.
             self._retry_pending()
 
+    def join(self) -> None:
+        """The store was opened while other processes have it open: see what dead ones left."""
+        self.settle_the_dead()
+
+    def settle_the_dead(self) -> None:
+        """Complete what other processes left undone, unless one of them is at work just now.
+
+        Called now and then; it costs nothing where nothing is undone.
+        """
+        if not self._undone.any or not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self._lock.holder_died or time.monotonic() >= self._retry_due_s:
+                with self._at_work():
+                    self._retry_pending()
+                self._retry_due_s = time.monotonic() + RETRY_S
+        finally:
+            self._lock.release()
+
+    @contextmanager
+    def _at_work(self) -> Iterator[None]:
+        """A block in which no other process, and no other thread, decides or completes jobs."""
+        with self._lock:
+            self._look_around()
+            try:
+                yield
+            finally:
+                if not self._pending:
+                    self._undone.settle()
+
+    def _look_around(self) -> None:
+        """Learn what others have done, and left undone, since this process had the lock."""
+        for name in list(self._pending):
+            self._compare_with_record(name)
+        if self._undone.any:
+            for record in self._undone.prepared():
+                if record.name not in self._pending:
+                    self._take_up(record)
+            self._let_go_of_others()
+        if self._lock.holder_died:
+            # It may have died between a record without a job and the progress that it says.
+            self.renew_progress()
+            self._lock.holder_died = False
+
+    def _compare_with_record(self, name: str) -> None:
+        """See whether a job of which this process knows is still to be done."""
+        pending = self._pending[name]
+        record = ApplicationRecord.read_by_name(self._store._state_log, name) or ApplicationRecord(
+            pending.record.app_id
+        )
+        if not pending.decided and record.says_the_same(pending.deciding):
+            # The decision is in the log. It is taken back if nobody has acted on it.
+            if pending.job is None or not is_untouched(pending.job, pending.held):
+                pending.record, pending.decided = record, True
+        elif not record.says_the_same(pending.record):
+            # Another process did the rest; it has let readers in too.
+            del self._pending[name]
+            self._store._group_offsets.release(name)
+
+    def _let_go_of_others(self) -> None:
+        """Let readers into partitions that are held for no job: their holder is dead."""
+        wanted = {where for one in self._pending.values() for where in one.partitions}
+        for error in self._store._partitions.open_held():
+            _log.warning("readers may be held without a reason: %s", error)
+        for partition in self._store._partitions.opened():
+            if partition.hold_offset >= 0 and partition.topic_partition not in wanted:
+                partition.release_readers()
+
     def renew_progress(self) -> None:
         """After an unclean stop: commit the versions once more that it took from the groups."""
-        with self._lock:
+        with self._lock:  # Others may be at work on what is not complete.
             for name in self._store._state_log.names(APPLICATION):
                 record = ApplicationRecord.read_by_name(self._store._state_log, name)
                 if record is not None and record.state == COMPLETE and record.version > NO_VERSION:
@@ -223,7 +315,8 @@ class StagedCommits:
         if not self._lock.acquire(blocking=False):
             return
         try:
-            self._retry_pending()
+            with self._at_work():
+                self._retry_pending()
             retention_ms = self._store.config["eoslog.staging.retention.ms"]
             for application_path in subdirectories(self._staging_path):
                 record = ApplicationRecord.read_by_name(
@@ -247,9 +340,32 @@ class StagedCommits:
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """Within the block no job is decided or completed."""
+        """Within the block no job is decided or completed, in no process.
+
+        Of each job readers can see everything then, or nothing, in all partitions.
+        """
         with self._lock:
+            self._look_around()
             yield
+
+    @contextmanager
+    def quiet(self) -> Iterator[bool]:
+        """As `standing_still`, but without waiting: gives whether it does hold.
+
+        If so, `producer_ids` has the ids of all jobs that are not complete, of any process.
+        """
+        if not self._lock.acquire(blocking=False):
+            yield False
+            return
+        try:
+            self._look_around()
+            yield True
+        finally:
+            self._lock.release()
+
+    def holds_back(self, key: OffsetKey) -> bool:
+        """Whether a job that is decided and not complete, of any process, commits this offset."""
+        return self._undone.hold_back(key)
 
     def producer_ids(self) -> frozenset[int]:
         """The producer ids of jobs that are not complete: they must not expire."""
@@ -279,7 +395,7 @@ class StagedCommits:
         owner = record
         if run_id is None:
             # Offsets alone: they are of the newest run, the first if there is none yet.
-            owner = record if record.run_id is not None else record.registered()
+            owner = record if record.run_id is not None else record.registered(self._process)
             run_id = owner.run_id
         files = files_of_messages(self._staging_path, messages)
         partitions = frozenset(one.file.topic_partition for one in files)
@@ -294,6 +410,7 @@ class StagedCommits:
             )
         held = HeldPartitions(self._store._find_partition, topic_ids)
         pending = _Pending(record, held, partitions)
+        self._undone.begin()
         try:
             bounds = held.hold_at_end(partitions)
             if self._store.durability != "process":
@@ -304,7 +421,8 @@ class StagedCommits:
                 make_run_directory(run, self._store.path, self._store.durability != "process")
             job = StagedJob(record.app_id, version, run, topic_ids, bounds, files, offsets)
             described = job.described(sync=self._store.durability != "process")
-            decided = owner.decided(version, run_id, described)
+            decided = owner.decided(version, run_id, described, self._process)
+            pending.job, pending.deciding = job, decided
             # From here on an error or an interrupt may leave a decision behind.
             self._pending[record.name] = pending
             self._store._group_offsets.hold_back(record.name, job.offset_keys)
@@ -315,7 +433,7 @@ class StagedCommits:
                 self._pending.pop(record.name, None)
                 self._store._group_offsets.release(record.name)
             raise
-        pending.record, pending.job, pending.decided = decided, job, True
+        pending.record, pending.decided = decided, True
         return pending
 
     def _make_way(self, partitions: frozenset[TopicPartition]) -> None:
@@ -327,6 +445,10 @@ class StagedCommits:
                 raise StagedCommitError(
                     f"an earlier job holds back the same partitions: {error}"
                 ) from error
+
+    @property
+    def _process(self) -> bytes:
+        return self._store._files.session.slots.own
 
     # After the decision.
 
@@ -355,12 +477,31 @@ class StagedCommits:
         self._complete(pending)
 
     def _take_up(self, record: ApplicationRecord) -> None:
-        """Hold readers at the bounds of a job that an earlier life of the store decided."""
+        """Have a job of an earlier life of the store, or of another process, as pending.
+
+        Readers are held at its bounds, unless all of it is in the log: they may have seen it then.
+        """
+        self._undone.begin()
         described = record.job or {"topics": {}}
         bounds = bounds_of_record(described)
         held = HeldPartitions(self._store._find_partition, topic_ids_of_record(described))
-        held.hold(bounds)
-        self._pending[record.name] = _Pending(record, held, frozenset(bounds), decided=True)
+        try:
+            job = self._job_of(record)
+            if is_adopted(job, held):
+                held.have(bounds)
+                held.let_in_if_begun()
+            else:
+                held.hold(bounds)
+        except EoslogError:
+            job = None  # Its completion will say why.
+            held.hold(bounds)
+        self._pending[record.name] = _Pending(
+            record, held, frozenset(bounds), decided=True, job=job, of_others=True
+        )
+
+    def _job_of(self, record: ApplicationRecord) -> StagedJob:
+        run = run_path(self._staging_path, record.app_id, str(record.run_id))
+        return job_of_record(record.app_id, record.version, run, record.job or {})
 
     def _retry_pending(self) -> None:
         for name in list(self._pending):
@@ -374,10 +515,11 @@ class StagedCommits:
         record = pending.record
         state_log = self._store._state_log
         try:
-            run = run_path(self._staging_path, record.app_id, str(record.run_id))
             if pending.job is None:
-                pending.job = job_of_record(record.app_id, record.version, run, record.job or {})
+                pending.job = self._job_of(record)
             job = pending.job
+            if pending.of_others and self._store.durability != "process":
+                state_log.sync(record.name)  # The decision comes before what follows from it.
             self._store._group_offsets.hold_back(record.name, job.offset_keys)
             offsets = adopt_files(job, pending.held)
             if self._store.durability != "process":
@@ -453,30 +595,3 @@ class StagedCommits:
         removed = remove_tree(path)
         remove_if_empty(path.parent)
         return removed
-
-
-def _check_version(version: int) -> None:
-    if not isinstance(version, int) or isinstance(version, bool):
-        raise TypeError(f"version is an int, not {type(version).__name__}")
-    if not 0 <= version < 1 << 63:
-        raise ValueError(f"version {version}: a number from 0 on, below 2**63")
-
-
-def _run_of(app_id: str, messages: Sequence[StagedMessage], run_id: str | None) -> str | None:
-    """The run that all messages are of. Raises StagedCommitError if they differ."""
-    directory_name(app_id, "app_id")
-    for message in messages:
-        if not isinstance(message, StagedMessage):
-            raise TypeError(f"a StagedMessage is expected, not {type(message).__name__}")
-        if message.app_id != app_id:
-            raise StagedCommitError(f"a message of application {message.app_id!r}, not {app_id!r}")
-        if run_id is None:
-            run_id = message.run_id
-        if message.run_id != run_id:
-            raise StagedCommitError(
-                f"application {app_id!r}: a message of run {message.run_id!r} among those of run "
-                f"{run_id!r}: one run is committed at a time"
-            )
-    if run_id is not None:
-        directory_name(run_id, "run_id")
-    return run_id

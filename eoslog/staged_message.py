@@ -6,10 +6,12 @@ A message is small, can be pickled, and `dataclasses.asdict` of it can be writte
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from eoslog.errors import StagedCommitError
+from eoslog.staged_names import directory_name
 from eoslog.topic_name import check_user_topic_name
 from eoslog.topic_partition import TopicPartition
 
@@ -101,3 +103,31 @@ class StagedMessage:
 
 def _as_file(file: StagedFile | Mapping[str, Any]) -> StagedFile:
     return file if isinstance(file, StagedFile) else StagedFile(**file)
+
+
+def check_version(version: int) -> None:
+    """Raise TypeError or ValueError for what is no version of an application."""
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise TypeError(f"version is an int, not {type(version).__name__}")
+    if not 0 <= version < 1 << 63:
+        raise ValueError(f"version {version}: a number from 0 on, below 2**63")
+
+
+def run_of(app_id: str, messages: Iterable[StagedMessage], run_id: str | None) -> str | None:
+    """The run that all messages are of. Raises StagedCommitError if they differ."""
+    directory_name(app_id, "app_id")
+    for message in messages:
+        if not isinstance(message, StagedMessage):
+            raise TypeError(f"a StagedMessage is expected, not {type(message).__name__}")
+        if message.app_id != app_id:
+            raise StagedCommitError(f"a message of application {message.app_id!r}, not {app_id!r}")
+        if run_id is None:
+            run_id = message.run_id
+        if message.run_id != run_id:
+            raise StagedCommitError(
+                f"application {app_id!r}: a message of run {message.run_id!r} among those of run "
+                f"{run_id!r}: one run is committed at a time"
+            )
+    if run_id is not None:
+        directory_name(run_id, "run_id")
+    return run_id

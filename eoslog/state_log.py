@@ -10,51 +10,85 @@ LMDB holds an index of it with, per partition, the offset up to which the index 
 clean close the index is whole, which a mark proves that the clean-shutdown marker and LMDB share;
 otherwise the partitions are read on from those offsets. Some values may come from records beyond
 them; where the log does not reach as far as those, the index is not believed and the log is read.
+
+Several processes may write it. Each follows the others by reading what they appended: whoever asks
+for a key has first read its partition to the end. What a process appended itself it need not read.
+Whoever writes a key whose older value he has read holds the key's lock from the one to the other,
+in all processes (`held`), so that nobody's record is overwritten unseen.
+
+Invariants: everything below a partition's `own_end` is known here, from the index, from what was
+read, or from those who appended it. The offset up to which the index is true never goes back, and
+nothing that this process knows is dropped here before the index is true beyond it.
 """
 
 import json
 import struct
 import threading
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Protocol
 
 import numpy
 
-from eoslog.bindings.record_batch import Record
-from eoslog.errors import CorruptRecordError, StoreVersionError
+from eoslog.bindings.shared_page import (
+    COUNTER_STATE_PARTITIONS,
+    LOCK_PRODUCER_IDS,
+    LOCK_STATE_INDEX,
+    SharedPage,
+)
 from eoslog.partition import Partition
 from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
-from eoslog.topic_registry import INTERNAL_TOPIC_PARTITIONS
+from eoslog.state_key import (
+    APPLICATION,
+    COORDINATOR_EPOCH,
+    NAMED_PRODUCER,
+    PRODUCER_ID_BLOCK,
+    STATE_PARTITIONS,
+    TRANSACTION,
+    is_transaction_key,
+    name_of,
+    state_key,
+    state_partition_of,
+    transaction_key,
+    transactional_id_of,
+    type_of,
+    type_prefix,
+)
+from eoslog.state_partition import (
+    RECORD_VERSION,
+    State,
+    StatePartition,
+    TransactionRecord,
+    WatchedKey,
+)
+from eoslog.store_wide_lock import held_in_all
 
-STATE_PARTITIONS = INTERNAL_TOPIC_PARTITIONS
-TRANSACTION = 0
-PRODUCER_ID_BLOCK = 1000
-NAMED_PRODUCER = 1001
-APPLICATION = 1002
-COORDINATOR_EPOCH = 1003
-RECORD_VERSION = 1
-NAME_BYTES_MAX = 480  # LMDB's keys hold 511.
+__all__ = [
+    "APPLICATION",
+    "COORDINATOR_EPOCH",
+    "NAMED_PRODUCER",
+    "PRODUCER_ID_BLOCK",
+    "STATE_PARTITIONS",
+    "TRANSACTION",
+    "State",
+    "StateLog",
+    "TransactionRecord",
+    "WatchedKey",
+    "state_key",
+    "state_partition_of",
+    "transaction_key",
+]
 
-_TYPE = struct.Struct(">h")
-_TRANSACTION_KEY = struct.Struct(">hh")  # The type, and how many bytes of the id follow.
-_OFFSET = struct.Struct(">q")
-_RECORDS_PER_READ = 1000
 _READ_BYTES = 4 << 20
 _IDS_PER_LOOK = 1000
+# Records that the index does not have: with more of them it is brought up to the log.
+UNPERSISTED_MAX = 10_000
+_OFFSET = struct.Struct(">q")
 # Of a transaction's record, the state is this byte in all versions of the value.
 _STATE_BYTE = 16
 _DECIDED_STATES = (2, 3)  # PrepareCommit, PrepareAbort.
 _UNDECIDED_STATES = frozenset((1, *_DECIDED_STATES))  # And Ongoing.
-
-State = Mapping[str, Any]
-
-
-class TransactionRecord(NamedTuple):
-    """The newest record of a transactional id, as it stands in the log; None: a tombstone."""
-
-    value: bytes | None
-    offset: int
 
 
 class ChangedTransactions(Protocol):
@@ -77,97 +111,166 @@ class StatePartitions(Protocol):
         """A partition, opened, and made if it is not there."""
 
 
-class StateLog:
-    """The newest record of each key; a change is durable in the log before it is known here."""
+TransactionRecords = dict[bytes, TransactionRecord]
 
-    def __init__(self, partitions: StatePartitions, index: ProducerStateStore, sync: bool) -> None:
+
+class StateLog:
+    """The newest record of each key; a change is durable in the log before it is known here.
+
+    `shared` is the page of the store's processes; None: there is only this one.
+    """
+
+    def __init__(
+        self,
+        partitions: StatePartitions,
+        index: ProducerStateStore,
+        sync: bool,
+        *,
+        shared: SharedPage | None = None,
+    ) -> None:
         self._partitions = partitions
         self._index = index
         self._sync = sync
+        self._shared = shared
         self._lock = threading.RLock()
         self._persist_lock = threading.Lock()
-        self._newer: dict[bytes, bytes] = {}  # Newer than the index.
-        self._newer_transactions: dict[bytes, TransactionRecord] = {}
+        self._opened: dict[int, StatePartition] = {}
+        # How often processes had opened a partition when they were last looked for.
+        self._opened_count = -1
         self._transactions: ChangedTransactions | None = None
-        self._applied: dict[int, int] = {}  # Of the partitions opened in this session.
         self._generation = index.generation
+        # Called with each record of a transactional id that another process appended, and with
+        # some of this one, as (id, offset). The state log's lock is held: it may take no other.
+        self.on_foreign: Callable[[str, int], None] | None = None
 
     def load(self, index_is_whole: bool) -> None:
-        """Make the index true, by reading the log where it may not be."""
+        """Make the index true, by reading the log where it may not be; nobody else is there."""
+        self._opened_count = self._openings()
         if index_is_whole:
             return
         with self._lock:
+            numbers = self._partitions.existing_state_partitions()
             try:
-                known = {
-                    number: self._index.read_applied(number) or 0
-                    for number in self._partitions.existing_state_partitions()
-                }
-                ends = {number: self._open(number).log_end_offset for number in known}
-                reached = {number: self._index.read_reached(number) or 0 for number in known}
-                if any(reached[number] > ends[number] for number in known):
+                if any(self._index_is_ahead(number) for number in numbers):
                     # The log lost an unsynced tail that the index knows of.
                     self._index.clear_states()
-                    known = dict.fromkeys(known, 0)
             except StateStoreDamagedError:
-                known = dict.fromkeys(self._partitions.existing_state_partitions(), 0)
+                pass  # It was begun anew, and is empty.
             self._generation = self._index.generation
-            for number, offset in known.items():
-                self._apply_from(number, offset)
+            for number in numbers:
+                self._open(number)
+
+    def _index_is_ahead(self, number: int) -> bool:
+        reached = self._index.read_reached(number) or 0
+        return reached > self._partitions.state_partition(number).log_end_offset
+
+    def join(self) -> None:
+        """Other processes have the store open: what they wrote is read when it is asked for."""
+        self._opened_count = -1
+
+    # What other processes append.
+
+    def held(self, record_type: int, name: str) -> AbstractContextManager[bool]:
+        """A block in which no other process writes the key's record.
+
+        Those of applications have a lock of their own besides, that of staged jobs.
+        """
+        return self._held(state_key(record_type, name))
+
+    def _held(self, key: bytes) -> AbstractContextManager[bool]:
+        of_all = type_of(key) in (PRODUCER_ID_BLOCK, COORDINATOR_EPOCH)
+        return held_in_all(self._shared, LOCK_PRODUCER_IDS if of_all else SharedPage.lock_of(key))
+
+    def catch_up(self, number: int) -> None:
+        """Know all that is in a partition by now, whoever appended it."""
+        with self._lock:
+            self._mend()
+            self._open(number).read_on(self.on_foreign)
+
+    def catch_up_for(self, transactional_id: str) -> None:
+        """Know all that is in the partition of a transactional id by now."""
+        self.catch_up(state_partition_of(transactional_id))
+
+    def watch(self, record_type: int, name: str) -> WatchedKey:
+        """Have it noticed from now on when another process writes a key's record."""
+        with self._lock:
+            opened = self._open(state_partition_of(name))
+            return WatchedKey(opened, state_key(record_type, name), self.catch_up)
+
+    def look_after(self) -> None:
+        """Follow the others; called now and then, so that not too much is kept in memory."""
+        with self._lock:
+            self._mend()
+            self._catch_up_with_all()
+            if self._unpersisted > UNPERSISTED_MAX:
+                # Mostly whoever appended it has brought it into the index.
+                for number, one in self._opened.items():
+                    one.drop_below(min(one.known_end, self._true_at(number)))
+            too_many = self._unpersisted > UNPERSISTED_MAX
+        if too_many:
+            self.persist()
+
+    @property
+    def _unpersisted(self) -> int:
+        return sum(len(one.own) + len(one.transactions) for one in self._opened.values())
+
+    # Keys of our own types.
 
     def get(self, record_type: int, name: str) -> State | None:
         """The newest value of a key, or None if it has none."""
-        key = state_key(record_type, name)
+        value = self._value(state_key(record_type, name), state_partition_of(name))
+        return None if value is None else json.loads(value)
+
+    def _value(self, key: bytes, number: int) -> bytes | None:
         with self._lock:
             self._mend()
-            value = self._newer.get(key)
-            if value is None:
-                value = self._indexed(key)
-        return None if value is None else json.loads(value)
+            partition = self._caught_up(number)
+            newer = None if partition is None else partition.own.get(key)
+            return self._indexed(key, number) if newer is None else newer.value
 
     def names(self, record_type: int) -> list[str]:
         """The names of all keys of a type, sorted."""
-        prefix = _TYPE.pack(record_type)
+        prefix = type_prefix(record_type)
         with self._lock:
             self._mend()
+            self._catch_up_with_all()
             try:
                 keys = {key for key, _ in self._index.read_states(prefix)}
             except StateStoreDamagedError:
                 self._mend()
                 keys = set()
-            keys |= {key for key in self._newer if key.startswith(prefix)}
-        return sorted(key[_TYPE.size :].decode() for key in keys)
+            for one in self._opened.values():
+                keys |= {key for key in one.own if key.startswith(prefix)}
+        return sorted(map(name_of, keys))
 
-    def append(
-        self, record_type: int, name: str, state: State, *, sync: bool | None = None
-    ) -> None:
-        """Write a record; it holds from now on. Synced, unless the store or `sync` says otherwise.
+    def append(self, record_type: int, name: str, state: State, *, sync: bool | None = None) -> int:
+        """Write a record, and say at which offset; it holds from now on. Synced, unless the store
+        or `sync` says otherwise.
 
         Raises StoreFullError (nothing changed) or StoreFailedError (unknown: reopen the store).
         """
         key = state_key(record_type, name)
         value = json.dumps({"version": RECORD_VERSION, **state}, separators=(",", ":")).encode()
-        number = state_partition_of(name)
+        with self._held(key), self._lock:
+            opened = self._open(state_partition_of(name))
+            return opened.append(key, value, self._sync if sync is None else sync)
+
+    def sync(self, name: str) -> None:
+        """Have the newest record of a name on the disk, whoever wrote it.
+
+        Raises StoreFailedError.
+        """
         with self._lock:
-            partition = self._open(number)
-            result = partition.append_columns([value], [key])
-            if self._sync if sync is None else sync:
-                partition.sync_up_to(result.last_offset + 1)
-            self._newer[key] = value
-            self._applied[number] = result.last_offset + 1
+            partition = self._open(state_partition_of(name)).partition
+        partition.sync_up_to(partition.log_end_offset)
 
     def write_again(self, key: bytes) -> None:
         """Append the newest record of one of our own keys once more, as it is, unsynced."""
-        with self._lock:
-            self._mend()
-            value = self._newer.get(key)
-            if value is None:
-                value = self._indexed(key)
-            if value is None:
-                return
-            number = state_partition_of(key[_TYPE.size :].decode())
-            result = self._open(number).append_columns([value], [key])
-            self._newer[key] = value
-            self._applied[number] = result.last_offset + 1
+        number = state_partition_of(name_of(key))
+        with self._held(key), self._lock:
+            value = self._value(key, number)
+            if value is not None:
+                self._open(number).append(key, value, sync=False)
 
     # Transactional ids. Their entries append by themselves.
 
@@ -179,28 +282,28 @@ class StateLog:
         """The partition for the records of a transactional id, opened."""
         number = state_partition_of(transactional_id)
         with self._lock:
-            return self._open(number)
+            return self._open(number).partition
 
     def transaction(self, transactional_id: str) -> TransactionRecord | None:
         """The newest record of an id as far as it is known here; None if it has none."""
         key = transaction_key(transactional_id)
+        number = state_partition_of(transactional_id)
         with self._lock:
             self._mend()
-            record = self._newer_transactions.get(key)
+            opened = self._caught_up(number)
+            record = None if opened is None else opened.transactions.get(key)
             if record is None:
-                value = self._indexed(key)
-                record = self._newer_transactions.get(key)
-                if record is None and value is not None:
-                    record = _record_of_index(value)
+                record = self._indexed_transaction(key, number)
         return None if record is None or record.value is None else record
 
     def transactions(self) -> Iterator[tuple[str, TransactionRecord]]:
         """Every transactional id that has a record, in order, with the newest known here."""
-        prefix = _TYPE.pack(TRANSACTION)
+        prefix = type_prefix(TRANSACTION)
         key = prefix
         with self._lock:
             self._mend()
-            newer_keys = sorted(self._newer_transactions)
+            self._catch_up_with_all()
+            newer_keys = sorted(self._newer_transactions())
         while True:
             with self._lock:
                 self._mend()
@@ -212,15 +315,12 @@ class StateLog:
                 last = found[-1][0] if len(found) == _IDS_PER_LOOK else None
                 first = bisect_left(newer_keys, key)
                 beyond = len(newer_keys) if last is None else bisect_right(newer_keys, last)
-                newer = {
-                    one: self._newer_transactions[one]
-                    for one in newer_keys[first:beyond]
-                    if one in self._newer_transactions  # Else the index has it by now.
-                }
-            merged = {one: _record_of_index(value) for one, value in found} | newer
+                # Those that are missing there are in the index by now.
+                newer = self._newer_transactions(newer_keys[first:beyond])
+            merged = _newest({one: _record_of_index(value) for one, value in found}, newer)
             for one in sorted(merged):
                 if merged[one].value is not None:
-                    yield _transactional_id(one), merged[one]
+                    yield transactional_id_of(one), merged[one]
             if last is None:
                 return
             key = last + b"\x00"
@@ -229,24 +329,25 @@ class StateLog:
         """The transactional ids whose newest record known here is that of an open transaction."""
         with self._lock:
             self._mend()
+            self._catch_up_with_all()
             try:
                 keys = set(self._index.read_undecided())
             except StateStoreDamagedError:
                 self._mend()
                 keys = set()
-            for key, record in self._newer_transactions.items():
+            for key, record in self._newer_transactions().items():
                 if _is_undecided(record.value):
                     keys.add(key)
                 else:
                     keys.discard(key)
-        return [_transactional_id(key) for key in sorted(keys)]
+        return [transactional_id_of(key) for key in sorted(keys)]
 
     def decisions_since(self, number: int, offset: int) -> Iterator[TransactionRecord]:
         """The records in a partition, from an offset on, that say of a transactional id that it is
         decided and not complete; oldest first.
         """
         with self._lock:
-            partition = self._open(number)
+            partition = self._open(number).partition
         offset = max(offset, partition.log_start_offset)
         while offset < partition.log_end_offset:
             columns = partition.fetch_columns(offset, _READ_BYTES)
@@ -262,157 +363,173 @@ class StateLog:
             states = data[starts[long_enough] + _STATE_BYTE]
             for index in long_enough[numpy.isin(states, _DECIDED_STATES)].tolist():
                 key = columns.key_data[columns.key_offsets[index] : columns.key_offsets[index + 1]]
-                if _is_transaction_key(key.tobytes()):
+                if is_transaction_key(key.tobytes()):
                     value = data[starts[index] : ends[index]].tobytes()
                     yield TransactionRecord(value, int(columns.offsets[index]))
 
     def moved(self, transactional_id: str, record: TransactionRecord) -> None:
         """The newest record of an id was appended once more, by whoever has its entry's lock."""
         with self._lock:
-            self._newer_transactions[transaction_key(transactional_id)] = record
+            opened = self._open(state_partition_of(transactional_id))
+            opened.note_transaction(transaction_key(transactional_id), record)
 
     def took_away(self, transactional_id: str, offset: int) -> None:
         """A record without a value was appended for the id."""
-        with self._lock:
-            record = TransactionRecord(None, offset)
-            self._newer_transactions[transaction_key(transactional_id)] = record
+        self.moved(transactional_id, TransactionRecord(None, offset))
+
+    def _newer_transactions(self, keys: Sequence[bytes] | None = None) -> TransactionRecords:
+        """The records of all ids, or of some, that the index may not have."""
+        found: TransactionRecords = {}
+        for opened in self._opened.values():
+            if keys is None:
+                found |= opened.transactions
+            else:
+                known = opened.transactions
+                found |= {key: known[key] for key in keys if key in known}
+        return found
+
+    # The index.
 
     def persist(self) -> None:
-        """Bring the index in LMDB up to what is known here."""
+        """Bring the index in LMDB up to what is known here; the caller holds no entry's lock."""
         with self._persist_lock:
             with self._lock:
                 self._mend()
+                self._catch_up_with_all()
                 # Before the entries are asked: what they append meanwhile is read on opening.
-                ends = {number: self._open(number).log_end_offset for number in self._applied}
+                ends = {number: one.known_end for number, one in self._opened.items()}
             changed = [] if self._transactions is None else self._transactions.changed()
-            with self._lock:
+            # Nobody else writes the index now, and what others have put into it is in the log.
+            with held_in_all(self._shared, LOCK_STATE_INDEX), self._lock:
                 self._mend()
-                for number in self._applied:
-                    if number not in ends:  # Opened meanwhile.
-                        ends[number] = self._index.read_applied(number) or 0
-                records = dict(self._newer_transactions)
-                for transactional_id, record in changed:
-                    key = transaction_key(transactional_id)
-                    if key not in records or records[key].offset < record.offset:
-                        records[key] = record
-                if not self._newer and not records and self._index_reaches(ends):
-                    return
-                reached = _ends_of(records)
-                for number, end in self._applied.items():
-                    reached[number] = max(end, reached.get(number, 0))
-                if self._sync:
-                    # Else a power cut would leave an index ahead of its log: it would be dropped,
-                    # and the whole log read.
-                    for number in ends:
-                        self._open(number).sync_up_to(max(ends[number], reached[number]))
-                self._index.write_states(
-                    [*self._newer.items(), *((key, _indexed(one)) for key, one in records.items())],
-                    ends.items(),
-                    reached,
-                    {key: _is_undecided(one.value) for key, one in records.items()},
-                )
-                self._newer = {}
-                self._newer_transactions = {}
+                self._catch_up_with_all()
+                self._write_index(ends, changed)
             if self._transactions is not None:
                 self._transactions.persisted(changed)
 
-    def _index_reaches(self, ends: Mapping[int, int]) -> bool:
-        return all(self._index.read_applied(number) == end for number, end in ends.items())
+    def _write_index(
+        self, ends: Mapping[int, int], changed: Sequence[tuple[str, TransactionRecord]]
+    ) -> None:
+        told: dict[int, TransactionRecords] = {}
+        for transactional_id, record in changed:
+            of_partition = told.setdefault(state_partition_of(transactional_id), {})
+            of_partition[transaction_key(transactional_id)] = record
+        own: dict[bytes, bytes] = {}
+        ids: TransactionRecords = {}
+        applied: dict[int, int] = {}
+        reached: dict[int, int] = {}
+        was_true = True
+        for number, opened in self._opened.items():
+            true_at = self._true_at(number)
+            # What is below is in the index, or something newer is: by another process, mostly.
+            of_own = {key: one for key, one in opened.own.items() if one.offset >= true_at}
+            of_ids = _newest(opened.transactions, told.get(number, {}), true_at)
+            own |= {key: one.value for key, one in of_own.items()}
+            ids |= of_ids
+            # Where it was opened meanwhile, the index stays as true as it was.
+            applied[number] = max(true_at, ends.get(number, 0))
+            was_true = was_true and applied[number] == true_at
+            offsets = [one.offset for one in of_own.values()]
+            offsets += [one.offset for one in of_ids.values()]
+            before = self._index.read_reached(number) or 0
+            reached[number] = max(before, applied[number], 1 + max(offsets, default=-1))
+        if own or ids or not was_true:
+            if self._sync:
+                # Else a power cut would leave an index ahead of its log: it would be dropped, and
+                # the whole log read.
+                for number, end in reached.items():
+                    self._opened[number].partition.sync_up_to(end)
+            self._index.write_states(
+                [*own.items(), *((key, _indexed(one)) for key, one in ids.items())],
+                applied.items(),
+                reached,
+                {key: _is_undecided(one.value) for key, one in ids.items()},
+            )
+        for number, opened in self._opened.items():
+            opened.drop_below(applied[number])
 
-    def _open(self, number: int) -> Partition:
-        """Open a partition; what it holds beyond the index is known by then."""
-        partition = self._partitions.state_partition(number)
-        if number not in self._applied:
-            self._applied[number] = partition.log_end_offset
-        return partition
+    def _true_at(self, number: int) -> int:
+        """Up to which offset of a partition the index is true."""
+        return self._index.read_applied(number) or 0
 
-    def _indexed(self, key: bytes) -> bytes | None:
+    def _indexed(self, key: bytes, number: int) -> bytes | None:
+        """What the index has for one of our own keys, or, if it is lost just now, the log."""
         try:
             return self._index.read_state(key)
         except StateStoreDamagedError:
             self._mend()
-            return self._newer.get(key)
+            opened = self._opened.get(number)
+            newer = None if opened is None else opened.own.get(key)
+            return None if newer is None else newer.value
+
+    def _indexed_transaction(self, key: bytes, number: int) -> TransactionRecord | None:
+        """The same for the key of a transactional id."""
+        try:
+            value = self._index.read_state(key)
+        except StateStoreDamagedError:
+            self._mend()
+            opened = self._opened.get(number)
+            return None if opened is None else opened.transactions.get(key)
+        return None if value is None else _record_of_index(value)
 
     def _mend(self) -> None:
         """If LMDB was begun anew meanwhile, read the whole log again."""
         if self._generation == self._index.generation:
             return
         for number in self._partitions.existing_state_partitions():
-            self._open(number)
-            self._apply_from(number, 0)
+            self._open(number).read_from(0)
         self._generation = self._index.generation
 
+    # The partitions. The caller holds the lock.
+
+    def _open(self, number: int) -> StatePartition:
+        """Open a partition; what it holds beyond the index is known by then."""
+        opened = self._opened.get(number)
+        if opened is not None:
+            return opened
+        opened = StatePartition(number, self._partitions.state_partition(number))
+        if self._shared is not None:
+            # Before anything is appended here: others look into this partition from now on.
+            count = self._shared.raise_counter(COUNTER_STATE_PARTITIONS)
+            if count == self._opened_count + 1:
+                self._opened_count = count
+        try:
+            known = self._true_at(number)
+        except StateStoreDamagedError:
+            known = 0  # It was begun anew.
+        opened.read_from(known)
+        self._opened[number] = opened
+        return opened
+
+    def _openings(self) -> int:
+        return 0 if self._shared is None else self._shared.counter(COUNTER_STATE_PARTITIONS)
+
+    def _open_those_of_others(self) -> None:
+        """Open what other processes may have appended to, and this one has not opened."""
+        count = self._openings()
+        while self._shared is not None and count != self._opened_count:
+            self._opened_count = count
+            for number in self._partitions.existing_state_partitions():
+                self._open(number)
+            count = self._openings()
+
+    def _catch_up_with_all(self) -> None:
+        self._open_those_of_others()
+        for opened in list(self._opened.values()):
+            opened.read_on(self.on_foreign)
+
+    def _caught_up(self, number: int) -> StatePartition | None:
+        """The partition, read to its end; None: nobody opened it, and the index has all of it."""
+        if number not in self._opened:
+            self._open_those_of_others()
+        opened = self._opened.get(number)
+        if opened is not None:
+            opened.read_on(self.on_foreign)
+        return opened
+
     def _apply_from(self, number: int, offset: int) -> None:
-        partition = self._open(number)
-        self._apply(_records_from(partition, offset), partition)
-        self._applied[number] = partition.log_end_offset
-
-    def _apply(self, records: Iterable[Record], partition: Partition) -> None:
-        next_producer_id = -1
-        transactions = self._newer_transactions
-        for record in records:
-            key, value = record.key, record.value
-            if key in transactions:
-                transactions[key] = TransactionRecord(value, record.offset)
-                continue
-            if key is None or len(key) < _TYPE.size:
-                continue
-            record_type = _TYPE.unpack_from(key)[0]
-            if record_type == TRANSACTION and _is_transaction_key(key):
-                transactions[key] = TransactionRecord(value, record.offset)
-            elif record_type >= PRODUCER_ID_BLOCK and value is not None:
-                state = _checked_state(value, partition, record.offset)
-                if record_type == PRODUCER_ID_BLOCK:
-                    next_producer_id = _next_block(
-                        state, next_producer_id, partition, record.offset
-                    )
-                self._newer[key] = value
-
-
-def state_key(record_type: int, name: str) -> bytes:
-    """The key of a record; ValueError if the name is too long for it."""
-    encoded = name.encode()
-    if len(encoded) > NAME_BYTES_MAX:
-        raise ValueError(f"a name of {len(encoded)} bytes; at most {NAME_BYTES_MAX} are allowed")
-    return _TYPE.pack(record_type) + encoded
-
-
-def state_partition_of(name: str) -> int:
-    """The partition of a name: Java's hash of the text, without its sign, over the partitions."""
-    hashed = 0
-    units = name.encode("utf-16-be", "surrogatepass")
-    for (unit,) in struct.iter_unpack(">H", units):
-        hashed = (31 * hashed + unit) & 0xFFFFFFFF
-    signed = hashed - (1 << 32) if hashed & 0x80000000 else hashed
-    # Kafka's abs of the smallest number, which has no positive counterpart, is 0.
-    return 0 if signed == -(1 << 31) else abs(signed) % STATE_PARTITIONS
-
-
-def transaction_key(transactional_id: str) -> bytes:
-    """The key of a transactional id's record. Raises ValueError if it is too long for the index."""
-    encoded = transactional_id.encode()
-    if len(encoded) > NAME_BYTES_MAX:
-        raise ValueError(
-            f"a transactional id of {len(encoded)} bytes; at most {NAME_BYTES_MAX} are allowed"
-        )
-    return _TRANSACTION_KEY.pack(TRANSACTION, len(encoded)) + encoded
-
-
-def _is_transaction_key(key: bytes) -> bool:
-    if len(key) < _TRANSACTION_KEY.size:
-        return False
-    record_type, id_bytes = _TRANSACTION_KEY.unpack_from(key)
-    if record_type != TRANSACTION or id_bytes != len(key) - _TRANSACTION_KEY.size:
-        return False
-    try:
-        _transactional_id(key)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _transactional_id(key: bytes) -> str:
-    return key[_TRANSACTION_KEY.size :].decode()
+        """Read a partition once more from an offset on."""
+        self._open(number).read_from(offset)
 
 
 def _is_undecided(value: bytes | None) -> bool:
@@ -430,50 +547,13 @@ def _record_of_index(value: bytes) -> TransactionRecord:
     return TransactionRecord(value[_OFFSET.size :], _OFFSET.unpack_from(value)[0])
 
 
-def _ends_of(records: Mapping[bytes, TransactionRecord]) -> dict[int, int]:
-    """Per partition, the offset behind the newest of the records."""
-    ends: dict[int, int] = {}
-    for key, record in records.items():
-        number = state_partition_of(_transactional_id(key))
-        ends[number] = max(ends.get(number, 0), record.offset + 1)
-    return ends
-
-
-def _records_from(partition: Partition, offset: int) -> Iterator[Record]:
-    offset = max(offset, partition.log_start_offset)
-    while offset < partition.log_end_offset:
-        records, offset = partition.fetch_records(offset, _RECORDS_PER_READ, _READ_BYTES)
-        yield from records
-
-
-def _checked_state(value: bytes, partition: Partition, offset: int) -> State:
-    try:
-        state = json.loads(value)
-        version = state["version"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise CorruptRecordError(
-            str(partition.path), offset, f"the state record at offset {offset} is not JSON"
-        ) from error
-    if not isinstance(version, int) or version > RECORD_VERSION:
-        raise StoreVersionError(
-            f"{partition.topic_partition}: the state record at offset {offset} has version "
-            f"{version}; known are versions up to {RECORD_VERSION}"
-        )
-    checked: State = state
-    return checked
-
-
-def _next_block(state: State, known: int, partition: Partition, offset: int) -> int:
-    """Blocks of producer ids only rise: one given out twice would hide new records as old.
-
-    The same one may stand twice: compaction writes a record again before it deletes the older.
-    """
-    found = state.get("next_producer_id")
-    if not isinstance(found, int) or found < max(known, 0):
-        raise CorruptRecordError(
-            str(partition.path),
-            offset,
-            f"the block of producer ids at offset {offset} ends at {found!r}, the one before it "
-            f"at {known}",
-        )
+def _newest(
+    some: TransactionRecords, others: TransactionRecords, offset_min: int = 0
+) -> TransactionRecords:
+    """The newer record of each key, of those from an offset on."""
+    found = {key: one for key, one in some.items() if one.offset >= offset_min}
+    for key, record in others.items():
+        known = found.get(key)
+        if record.offset >= offset_min and (known is None or known.offset < record.offset):
+            found[key] = record
     return found

@@ -1,4 +1,4 @@
-"""A store: a directory of topics, opened by one process at a time.
+"""A store: a directory of topics, open in one process or in several at once.
 
 What it has on disk, and in which order that comes up and goes down, is `store_files`. The order of
 locks: a name's, a producer's, then the internal log's, then a partition's; the store's own comes
@@ -22,16 +22,20 @@ from eoslog.durability import Durability
 from eoslog.errors import (
     EoslogError,
     ForkedProcessError,
+    GroupIdNotFoundError,
     LogClosedError,
     ProducerFencedError,
+    StoreFailedError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.group_metadata import OffsetAndMetadata
+from eoslog.group_description import GroupDescription
+from eoslog.group_metadata import OffsetAndMetadata, check_group_id
 from eoslog.group_offsets import GroupOffsets
 from eoslog.linger import LingerTimer
 from eoslog.named_producers import NamedProducers
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
+from eoslog.process_slots import ProcessSlot
 from eoslog.producer import Producer
 from eoslog.staged_application import ApplicationState
 from eoslog.staged_commit import StagedCommit, StagedCommits
@@ -57,21 +61,23 @@ _log = logging.getLogger(__name__)
 class Store(StoreTransactions):
     """An open store; `eoslog.open` makes it. A context manager: it is closed at the block's end.
 
-    Every call raises LogClosedError once the store is closed, and ForkedProcessError in a child of
-    the process that opened it.
+    A process opens a store once, and its threads share the object; other processes may have it open
+    too (`processes`). Every call raises LogClosedError once the store is closed, and
+    ForkedProcessError in a child of the process that opened it: the child opens the store anew.
     """
 
     def __init__(
         self,
         path: Path,
         create: bool,
-        durability: Durability,
+        durability: Durability | None,
         config: Mapping[str, object] | None,
     ) -> None:
         self._lock = threading.RLock()
         self._close_lock = threading.Lock()
         self._closed = False
         self._forked = False
+        self._failure: StoreFailedError | None = None
         self._producers_lock = threading.Lock()
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._files = StoreFiles(path, create, durability, config, self._after_fork)
@@ -81,9 +87,13 @@ class Store(StoreTransactions):
             self._staged = StagedCommits(self)
             self._files.begin()
             self._topics.finish_deletions()
-            self._staged.roll_forward()
-            if self._files.was_stopped_uncleanly:
-                self._staged.renew_progress()
+            if self._files.session.first:
+                self._staged.roll_forward()
+                if self._files.was_stopped_uncleanly:
+                    self._staged.renew_progress()
+                self._files.opened()
+            else:
+                getattr(self._staged, "join", lambda: None)()
         except BaseException:
             self._files.abandon()
             raise
@@ -98,13 +108,21 @@ class Store(StoreTransactions):
 
     @property
     def durability(self) -> Durability:
-        """What the store was opened with."""
+        """What the store is open with, in all its processes."""
         return self._files.durability
 
     @property
     def config(self) -> Mapping[str, int]:
         """The store's own settings, with their defaults."""
         return dict(self._files.config)
+
+    def processes(self) -> list[ProcessSlot]:
+        """The processes that have the store open now, this one first: each with `process_id`,
+        `host` and `opened_ms`.
+        """
+        self._check_open()
+        slots = self._files.session.slots
+        return [slots.find(slots.own), *slots.others()]
 
     @property
     def closed(self) -> bool:
@@ -141,11 +159,7 @@ class Store(StoreTransactions):
         self._check_open()
         with self._lock:
             self._check_open()
-            if exist_ok:
-                found = self._topics.existing(name, partitions, config)
-                if found is not None:
-                    return found
-            return self._topics.create(name, partitions, config)
+            return self._topics.create(name, partitions, config, exist_ok=exist_ok)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records and its names' positions; durable on return.
@@ -262,12 +276,13 @@ class Store(StoreTransactions):
         auto_offset_reset: str = "earliest",
         config: Mapping[str, object] | None = None,
     ) -> Consumer:
-        """A new consumer, which reads the partitions it is assigned. See `Consumer`.
+        """A new consumer, which reads partitions it is assigned, or topics it subscribes to. See
+        `Consumer`.
 
         With a group (also "group.id" in `config`) it starts at the offsets that were committed for
-        the group, and can commit its own. `auto_offset_reset` says where to start where there is
-        none, and where to go on when retention overtook it: "earliest", "latest" or "none" (an
-        error).
+        the group, can commit its own, and share topics with the group's other consumers.
+        `auto_offset_reset` says where to start where there is none, and where to go on when
+        retention overtook it: "earliest", "latest" or "none" (an error).
 
         Raises InvalidConfigError, InvalidRequestError (an empty group), TypeError.
         """
@@ -280,17 +295,30 @@ class Store(StoreTransactions):
     # Groups.
 
     def groups(self) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        """The committed offsets of every group that has any, or has some that are not decided yet.
+        """The committed offsets of every group that has any, or has some that are not decided yet;
+        of one that has, or had, members too.
 
         Raises CorruptRecordError.
         """
         self._check_open()
         return self._group_offsets.all()
 
+    def describe_group(self, name: str) -> GroupDescription:
+        """A group's state, generation and members, and which partitions each of them reads.
+
+        Raises GroupIdNotFoundError, InvalidRequestError (an empty name), CorruptRecordError.
+        """
+        self._check_open()
+        found = self._files.group_members.describe(check_group_id(name))
+        if found is None:
+            raise GroupIdNotFoundError(f"there is no group {name!r}")
+        return found
+
     def delete_group(self, name: str) -> None:
         """Forget a group with all its offsets, those of open transactions too; durable on return.
 
-        Raises GroupIdNotFoundError, InvalidRequestError (an empty name), StoreError.
+        Raises GroupIdNotFoundError, NonEmptyGroupError if consumers are subscribed with it,
+        InvalidRequestError (an empty name), StoreError.
         """
         self._check_open()
         self._group_offsets.delete(name)
@@ -391,9 +419,11 @@ class Store(StoreTransactions):
     def close(self) -> None:
         """Flush and close the producers, sync everything, leave the files as Kafka leaves them.
 
-        A second call does nothing, and so does one in a forked child. If anything could not be
-        synced or written down, the store is closed all the same, the first such error is raised,
-        and the next opening recovers: nothing is lost that was in the log.
+        While other processes have the store open, this one only syncs what it wrote, and lets go;
+        the last one to close leaves the files. A second call does nothing, and so does one in a
+        forked child. If anything could not be synced or written down, the store is closed all the
+        same, the first such error is raised, and the next opening recovers: nothing is lost that
+        was in the log.
         """
         if self._forked:
             return  # Nor may a lock be waited for that a thread of the parent holds.
@@ -405,11 +435,10 @@ class Store(StoreTransactions):
             self._linger.stop()
             with self._lock:
                 self._closed = True
-                self._partitions.stop()
                 errors += self._files.close()
             # Whoever began to write meanwhile is told.
             self._close_producers()
-            self._signal.appended()
+            self._signal.wake()
         if errors:
             for other in errors[1:]:
                 errors[0].add_note(f"and: {other}")
@@ -482,6 +511,23 @@ class Store(StoreTransactions):
             )
         if self._closed:
             raise LogClosedError(f"the store {self.path} is closed")
+        if self._failure is not None:
+            raise self._failure
+
+    def _look_at_files(self) -> None:
+        """Look whether the files are still those that were opened; for the background thread.
+
+        Raises StoreFailedError if they are not, as every call then does: what is there now is not
+        touched, and whoever waits for records is told.
+        """
+        try:
+            self._files.session.look()
+        except StoreFailedError as error:
+            if self._failure is None:
+                self._failure = error
+                self._files.partitions.give_up(error)
+                self._signal.wake()
+            raise
 
     def _topic(self, name: str) -> TopicDescription:
         topic = self._files.registry.get(name)
@@ -525,6 +571,6 @@ class Store(StoreTransactions):
         self._forked = True
         files: StoreFiles | None = getattr(self, "_files", None)
         if files is not None:
-            files.partitions.leave_to_parent()
+            files.leave_to_parent()
         for producer in list(self._producers):
             producer.leave_to_parent()

@@ -1,65 +1,79 @@
-"""A directory becomes a store, or is known to be one: `meta.properties`, and the lock.
+"""A directory becomes a store, or is known to be one: `meta.properties`, the locks, the session.
 
 A new store is locked before its `meta.properties` is written, so that two processes that create it
-at once do not both do so. A creation cut short leaves `state/` with nothing but the lock: that
+at once do not both do so. A creation cut short leaves `state/` with nothing but the locks: that
 still counts as an empty directory.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from eoslog import store_session
 from eoslog.atomic_file import TEMPORARY_SUFFIX, sync_directory
-from eoslog.errors import NotAStoreError
+from eoslog.durability import Durability
+from eoslog.errors import NotAStoreError, StoreInUseError
+from eoslog.file_system import mount_of
 from eoslog.meta_properties import FILE_NAME as META_PROPERTIES
 from eoslog.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from eoslog.os_errors import named_os_errors
 from eoslog.store_lock import FILE_NAME as LOCK_NAME
-from eoslog.store_lock import StoreLock
+from eoslog.store_lock import OPENING_FILE_NAME, StoreLock
 from eoslog.store_paths import STATE_DIRECTORY, StorePaths
+from eoslog.store_session import StoreSession
 
 # A file system's own, at the top of a volume.
 _NOT_OURS = frozenset({"lost+found"})
 
 
 def enter_store(
-    paths: StorePaths, create: bool, on_fork: Callable[[], None]
-) -> tuple[StoreLock, MetaProperties]:
-    """Lock the store, and make one of an empty or absent directory if `create` says so.
+    paths: StorePaths,
+    create: bool,
+    durability: Durability | None,
+    topic_defaults: Mapping[str, int],
+    on_fork: Callable[[], None],
+) -> tuple[StoreSession, MetaProperties]:
+    """Take part in the store's session, or begin one; `create` makes an empty or absent directory
+    a store.
+
+    Until `StoreSession.opened` nobody else opens or closes it. Without a `durability` it is that of
+    the session, or "commit". `on_fork` is called in the child of every fork from now on.
 
     Raises NotAStoreError, StoreVersionError, StoreInUseError, StoreFullError, StoreReadOnlyError
     or StoreFailedError; the directory is then as it was.
     """
     with named_os_errors(f"opening {paths.root}"):
         exists = (paths.root / META_PROPERTIES).exists()
-    if not exists:
+    if exists:
+        read_meta_properties(paths.root)
+        with named_os_errors(f"opening {paths.root}"):
+            paths.state.mkdir(exist_ok=True)
+    else:
         _check_may_create(paths.root, create)
-        return _create(paths, on_fork)
-    read_meta_properties(paths.root)
-    with named_os_errors(f"opening {paths.root}"):
-        paths.state.mkdir(exist_ok=True)
-    lock = StoreLock(paths.state, on_fork)
+        _make_directories(paths)
+    mount = mount_of(paths.state)
     try:
-        return lock, read_meta_properties(paths.root)
+        lock = StoreLock(paths.state, on_fork, joining=store_session.JOINING and not mount.network)
+    except StoreInUseError as error:
+        if mount.network:
+            error.add_note(f"on {mount} one process at a time has a store open")
+        raise
+    try:
+        # Another process may have been faster: its store is then used as it is.
+        if not exists and not (paths.root / META_PROPERTIES).exists():
+            write_meta_properties(paths.root, MetaProperties.new())
+        identity = read_meta_properties(paths.root)
+        return StoreSession(paths, lock, mount, durability, topic_defaults), identity
     except BaseException:
         lock.release()
         raise
 
 
-def _create(paths: StorePaths, on_fork: Callable[[], None]) -> tuple[StoreLock, MetaProperties]:
+def _make_directories(paths: StorePaths) -> None:
     with named_os_errors(f"creating {paths.root}"):
         made = [path for path in (paths.root, *paths.root.parents) if not path.exists()]
         paths.state.mkdir(parents=True, exist_ok=True)
         for path in made:
             sync_directory(path.parent)
-    lock = StoreLock(paths.state, on_fork)
-    try:
-        # Another process may have been faster: its store is then used as it is.
-        if not (paths.root / META_PROPERTIES).exists():
-            write_meta_properties(paths.root, MetaProperties.new())
-        return lock, read_meta_properties(paths.root)
-    except BaseException:
-        lock.release()
-        raise
 
 
 def _check_may_create(root: Path, create: bool) -> None:
@@ -81,5 +95,5 @@ def _check_may_create(root: Path, create: bool) -> None:
 def _of_a_beginning(path: Path) -> bool:
     """Whether a creation that was cut short may have left this."""
     if path.name == STATE_DIRECTORY and path.is_dir():
-        return {entry.name for entry in path.iterdir()} <= {LOCK_NAME}
+        return {entry.name for entry in path.iterdir()} <= {LOCK_NAME, OPENING_FILE_NAME}
     return path.name == META_PROPERTIES + TEMPORARY_SUFFIX or path.name in _NOT_OURS

@@ -1,13 +1,18 @@
 """What a store has on disk, taken up where the last process left it, and laid down in order.
 
+The first process of a session takes it up, the last one lays it down; the others attach to what is
+there, and let go of it (`store_session`).
+
 Invariants: nothing is written before the store is locked and the trace of its last clean close is
 removed; that trace is left again only by a close that synced everything. Opening costs the same
 whatever the store holds: partitions are opened, and after an unclean stop recovered, when they are
 first used. The steps have numbers in `docs/durability-and-recovery.md`.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 from eoslog.append_signal import AppendSignal
@@ -19,7 +24,8 @@ from eoslog.clean_close import (
 )
 from eoslog.config import parse_store_config
 from eoslog.durability import Durability
-from eoslog.errors import EoslogError
+from eoslog.errors import EoslogError, StoreInUseError
+from eoslog.group_coordinator import GroupCoordinator
 from eoslog.group_offsets import GroupOffsets
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.internal_compaction import InternalCompaction
@@ -37,6 +43,8 @@ from eoslog.transaction_admin import TransactionAdmin
 from eoslog.transaction_coordinator import TransactionCoordinator
 from eoslog.transaction_recovery import TransactionRecovery
 
+_log = logging.getLogger(__name__)
+
 
 class StoreFiles:
     """The parts of one store that have files. Made, they have changed nothing yet: see `begin`."""
@@ -45,34 +53,43 @@ class StoreFiles:
         self,
         path: Path,
         create: bool,
-        durability: Durability,
+        durability: Durability | None,
         config: Mapping[str, object] | None,
         on_fork: Callable[[], None],
     ) -> None:
         self.config, topic_defaults = parse_store_config(config)
         self.paths = StorePaths(path.absolute())
-        self.durability: Durability = durability
-        self.signal = AppendSignal()
         with ExitStack() as undo:
-            self._lock, self.identity = enter_store(self.paths, create, on_fork)
-            undo.callback(self._lock.release)
-            self.rows = ProducerStateStore(self.paths.state)
+            self.session, self.identity = enter_store(
+                self.paths, create, durability, topic_defaults, on_fork
+            )
+            undo.callback(self.session.abandon)
+            shared = self.session.shared
+            self.rows = ProducerStateStore(self.paths.state, shared=self.session.may_be_shared)
             undo.callback(self.rows.close)
-            self.registry = TopicRegistry.load(self.paths.root, self.paths.state)
+            self.registry = TopicRegistry.load(self.paths.root, self.paths.state, shared)
             undo.pop_all()
+        slots = self.session.slots
+        durability = self.session.durability
+        self.durability: Durability = durability
+        self.signal = AppendSignal(shared)
         self.was_stopped_uncleanly = False
-        self.checkpoints = OffsetCheckpoints(self.paths.root)
+        self.checkpoints = OffsetCheckpoints(self.paths.root, shared)
         self.partitions = OpenedPartitions(
             self.paths,
             self.registry,
             self.checkpoints,
             self.rows,
             self.config,
-            topic_defaults,
+            self.session.topic_defaults,
             durability,
             self.signal,
+            session=self.session.id,
+            shared=shared,
         )
-        self.state_log = StateLog(self.partitions, self.rows, durability != "process")
+        self.state_log = StateLog(
+            self.partitions, self.rows, durability != "process", shared=shared
+        )
         self.producer_ids = ProducerIds(self.state_log)
         self.transactions = TransactionCoordinator(
             self.state_log,
@@ -81,14 +98,34 @@ class StoreFiles:
             self.signal,
             durable=durability != "process",
             timeout_max_ms=self.config["transaction.max.timeout.ms"],
+            slots=slots,
+            shared=shared,
         )
         self.transaction_admin = TransactionAdmin(self.transactions, self.state_log)
         self.transaction_recovery = TransactionRecovery(
-            self.transactions, self.state_log, self.partitions, self.checkpoints
+            self.transactions,
+            self.state_log,
+            self.partitions,
+            self.checkpoints,
+            slots=slots,
+            shared=shared,
         )
-        self.names = NamedProducers(self.state_log, self.producer_ids, self.partitions.find)
+        self.names = NamedProducers(
+            self.state_log,
+            self.producer_ids,
+            self.partitions.find,
+            slots=slots,
+            shared=shared,
+        )
         self.group_offsets = GroupOffsets(
-            self.partitions, GroupOffsetsIndex(self.rows), self.config, durability != "process"
+            self.partitions,
+            GroupOffsetsIndex(self.rows),
+            self.config,
+            durability != "process",
+            shared=shared,
+        )
+        self.group_members = GroupCoordinator(
+            self.group_offsets, self.registry, self.paths.state, slots
         )
         self.compaction = InternalCompaction(
             self.state_log,
@@ -96,11 +133,25 @@ class StoreFiles:
             self.transaction_recovery.safe_offset,
             self.group_offsets,
             self.config["eoslog.producers.cached.max"],
+            shared=shared,
         )
         self.topics = StoreTopics(self.registry, self.partitions, self.names, self.group_offsets)
 
     def begin(self) -> None:
-        """Take the store up where the last process left it (O3 to O6), and its transactions."""
+        """Take the store up where the last process left it (O3 to O6), and its transactions; or
+        attach to what other processes have open.
+        """
+        if self.session.first:
+            self._take_up()
+            return
+        self.partitions.recover_some(self.session.unrecovered)
+        # Nothing is left to be done that others would have to wait for.
+        self.opened()
+        self.state_log.join()
+        self.transaction_recovery.join()
+
+    def _take_up(self) -> None:
+        self.group_members.begin()
         marker, unrecovered = self.paths.clean_marker, self.paths.unrecovered
         last_stop = read_last_stop(marker, unrecovered)
         # Before anything is written: from here on a crash is an unclean stop.
@@ -115,25 +166,97 @@ class StoreFiles:
         self.state_log.load(bool(last_stop.session) and mark == last_stop.session.encode())
         self.transaction_recovery.recover(to_recover, self.was_stopped_uncleanly)
 
+    def opened(self) -> None:
+        """Everything is taken up: other processes may open the store too, or close it."""
+        self.session.opened(self.partitions.unrecovered)
+
     def close(self) -> list[EoslogError]:
-        """Bring everything to disk and give the store up (C3 to C9); what went wrong."""
+        """Bring everything to disk and give the store up (C3 to C9), or let go of it if other
+        processes have it open; what went wrong.
+        """
+        last = lost = False
+        errors: list[EoslogError] = []
         try:
-            errors = self.partitions.close_cleanly(internal=False)
-            errors += errors_of([self.state_log.persist, self.group_offsets.persist_all])
-            errors += self.partitions.close_cleanly(internal=True)
-            errors += errors_of([self._write_checkpoints])
-            if not errors:
-                errors += errors_of([self._leave_clean])
+            errors += errors_of([self.session.check])
+            if errors:
+                # What is there now is not what was opened: nothing of it is touched.
+                lost = True
+                self.partitions.abandon()
+            else:
+                errors += errors_of([self.group_members.close])
+                if self.durability != "process" and self.session.slots.others():
+                    self._sync_ahead()
+                last = self._is_last()
+                errors += self._lay_down() if last else self._let_go()
+        except BaseException:
+            self.partitions.abandon()
+            raise
         finally:
+            self.partitions.stop()
             self.rows.close()
-            self._lock.release()
+            self.session.leave(last=last and not lost)
+        return errors
+
+    def _sync_ahead(self) -> None:
+        """Sync what was written before others have to wait for it: they cannot open the store
+        while this process closes it.
+        """
+        for partition in self.partitions.opened():
+            try:
+                partition.sync_up_to(partition.log_end_offset)
+            except EoslogError:
+                continue  # It is met again when the partition is closed.
+
+    def _is_last(self) -> bool:
+        """Whether no other process has the store open; nobody comes or goes from now on."""
+        try:
+            return self.session.begin_leaving()
+        except StoreInUseError as error:
+            # It is left to others. Should there be none any more, the next opening recovers.
+            _log.warning(
+                "%s is closed without a look at other processes: %s", self.paths.root, error
+            )
+            return False
+
+    def _lay_down(self) -> list[EoslogError]:
+        """Close what any process of the session opened, and say that the stop was clean."""
+        errors = self._open_what_others_opened() if self.session.was_shared else []
+        errors += errors_of([self.transaction_recovery.prepare_to_close])
+        self.partitions.stop()
+        errors += self.partitions.close_cleanly(internal=False)
+        errors += errors_of([self.state_log.persist, self.group_offsets.persist_all])
+        errors += self.partitions.close_cleanly(internal=True)
+        errors += errors_of([self._write_checkpoints])
+        if not errors:
+            errors += errors_of([self._leave_clean])
+        return errors
+
+    def _open_what_others_opened(self) -> list[EoslogError]:
+        errors: list[EoslogError] = []
+        try:
+            for internal in (False, True):
+                errors += self.partitions.open_what_others_opened(internal=internal)
+        except EoslogError as error:
+            errors.append(error)
+        return errors
+
+    def _let_go(self) -> list[EoslogError]:
+        """Sync what was written, unless nothing is waited for, and leave the rest to the others."""
+        left = self.transaction_recovery.unresolved
+        errors = errors_of([partial(self.session.leave_behind, left)])
+        self.partitions.stop()
+        errors += self.partitions.detach(sync=self.durability != "process")
         return errors
 
     def abandon(self) -> None:
         """Give the store up as it is: the next opening recovers it."""
         self.partitions.abandon()
         self.rows.close()
-        self._lock.release()
+        self.session.abandon()
+
+    def leave_to_parent(self) -> None:
+        """This is a forked child: touch nothing any more."""
+        self.partitions.leave_to_parent()
 
     def _write_checkpoints(self) -> None:
         offsets = self.partitions.closed_offsets
@@ -144,6 +267,7 @@ class StoreFiles:
         session = new_session()
         self.rows.write_session(session.encode())
         left = self.partitions.unrecovered | self.transaction_recovery.unresolved
+        left |= self.session.left
         write_clean_close(self.paths.clean_marker, self.paths.unrecovered, session, left)
 
 

@@ -18,8 +18,10 @@ class StorePaths:
         self.staging = root / STAGING_DIRECTORY
         self.clean_marker = root / MARKER_NAME
         self.unrecovered = self.state / UNRECOVERED_NAME
+        self.session = self.state / "session.json"
+        self.shared = self.state / "shared"
         self.cut = self.state / "cut"
-        self._control = self.state / "control"
+        self.controls = self.state / "control"
         self._spare = self.state / "spare"
 
     def partition(self, where: TopicPartition) -> Path:
@@ -28,7 +30,7 @@ class StorePaths:
 
     def control(self, where: TopicPartition) -> Path:
         """The control page of a partition."""
-        return self._control / str(where)
+        return self.controls / str(where)
 
     def spare(self, where: TopicPartition) -> Path:
         """The directory with a partition's spare segment files."""

@@ -1,14 +1,20 @@
 """Topics come and go: their directories, their entry in the registry, what else knows of them.
 
 The registry decides. Creating: directories first, then the entry. Deleting: the entry is marked,
-then everything goes, then the entry; what was cut short is finished at the next opening.
+then everything goes, then the entry; what was cut short is finished at the next opening, or by
+another process that has the store open. One process at a time creates or deletes.
 """
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from eoslog.config import parse_topic_config
-from eoslog.errors import InvalidPartitionsError, InvalidTopicError, TopicAlreadyExistsError
+from eoslog.errors import (
+    InvalidPartitionsError,
+    InvalidTopicError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
 from eoslog.group_offsets import GroupOffsets
 from eoslog.named_producers import NamedProducers
 from eoslog.opened_partitions import OpenedPartitions
@@ -39,30 +45,38 @@ class StoreTopics:
         self._group_offsets = group_offsets
 
     def create(
-        self, name: str, partitions: int, config: Mapping[str, object] | None
+        self,
+        name: str,
+        partitions: int,
+        config: Mapping[str, object] | None,
+        *,
+        exist_ok: bool = False,
     ) -> TopicDescription:
         """See `Store.create_topic`."""
         topic = self._described(name, partitions, config)
-        known = [other.name for other in self._registry.all() + self._registry.deleting()]
-        if name in known:
-            raise TopicAlreadyExistsError(f"topic {name!r} exists already")
-        twin = colliding_topic(name, known)
-        if twin is not None:
-            raise InvalidTopicError(f"topic {name!r} differs from {twin!r} only in '.' against '_'")
-        for where in topic.topic_partitions():
-            self._partitions.make_directory(where, topic.topic_id)
-        self._partitions.sync_directories()
-        self._registry.add(topic)
+        with self._registry.changing_topics():
+            found = self._existing(name, partitions) if exist_ok else None
+            if found is not None:
+                return found
+            known = [other.name for other in self._registry.all() + self._registry.deleting()]
+            if name in known:
+                raise TopicAlreadyExistsError(f"topic {name!r} exists already")
+            twin = colliding_topic(name, known)
+            if twin is not None:
+                raise InvalidTopicError(
+                    f"topic {name!r} differs from {twin!r} only in '.' against '_'"
+                )
+            for where in topic.topic_partitions():
+                self._partitions.make_directory(where, topic.topic_id)
+            self._partitions.sync_directories()
+            self._registry.add(topic)
         return topic
 
-    def existing(
-        self, name: str, partitions: int, config: Mapping[str, object] | None
-    ) -> TopicDescription | None:
+    def _existing(self, name: str, partitions: int) -> TopicDescription | None:
         """The topic of that name, if there is one with that many partitions; None if there is none.
 
-        Raises TopicAlreadyExistsError if it has another number, and what `create` raises.
+        Raises TopicAlreadyExistsError if it has another number.
         """
-        self._described(name, partitions, config)
         found = self._registry.get(name)
         if found is not None and found.partitions != partitions:
             raise TopicAlreadyExistsError(
@@ -86,16 +100,38 @@ class StoreTopics:
         return new_topic(name, partitions, parse_topic_config(config))
 
     def delete(self, name: str, users: Iterable[TopicUser]) -> None:
-        """See `Store.delete_topic`; the topic exists."""
-        self._registry.mark_deleting(name)
-        for user in users:
-            user.forget_topic(name)
-        self.finish_deletions()
+        """See `Store.delete_topic`."""
+        with self._registry.changing_topics():
+            if self._registry.get(name) is None:
+                raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted meanwhile")
+            self._registry.mark_deleting(name)
+            for user in users:
+                user.forget_topic(name)
+            self._finish_deletions()
 
     def finish_deletions(self) -> None:
-        """Remove what is left of topics that are being deleted; durable on return."""
+        """Remove what is left of topics that are being deleted; durable on return.
+
+        What another process is just removing is left to it.
+        """
+        if self._registry.deleting():
+            with self._registry.changing_topics(wait=False) as nobody_is_at_it:
+                if nobody_is_at_it:
+                    self._finish_deletions()
+
+    def _finish_deletions(self) -> None:
         for topic in self._registry.deleting():
             self._partitions.remove(topic)
             self._names.forget_topic(topic.name)
             self._group_offsets.forget_topic(topic.name)
             self._registry.remove(topic.name)
+
+    def notice_deletions(self, users: Iterable[TopicUser]) -> None:
+        """Let go of what other processes deleted, and finish what one of them began and left."""
+        self._registry.refresh()
+        gone = self._partitions.take_deleted()
+        if gone:
+            for user in users:
+                for name in gone:
+                    user.forget_topic(name)
+        self.finish_deletions()

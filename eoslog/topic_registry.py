@@ -3,19 +3,23 @@
 The file is replaced as a whole and synced, and so is the one place where a topic begins and ends to
 exist. Creating: directories first, then the file. Deleting: the topic is marked in the file, then
 its directories go, then its entry; a deletion cut short is finished at the next opening.
+Every process of the store has read the file. A counter that they share says that another one
+replaced it: then it is read again before the next look. One process at a time changes it.
 If the file is lost it is made again from the directories and their `partition.metadata`; only the
 topics' settings are then the defaults again.
 """
 
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from eoslog.atomic_file import read_if_there, write_atomically
+from eoslog.bindings.shared_page import COUNTER_TOPICS, LOCK_TOPICS, SharedPage
 from eoslog.config import parse_topic_config
 from eoslog.errors import (
     CorruptRecordError,
@@ -23,12 +27,14 @@ from eoslog.errors import (
     InvalidTopicError,
     StoreVersionError,
 )
+from eoslog.file_lock import file_locked
 from eoslog.kafka_uuid import id_bytes, new_id
 from eoslog.partition_metadata import read_partition_metadata
 from eoslog.topic_name import INTERNAL_TOPICS, check_topic_name
 from eoslog.topic_partition import TopicPartition
 
 FILE_NAME = "topics.json"
+CHANGES_FILE_NAME = "topics.lock"
 REGISTRY_VERSION = 1
 PARTITIONS_MAX = 100_000
 INTERNAL_TOPIC_PARTITIONS = 50
@@ -54,67 +60,162 @@ class TopicDescription:
 
 
 class TopicRegistry:
-    """The topics by name. Every change is durable on return; a look takes no lock."""
+    """The topics by name. Every change is durable on return; a look takes no lock.
 
-    def __init__(self, state_path: Path, topics: dict[str, TopicDescription]) -> None:
+    With `shared` other processes of the store change them too.
+    """
+
+    def __init__(
+        self,
+        state_path: Path,
+        topics: dict[str, TopicDescription],
+        shared: SharedPage | None = None,
+    ) -> None:
         self._path = state_path / FILE_NAME
+        self._changes_path = state_path / CHANGES_FILE_NAME
+        self._shared = shared
         self._topics = topics
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        # Of the file that was read; -1 where the count was not taken before it was.
+        self._count = -1
+        self._identity: tuple[int, int, int] | None = None
+        self._generation = 0
 
     @classmethod
-    def load(cls, store_path: Path, state_path: Path) -> "TopicRegistry":
+    def load(
+        cls, store_path: Path, state_path: Path, shared: SharedPage | None = None
+    ) -> "TopicRegistry":
         """Read the file, or make it from the directories if it is missing.
 
         Raises CorruptRecordError if it is not what was written, StoreVersionError if a newer
         version of eoslog wrote it.
         """
-        path = state_path / FILE_NAME
-        content = read_if_there(path)
-        if content is None:
-            registry = cls(state_path, topics_of_directories(store_path))
-            registry._write(registry._topics)
-            return registry
-        return cls(state_path, _parse(path, content))
+        registry = cls(state_path, {}, shared)
+        with registry._changing():
+            content = read_if_there(registry._path)
+            if content is None:
+                registry._replace(topics_of_directories(store_path))
+            else:
+                registry._topics = _parse(registry._path, content)
+        return registry
 
     def get(self, name: str) -> TopicDescription | None:
         """The topic, unless it does not exist or is being deleted."""
-        topic = self._topics.get(name)
+        topic = self._known().get(name)
         return None if topic is None or topic.deleting else topic
 
     def all(self) -> list[TopicDescription]:
         """Every topic, internal ones too, but none that is being deleted."""
-        return [topic for topic in self._topics.values() if not topic.deleting]
+        return [topic for topic in self._known().values() if not topic.deleting]
 
     def deleting(self) -> list[TopicDescription]:
         """The topics whose deletion has begun and not ended."""
-        return [topic for topic in self._topics.values() if topic.deleting]
+        return [topic for topic in self._known().values() if topic.deleting]
+
+    @property
+    def generation(self) -> int:
+        """Rises with each change that is known here, by whichever process."""
+        self._known()
+        return self._generation
+
+    def changing_topics(self, *, wait: bool = True) -> AbstractContextManager[bool]:
+        """A block in which no other process creates or deletes a topic of a user.
+
+        Without `wait`, False where another one is at it. Comes before every other lock of the
+        store but the store's own in this process.
+        """
+        if self._shared is None:
+            return nullcontext(True)
+        return file_locked(self._changes_path, wait=wait)
 
     def add(self, topic: TopicDescription) -> None:
         """From now on the topic exists; its directories are in place already."""
-        with self._lock:
+        with self._changing():
             self._replace({**self._topics, topic.name: topic})
+
+    @contextmanager
+    def making_partition(self, name: str, partitions: int) -> Iterator[TopicDescription]:
+        """A block in which no other process makes a partition of an internal topic.
+
+        Gives the topic, which is added if it is not there; it has the directories that it has. No
+        other lock may be waited for in the block.
+        """
+        with self._changing():
+            topic = self.get(name)
+            if topic is None:
+                topic = new_topic(name, partitions, {})
+                self._replace({**self._topics, name: topic})
+            yield topic
 
     def mark_deleting(self, name: str) -> None:
         """From now on the topic exists no more; its directories are still there."""
-        with self._lock:
+        with self._changing():
             marked = replace(self._topics[name], deleting=True)
             self._replace({**self._topics, name: marked})
 
     def remove(self, name: str) -> None:
         """Forget a topic whose directories are gone."""
-        with self._lock:
+        with self._changing():
             self._replace({other: topic for other, topic in self._topics.items() if other != name})
 
-    def _replace(self, topics: dict[str, TopicDescription]) -> None:
-        self._write(topics)
-        self._topics = topics
+    def refresh(self) -> None:
+        """Read the file if it was replaced, even by a process that died before it could say so."""
+        if self._shared is not None and self._identity != self._identity_of_file():
+            self._read_again()
 
-    def _write(self, topics: Mapping[str, TopicDescription]) -> None:
+    def _known(self) -> dict[str, TopicDescription]:
+        if self._shared is not None and self._shared.counter(COUNTER_TOPICS) != self._count:
+            self._read_again()
+        return self._topics
+
+    def _read_again(self) -> None:
+        shared = self._shared
+        if shared is None:
+            return
+        with self._lock:
+            # The count and the identity first: what changes from here on is read by the next look.
+            count, identity = shared.counter(COUNTER_TOPICS), self._identity_of_file()
+            content = read_if_there(self._path)
+            if content is not None:
+                before = self._topics
+                found = _parse(self._path, content)
+                # A topic that is as it was stays the same object.
+                self._topics = {
+                    name: before[name] if before.get(name) == topic else topic
+                    for name, topic in found.items()
+                }
+                self._generation += 1
+            self._count, self._identity = count, identity
+
+    def _identity_of_file(self) -> tuple[int, int, int] | None:
+        try:
+            found = self._path.stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """A block in which this thread alone, of all processes, changes the file."""
+        shared = self._shared
+        held = nullcontext(False) if shared is None else shared.held(LOCK_TOPICS)
+        with held as holder_died, self._lock:
+            if shared is not None and holder_died:
+                shared.raise_counter(COUNTER_TOPICS)  # It may have replaced the file.
+            self._known()
+            yield
+
+    def _replace(self, topics: dict[str, TopicDescription]) -> None:
         document = {
             "version": REGISTRY_VERSION,
             "topics": {name: _entry(topic) for name, topic in sorted(topics.items())},
         }
         write_atomically(self._path, json.dumps(document, indent=1).encode())
+        self._topics = topics
+        self._generation += 1
+        if self._shared is not None:
+            self._identity = self._identity_of_file()
+            self._count = self._shared.raise_counter(COUNTER_TOPICS)
 
 
 def new_topic(name: str, partitions: int, config: Mapping[str, int]) -> TopicDescription:

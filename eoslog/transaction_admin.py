@@ -53,7 +53,7 @@ class TransactionDescription:
 
     The start time and the duration are None unless a transaction is open or being completed;
     `topic_partitions` are then those it wrote to. `prepared`: it waits for an external decision.
-    `owner` says which producer of this process has the id, if one does.
+    `owner` says which producer of this process, or which other process, has the id, if one does.
     """
 
     coordinator_id: int
@@ -154,7 +154,6 @@ class TransactionAdmin:
         fields = self._fields(transactional_id)
         is_open = fields["state"] in UNDECIDED_STATES
         start_ms = int(fields["start_ms"])
-        owner = self._entries.owner_of(transactional_id)
         return TransactionDescription(
             coordinator_id=_COORDINATOR_ID,
             transactional_id=transactional_id,
@@ -168,19 +167,15 @@ class TransactionAdmin:
                 TopicPartition(*where) for where in sorted(fields["partitions"] or ())
             ),
             prepared=fields["prepared"],
-            owner=None if owner is None else str(owner),
+            owner=self._entries.described_owner(transactional_id, fields["owner"]),
         )
 
     def _fields(self, transactional_id: str) -> dict[str, Any]:
         """The newest record's, without making an entry for an id that nobody uses."""
-        entry = self._entries.find(transactional_id)
-        if entry is None:
-            record = self._state_log.transaction(transactional_id)
-            if record is not None and record.value is not None:
-                try:
-                    return decode_transaction_value(record.value)
-                except CorruptRecordError:
-                    pass  # Making the entry says where it stands.
+        known = self._entries.newest(transactional_id)
+        if known is not None:
+            return known.fields
+        # Making the entry says where the record stands that cannot be read.
         with self._entries.locked(transactional_id) as entry:
             return decode_transaction_value(entry.value())
 
@@ -218,13 +213,9 @@ class TransactionAdmin:
 
     def _id_that_ends(self, where: TopicPartition, producer_id: int) -> str | None:
         """The transactional id whose open or decided transaction has the partition."""
-        for entry in self._entries.known():
-            if (
-                entry.producer_id == producer_id
-                and entry.state in UNDECIDED_STATES
-                and where in entry.partitions
-            ):
-                return entry.transactional_id
+        for one in self._entries.undecided():
+            if one.producer_id == producer_id and where in one.partitions:
+                return one.transactional_id
         return None
 
     def hanging(

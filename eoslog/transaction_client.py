@@ -16,6 +16,7 @@ from eoslog.bindings.transactional_sender import TransactionalSender
 from eoslog.errors import (
     ConcurrentTransactionsError,
     EoslogError,
+    FellBehindError,
     IllegalStateError,
     InvalidProducerEpochError,
     LogClosedError,
@@ -46,7 +47,13 @@ S = ClientState
 
 
 # What a call can be repeated after, once it was seen to.
-CURABLE = (ProducerNotCached, PartitionLost, ProducerIdNeeded, ConcurrentTransactionsError)
+CURABLE = (
+    ProducerNotCached,
+    PartitionLost,
+    ProducerIdNeeded,
+    ConcurrentTransactionsError,
+    FellBehindError,
+)
 # By number: looked up with every append.
 _STATES = tuple(ClientState)
 
@@ -148,6 +155,14 @@ class TransactionClient(TransactionalSender, Producer):
         if reason is not None and self._refusal is None:
             self._refuse_from_now_on(lambda: ProducerFencedError(reason))
 
+    def _look_again(self) -> None:
+        if self._taken_over is not None:
+            try:
+                with self._taken_over.lock:
+                    self._owner.check()
+            except EoslogError as error:
+                self._break(error, Request.END)
+
     # The coordinator's entry.
 
     def _on_entry(self, call: Callable[[TransactionEntry], T]) -> T:
@@ -160,6 +175,8 @@ class TransactionClient(TransactionalSender, Producer):
                     return call(entry)
             except ProducerNotCached as asked:
                 self._coordinator.hold_producer(asked.producer_id, asked.topic, asked.partition)
+            except FellBehindError as behind:
+                self._coordinator.take_up_anew(behind)
             except PartitionLost as lost:
                 self._store._check_open()
                 if self._store._find_partition(TopicPartition(lost.topic, lost.partition)):

@@ -9,11 +9,9 @@ from enum import Enum, IntEnum
 from types import MappingProxyType
 
 from eoslog.errors import (
-    CommitFailedError,
     ConcurrentTransactionsError,
     CoordinatorNotAvailableError,
     EoslogError,
-    IllegalGenerationError,
     InvalidProducerEpochError,
     InvalidProducerIdMappingError,
     InvalidTransactionTimeoutError,
@@ -22,7 +20,6 @@ from eoslog.errors import (
     ProducerFencedError,
     StoreFailedError,
     TransactionAbortableError,
-    UnknownMemberIdError,
     UnknownProducerIdError,
 )
 
@@ -153,8 +150,4 @@ def as_the_client_sees(error: EoslogError, request: Request) -> EoslogError:
     """The error under the name that Kafka's clients give it."""
     if isinstance(error, InvalidProducerEpochError) and request is not Request.PRODUCE:
         return ProducerFencedError(str(error))
-    if request is Request.OFFSETS and isinstance(
-        error, (UnknownMemberIdError, IllegalGenerationError)
-    ):
-        return CommitFailedError(str(error))
     return error

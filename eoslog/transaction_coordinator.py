@@ -5,8 +5,11 @@ decides and completes (`bindings.transaction_entry`). Here is what lies above an
 over from an older producer, ids for new ones, and the completion of what was decided.
 `docs/transactions.md` has the protocol in numbered steps.
 
-Invariants: when `init` returns, the older producer can write nothing more, on any partition; what
-was decided is completed before the id's next transaction begins.
+Every process of a store runs one, and all do the same work: an entry's lock is shared by them. What
+a process leaves undone when it dies, `settle_the_dead` of the others does.
+
+Invariants: when `init` returns, the older producer can write nothing more, on any partition, in any
+process; what was decided is completed before the id's next transaction begins.
 
 Order of locks: an entry's, then that of the entries together, then the state log's, then the one
 under which partitions are opened, then a partition's.
@@ -20,6 +23,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from eoslog.append_signal import AppendSignal
 from eoslog.bindings.accumulator import RecordAccumulator
+from eoslog.bindings.shared_page import SharedPage
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import (
     PartitionLost,
@@ -30,18 +34,22 @@ from eoslog.bindings.transaction_entry import (
 from eoslog.errors import (
     ConcurrentTransactionsError,
     EoslogError,
+    FellBehindError,
     InvalidRequestError,
     InvalidTransactionTimeoutError,
+    TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
 )
 from eoslog.partition import Partition
 from eoslog.prepared_transaction import PreparedTransaction
+from eoslog.process_slots import ProcessSlots
 from eoslog.producer_ids import ProducerIds
 from eoslog.state_log import StateLog
 from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_entries import (
     ONGOING,
     PREPARE_STATES,
+    NewestRecord,
     TransactionEntries,
     check_transactional_id,
 )
@@ -87,8 +95,14 @@ class TransactionCoordinator:
         *,
         durable: bool,
         timeout_max_ms: int,
+        shared: SharedPage | None = None,
+        slots: ProcessSlots | None = None,
     ) -> None:
-        self.entries = TransactionEntries(state_log, durable=durable)
+        self.entries = TransactionEntries(state_log, durable=durable, shared=shared, slots=slots)
+        self._slots = slots
+        self.had_others = False  # Whether another process is known to have had the store open.
+        # What else is to be settled of a dead process before its slot goes; each says if it is.
+        self.settle_hooks: list[Callable[[bytes], bool]] = []
         self._producer_ids = producer_ids
         self._partitions = partitions
         self._signal = signal
@@ -117,7 +131,8 @@ class TransactionCoordinator:
         epoch back; `end` with these decides it. The result is as durable as the store's durability
         says. Raises InvalidRequestError, InvalidTransactionTimeoutError, ProducerFencedError
         (`expected` is not the newest), ConcurrentTransactionsError (the transaction before is
-        decided and cannot be completed: the cause says why), CorruptRecordError, StoreError:
+        decided and cannot be completed: the cause says why), CorruptRecordError, StoreError (one
+        of them StoreInUseError: another process is at work on the id, and hangs):
         the id is as it was then, but for an open transaction, which may be aborted.
         """
         check_transactional_id(transactional_id)
@@ -140,6 +155,10 @@ class TransactionCoordinator:
                     producer_id=entry.producer_id,
                     producer_epoch=entry.producer_epoch,
                 )
+                if entry.owner != self.entries.own_slot:
+                    # So that the process that prepared it hears of it too.
+                    entry.hand_over(self.entries.own_slot)
+                    self.entries.note_append(entry)
                 self._take_over(entry, owner)
             else:
                 self._take_over(entry, owner, expected, timeout_ms)
@@ -197,6 +216,14 @@ class TransactionCoordinator:
         """Bring a producer that only LMDB remembers back into the partition's memory."""
         self.partition_of(topic, partition).hold_producer(producer_id)
 
+    def take_up_anew(self, behind: FellBehindError) -> None:
+        """Begin anew with a partition of which another process deleted more than was seen here."""
+        where = TopicPartition(getattr(behind, "topic", ""), getattr(behind, "partition", -1))
+        found = self._partitions.if_open(where)
+        if found is None:
+            raise behind
+        found.take_up_anew()
+
     def appended(self, partitions: Touched) -> None:
         """An entry appended to these: who waits for records, or looks after them, is told."""
         for where in partitions:
@@ -212,6 +239,63 @@ class TransactionCoordinator:
     def live_producer_ids(self) -> frozenset[int]:
         """The producer ids under which transactions may be written now."""
         return frozenset(entry.producer_id for entry in self.entries.known())
+
+    # For the other processes.
+
+    def settle_the_dead(self) -> int:
+        """End what processes that are gone have left undone; how many transactions that were.
+
+        An open transaction is aborted, since nobody is left who could go on, a decided one is
+        completed, a prepared one waits on. What cannot be ended now is tried again with the next
+        call. Holds no lock when it is called. Raises StoreError if the slots cannot be looked at.
+        """
+        if self._slots is None:
+            return 0
+        dead = {one.slot for one in self._slots.dead()}
+        if not dead:
+            return 0
+        self.had_others = True
+        settled, left = self._settle(self._slots)
+        if not left:
+            for slot in dead:
+                if all(settle(slot) for settle in self.settle_hooks):
+                    self._slots.settle(slot)
+        return settled
+
+    def _settle(self, slots: ProcessSlots) -> tuple[int, int]:
+        """How many transactions of processes that are gone were ended, and how many are left."""
+        settled = left = 0
+        # All that the dead ever wrote is in the log by now.
+        for one in self.entries.undecided():
+            # A decision may be anybody's: whoever made it for the owner may be the one that died.
+            if not one.is_decided and not self._is_left_open(one, slots):
+                continue
+            try:
+                with self.entries.locked(one.transactional_id) as entry:
+                    settled += self._settle_one(entry, slots)
+            except TransactionalIdNotFoundError:
+                continue  # Forgotten meanwhile.
+            except (EoslogError, PartitionLost, ProducerNotCached) as error:
+                _log.warning("%s: it cannot be ended now: %s", one.transactional_id, error)
+                left += 1
+        return settled, left
+
+    def _is_left_open(self, one: TransactionEntry | NewestRecord, slots: ProcessSlots) -> bool:
+        """Whether a transaction is open, waits for no decision, and its process is gone."""
+        if one.state != ONGOING or one.prepared or one.owner is None:
+            return False
+        return not slots.alive(one.owner)
+
+    def _settle_one(self, entry: TransactionEntry, slots: ProcessSlots) -> bool:
+        """End an id's transaction if it was left undone; whether it was."""
+        if entry.state not in PREPARE_STATES:
+            owner = entry.owner
+            if owner is None or not self._is_left_open(entry, slots):
+                return False
+            reason = f"transactional id {entry.transactional_id!r}: {slots.describe(owner)} is gone"
+            self.fence(entry, reason)
+        self._finish(entry)
+        return True
 
     def renew_producer_ids(self) -> None:
         """From now on, the first initialization of each id takes a new producer id.
@@ -240,7 +324,7 @@ class TransactionCoordinator:
         if entry.state == ONGOING:
             self.fence(entry, reason)
             self._finish(entry)
-        self._move_on(entry, None, entry.timeout_ms)
+        self._move_on(entry, None, entry.timeout_ms, owned=False)
         self.entries.take_from_owner(entry.transactional_id, reason)
 
     def _take_over(
@@ -271,21 +355,31 @@ class TransactionCoordinator:
         expected_epoch: int | None,
         timeout_ms: int,
         asked_with: int | None = None,
+        *,
+        owned: bool = True,
     ) -> None:
-        """Write the record with the next epoch; `asked_with` may ask for the answer again."""
+        """Write the record with the next epoch; `asked_with` may ask for the answer again.
+
+        `owned`: a producer of this process has the id from then on, else nobody.
+        """
         renewed = self._renewed
         renews = renewed is not None and entry.transactional_id not in renewed
         following = next_identity(entry, expected_epoch, self._producer_ids.take, renews)
         if asked_with is not None:
             following = following._replace(last_producer_epoch=asked_with)
-        entry.initialize(
-            producer_id=following.producer_id,
-            producer_epoch=following.producer_epoch,
-            last_producer_epoch=following.last_producer_epoch,
-            previous_producer_id=following.previous_producer_id,
-            timeout_ms=timeout_ms,
-            now_ms=time.time_ns() // 1_000_000,
-        )
+
+        def initialize(_: int) -> None:
+            entry.initialize(
+                producer_id=following.producer_id,
+                producer_epoch=following.producer_epoch,
+                last_producer_epoch=following.last_producer_epoch,
+                previous_producer_id=following.previous_producer_id,
+                timeout_ms=timeout_ms,
+                now_ms=time.time_ns() // 1_000_000,
+                owner=self.entries.own_slot if owned else None,
+            )
+
+        self._supplied(entry, initialize, ())
         if renewed is not None:
             renewed.add(entry.transactional_id)
         self.entries.note_append(entry)
@@ -317,6 +411,8 @@ class TransactionCoordinator:
                     raise
                 held = True
                 self._hold(entry.producer_id, touched)
+            except FellBehindError as behind:
+                self.take_up_anew(behind)
             except PartitionLost as lost:
                 # Its log is closed. Unless the whole store is, its topic was deleted: what the
                 # transaction wrote there is gone, and a topic made anew has nothing of it.
@@ -364,6 +460,8 @@ class TransactionCoordinator:
                         raise
                     held = True
                     self._hold(entry.producer_id, entry.partitions)
+                except FellBehindError as behind:
+                    self.take_up_anew(behind)
         except (EoslogError, PartitionLost, ProducerNotCached) as error:
             _log.warning(
                 "transactional id %r is decided (%s), and will be completed later: %s",

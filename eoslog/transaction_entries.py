@@ -1,21 +1,42 @@
 """The transactional ids in memory: one entry each, made from its record when it is first used.
 
-Invariants: an id has one entry at a time; whoever works on it holds its lock and has seen, under
-that lock, that it is still the one. An undecided transaction's entry, and one whose record the
-index does not have yet, stays in memory. The coordinator's epoch is raised, durably, before the
-first entry is made in a life of the store.
+All processes of a store have entries of their own. Whoever takes an entry's lock has it among all
+of them, and with it the newest record, by whomever it was written (`bindings.entry_lock`): what is
+read without the lock may be older, but was true once.
+
+Invariants: an id has one entry at a time in a process; whoever works on it holds its lock and has
+seen, under that lock, that it is still the one. An undecided transaction's entry, and one whose
+record the index does not have yet, stays in memory. The coordinator's epoch is raised, durably,
+before the first entry is made in a life of the store, by whichever process makes it.
 """
 
+import logging
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
 
+from eoslog.bindings.entry_lock import AllKeysHeld, EntryLock
 from eoslog.bindings.held_locks import HeldLocks
-from eoslog.bindings.transaction_entry import TransactionEntry
-from eoslog.errors import CorruptRecordError, InvalidRequestError, TransactionalIdNotFoundError
+from eoslog.bindings.shared_page import (
+    COUNTER_COORDINATOR_EPOCH,
+    LOCK_PRODUCER_IDS,
+    SharedPage,
+)
+from eoslog.bindings.transaction_entry import TransactionEntry, decode_transaction_value
+from eoslog.errors import (
+    CorruptRecordError,
+    EoslogError,
+    InvalidRequestError,
+    TransactionalIdNotFoundError,
+)
 from eoslog.partition import Partition
+from eoslog.process_slots import ProcessSlots
 from eoslog.state_log import COORDINATOR_EPOCH, StateLog, TransactionRecord, transaction_key
-from eoslog.transaction_owner import TransactionOwner
+from eoslog.transaction_owner import TransactionOwner, taken_elsewhere
+
+_log = logging.getLogger(__name__)
 
 EMPTY = "Empty"
 ONGOING = "Ongoing"
@@ -27,12 +48,58 @@ ENTRIES_KEPT = 10_000
 _NO_EPOCH = -1
 
 
-class TransactionEntries:
-    """The entries of a store, and who has each id now."""
+class NewestRecord:
+    """What the newest record of an id says: of its transaction, while one is open or undecided."""
 
-    def __init__(self, state_log: StateLog, *, durable: bool) -> None:
+    def __init__(self, transactional_id: str, record_offset: int, fields: dict[str, Any]) -> None:
+        self.transactional_id = transactional_id
+        self.record_offset = record_offset
+        self.fields = fields
+        self.state: str = fields["state"]
+        self.prepared: bool = fields["prepared"]
+        self.owner: bytes | None = fields["owner"]
+        self.producer_id: int = fields["producer_id"]
+        self.producer_epoch: int = fields["producer_epoch"]
+        self.last_producer_epoch: int = fields["last_producer_epoch"]
+        self.start_ms: int = fields["start_ms"]
+        self.timeout_ms: int = fields["timeout_ms"]
+        self.partitions: list[tuple[str, int]] = fields["partitions"] or []
+
+    @property
+    def is_decided(self) -> bool:
+        """Whether it has to be completed; else it is open."""
+        return self.state in PREPARE_STATES
+
+
+class EntryAsOfNow(NamedTuple):
+    """What an entry knew at one moment."""
+
+    state: str
+    changed: bool
+    value: bytes
+    record_offset: int
+    prepare_offset: int
+
+
+class TransactionEntries:
+    """The entries of a store in this process, and which of its producers has each id now.
+
+    `shared` and `slots` are of the processes that have the store open; without them it is this one
+    alone.
+    """
+
+    def __init__(
+        self,
+        state_log: StateLog,
+        *,
+        durable: bool,
+        shared: SharedPage | None = None,
+        slots: ProcessSlots | None = None,
+    ) -> None:
         self._state_log = state_log
         self._durable = durable
+        self._shared = shared
+        self._slots = slots
         self._lock = threading.RLock()
         self._entries: dict[str, TransactionEntry] = {}
         self._state_partitions: dict[str, Partition] = {}
@@ -40,17 +107,46 @@ class TransactionEntries:
         self._epoch = _NO_EPOCH
         self._epoch_raised = False
         state_log.follow(self)
+        if shared is not None:
+            state_log.on_foreign = self._note_foreign
+
+    @property
+    def own_slot(self) -> bytes | None:
+        """The slot of this process; None if it is alone."""
+        return None if self._slots is None else self._slots.own
 
     @property
     def epoch(self) -> int:
-        """The coordinator's epoch; the first look in a life of the store raises it, durably."""
+        """The coordinator's epoch; the first look in a life of the store raises it, durably.
+
+        Takes locks that come before those of the entries together.
+        """
+        if not self._epoch_raised:
+            if self._shared is None:
+                self._raise_epoch()
+            else:
+                self._state_log.partition_of("")  # What opens it has locks that come first.
+                with self._shared.held(LOCK_PRODUCER_IDS):
+                    self._raise_epoch()
+        return self._epoch
+
+    def _raise_epoch(self) -> None:
+        """Write the record, unless this process or another one of the session has done so."""
         with self._lock:
-            if not self._epoch_raised:
+            if self._epoch_raised:
+                return
+            shared = self._shared
+            if shared is not None and shared.counter(COUNTER_COORDINATOR_EPOCH):
+                state = self._state_log.get(COORDINATOR_EPOCH, "")
+                self._epoch = 0 if state is None else int(state["coordinator_epoch"])
+            else:
+                self._epoch = _NO_EPOCH if shared is not None else self._epoch
                 # How durable this life is tells the next one what it may have lost.
                 record = {"coordinator_epoch": self.plan_epoch(), "durable": self._durable}
                 self._state_log.append(COORDINATOR_EPOCH, "", record, sync=True)
-                self._epoch_raised = True
-            return self._epoch
+                if shared is not None:
+                    shared.raise_counter(COUNTER_COORDINATOR_EPOCH)
+            self._epoch_raised = True
 
     def last_life_was_durable(self) -> bool:
         """Whether the last life of the store that had entries synced what it decided."""
@@ -61,8 +157,12 @@ class TransactionEntries:
         """The epoch as it will be raised to in this life of the store, if it was not yet."""
         with self._lock:
             if self._epoch == _NO_EPOCH:
+                raised = self._shared is not None and bool(
+                    self._shared.counter(COUNTER_COORDINATOR_EPOCH)
+                )
                 state = self._state_log.get(COORDINATOR_EPOCH, "")
-                self._epoch = 0 if state is None else int(state["coordinator_epoch"]) + 1
+                known = _NO_EPOCH if state is None else int(state["coordinator_epoch"])
+                self._epoch = known if raised else known + 1
             return self._epoch
 
     @property
@@ -85,7 +185,7 @@ class TransactionEntries:
         """The id's entry, with its lock held.
 
         Raises TransactionalIdNotFoundError, unless it is to be created; CorruptRecordError if its
-        record cannot be read.
+        record cannot be read; StoreInUseError if another process has the lock for too long.
         """
         while True:
             entry = self._find(transactional_id, create)
@@ -104,39 +204,62 @@ class TransactionEntries:
         entry = self._entries.get(transactional_id)
         if entry is not None:
             return entry
+        if not create and self._state_log.transaction(transactional_id) is None:
+            raise _not_found(transactional_id)
+        # Both before the lock is taken: they may wait for other processes.
+        epoch = self.epoch
+        partition = self._state_log.partition_of(transactional_id)
         with self._lock:
             entry = self._entries.get(transactional_id)
             if entry is None:
                 record = self._state_log.transaction(transactional_id)
                 if record is None and not create:
-                    raise TransactionalIdNotFoundError(
-                        f"no transactional id {transactional_id!r}; it may have expired"
-                    )
-                partition = self._state_log.partition_of(transactional_id)
-                entry = self._made(transactional_id, record, partition)
+                    raise _not_found(transactional_id)
+                entry = self._made(transactional_id, record, partition, epoch)
                 self._state_partitions[transactional_id] = partition
                 self._entries[transactional_id] = entry
             return entry
 
     def _made(
-        self, transactional_id: str, record: TransactionRecord | None, partition: Partition
+        self,
+        transactional_id: str,
+        record: TransactionRecord | None,
+        partition: Partition,
+        epoch: int,
     ) -> TransactionEntry:
-        entry = TransactionEntry(transactional_id, partition._log, self.epoch, self._durable)
-        if record is not None and record.value is not None:
-            try:
-                entry.load(record.value, record.offset)
-            except CorruptRecordError as error:
-                raise CorruptRecordError(
-                    str(partition.path),
-                    record.offset,
-                    f"the record of transactional id {transactional_id!r} at offset "
-                    f"{record.offset}: {error.reason}",
-                ) from error
+        lock = None
+        if self._shared is not None:
+            lock = EntryLock(self._shared, transactional_id, partition._log, self)
+        entry = TransactionEntry(transactional_id, partition._log, epoch, self._durable, lock)
+        if record is not None:
+            self._load(entry, record, partition)
         return entry
 
+    def _load(
+        self, entry: TransactionEntry, record: TransactionRecord, partition: Partition
+    ) -> None:
+        if record.value is None:
+            return
+        try:
+            entry.load(record.value, record.offset)
+        except CorruptRecordError as error:
+            raise CorruptRecordError(
+                str(partition.path),
+                record.offset,
+                f"the record of transactional id {entry.transactional_id!r} at offset "
+                f"{record.offset}: {error.reason}",
+            ) from error
+
+    def standing_still(self) -> AbstractContextManager[object]:
+        """A block in which no transaction begins, moves or ends, in any process.
+
+        Raises StoreInUseError if another process is at work on one for too long.
+        """
+        # Nothing of Python between the locks and the block: an interrupt there would leave them.
+        return self._all_locked() if self._shared is None else AllKeysHeld(self._shared)
+
     @contextmanager
-    def standing_still(self) -> Iterator[None]:
-        """Within the block no transaction begins, moves or ends."""
+    def _all_locked(self) -> Iterator[None]:
         held = HeldLocks()
         locked: set[int] = set()
         try:
@@ -171,7 +294,111 @@ class TransactionEntries:
         self._state_log.took_away(entry.transactional_id, entry.record_offset)
         self.forget(entry)
 
+    # Among processes.
+
+    def _note_foreign(self, transactional_id: str, offset: int) -> None:
+        """The log has a record that another process may have written. Takes no lock."""
+        entry = self._entries.get(transactional_id)
+        if entry is not None:
+            entry.lock.note_newer(offset)
+
+    def catch_up_for(self, transactional_id: str) -> None:
+        """For the lock of an entry: the state log has records that are not known here."""
+        self._state_log.catch_up_for(transactional_id)
+
+    def refresh(self, transactional_id: str, offset: int) -> None:
+        """For the lock of an entry, by whoever took it: there may be a record at this offset that
+        the entry does not know.
+        """
+        entry = self._entries.get(transactional_id)
+        if entry is None or offset <= entry.record_offset:
+            return
+        record = self._state_log.transaction(transactional_id)
+        if record is None:
+            if entry.record_offset >= 0:
+                entry.bury()
+                self.forget(entry)
+        elif record.offset > entry.record_offset:
+            before = (entry.state, entry.start_ms, entry.timeout_ms)
+            self._load(entry, record, self._state_partitions[transactional_id])
+            self._look_for_another_owner(entry, *before)
+
+    def _look_for_another_owner(
+        self, entry: TransactionEntry, state: str, start_ms: int, timeout_ms: int
+    ) -> None:
+        """If another process took the id from its producer here, tell that one who and when."""
+        owner = entry.owner
+        if self._slots is None or owner == self._slots.own:
+            return
+        if entry.transactional_id in self._owners:
+            expired_ms = start_ms + timeout_ms if state == ONGOING else None
+            self.take_from_owner(
+                entry.transactional_id,
+                taken_elsewhere(
+                    entry.transactional_id,
+                    entry.producer_epoch,
+                    None if owner is None else self._slots.describe(owner),
+                    entry.last_update_ms,
+                    expired_ms,
+                    timeout_ms,
+                ),
+            )
+
+    def look_after_owners(self) -> None:
+        """Tell the producers of this process whose ids others took; those that are busy later.
+
+        It goes by what the state log has caught up on.
+        """
+        for transactional_id in list(self._owners):
+            entry = self._entries.get(transactional_id)
+            if entry is not None and entry.lock.newer_offset >= 0:
+                try:
+                    entry.lock.call_if_free(_nothing)
+                except EoslogError as error:
+                    _log.warning("%s: it cannot be looked at: %s", transactional_id, error)
+
+    def undecided(self) -> list[NewestRecord]:
+        """The open and undecided transactions of all processes, as far as their records can be
+        read; sorted by id. Not held up by a process that is at work on one.
+        """
+        found = []
+        ids = {one.transactional_id for one in self.known() if one.state in UNDECIDED_STATES}
+        if self._shared is not None:
+            ids.update(self._state_log.undecided_transactions())
+        for transactional_id in sorted(ids):
+            one = self.newest(transactional_id)
+            if one is not None and one.state in UNDECIDED_STATES:
+                found.append(one)
+        return found
+
+    def newest(self, transactional_id: str) -> NewestRecord | None:
+        """What the newest record of an id says, by whomever it was written; None if it has none
+        that can be read. Not held up by another process that is at work on the id.
+        """
+        entry = self._entries.get(transactional_id)
+        known = None if entry is None else self.read(entry)
+        value, offset = (b"", -1) if known is None else (known.value, known.record_offset)
+        if self._shared is not None or entry is None:
+            record = self._state_log.transaction(transactional_id)
+            if record is not None and record.value is not None and record.offset > offset:
+                value, offset = record.value, record.offset
+        try:
+            return NewestRecord(transactional_id, offset, decode_transaction_value(value))
+        except CorruptRecordError:
+            return None
+
     # Owners.
+
+    def described_owner(self, transactional_id: str, slot: bytes | None) -> str | None:
+        """Who has the id, for people; `slot` is the owner that its record names."""
+        owner = self._owners.get(transactional_id)
+        if owner is not None:
+            return str(owner)
+        if slot is None or self._slots is None or slot == self._slots.own:
+            return None
+        if not self._slots.alive(slot):
+            return None
+        return self._slots.describe(slot)
 
     def owner_of(self, transactional_id: str) -> TransactionOwner | None:
         """Who has the id, if anybody in this process does."""
@@ -204,11 +431,17 @@ class TransactionEntries:
         found = []
         for entry in self.known():
             # Also where it looks unchanged: an append may be under way.
-            with entry.lock:
-                if entry.changed and entry.state != DEAD and entry.record_offset >= 0:
-                    record = TransactionRecord(entry.value(), entry.record_offset)
-                    found.append((entry.transactional_id, record))
+            known = self.read(entry)
+            if known.changed and known.state != DEAD and known.record_offset >= 0:
+                record = TransactionRecord(known.value, known.record_offset)
+                found.append((entry.transactional_id, record))
         return found
+
+    def read(self, entry: TransactionEntry) -> EntryAsOfNow:
+        """What this process knows of an id now, in one piece. Not held up by another process that
+        is at work on it: what that one writes, this one has to read from the log.
+        """
+        return EntryAsOfNow(*entry.read())
 
     def persisted(self, records: Sequence[tuple[str, TransactionRecord]]) -> None:
         """The index has these now; entries that nobody uses may go."""
@@ -222,17 +455,26 @@ class TransactionEntries:
             self._forget_idle(len(self._entries) - ENTRIES_KEPT)
 
     def _forget_idle(self, count: int) -> None:
+        before = len(self._entries)
         for entry in self.known():
-            if count == 0:
+            if before - len(self._entries) >= count:
                 return
-            if entry.transactional_id in self._owners or not entry.lock.acquire(blocking=False):
-                continue
-            try:
-                if not entry.changed and entry.state not in UNDECIDED_STATES:
-                    self.forget(entry)
-                    count -= 1
-            finally:
-                entry.lock.release()
+            if entry.transactional_id not in self._owners:
+                entry.lock.call_if_free(partial(self._forget_if_idle, entry))
+
+    def _forget_if_idle(self, entry: TransactionEntry) -> None:
+        if not entry.changed and entry.state not in UNDECIDED_STATES:
+            self.forget(entry)
+
+
+def _not_found(transactional_id: str) -> TransactionalIdNotFoundError:
+    return TransactionalIdNotFoundError(
+        f"no transactional id {transactional_id!r}; it may have expired"
+    )
+
+
+def _nothing() -> None:
+    """To take a lock is enough."""
 
 
 def check_transactional_id(transactional_id: str) -> None:

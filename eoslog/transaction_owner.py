@@ -1,8 +1,9 @@
 """Who has a transactional id now: one producer object, of one thread, of one process.
 
-Only one process has a store open, so the newer owner can tell the older one by name: the older
-one's object says who took over, when, and where. Epochs fence as well, and go on fencing where no
-object is left to be told.
+In one process the newer owner tells the older one by name: the older one's object says who took
+over, when, and where. Among processes the id's record names the process that has it; the others
+find that out with their next look. Epochs fence as well, and go on fencing where no object is left
+to be told.
 """
 
 import os
@@ -66,6 +67,30 @@ def taken_over(transactional_id: str, producer_epoch: int, newer: TransactionOwn
         f"transactional id {transactional_id!r} was initialized again, with epoch "
         f"{producer_epoch}, by process {newer.process_id} on {newer.host}, thread "
         f"{newer.thread!r}, at {moment_text(newer.since_ms)}"
+    )
+
+
+def taken_elsewhere(
+    transactional_id: str,
+    producer_epoch: int,
+    newer: str | None,
+    moment_ms: int,
+    expired_ms: int | None,
+    timeout_ms: int,
+) -> str:
+    """Why the owner is fenced: another process initialized the id (`newer` describes it), or
+    aborted its transaction, whose time was over at `expired_ms`.
+    """
+    if newer is not None:
+        return (
+            f"transactional id {transactional_id!r} was initialized again, with epoch "
+            f"{producer_epoch}, by {newer}, at {moment_text(moment_ms)}"
+        )
+    if expired_ms is not None and moment_ms >= expired_ms:
+        return timed_out(transactional_id, expired_ms - timeout_ms, timeout_ms, moment_ms)
+    return (
+        f"transactional id {transactional_id!r} was terminated by another process, at "
+        f"{moment_text(moment_ms)}"
     )
 
 

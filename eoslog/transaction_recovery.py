@@ -6,15 +6,23 @@ checkpoint are read again, since the power may have taken a marker that no compl
 of; and a transaction that a partition has open and nobody knows is aborted: its registration was
 lost, so it was never decided.
 
+The first process of a store's session does this, alone; those that join it later take up what is
+undecided then, and end what processes that are gone have left. Whichever process writes a
+checkpoint finds its recovery points from the decisions and the partitions of all of them.
+
 Invariant: the recovery point of a partition of `__transaction_state` that a checkpoint names is
 never above a decision whose markers are not known to be on disk. `docs/transactions.md` has the
 argument.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
+from eoslog.bindings.entry_lock import AllKeysHeld
+from eoslog.bindings.shared_page import SharedPage
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import (
     PartitionLost,
@@ -30,27 +38,25 @@ from eoslog.errors import (
 from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
+from eoslog.process_slots import ProcessSlots
 from eoslog.state_log import StateLog, state_partition_of
 from eoslog.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_coordinator import TransactionCoordinator
-from eoslog.transaction_entries import ONGOING, PREPARE_STATES, UNDECIDED_STATES
+from eoslog.transaction_entries import (
+    ONGOING,
+    PREPARE_STATES,
+    UNDECIDED_STATES,
+    NewestRecord,
+)
 from eoslog.transaction_identity import EPOCH_MAX
+from eoslog.unended_transactions import Decision, Decisions, UnendedTransactions
 
 _log = logging.getLogger(__name__)
 
+_Known = TransactionEntry | NewestRecord
 # From this version of the protocol on, a marker's epoch is one above that of the data.
 _EPOCH_BUMPING_VERSION = 2
-
-
-class _Decision(NamedTuple):
-    """What a partition's open transaction of a producer id and epoch came to, and where that is."""
-
-    commit: bool
-    marker_epoch: int
-    newer_epoch: bool
-    state_partition: int
-    offset: int
 
 
 class _Unloaded(NamedTuple):
@@ -70,16 +76,27 @@ class TransactionRecovery:
         state_log: StateLog,
         partitions: OpenedPartitions,
         checkpoints: OffsetCheckpoints,
+        *,
+        shared: SharedPage | None = None,
+        slots: ProcessSlots | None = None,
     ) -> None:
         self._coordinator = coordinator
+        self._shared = shared
+        self._slots = slots
+        self._unended = None
+        if shared is not None:
+            self._unended = UnendedTransactions(Path(shared.path).parent, shared.session)
+        self._in_file: set[TopicPartition] = set()  # As far as is known here.
+        self._is_alone = True  # Nobody else can have the store open now.
+        self._lowest_at_close: dict[int, int] | None = None
         self._entries = coordinator.entries
         self._state_log = state_log
         self._partitions = partitions
         self._checkpoints = checkpoints
         # By partition, what (producer id, epoch of the data) came to, until its markers are there.
-        self._decided: dict[TopicPartition, dict[tuple[int, int], _Decision]] = {}
+        self._decided: dict[TopicPartition, Decisions] = {}
         # The same from then on, until the partition was synced.
-        self._ended: dict[TopicPartition, dict[tuple[int, int], _Decision]] = {}
+        self._ended: dict[TopicPartition, Decisions] = {}
         self._unresolved: set[TopicPartition] = set()
         self._left: set[str] = set()  # Ids that could not be rolled forward yet.
         self._unloaded: dict[str, _Unloaded] = {}
@@ -97,6 +114,8 @@ class TransactionRecovery:
         """
         if was_unclean and not self._entries.last_life_was_durable():
             self._coordinator.renew_producer_ids()
+            if self._unended is not None:
+                self._unended.note_renewal()
         undecided = self._state_log.undecided_transactions()
         # All of them before the first partition is opened: what is not known there is aborted.
         for transactional_id in undecided:
@@ -111,6 +130,28 @@ class TransactionRecovery:
         for transactional_id in undecided:
             self._roll_forward(transactional_id)
         self._open_decided()
+        self._is_alone = self._shared is None
+        for where in self._unresolved | set(self._decided):
+            self._share(where)
+
+    def join(self) -> None:
+        """Take up what is undecided in a store that other processes have open; the state log has
+        joined.
+        """
+        self._is_alone = False
+        self._coordinator.had_others = True
+        if self._unended is not None and self._unended.renews():
+            self._coordinator.renew_producer_ids()
+        self._learn()
+        # Before a partition is opened that this process may be the first to recover.
+        for transactional_id in self._state_log.undecided_transactions():
+            self._load(transactional_id)
+        self._entries.plan_epoch()
+        self._partitions.watch_recovered(self.resolve)
+        try:
+            self._coordinator.settle_the_dead()
+        except EoslogError as error:
+            _log.warning("what dead processes left is looked at later: %s", error)
 
     def _load(self, transactional_id: str) -> bool:
         """Have the entry in memory; or remember what must not be touched for want of it."""
@@ -155,7 +196,7 @@ class TransactionRecovery:
             marker_epoch = fields["producer_epoch"]
             newer_epoch = fields["client_transaction_version"] >= _EPOCH_BUMPING_VERSION
             epoch = marker_epoch - 1 if newer_epoch else marker_epoch
-            decision = _Decision(
+            decision = Decision(
                 fields["state"] == "PrepareCommit",
                 marker_epoch,
                 newer_epoch,
@@ -173,37 +214,105 @@ class TransactionRecovery:
         for where in sorted(self._decided):
             try:
                 if self._partitions.find_for_transaction(where) is None:
-                    self._decided.pop(where, None)  # The topic is gone.
+                    self._is_gone(where)
             except EoslogError as error:
                 _log.error("%s cannot be opened to end its transactions: %s", where, error)
 
     def resolve(self, partition: Partition) -> None:
-        """End what is open in a partition that was just recovered, and that nobody will end."""
+        """End what is open in a partition that was just recovered, and that nobody will end.
+
+        Waits for no lock. Where another process may have begun a transaction there since, all that
+        is not known is left to `retry`, which asks the log.
+        """
         where = partition.topic_partition
         if where.topic == TRANSACTION_STATE_TOPIC:
             return
+        if self._unended is not None and not self._is_alone:
+            self._learn()
+        if not partition.open_transactions():
+            self._put_right(where)
+            return
+        with self._if_nothing_moves() as nothing_moves:
+            if nothing_moves:
+                self._resolve_with(partition, self._entries.known())
+            else:
+                self._put_off(where)
+
+    @contextmanager
+    def _if_nothing_moves(self) -> Iterator[bool]:
+        """A block in which no other process begins a transaction, if that can be had at once."""
+        shared, slots = self._shared, self._slots
+        if self._is_alone or shared is None or slots is None:
+            yield True
+            return
+        with AllKeysHeld(shared, if_free=True) as nothing_moves:
+            yield nothing_moves and not slots.others() and not slots.dead()
+
+    def _resolve_with(self, partition: Partition, known: Iterable[_Known]) -> None:
+        where = partition.topic_partition
         try:
-            self._resolve(partition)
+            self._resolve(partition, known)
         except EoslogError as error:
             _log.warning("%s: its open transactions will be ended later: %s", where, error)
-            self._unresolved.add(where)
+            self._put_off(where)
         else:
-            self._unresolved.discard(where)
-            if where in self._decided:
-                self._ended[where] = self._decided[where]
-                del self._decided[where]
+            self._put_right(where)
 
-    def _resolve(self, partition: Partition) -> None:
+    def _put_off(self, where: TopicPartition) -> None:
+        self._unresolved.add(where)
+        self._share(where)
+
+    def _put_right(self, where: TopicPartition) -> None:
+        self._unresolved.discard(where)
+        if where in self._decided:
+            self._ended[where] = self._decided[where]
+            del self._decided[where]
+        if self._unended is not None:
+            self._unended.forget(where)
+
+    def _is_gone(self, where: TopicPartition) -> None:
+        """The partition's topic was deleted."""
+        self._unresolved.discard(where)
+        self._decided.pop(where, None)
+        if self._unended is not None:
+            self._unended.forget(where)
+
+    def _share(self, where: TopicPartition) -> None:
+        """Have all processes know that the partition is still to be put right."""
+        if self._unended is None or self._is_alone:
+            return
+        try:
+            self._unended.note(where, self._decided.get(where, {}))
+            self._in_file.add(where)
+        except EoslogError as error:
+            _log.error("%s: other processes do not know what is open there: %s", where, error)
+
+    def _learn(self) -> None:
+        """Take in what other processes could not put right, or did meanwhile."""
+        if self._unended is None or self._is_alone:
+            return
+        unended = self._unended.read()
+        for where, decisions in unended.items():
+            if decisions:
+                self._decided.setdefault(where, decisions)
+            else:
+                self._unresolved.add(where)
+        ended = self._in_file - set(unended)
+        self._in_file = set(unended)
+        for where in ended:
+            self._put_right(where)
+
+    def _resolve(self, partition: Partition, known: Iterable[_Known]) -> None:
         where = partition.topic_partition
         decided = self._decided.get(where, {})
         for found in partition.open_transactions():
             producer_id, epoch = found.producer_id, found.producer_epoch
             decision = decided.get((producer_id, epoch))
             if decision is None:
-                if self._is_known(where, producer_id, epoch):
+                if self._is_known(where, producer_id, epoch, known):
                     continue
                 newer = epoch < EPOCH_MAX
-                decision = _Decision(False, epoch + 1 if newer else epoch, newer, -1, -1)
+                decision = Decision(False, epoch + 1 if newer else epoch, newer, -1, -1)
                 _log.warning(
                     "%s: the transaction of producer id %d, epoch %d, open since offset %d, was "
                     "never decided: it is aborted",
@@ -223,11 +332,13 @@ class TransactionRecovery:
             except InvalidProducerEpochError:
                 continue  # It was ended by the way.
 
-    def _is_known(self, where: TopicPartition, producer_id: int, epoch: int) -> bool:
+    def _is_known(
+        self, where: TopicPartition, producer_id: int, epoch: int, known: Iterable[_Known]
+    ) -> bool:
         """Whether the coordinator will end that transaction there. Waits for no lock."""
         if any(unloaded.producer_id == producer_id for unloaded in self._unloaded.values()):
             return True
-        for entry in self._entries.known():
+        for entry in known:
             if entry.producer_id != producer_id or tuple(where) not in entry.partitions:
                 continue
             if entry.state == ONGOING and entry.producer_epoch == epoch:
@@ -242,23 +353,36 @@ class TransactionRecovery:
         """Try again what could not be done when the store was opened."""
         for transactional_id in list(self._left):
             self._roll_forward(transactional_id)
-        for entry in self._entries.known():
-            if entry.state in PREPARE_STATES:
-                self._coordinator.complete(entry)
+        for one in self._entries.undecided():
+            if one.is_decided:
+                self._complete(one.transactional_id)
+        self._learn()
         for where in list(self._unresolved):
             partition = self._partitions.find_for_transaction(where)
             if partition is None:
-                self._unresolved.discard(where)
-                self._decided.pop(where, None)
+                self._is_gone(where)
+            elif self._shared is None:
+                self._resolve_with(partition, self._entries.known())
             else:
-                self.resolve(partition)
+                with self._entries.standing_still():
+                    self._resolve_with(partition, self._entries.undecided())
         self._open_decided()
 
+    def _complete(self, transactional_id: str) -> None:
+        try:
+            with self._entries.locked(transactional_id) as entry:
+                if entry.state in PREPARE_STATES:
+                    self._coordinator.complete(entry)
+        except EoslogError as error:
+            _log.warning("transactional id %r cannot be completed now: %s", transactional_id, error)
+
     def advance(self) -> None:
-        """Sync every partition, and raise the recovery points that a checkpoint may name.
+        """Sync every partition that any process wrote to, and raise the recovery points that a
+        checkpoint may name.
 
         Raises StoreError where a partition cannot be synced; the points are as they were then.
         """
+        self._learn()
         ends = {
             partition.partition: partition.log_end_offset
             for partition in self._partitions.opened()
@@ -269,6 +393,7 @@ class TransactionRecovery:
         ended = set(self._ended)
         rotated = self._coordinator.take_rotated()
         try:
+            self._attach_to_unsynced()
             # Asked for only now: a partition may have been opened and written to meanwhile.
             for partition in self._partitions.opened():
                 if partition.topic != TRANSACTION_STATE_TOPIC:
@@ -281,6 +406,19 @@ class TransactionRecovery:
         for number, end in ends.items():
             self._safe[number] = min(end, lowest.get(number, end))
         self._forget_rotated(rotated)
+
+    def _attach_to_unsynced(self) -> None:
+        """Have the partitions open that only other processes wrote to, if they are to be synced."""
+        if self._had_others():
+            self._partitions.attach_to_unsynced()
+
+    def _had_others(self) -> bool:
+        """Whether another process has the store open, or had it in this session."""
+        if self._slots is None:
+            return False
+        if self._coordinator.had_others or self._slots.others() or self._slots.dead():
+            self._coordinator.had_others = True
+        return self._coordinator.had_others
 
     def _sync(self, partition: Partition) -> None:
         try:
@@ -321,10 +459,11 @@ class TransactionRecovery:
                     self._partitions.persist_producers(partition)
                     partition.forget_producers([producer_id])
 
-    def _lowest_decisions(self, with_ended: bool) -> dict[int, int]:
+    def _lowest_decisions(self, with_ended: bool, with_others: bool = True) -> dict[int, int]:
         """By partition of the state log, the lowest decision that is not carried out everywhere.
 
-        `with_ended`: or whose markers, written when the store was opened, were not synced since.
+        `with_ended`: or whose markers, written when the store was opened, were not synced since;
+        `with_others`: also of those that only other processes worked on.
         """
         lowest: dict[int, int] = {}
 
@@ -332,9 +471,14 @@ class TransactionRecovery:
             lowest[number] = min(offset, lowest.get(number, offset))
 
         for entry in self._entries.known():
-            with entry.lock:
-                if entry.prepare_offset >= 0:
-                    note(state_partition_of(entry.transactional_id), entry.prepare_offset)
+            offset = self._entries.read(entry).prepare_offset
+            if offset >= 0:
+                note(state_partition_of(entry.transactional_id), offset)
+        if self._shared is not None and with_others:
+            # Of the others, as far as the log was caught up on: at least to where it ended before.
+            for one in self._entries.undecided():
+                if one.is_decided:
+                    note(state_partition_of(one.transactional_id), one.record_offset)
         for unloaded in list(self._unloaded.values()):
             note(unloaded.state_partition, unloaded.offset)
         known = list(self._decided.values())
@@ -355,6 +499,11 @@ class TransactionRecovery:
 
     # Closing.
 
+    def prepare_to_close(self) -> None:
+        """To be called by the last process, while the state log can still be read."""
+        self._learn()
+        self._lowest_at_close = self._lowest_decisions(with_ended=False)
+
     def closed(
         self, offsets: Mapping[TopicPartition, LastOffsets], all_synced: bool
     ) -> dict[TopicPartition, LastOffsets]:
@@ -364,7 +513,11 @@ class TransactionRecovery:
         """
         if not all_synced:
             return {where: self.checkpoint(where, one) for where, one in offsets.items()}
-        lowest = self._lowest_decisions(with_ended=False)
+        lowest = self._lowest_at_close
+        if lowest is None and self._had_others():
+            return {where: self.checkpoint(where, one) for where, one in offsets.items()}
+        if lowest is None:
+            lowest = self._lowest_decisions(with_ended=False, with_others=False)
         capped = {}
         for where, one in offsets.items():
             if where.topic == TRANSACTION_STATE_TOPIC:
@@ -385,7 +538,7 @@ class TransactionRecovery:
         return frozenset(left)
 
 
-def _decided_epochs(entry: TransactionEntry) -> tuple[int, ...]:
+def _decided_epochs(entry: _Known) -> tuple[int, ...]:
     """The epoch that the data of a decided transaction has."""
     if entry.last_producer_epoch >= 0:
         return (entry.last_producer_epoch,)

@@ -16,10 +16,15 @@ from eoslog.bindings.transaction_entry import (
     decode_transaction_value,
 )
 from eoslog.config import INT32_MAX
-from eoslog.errors import CorruptRecordError, EoslogError, TransactionalIdNotFoundError
+from eoslog.errors import (
+    CorruptRecordError,
+    EoslogError,
+    StoreInUseError,
+    TransactionalIdNotFoundError,
+)
 from eoslog.state_log import StateLog, TransactionRecord
 from eoslog.transaction_coordinator import TransactionCoordinator
-from eoslog.transaction_entries import ONGOING, UNDECIDED_STATES
+from eoslog.transaction_entries import ONGOING, UNDECIDED_STATES, NewestRecord
 from eoslog.transaction_owner import timed_out
 
 _log = logging.getLogger(__name__)
@@ -29,20 +34,22 @@ NEVER_MS = INT32_MAX
 
 
 def abort_timed_out(coordinator: TransactionCoordinator, now_ms: int) -> int:
-    """Abort the transactions that were open for too long, and fence their producers; how many."""
+    """Abort the transactions that were open for too long, in any process, and fence their
+    producers; how many.
+    """
     aborted = 0
-    for entry in coordinator.entries.known():
-        if not _has_timed_out(entry, now_ms):
+    for one in coordinator.entries.undecided():
+        if not _has_timed_out(one, now_ms):
             continue
-        with entry.lock:
-            if not _has_timed_out(entry, now_ms):
-                continue
-            reason = timed_out(entry.transactional_id, entry.start_ms, entry.timeout_ms, now_ms)
-            try:
+        try:
+            with coordinator.entries.locked(one.transactional_id) as entry:
+                if not _has_timed_out(entry, now_ms):
+                    continue
+                reason = timed_out(entry.transactional_id, entry.start_ms, entry.timeout_ms, now_ms)
                 coordinator.fence(entry, reason)
                 aborted += 1
-            except (EoslogError, PartitionLost, ProducerNotCached) as error:
-                _log.warning("%s: it cannot be aborted now: %s", entry.transactional_id, error)
+        except (EoslogError, PartitionLost, ProducerNotCached) as error:
+            _log.warning("%s: it cannot be aborted now: %s", one.transactional_id, error)
     return aborted
 
 
@@ -63,12 +70,12 @@ def expire_ids(
                     entry.expire()
                     coordinator.entries.buried(entry)
                     expired += 1
-        except (CorruptRecordError, TransactionalIdNotFoundError):
-            continue  # Unreadable, or it was forgotten meanwhile.
+        except (CorruptRecordError, StoreInUseError, TransactionalIdNotFoundError):
+            continue  # Unreadable, or in use, or it was forgotten meanwhile.
     return expired
 
 
-def _has_timed_out(entry: TransactionEntry, now_ms: int) -> bool:
+def _has_timed_out(entry: TransactionEntry | NewestRecord, now_ms: int) -> bool:
     if entry.state != ONGOING or entry.prepared or entry.timeout_ms == NEVER_MS:
         return False
     return entry.start_ms + entry.timeout_ms < now_ms

@@ -167,18 +167,21 @@ class TransactionalProducer(TransactionClient):
                 partition, part = self._opened(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
                 self._register(partition)
                 moment_ms = time.time_ns() // 1_000_000
-                self._on_entry(
-                    lambda entry: entry.append_offsets(
-                        self.producer_id,
-                        self.producer_epoch,
-                        part,
-                        values,
-                        keys,
-                        timestamp_ms=moment_ms,
-                    )
-                )
+
+                def append(entry: TransactionEntry) -> None:
+                    # Until it is in, no other member of the group is given the partitions.
+                    with offsets_of_groups.committing(number, group):
+                        entry.append_offsets(
+                            self.producer_id,
+                            self.producer_epoch,
+                            part,
+                            values,
+                            keys,
+                            timestamp_ms=moment_ms,
+                        )
+
+                self._on_entry(append)
             except EoslogError as error:
-                offsets_of_groups.withdraw(number, group)
                 self._break(error, Request.OFFSETS)
 
     def abort_transaction(self) -> None:
@@ -351,6 +354,8 @@ class TransactionalProducer(TransactionClient):
                 open_states = (S.IN_TRANSACTION, S.ABORTABLE_ERROR, S.ABORTING_TRANSACTION)
                 if self._refusal is None and self._state in open_states:
                     self.abort_transaction()
+                # Before another thread can find it ready for the next transaction.
+                self._refuse_from_now_on(lambda: LogClosedError("the producer is closed"))
         finally:
             with self.exclusive:
                 self._discard()

@@ -1,26 +1,55 @@
-# The shared page of a partition: its published offsets, its writer's lock, its wake-up word.
-from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+# The page of a partition that all processes share: published offsets, the writer's lock, the turn to sync.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "control_page.h" nogil:
     enum:
         CONTROL_PAGE_BYTES
+        CONTROL_NO_HOLD
+        EOWNERDEAD
     ctypedef struct ControlPage:
-        uint32_t dirty
+        uint32_t ready
+        uint32_t sealed
+        uint8_t session[16]
         uint64_t generation
-        uint32_t wakeup
+        uint32_t sequence
+        uint32_t dirty
         int64_t log_start_offset
         int64_t log_end_offset
         int64_t high_watermark
         int64_t last_stable_offset
         int64_t active_base_offset
         int64_t active_valid_bytes
-        int64_t offset_index_bytes
-        int64_t time_index_bytes
-    int control_init(ControlPage* page, const uint8_t* boot_id) noexcept
-    int control_lock(ControlPage* page) noexcept
+        int64_t active_reserved_bytes
+        int64_t first_base_offset
+        int64_t recovery_point
+        int64_t hold_offset
+        int32_t failed_errno
+        uint32_t deleted
+        int32_t holder
+        uint32_t wanted
+    ctypedef struct ControlView:
+        int64_t log_end_offset
+        int64_t active_base_offset
+        int64_t active_valid_bytes
+        int64_t active_reserved_bytes
+        int64_t first_base_offset
+    int control_init(ControlPage* page, const uint8_t* session) noexcept
+    bint control_is_ready(const ControlPage* page, const uint8_t* session) noexcept
+    int control_lock(ControlPage* page, int64_t timeout_ns, int32_t process_id) noexcept
     void control_unlock(ControlPage* page) noexcept
-    void control_write_begin(ControlPage* page) noexcept
-    void control_write_end(ControlPage* page) noexcept
-    void control_set_dirty(ControlPage* page, uint32_t dirty) noexcept
     int64_t control_load(const int64_t* field) noexcept
     void control_store(int64_t* field, int64_t value) noexcept
+    void control_raise(int64_t* field, int64_t value) noexcept
+    int32_t control_load_32(const int32_t* field) noexcept
+    void control_store_32(int32_t* field, int32_t value) noexcept
+    uint32_t control_flag(const uint32_t* field) noexcept
+    void control_set_flag(uint32_t* field, uint32_t value) noexcept
+    void control_write_begin(ControlPage* page) noexcept
+    void control_write_end(ControlPage* page) noexcept
+    bint control_view(const ControlPage* page, ControlView* view) noexcept
+    void control_want(ControlPage* page) noexcept
+    bint control_take_wanted(ControlPage* page) noexcept
+    int control_sync_take(ControlPage* page, int64_t timeout_ns) noexcept
+    uint32_t control_sync_round(const ControlPage* page) noexcept
+    void control_sync_end(ControlPage* page) noexcept
+    void control_sync_wait(ControlPage* page, uint32_t round) noexcept

@@ -12,13 +12,13 @@ from libc.string cimport memcpy
 from eoslog.native.atomics cimport store_release_64
 from eoslog.native.byte_order cimport load_be64, store_be32, store_be64
 from eoslog.native.check cimport EOS_CHECK
-from eoslog.native.control_page cimport control_set_dirty
+from eoslog.native.control_page cimport control_set_flag, control_store
 from eoslog.native.mapped_io cimport eos_now_ms
 from eoslog.native.ongoing_transactions cimport ongoing_add
 from eoslog.native.partition_log cimport (
     log_active, log_end, log_lock, log_publish, log_roll, log_unlock,
 )
-from eoslog.native.producer_table cimport table_find, table_insert
+from eoslog.native.producer_table cimport table_find_whole, table_insert
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME,
     ATTRIBUTE_TRANSACTIONAL, BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_LEADER_EPOCH,
@@ -162,8 +162,11 @@ cdef Status make_room(PartitionLog* log, Incoming* incoming, Fault* out) noexcep
         if status != STATUS_OK:
             return status
         active = log_active(log)
-    return segment_reserve(
+    status = segment_reserve(
         active, active.used_bytes + incoming.batch_bytes, &log.options.segment, out)
+    # At once: whoever has the lock next stores up to there, and no further.
+    control_store(&log.page.active_reserved_bytes, active.reserved_bytes)
+    return status
 
 
 cdef int64_t place_bytes(PartitionLog* log, const Incoming* incoming, uint8_t* at) noexcept nogil:
@@ -192,7 +195,7 @@ cdef void place(
     cdef BatchHeader header
     cdef int64_t max_timestamp = 0
     cdef int64_t batch_bytes
-    control_set_dirty(log.page, 1)
+    control_set_flag(&log.page.dirty, 1)
     if incoming.columns != NULL:
         identity.base_offset = base_offset
         identity.producer_id = stamp.producer_id
@@ -212,7 +215,9 @@ cdef void place(
     active.unsynced = True
     store_release_64(&active.used_bytes, active.used_bytes + batch_bytes)
     log_publish(log, base_offset + header.last_offset_delta + 1)
-    control_set_dirty(log.page, 0)
+    control_set_flag(&log.page.dirty, 0)
+    if log.own_end == base_offset:
+        store_release_64(&log.own_end, base_offset + header.last_offset_delta + 1)
 
 
 cdef Status log_room_for(
@@ -247,12 +252,13 @@ cdef Status append_locked(
     cdef int64_t base_offset = log_end(log)
     cdef int32_t last_sequence = NO_SEQUENCE
     cdef bint known = True
+    cdef bint row_needed = False
     cdef Status status
     if stamp.producer_id >= 0:
-        entry = table_find(&log.producers, stamp.producer_id)
+        entry = table_find_whole(&log.producers, stamp.producer_id, &row_needed)
+        if row_needed:
+            return fault(out, STATUS_PRODUCER_NOT_CACHED, "the producer is not in memory", 0, 0)
         if entry == NULL:
-            if log.producers.evicted_count > 0:
-                return fault(out, STATUS_PRODUCER_NOT_CACHED, "the producer is not in memory", 0, 0)
             known = False
             entry_clear(&unknown, stamp.producer_id)
             entry = &unknown
@@ -501,12 +507,13 @@ cdef Status adopt_locked(
     PartitionLog* log, const uint8_t* data, int64_t data_bytes, int64_t producer_id,
     AppendOutcome* outcome, Fault* out,
 ) noexcept nogil:
-    cdef ProducerEntry* entry = table_find(&log.producers, producer_id)
+    cdef bint row_needed = False
+    cdef ProducerEntry* entry = table_find_whole(&log.producers, producer_id, &row_needed)
     cdef int64_t position = 0
     cdef int64_t held_count = 0
     cdef BatchHeader header
     cdef Status status
-    if entry == NULL and log.producers.evicted_count > 0:
+    if row_needed:
         return fault(out, STATUS_PRODUCER_NOT_CACHED, "the producer is not in memory", 0, 0)
     if entry != NULL and entry.producer_epoch != NO_EPOCH:
         held_count = <int64_t>window_last_sequence(entry) + 1

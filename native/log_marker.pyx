@@ -16,7 +16,7 @@ from eoslog.native.log_replay cimport (
     MARKER_ABORT, MARKER_COMMIT, MARKER_KEY_BYTES, MARKER_VALUE_BYTES, log_end_transaction,
 )
 from eoslog.native.partition_log cimport log_end, log_lock, log_unlock
-from eoslog.native.producer_table cimport table_find, table_insert
+from eoslog.native.producer_table cimport table_find_whole, table_insert
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES_MAX,
     BatchIdentity, batch_header_store, record_encode,
@@ -97,10 +97,11 @@ cdef Status marker_locked(
     PartitionLog* log, const Marker* marker, const uint8_t* batch, int64_t batch_bytes,
     AppendOutcome* outcome, Fault* out,
 ) noexcept nogil:
-    cdef ProducerEntry* entry = table_find(&log.producers, marker.producer_id)
+    cdef bint row_needed = False
+    cdef ProducerEntry* entry = table_find_whole(&log.producers, marker.producer_id, &row_needed)
     cdef int64_t offset = log_end(log)
     cdef Status status
-    if entry == NULL and log.producers.evicted_count > 0:
+    if row_needed:
         return fault(out, STATUS_PRODUCER_NOT_CACHED, "the producer is not in memory", 0, 0)
     status = marker_verdict(entry, marker, out)
     if status != STATUS_OK:

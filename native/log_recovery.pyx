@@ -20,7 +20,7 @@ from eoslog.native.mapped_io cimport (
 )
 from eoslog.native.offset_index cimport offset_index_lookup, offset_index_truncate
 from eoslog.native.partition_log cimport (
-    log_acquire, log_active, log_add_segment, log_end, log_lock, log_next_base, log_publish,
+    log_acquire, log_active, log_add_segment, log_end, log_fail, log_lock, log_next_base, log_publish,
     log_release, log_start_segment, log_unlock, pthread_mutex_lock,
     pthread_mutex_unlock,
 )
@@ -31,9 +31,8 @@ from eoslog.native.record_batch cimport (
 )
 from eoslog.native.segment cimport (
     SEGMENT_PATH_BYTES_MAX, Segment, batch_end_offset, batch_in_chain, index_entry_holds,
-    segment_find, segment_indexes_hold, segment_load, segment_note_batch, segment_path,
-    segment_rebuild_indexes, segment_seal, segment_store_indexes,
-    segment_unload,
+    segment_find, segment_index_active, segment_last_indexed, segment_load, segment_note_batch,
+    segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes, segment_unload,
 )
 from eoslog.native.status cimport (
     STATUS_CORRUPT, STATUS_IO, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
@@ -50,7 +49,7 @@ cdef Status log_open(
 ) noexcept nogil:
     """Take up the segments that the directory holds (in order), find the log end, publish it.
 
-    `log.recovery_point` is then what is known to be synced.
+    The page's recovery_point is then what is known to be synced.
     """
     cdef int32_t index
     cdef int64_t end = log_start_offset
@@ -77,9 +76,9 @@ cdef Status log_open(
         return status
     if end < log_start_offset:
         end = log_start_offset
-    log.recovery_point = end
+    control_store(&log.page.recovery_point, end)
     if not clean and recovery_point < end:
-        log.recovery_point = recovery_point
+        control_store(&log.page.recovery_point, recovery_point)
     control_store(&log.page.log_start_offset, log_start_offset)
     if log.segments[0].base_offset > log_start_offset:
         control_store(&log.page.log_start_offset, log.segments[0].base_offset)
@@ -90,59 +89,12 @@ cdef Status log_open(
 cdef Status open_active(PartitionLog* log, int64_t* end, Fault* out) noexcept nogil:
     """Map the last segment for appends and walk the headers behind its last index entry."""
     cdef Segment* active = log_active(log)
-    cdef int64_t position = 0
-    cdef int64_t next_offset = active.base_offset
-    cdef BatchHeader header
     cdef Status status
     active.active = True
     status = segment_load(active, log.directory, True, &log.options.segment, out)
     if status != STATUS_OK:
         return status
-    if active.offset_index.count == 0 or not segment_indexes_hold(active):
-        active.max_timestamp = -1
-        offset_index_truncate(&active.offset_index, -1)
-        time_index_truncate(&active.time_index, -1)
-    else:
-        position = active.offset_index.entries[active.offset_index.count - 1].position_bytes
-        offset_index_truncate(
-            &active.offset_index,
-            active.offset_index.entries[active.offset_index.count - 1].relative_offset)
-        # Its own entry is made again by the walk: so many bytes lie before it.
-        active.bytes_since_index_entry = log.options.segment.index_interval_bytes + 1
-        if time_entries_past(active):
-            time_index_truncate(&active.time_index, last_indexed_offset(active) + 1)
-    while position + BATCH_HEADER_BYTES <= active.used_bytes:
-        if batch_in_chain(
-                active, position, active.used_bytes, next_offset, &header, out) != STATUS_OK:
-            break
-        segment_note_batch(active, &header, position, &log.options.segment)
-        next_offset = batch_end_offset(&header)
-        position += header.batch_bytes
-    if position != active.used_bytes:
-        out.base_offset = active.base_offset
-        out.position_bytes = position
-        return fault(out, STATUS_CORRUPT,
-                     "the log was closed cleanly, and its batches break off here",
-                     active.used_bytes, position)
-    if active.used_bytes > 0:
-        batch_header_load(active.map, &header)
-        active.first_max_timestamp = header.max_timestamp
-    end[0] = next_offset
-    return STATUS_OK
-
-
-cdef int64_t last_indexed_offset(const Segment* segment) noexcept nogil:
-    """Relative offset of the last offset index entry, -1 if none."""
-    if segment.offset_index.count == 0:
-        return -1
-    return segment.offset_index.entries[segment.offset_index.count - 1].relative_offset
-
-
-cdef bint time_entries_past(const Segment* segment) noexcept nogil:
-    """Whether the time index names offsets behind the last indexed one (the entry of a sealing)."""
-    return segment.time_index.count > 0 and (
-        segment.time_index.entries[segment.time_index.count - 1].relative_offset
-        > last_indexed_offset(segment))
+    return segment_index_active(active, &log.options.segment, end, out)
 
 
 cdef Status recover(
@@ -223,7 +175,7 @@ cdef Status recover_segment(
         batch_header_load(segment.map + position, &header)
         relative_offset = header.base_offset + header.last_offset_delta - segment.base_offset
         offset_index_truncate(&segment.offset_index, relative_offset)
-        time_index_truncate(&segment.time_index, last_indexed_offset(segment) + 1)
+        time_index_truncate(&segment.time_index, segment_last_indexed(segment) + 1)
         segment.bytes_since_index_entry = log.options.segment.index_interval_bytes + 1
         next_offset = header.base_offset
     else:
@@ -420,10 +372,10 @@ cdef Status truncate_locked(PartitionLog* log, int64_t offset, Fault* out) noexc
         if status == STATUS_OK:
             status = rebuild_below(log, active, &offset, out)
     if status != STATUS_OK:
-        log.failed_errno = out.os_errno if out.os_errno != 0 else 5
+        log_fail(log, out.os_errno)
         return status
-    if log.recovery_point > offset:
-        log.recovery_point = offset
+    if control_load(&log.page.recovery_point) > offset:
+        control_store(&log.page.recovery_point, offset)
     if control_load(&log.page.log_start_offset) > offset:
         control_store(&log.page.log_start_offset, offset)
     log.snapshot_offset = -1

@@ -13,7 +13,9 @@ from eoslog.native.byte_order cimport load_be16, load_be32
 from eoslog.native.ongoing_transactions cimport (
     OngoingTransaction, ongoing_add, ongoing_clear, ongoing_end, ongoing_first,
 )
-from eoslog.native.producer_table cimport table_at, table_insert
+from eoslog.native.producer_table cimport (
+    table_at, table_find, table_insert, table_note_incomplete,
+)
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_CONTROL, Record, RecordCursor, cursor_next, cursor_open,
 )
@@ -30,7 +32,13 @@ cdef Status log_replay_batch(
     cdef Status status = STATUS_OK
     if header.producer_id < 0:
         return STATUS_OK
-    entry = table_insert(&log.producers, header.producer_id)
+    entry = table_find(&log.producers, header.producer_id)
+    if entry == NULL:
+        entry = table_insert(&log.producers, header.producer_id)
+        if entry != NULL and log.producers.evicted_count > 0 and (
+                header.base_offset >= log.whole_end):
+            if not table_note_incomplete(&log.producers, header.producer_id):
+                return STATUS_NO_MEMORY
     if entry == NULL:
         return STATUS_NO_MEMORY
     open_before = entry.current_txn_first_offset

@@ -1,6 +1,6 @@
 # The calls to the operating system that a log needs. Each answers 0 or an errno.
 from libc.stddef cimport size_t
-from libc.stdint cimport int64_t, uint8_t
+from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 cdef extern from "mapped_io.h" nogil:
     int eos_open(const char* path, bint create, bint read_only, int* fd_out) noexcept
@@ -15,6 +15,10 @@ cdef extern from "mapped_io.h" nogil:
     int eos_sync_file(int fd) noexcept
     int eos_sync_directory(const char* path) noexcept
     int eos_map(int fd, size_t bytes, bint writable, uint8_t** map_out) noexcept
+    int eos_share(int fd) noexcept
+    int eos_have_alone(int fd) noexcept
+    int eos_identity(const char* path, uint64_t* device, uint64_t* inode) noexcept
+    int eos_is_at(int fd, const char* path) noexcept
     uint8_t* eos_map_anonymous(size_t bytes) noexcept
     int64_t eos_now_ms() noexcept
 

@@ -1,6 +1,6 @@
 # One partition's log: segments, producers, published offsets. The modules log_append, log_read and
 # log_recovery work on this struct.
-from libc.stdint cimport int32_t, int64_t
+from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from eoslog.native.abort_index cimport AbortIndex
 from eoslog.native.control_page cimport ControlPage
@@ -8,7 +8,6 @@ from eoslog.native.ongoing_transactions cimport OngoingTransactions
 from eoslog.native.producer_table cimport ProducerTable
 from eoslog.native.segment cimport Segment, SegmentOptions
 from eoslog.native.status cimport Fault, Status
-from eoslog.native.turn cimport Turn
 
 cdef extern from "<pthread.h>" nogil:
     ctypedef struct pthread_mutex_t:
@@ -36,23 +35,31 @@ cdef struct PartitionLog:
     const char* directory            # Borrowed; the owner keeps them alive and NUL-terminated.
     const char* spare_directory
     const char* cut_directory
+    uint64_t device                  # Of the directory, as it was opened.
+    uint64_t inode
     LogOptions options
-    ControlPage* page
+    ControlPage* page                # Shared with other processes; all else is this one's own.
+    uint32_t* wake_word              # What readers of all partitions sleep on; NULL if nobody does.
+    int32_t process_id
+    pthread_mutex_t view_lock        # Guards what is derived from batches; after the page's lock.
+    int64_t known_end                # Of the log, as far as it was looked at here: segments, indexes,
+                                     # producers and transactions are those of the batches below it.
+    int64_t stable_end               # Last stable offset as of then.
+    int64_t own_end                  # Below it are batches of this process, or such as it took in.
+    int64_t whole_end                # Of producers first met below it nothing is in LMDB alone.
     ProducerTable producers
-    OngoingTransactions ongoing      # With the producers, guarded by the page's lock.
+    OngoingTransactions ongoing
     AbortIndex aborts
     Segment** segments               # By base offset; the last is active. Guarded by segments_lock.
     int32_t segment_count
     int32_t segment_capacity
     pthread_mutex_t segments_lock    # For look-ups and list changes, and a first load.
-    Turn sync_turn                   # One sync at a time; taken before the page's lock.
-    int64_t recovery_point           # Everything below is synced.
-    int64_t sync_count               # Syncs of the log so far.
+    int64_t sync_count               # Syncs of the log by this process so far.
     int64_t snapshot_offset          # Of the newest .snapshot file, -1 if none.
     int64_t cut_bytes                # What recovery cut off, 0 if nothing.
-    int failed_errno                 # A sync failed: no append is taken until the log is recovered.
     bint closed
     bint opened
+    bint producers_unknown           # Not restored yet: batches are not taken into the table.
     bint stable_unknown              # Being cut back: no transaction counts as decided.
     bint directory_unsynced          # A file was made or renamed since the directory's last sync.
 
@@ -67,12 +74,19 @@ cdef int64_t log_end(PartitionLog* log) noexcept nogil
 cdef int64_t log_stable_end(PartitionLog* log) noexcept nogil
 cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil
 cdef void log_unlock(PartitionLog* log) noexcept nogil
+cdef Status log_view(PartitionLog* log, Fault* out) noexcept nogil
+cdef void log_view_end(PartitionLog* log) noexcept nogil
+cdef Status log_refresh(PartitionLog* log, Fault* out) noexcept nogil
 cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil
+cdef void log_note_end(PartitionLog* log, int64_t log_end_offset) noexcept nogil
+cdef void log_fail(PartitionLog* log, int error) noexcept nogil
+cdef int log_failure(PartitionLog* log) noexcept nogil
 cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil
 cdef Status log_roll(PartitionLog* log, Fault* out) noexcept nogil
 cdef Status log_flush(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil
 cdef Status log_sync_up_to(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil
 cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil
+cdef void log_detach(PartitionLog* log) noexcept nogil
 cdef Status log_acquire(
     PartitionLog* log, int64_t offset, Segment** segment_out, Fault* out) noexcept nogil
 cdef void log_release(PartitionLog* log, Segment* segment) noexcept nogil

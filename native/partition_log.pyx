@@ -4,10 +4,11 @@
 
 Invariants: segments are in the order of their base offsets and only the last takes appends; readers
 see nothing at or above the published log end, and every byte below it was in place before it was
-published; a log whose sync failed takes nothing more. Lock order: the page's lock (writers), then
-segments_lock.
+published; a log whose sync failed takes nothing more. What a process knows of the log is what the
+batches below known_end say, whoever wrote them; a writer knows all of it before it writes. Lock
+order: the page's lock (writers of all processes), then view_lock, then segments_lock.
 """
-from libc.stdint cimport uint32_t
+from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memmove
 
@@ -17,11 +18,14 @@ from eoslog.native.abort_index cimport (
 from eoslog.native.atomics cimport load_acquire_64, store_release_64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport (
-    control_load, control_lock, control_store, control_unlock, control_write_begin,
-    control_write_end,
+    EOWNERDEAD, control_flag, control_load, control_load_32, control_lock, control_raise,
+    control_set_flag, control_store, control_store_32, control_sync_end, control_sync_round,
+    control_sync_take, control_sync_wait, control_take_wanted, control_unlock,
+    control_write_begin, control_write_end,
 )
+from eoslog.native.log_follow cimport log_follow, log_repair
 from eoslog.native.mapped_io cimport (
-    close_fd, eos_file_bytes, eos_open, eos_sync_data, eos_sync_directory,
+    close_fd, eos_file_bytes, eos_identity, eos_open, eos_sync_data, eos_sync_directory,
 )
 from eoslog.native.ongoing_transactions cimport ongoing_first, ongoing_free, ongoing_init
 from eoslog.native.producer_table cimport table_free, table_init
@@ -29,22 +33,28 @@ from eoslog.native.segment cimport (
     SEGMENT_PATH_BYTES_MAX, segment_create, segment_indexes_hold, segment_init, segment_load,
     segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes, segment_unload,
 )
+from eoslog.native.shared_page cimport shared_word_wake
 from eoslog.native.snapshot cimport snapshot_write
 from eoslog.native.spare_file cimport spare_keep
 from eoslog.native.status cimport (
-    STATUS_CLOSED, STATUS_CORRUPT, STATUS_FAILED, STATUS_IO, STATUS_NO_MEMORY,
-    STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
-)
-from eoslog.native.turn cimport (
-    turn_destroy, turn_end, turn_init, turn_round, turn_take, turn_try, turn_wait,
+    STATUS_CLOSED, STATUS_CORRUPT, STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_IO, STATUS_LOCK_HELD,
+    STATUS_NO_MEMORY, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
 )
 
 cdef extern from "<unistd.h>" nogil:
     int unlink(const char* path) noexcept
 
+cdef extern from "<errno.h>" nogil:
+    int ENOENT
+    int ESTALE
+
+cdef enum:
+    LOCK_TIMEOUT_NS = 30_000_000_000  # A lock is held for one append; who has it for longer hangs.
+
 
 cdef Status log_init(PartitionLog* log) noexcept nogil:
     """Prepare the parts that need it; directories, options and page are the caller's."""
+    eos_identity(log.directory, &log.device, &log.inode)
     table_init(&log.producers)
     ongoing_init(&log.ongoing)
     abort_index_init(&log.aborts)
@@ -53,7 +63,7 @@ cdef Status log_init(PartitionLog* log) noexcept nogil:
     log.segment_capacity = 0
     log.snapshot_offset = -1
     pthread_mutex_init(&log.segments_lock, NULL)
-    turn_init(&log.sync_turn)
+    pthread_mutex_init(&log.view_lock, NULL)
     log.opened = True
     return STATUS_OK
 
@@ -73,7 +83,7 @@ cdef void log_free(PartitionLog* log) noexcept nogil:
     ongoing_free(&log.ongoing)
     abort_index_free(&log.aborts)
     pthread_mutex_destroy(&log.segments_lock)
-    turn_destroy(&log.sync_turn)
+    pthread_mutex_destroy(&log.view_lock)
     log.opened = False
 
 
@@ -132,59 +142,173 @@ cdef Segment* log_active(PartitionLog* log) noexcept nogil:
 
 
 cdef int64_t log_end(PartitionLog* log) noexcept nogil:
-    """Log end offset as published: every record below it may be read."""
-    return control_load(&log.page.log_end_offset)
+    """Log end offset as far as this process looked: every record below it may be read. For a
+    writer, who has the lock, it is the end.
+    """
+    return load_acquire_64(&log.known_end)
 
 
 cdef int64_t log_stable_end(PartitionLog* log) noexcept nogil:
-    """Last stable offset as published; never below the log's start."""
-    cdef int64_t stable = control_load(&log.page.last_stable_offset)
+    """Last stable offset as far as this process looked; never below the log's start."""
+    cdef int64_t stable = load_acquire_64(&log.stable_end)
     cdef int64_t start = control_load(&log.page.log_start_offset)
     return stable if stable > start else start
 
 
-cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil:
-    """Take the writer's lock of a log that is open and sound; otherwise it is not held."""
-    control_lock(log.page)
+cdef void log_fail(PartitionLog* log, int error) noexcept nogil:
+    """From now on nobody, in no process, appends: what the disk holds is not known."""
+    control_store_32(&log.page.failed_errno, error if error != 0 else 5)
+
+
+cdef int log_failure(PartitionLog* log) noexcept nogil:
+    """Why nothing is appended any more, as an errno; 0 if all is well."""
+    return control_load_32(&log.page.failed_errno)
+
+
+cdef Status check_usable(PartitionLog* log, Fault* out) noexcept nogil:
     if log.closed:
-        control_unlock(log.page)
         return fault(out, STATUS_CLOSED, "the log is closed", 0, 0)
-    if log.failed_errno != 0:
-        out.os_errno = log.failed_errno
-        control_unlock(log.page)
-        return fault(out, STATUS_FAILED, "an earlier sync of this log failed", 0, log.failed_errno)
+    if control_flag(&log.page.deleted):
+        return fault(out, STATUS_CLOSED, "the topic was deleted", 0, 0)
     return STATUS_OK
 
 
+cdef inline bint is_behind(PartitionLog* log) noexcept nogil:
+    """Whether another process published something that is not known here. The caller holds
+    view_lock.
+    """
+    return (log.known_end != control_load(&log.page.log_end_offset)
+            or log_active(log).base_offset != control_load(&log.page.active_base_offset)
+            or log.segments[0].base_offset < control_load(&log.page.first_base_offset))
+
+
+cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil:
+    """Take the writer's lock of a log that is open and sound, and know all of it; otherwise it is
+    not held.
+    """
+    cdef int failed
+    cdef int taken = control_lock(log.page, LOCK_TIMEOUT_NS, log.process_id)
+    cdef Status status = STATUS_OK
+    if taken != 0 and taken != EOWNERDEAD:
+        return fault(out, STATUS_LOCK_HELD, "the lock of the log is held by a process that hangs",
+                     0, control_load_32(&log.page.holder))
+    pthread_mutex_lock(&log.view_lock)
+    status = check_usable(log, out)
+    failed = log_failure(log)
+    if status == STATUS_OK and failed != 0:
+        out.os_errno = failed
+        status = fault(out, STATUS_FAILED, "an earlier sync of this log failed", 0, failed)
+    if status == STATUS_OK and log.producers_unknown:
+        status = fault(out, STATUS_FELL_BEHIND, "the log is being taken up anew; call again", 0, 0)
+    if taken == EOWNERDEAD or control_flag(&log.page.sequence) & 1:
+        # Also where this one is of no use to the caller: nobody else will be told of it.
+        if log_repair(log, out) != STATUS_OK and status == STATUS_OK:
+            status = fault(out, STATUS_FAILED, "the log could not be repaired after a writer died",
+                           0, out.os_errno)
+    elif status == STATUS_OK and is_behind(log):
+        status = log_follow(log, out)
+    if status != STATUS_OK:
+        pthread_mutex_unlock(&log.view_lock)
+        control_unlock(log.page)
+    else:
+        # Another process may have reserved more, or given some back.
+        log_active(log).reserved_bytes = control_load(&log.page.active_reserved_bytes)
+    return status
+
+
 cdef void log_unlock(PartitionLog* log) noexcept nogil:
+    """Give the lock back, and wake readers who wait for what was published."""
+    pthread_mutex_unlock(&log.view_lock)
     control_unlock(log.page)
+    if control_take_wanted(log.page) and log.wake_word != NULL:
+        shared_word_wake(log.wake_word)
+
+
+cdef Status log_view(PartitionLog* log, Fault* out) noexcept nogil:
+    """Know what was published by now, and keep it so until log_view_end; writers of this process
+    wait.
+    """
+    cdef Status status = check_usable(log, out)
+    if status != STATUS_OK:
+        return status
+    if control_flag(&log.page.sequence) & 1 and control_load(
+            &log.page.log_end_offset) != load_acquire_64(&log.known_end):
+        # A writer is at it, or died there: its lock tells.
+        if log_lock(log, out) == STATUS_OK:
+            log_unlock(log)
+    pthread_mutex_lock(&log.view_lock)
+    status = check_usable(log, out)
+    if status == STATUS_OK and is_behind(log):
+        status = log_follow(log, out)
+    if status != STATUS_OK:
+        pthread_mutex_unlock(&log.view_lock)
+    return status
+
+
+cdef void log_view_end(PartitionLog* log) noexcept nogil:
+    pthread_mutex_unlock(&log.view_lock)
+
+
+cdef Status log_refresh(PartitionLog* log, Fault* out) noexcept nogil:
+    """Know what was published by now."""
+    cdef Status status
+    if load_acquire_64(&log.known_end) == control_load(&log.page.log_end_offset):
+        return STATUS_OK
+    status = log_view(log, out)
+    if status == STATUS_OK:
+        log_view_end(log)
+    return status
+
+
+cdef void log_note_end(PartitionLog* log, int64_t log_end_offset) noexcept nogil:
+    """Everything below an offset is known here now. The caller holds view_lock."""
+    cdef int64_t stable = ongoing_first(&log.ongoing)
+    if stable < 0 or stable > log_end_offset:
+        stable = log_end_offset
+    if log.stable_unknown or log.producers_unknown:
+        stable = control_load(&log.page.log_start_offset)
+    # First what is lower: a reader may take one before and the other after.
+    if stable < log.stable_end:
+        store_release_64(&log.stable_end, stable)
+        store_release_64(&log.known_end, log_end_offset)
+    else:
+        store_release_64(&log.known_end, log_end_offset)
+        store_release_64(&log.stable_end, stable)
 
 
 cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil:
     """Let readers see everything below log_end_offset; its bytes are in place, and the open and
-    the aborted transactions are known.
+    the aborted transactions are known. The caller holds the lock.
     """
     cdef Segment* active = log_active(log)
     cdef int64_t stable = ongoing_first(&log.ongoing)
     if stable < 0 or stable > log_end_offset:
         stable = log_end_offset
-    if log.stable_unknown:
+    if log.stable_unknown or log.producers_unknown:
         stable = control_load(&log.page.log_start_offset)
     control_write_begin(log.page)
-    log.page.active_base_offset = active.base_offset
-    log.page.active_valid_bytes = active.used_bytes
-    log.page.offset_index_bytes = <int64_t>active.offset_index.count * 8
-    log.page.time_index_bytes = <int64_t>active.time_index.count * 12
+    control_store(&log.page.active_base_offset, active.base_offset)
+    control_store(&log.page.active_valid_bytes, active.used_bytes)
+    control_store(&log.page.active_reserved_bytes, active.reserved_bytes)
+    control_store(&log.page.first_base_offset, log.segments[0].base_offset)
     control_store(&log.page.log_end_offset, log_end_offset)
     control_store(&log.page.high_watermark, log_end_offset)
     control_store(&log.page.last_stable_offset, stable)
     control_write_end(log.page)
+    log_note_end(log, log_end_offset)
 
 
 cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil:
     """Make a new, empty active segment at the end of the list."""
     cdef Segment* segment
+    cdef uint64_t device = 0
+    cdef uint64_t inode = 0
     cdef Status status
+    out.os_errno = eos_identity(log.directory, &device, &inode)
+    if out.os_errno != 0 or device != log.device or inode != log.inode:
+        # What was opened is elsewhere now, if anywhere: the file would go to another log.
+        out.os_errno = ESTALE
+        return fault(out, STATUS_IO, "the log's directory was replaced while it was open", 0, ESTALE)
     pthread_mutex_lock(&log.segments_lock)
     status = log_add_segment(log, base_offset, 0)
     if status == STATUS_OK:
@@ -216,7 +340,7 @@ cdef Status log_roll(PartitionLog* log, Fault* out) noexcept nogil:
         return status
     status = segment_seal(sealed, log.directory, out)
     if status != STATUS_OK:
-        log.failed_errno = out.os_errno
+        log_fail(log, out.os_errno)
         return status
     log_publish(log, end)
     # Kept only where it is complete: entries that LMDB alone remembers are not in memory.
@@ -235,26 +359,29 @@ cdef Status log_flush(PartitionLog* log, bint with_indexes, Fault* out) noexcept
     """
     cdef Status status
     # One at a time: whoever waits here would otherwise return before the sync it relies on.
-    turn_take(&log.sync_turn)
+    if control_sync_take(log.page, LOCK_TIMEOUT_NS) != 0:
+        return fault(out, STATUS_LOCK_HELD, "a sync by another process hangs", 0, 0)
     status = flush_in_turn(log, with_indexes, out)
-    turn_end(&log.sync_turn)
+    control_sync_end(log.page)
     return status
 
 
 cdef Status log_sync_up_to(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil:
-    """Sync everything below `offset`; threads that call it together share a sync or two."""
+    """Sync everything below `offset`; those who call it together, in whatever process, share a
+    sync or two.
+    """
     cdef Status status
     cdef uint32_t round
-    while load_acquire_64(&log.recovery_point) < offset or log.failed_errno != 0:
-        round = turn_round(&log.sync_turn)
-        if not turn_try(&log.sync_turn):
+    while control_load(&log.page.recovery_point) < offset or log_failure(log) != 0:
+        round = control_sync_round(log.page)
+        if control_sync_take(log.page, 0) != 0:
             # Whoever syncs now may have begun before this offset was written, or not.
-            turn_wait(&log.sync_turn, round)
+            control_sync_wait(log.page, round)
             continue
         status = STATUS_OK
-        if log.recovery_point < offset or log.failed_errno != 0:
+        if control_load(&log.page.recovery_point) < offset or log_failure(log) != 0:
             status = flush_in_turn(log, False, out)
-        turn_end(&log.sync_turn)
+        control_sync_end(log.page)
         return status
     return STATUS_OK
 
@@ -272,13 +399,13 @@ cdef Status flush_in_turn(PartitionLog* log, bint with_indexes, Fault* out) noex
         status = segment_store_indexes(active, log.directory, False, out)
         active.indexes_unsynced = True
         if status != STATUS_OK:
-            log.failed_errno = out.os_errno
+            log_fail(log, out.os_errno)
     log_unlock(log)
     if status == STATUS_OK:
         log.sync_count += 1
         status = sync_segments(log, end, out)
-    if status == STATUS_OK and end > log.recovery_point:
-        store_release_64(&log.recovery_point, end)
+    if status == STATUS_OK:
+        control_raise(&log.page.recovery_point, end)
     return status
 
 
@@ -296,16 +423,19 @@ cdef Status sync_segments(PartitionLog* log, int64_t below_offset, Fault* out) n
         if segment == NULL:
             break
         after_offset = segment.base_offset
-        error = eos_sync_data(segment.fd)
+        error = sync_log_file(log, segment)
         if error == 0 and segment.indexes_unsynced:
             segment.indexes_unsynced = False
             error = sync_indexes(log, segment.base_offset)
+            if error == ENOENT and (
+                    segment.base_offset < control_load(&log.page.first_base_offset)):
+                error = 0            # Another process deleted the segment.
         log_release(log, segment)
     if error == 0 and log.directory_unsynced:
         log.directory_unsynced = False
         error = eos_sync_directory(log.directory)
     if error != 0:
-        log.failed_errno = error
+        log_fail(log, error)
         out.os_errno = error
         return fault(out, STATUS_IO, "a sync failed", 0, error)
     return STATUS_OK
@@ -324,13 +454,24 @@ cdef Segment* next_unsynced(
         segment = log.segments[index]
         if segment.base_offset >= below_offset:
             break
-        if segment.base_offset > after_offset and segment.unsynced and segment.fd >= 0:
+        if segment.base_offset > after_offset and segment.unsynced:
             segment.unsynced = False
             segment.references += 1
             pthread_mutex_unlock(&log.segments_lock)
             return segment
     pthread_mutex_unlock(&log.segments_lock)
     return NULL
+
+
+cdef int sync_log_file(PartitionLog* log, Segment* segment) noexcept nogil:
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef int error
+    if segment.fd >= 0:
+        return eos_sync_data(segment.fd)
+    # Another process wrote and ended it; nobody read it here.
+    segment_path(log.directory, segment.base_offset, b".log", path)
+    error = sync_path(path)
+    return 0 if error == ENOENT else error  # Deleted since.
 
 
 cdef int sync_indexes(PartitionLog* log, int64_t base_offset) noexcept nogil:
@@ -356,24 +497,38 @@ cdef int sync_path(const char* path) noexcept nogil:
 
 cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
     """Take no more appends. With `clean`: indexes, snapshot and file lengths as Kafka leaves them,
-    and all of it synced, since nobody will verify these bytes on the next opening."""
+    and all of it synced, since nobody will verify these bytes on the next opening. So is nobody
+    else at the log then.
+    """
     cdef Status status = STATUS_OK
     cdef bint closed_now = False
-    turn_take(&log.sync_turn)
-    control_lock(log.page)
-    if not log.closed:
-        log.closed = True
-        closed_now = clean and log.failed_errno == 0
-        if closed_now:
+    if clean:
+        if control_sync_take(log.page, LOCK_TIMEOUT_NS) != 0:
+            return fault(out, STATUS_LOCK_HELD, "a sync by another process hangs", 0, 0)
+        status = log_lock(log, out)
+        if status == STATUS_OK:
+            closed_now = True
             status = close_cleanly(log, out)
-    control_unlock(log.page)
-    if closed_now and status == STATUS_OK:
-        status = sync_segments(log, log_end(log) + 1, out)
-    if closed_now and status == STATUS_OK:
-        log.recovery_point = log_end(log)
-    turn_end(&log.sync_turn)
-    unload_unheld(log)
+            log.closed = True
+            log_unlock(log)
+        elif log_failure(log) != 0 or log.closed:
+            status = STATUS_OK
+        if closed_now and status == STATUS_OK:
+            status = sync_segments(log, log_end(log) + 1, out)
+        if closed_now and status == STATUS_OK:
+            control_raise(&log.page.recovery_point, log_end(log))
+            control_set_flag(&log.page.sealed, 1)
+        control_sync_end(log.page)
+    log_detach(log)
     return status
+
+
+cdef void log_detach(PartitionLog* log) noexcept nogil:
+    """Let go of the log as it is; other processes go on with it."""
+    pthread_mutex_lock(&log.view_lock)
+    log.closed = True
+    pthread_mutex_unlock(&log.view_lock)
+    unload_unheld(log)
 
 
 cdef void unload_unheld(PartitionLog* log) noexcept nogil:
@@ -429,6 +584,11 @@ cdef Status log_acquire(
         return fault(out, STATUS_OFFSET_OUT_OF_RANGE, "the log has no segment", 0, offset)
     segment = log.segments[index]
     status = log_load_segment(log, segment, False, out)
+    if status == STATUS_IO and out.os_errno == ENOENT and (
+            offset < control_load(&log.page.log_start_offset)):
+        # Another process deleted it.
+        status = fault(out, STATUS_OFFSET_OUT_OF_RANGE, "the offset is not in the log any more",
+                       control_load(&log.page.log_start_offset), offset)
     # A file cut short by somebody else is noticed before it is touched: a store or load through the
     # map beyond its end would be a SIGBUS.
     if status == STATUS_OK and segment.fd >= 0 and (
@@ -502,9 +662,10 @@ cdef int32_t log_delete_segments(PartitionLog* log, int64_t upto_offset) noexcep
         segment.retired = True
         base_offset = segment.base_offset
         held = segment.references > 0
-        if log.segments[0].base_offset > control_load(&log.page.log_start_offset):
-            control_store(&log.page.log_start_offset, log.segments[0].base_offset)
         pthread_mutex_unlock(&log.segments_lock)
+        # Before the files go: readers of other processes look there for a reason.
+        control_raise(&log.page.log_start_offset, log.segments[0].base_offset)
+        log_publish(log, log_end(log))
         segment_path(log.directory, base_offset, b".index", path)
         unlink(path)
         segment_path(log.directory, base_offset, b".timeindex", path)
@@ -515,9 +676,9 @@ cdef int32_t log_delete_segments(PartitionLog* log, int64_t upto_offset) noexcep
         unlink(path)
         abort_index_drop_below(&log.aborts, log.segments[0].base_offset)
         segment_path(log.directory, base_offset, b".log", path)
-        spare_keep(log.spare_directory, 0 if held else log.options.spare_segments, path)
         if not held:
             segment_unload(segment)
             free(segment)
+        spare_keep(log.spare_directory, 0 if held else log.options.spare_segments, path)
         log.directory_unsynced = True
         deleted += 1

@@ -12,10 +12,19 @@ cdef struct ProducerTable:
     uint32_t entry_count             # Entries [0, entry_count) are in use, without holes.
     int64_t evicted_count            # Producers that LMDB alone remembers.
     int64_t persisted_offset         # LMDB rows are true up to here.
+    int64_t* incomplete              # Ids of which LMDB alone has the older part: another process
+    uint32_t incomplete_count        # wrote under them after they were evicted here.
+    uint32_t incomplete_capacity
 
 cdef void table_init(ProducerTable* table) noexcept nogil
 cdef void table_free(ProducerTable* table) noexcept nogil
 cdef ProducerEntry* table_find(const ProducerTable* table, int64_t producer_id) noexcept nogil
+cdef ProducerEntry* table_find_whole(
+    const ProducerTable* table, int64_t producer_id, bint* row_needed) noexcept nogil
+cdef bint table_is_incomplete(const ProducerTable* table, int64_t producer_id) noexcept nogil
+cdef bint table_note_incomplete(ProducerTable* table, int64_t producer_id) noexcept nogil
+cdef void table_note_whole(ProducerTable* table, int64_t producer_id) noexcept nogil
+cdef void table_complete(ProducerEntry* newer, const ProducerEntry* row) noexcept nogil
 cdef ProducerEntry* table_insert(ProducerTable* table, int64_t producer_id) noexcept nogil
 cdef void table_remove(ProducerTable* table, int64_t producer_id) noexcept nogil
 cdef ProducerEntry* table_at(const ProducerTable* table, uint32_t index) noexcept nogil

@@ -10,7 +10,9 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from eoslog.native.check cimport EOS_CHECK
-from eoslog.native.sequence_window cimport entry_clear
+from eoslog.native.sequence_window cimport (
+    BatchMetadata, entry_clear, window_accept, window_at,
+)
 
 cdef enum:
     PRODUCER_CHUNK_ENTRIES = 64
@@ -35,6 +37,7 @@ cdef void table_free(ProducerTable* table) noexcept nogil:
         free(table.chunks[index])
     free(table.chunks)
     free(table.slots)
+    free(table.incomplete)
     memset(table, 0, sizeof(ProducerTable))
 
 
@@ -63,6 +66,71 @@ cdef ProducerEntry* table_find(const ProducerTable* table, int64_t producer_id) 
     if table.slots[slot] == 0:
         return NULL
     return table_at(table, table.slots[slot] - 1)
+
+
+cdef ProducerEntry* table_find_whole(
+    const ProducerTable* table, int64_t producer_id, bint* row_needed
+) noexcept nogil:
+    """The producer's entry, or NULL. `row_needed`: LMDB may know more of it than the table."""
+    cdef ProducerEntry* entry = table_find(table, producer_id)
+    row_needed[0] = entry == NULL and table.evicted_count > 0
+    if table.incomplete_count > 0 and table_is_incomplete(table, producer_id):
+        row_needed[0] = True
+    return entry
+
+
+cdef bint table_is_incomplete(const ProducerTable* table, int64_t producer_id) noexcept nogil:
+    cdef uint32_t index
+    for index in range(table.incomplete_count):
+        if table.incomplete[index] == producer_id:
+            return True
+    return False
+
+
+cdef bint table_note_incomplete(ProducerTable* table, int64_t producer_id) noexcept nogil:
+    """The entry, which was just made, lacks what LMDB has of it; False when memory is out."""
+    cdef uint32_t capacity = 2 * table.incomplete_capacity + 8
+    cdef int64_t* grown
+    if table.incomplete_count == table.incomplete_capacity:
+        grown = <int64_t*>realloc(table.incomplete, capacity * sizeof(int64_t))
+        if grown == NULL:
+            return False
+        table.incomplete = grown
+        table.incomplete_capacity = capacity
+    table.incomplete[table.incomplete_count] = producer_id
+    table.incomplete_count += 1
+    return True
+
+
+cdef void table_note_whole(ProducerTable* table, int64_t producer_id) noexcept nogil:
+    cdef uint32_t index
+    for index in range(table.incomplete_count):
+        if table.incomplete[index] == producer_id:
+            table.incomplete_count -= 1
+            table.incomplete[index] = table.incomplete[table.incomplete_count]
+            return
+
+
+cdef void table_complete(ProducerEntry* newer, const ProducerEntry* row) noexcept nogil:
+    """Put what LMDB has of a producer before what was seen of it since."""
+    cdef ProducerEntry whole = row[0]
+    cdef BatchMetadata* batch
+    cdef int64_t last_offset = -1
+    cdef int index
+    if whole.coordinator_epoch > newer.coordinator_epoch:
+        newer.coordinator_epoch = whole.coordinator_epoch
+    if whole.producer_epoch != newer.producer_epoch:
+        return                       # The batches of another epoch count no more.
+    if whole.batch_count > 0:
+        last_offset = window_at(&whole, whole.batch_count - 1).last_offset
+    for index in range(newer.batch_count):
+        batch = window_at(newer, index)
+        if batch.last_offset > last_offset:
+            window_accept(&whole, newer.producer_epoch, batch.last_sequence, batch.offset_delta,
+                          batch.last_offset, batch.timestamp)
+    newer.batch_count = whole.batch_count
+    newer.batch_first = whole.batch_first
+    memcpy(newer.batches, whole.batches, sizeof(whole.batches))
 
 
 cdef bint slots_resize(ProducerTable* table, uint32_t slot_count) noexcept nogil:
@@ -135,6 +203,8 @@ cdef void table_remove(ProducerTable* table, int64_t producer_id) noexcept nogil
     index = table.slots[slot] - 1
     last = table.entry_count - 1
     slot_erase(table, slot)
+    if table.incomplete_count > 0:
+        table_note_whole(table, producer_id)
     if index != last:
         moved_slot = slot_of(table, table_at(table, last).producer_id)
         EOS_CHECK(table.slots[moved_slot] == last + 1, "producer table: slot names its entry")

@@ -89,6 +89,9 @@ cdef Status segment_find(
 cdef bint segment_indexes_hold(const Segment* segment) noexcept nogil
 cdef Status segment_rebuild_indexes(
     Segment* segment, const SegmentOptions* options, Fault* out) noexcept nogil
+cdef int64_t segment_last_indexed(const Segment* segment) noexcept nogil
+cdef Status segment_index_active(
+    Segment* segment, const SegmentOptions* options, int64_t* end, Fault* out) noexcept nogil
 cdef Status segment_store_indexes(
     Segment* segment, const char* directory, bint sync, Fault* out) noexcept nogil
 cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) noexcept nogil

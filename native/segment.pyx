@@ -13,12 +13,12 @@ from libc.string cimport memset
 
 from eoslog.native.byte_order cimport load_be32, load_be64
 from eoslog.native.mapped_io cimport (
-    EDQUOT, ENOMEM, ENOSPC, close_fd, eos_file_bytes, eos_map, eos_now_ms, eos_open,
-    eos_reserve, eos_sync_file, eos_truncate, munmap,
+    EDQUOT, ENOMEM, ENOSPC, close_fd, eos_file_bytes, eos_is_at, eos_map, eos_now_ms, eos_open,
+    eos_reserve, eos_share, eos_sync_file, eos_truncate, munmap,
 )
 from eoslog.native.offset_index cimport (
     offset_index_append, offset_index_close, offset_index_load, offset_index_lookup,
-    offset_index_open, offset_index_store,
+    offset_index_open, offset_index_store, offset_index_truncate,
 )
 from eoslog.native.record_batch cimport (
     BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_LAST_OFFSET_DELTA, BATCH_MAGIC, BATCH_MAGIC_V2,
@@ -30,6 +30,7 @@ from eoslog.native.status cimport (
 )
 from eoslog.native.time_index cimport (
     time_index_append, time_index_close, time_index_load, time_index_open, time_index_store,
+    time_index_truncate,
 )
 
 cdef enum:
@@ -78,6 +79,8 @@ cdef Status segment_create(
     spare_take(spare_directory, spare_max, path)
     error = eos_open(path, True, False, &segment.fd)
     if error == 0:
+        error = eos_share(segment.fd)
+    if error == 0:
         error = eos_file_bytes(segment.fd, &file_bytes, &modified_ms)
     if error == 0 and file_bytes > options.segment_bytes:
         file_bytes = options.segment_bytes
@@ -115,6 +118,11 @@ cdef Status segment_load(
     segment_path(directory, segment.base_offset, b".log", path)
     out.base_offset = segment.base_offset
     error = eos_open(path, False, not writable, &segment.fd)
+    # As long as it is mapped here nobody makes another segment of the file.
+    if error == 0:
+        error = eos_share(segment.fd)
+    if error == 0:
+        error = eos_is_at(segment.fd, path)
     if error == 0:
         error = eos_file_bytes(segment.fd, &segment.reserved_bytes, &modified_ms)
     if error != 0:
@@ -344,6 +352,63 @@ cdef Status segment_rebuild_indexes(
         base_offset_min = batch_end_offset(&header)
         segment_note_batch(segment, &header, position, options)
         position += header.batch_bytes
+    return STATUS_OK
+
+
+cdef int64_t segment_last_indexed(const Segment* segment) noexcept nogil:
+    """Relative offset of the last offset index entry, -1 if none."""
+    if segment.offset_index.count == 0:
+        return -1
+    return segment.offset_index.entries[segment.offset_index.count - 1].relative_offset
+
+
+cdef bint time_entries_past(const Segment* segment) noexcept nogil:
+    """Whether the time index names offsets behind the last indexed one (the entry of a sealing)."""
+    return segment.time_index.count > 0 and (
+        segment.time_index.entries[segment.time_index.count - 1].relative_offset
+        > segment_last_indexed(segment))
+
+
+cdef Status segment_index_active(
+    Segment* segment, const SegmentOptions* options, int64_t* end, Fault* out
+) noexcept nogil:
+    """Walk the headers behind the last index entry, up to used_bytes: the indexes are whole then.
+
+    `end` becomes the offset behind the last batch.
+    """
+    cdef int64_t position = 0
+    cdef int64_t next_offset = segment.base_offset
+    cdef BatchHeader header
+    if segment.offset_index.count == 0 or not segment_indexes_hold(segment):
+        segment.max_timestamp = -1
+        offset_index_truncate(&segment.offset_index, -1)
+        time_index_truncate(&segment.time_index, -1)
+    else:
+        position = segment.offset_index.entries[segment.offset_index.count - 1].position_bytes
+        offset_index_truncate(
+            &segment.offset_index,
+            segment.offset_index.entries[segment.offset_index.count - 1].relative_offset)
+        # Its own entry is made again by the walk: so many bytes lie before it.
+        segment.bytes_since_index_entry = options.index_interval_bytes + 1
+        if time_entries_past(segment):
+            time_index_truncate(&segment.time_index, segment_last_indexed(segment) + 1)
+    while position + BATCH_HEADER_BYTES <= segment.used_bytes:
+        if batch_in_chain(
+                segment, position, segment.used_bytes, next_offset, &header, out) != STATUS_OK:
+            break
+        segment_note_batch(segment, &header, position, options)
+        next_offset = batch_end_offset(&header)
+        position += header.batch_bytes
+    if position != segment.used_bytes:
+        out.base_offset = segment.base_offset
+        out.position_bytes = position
+        return fault(out, STATUS_CORRUPT,
+                     "the log was closed cleanly, and its batches break off here",
+                     segment.used_bytes, position)
+    if segment.used_bytes > 0:
+        batch_header_load(segment.map, &header)
+        segment.first_max_timestamp = header.max_timestamp
+    end[0] = next_offset
     return STATUS_OK
 
 

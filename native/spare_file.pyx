@@ -12,7 +12,8 @@ from libc.stdint cimport uint8_t
 from libc.string cimport memset
 
 from eoslog.native.mapped_io cimport (
-    ENOENT, ENOSPC, EDQUOT, close_fd, eos_file_bytes, eos_map, eos_open, eos_reserve, eos_sync_data,
+    ENOENT, ENOSPC, EDQUOT, close_fd, eos_file_bytes, eos_have_alone, eos_map, eos_open,
+    eos_reserve, eos_sync_data,
     munmap,
 )
 from eoslog.native.record_batch cimport (
@@ -50,16 +51,25 @@ cdef bint spare_take(
 cdef int spare_keep(
     const char* spare_directory, int32_t spare_max, const char* path
 ) noexcept nogil:
-    """Move a deleted segment's file to a free slot, or delete it; 0 or an errno."""
+    """Move a deleted segment's file to a free slot, or delete it; 0 or an errno.
+
+    It is deleted too if anybody, in whatever process, has it mapped: its bytes must stay his.
+    """
     cdef char spare[SEGMENT_PATH_BYTES_MAX]
     cdef int32_t slot
-    for slot in range(spare_max):
-        slot_path(spare_directory, slot, b".spare", spare)
-        if access(spare, F_OK) == 0:
-            continue
-        slot_path(spare_directory, slot, b".stale", spare)
-        if access(spare, F_OK) != 0 and rename(path, spare) == 0:
-            return 0
+    cdef int fd = -1
+    if spare_max > 0 and eos_open(path, False, True, &fd) == 0:
+        if eos_have_alone(fd) != 0:
+            spare_max = 0
+        for slot in range(spare_max):
+            slot_path(spare_directory, slot, b".spare", spare)
+            if access(spare, F_OK) == 0:
+                continue
+            slot_path(spare_directory, slot, b".stale", spare)
+            if access(spare, F_OK) != 0 and rename(path, spare) == 0:
+                close_fd(fd)
+                return 0
+        close_fd(fd)
     return ENOENT if unlink(path) != 0 else 0
 
 

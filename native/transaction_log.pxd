@@ -66,5 +66,6 @@ cdef Status transaction_append(
 cdef Status transaction_sync_parts(Transaction* txn, Fault* out) noexcept nogil
 cdef Status transaction_sync_state(Transaction* txn, Fault* out) noexcept nogil
 cdef Status transaction_decide(
-    Transaction* txn, bint commit, int64_t next_producer_id, Fault* out) noexcept nogil
+    Transaction* txn, bint commit, bint fencing, int64_t next_producer_id, Fault* out
+) noexcept nogil
 cdef Status transaction_complete(Transaction* txn, Fault* out) noexcept nogil

@@ -26,9 +26,9 @@ from eoslog.native.transaction_record cimport (
     TRANSACTION_VALUE_FLEXIBLE, transaction_value_bound, transaction_value_encode,
 )
 from eoslog.native.transaction_state cimport (
-    TRANSACTION_DEAD, TRANSACTION_ONGOING, TRANSACTION_PREPARE_ABORT, TRANSACTION_PREPARE_COMMIT,
-    is_prepare, state_clear, state_data_epoch, state_to_complete, state_to_ongoing,
-    state_to_prepare, transition_check,
+    OWNER_BYTES, TRANSACTION_DEAD, TRANSACTION_ONGOING, TRANSACTION_PREPARE_ABORT,
+    TRANSACTION_PREPARE_COMMIT, is_prepare, state_clear, state_data_epoch, state_to_complete,
+    state_to_ongoing, state_to_prepare, transition_check,
 )
 
 
@@ -326,9 +326,11 @@ cdef Status transaction_sync_state(Transaction* txn, Fault* out) noexcept nogil:
 
 
 cdef Status transaction_decide(
-    Transaction* txn, bint commit, int64_t next_producer_id, Fault* out
+    Transaction* txn, bint commit, bint fencing, int64_t next_producer_id, Fault* out
 ) noexcept nogil:
     """Write the decision. In a durable store: after the data, and synced before it is known.
+
+    With `fencing` nobody has the id any more.
 
     An abort is synced too. Otherwise the next transaction's batches could reach the disk without
     it, and after a power cut a partition would have seen a later epoch than this id's next one.
@@ -340,6 +342,8 @@ cdef Status transaction_decide(
         if status != STATUS_OK:
             return status
     state_to_prepare(&next, &txn.state, commit, next_producer_id, eos_now_ms())
+    if fencing:
+        memset(next.owner, 0, OWNER_BYTES)
     status = transaction_write(txn, &next, out)
     if status == STATUS_OK and txn.durable:
         status = transaction_sync_state(txn, out)

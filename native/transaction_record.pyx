@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, boundscheck=False
 # cython: initializedcheck=False, cdivision=True
-"""A transactional id's record in __transaction_state: Kafka's fields, and one tagged field of ours.
+"""A transactional id's record in __transaction_state: Kafka's fields, and two tags of ours.
 
 Invariants: what is encoded is decoded to the same state; decoding reads no byte outside the value
 and believes no count before as many bytes are there. Fields at their default are not written when
@@ -14,7 +14,8 @@ from eoslog.native.byte_order cimport (
 )
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, fault
 from eoslog.native.transaction_state cimport (
-    NO_PRODUCER_ID, TRANSACTION_EMPTY, TRANSACTION_STORED_COUNT, state_clear,
+    NO_PRODUCER_ID, OWNER_BYTES, TRANSACTION_EMPTY, TRANSACTION_STORED_COUNT, state_clear,
+    state_has_owner,
 )
 from eoslog.native.varint cimport store_varuint
 
@@ -24,6 +25,7 @@ cdef enum:
     TAG_CLIENT_VERSION = 2
     TAG_NEXT_PRODUCER_EPOCH = 3
     TAG_OURS = 1000                  # Last producer epoch, flags, and five bytes that are zero.
+    TAG_OWNER = 1001                 # The slot of the process whose producer has the id.
     OURS_BYTES = 8
     FLAG_PREPARED = 1
 
@@ -138,6 +140,12 @@ cdef uint8_t* store_tags(uint8_t* at, const TransactionState* state) noexcept no
         store_be16(at + 1, state.last_producer_epoch)
         at[3] = FLAG_PREPARED if state.prepared else 0
         at += 1 + OURS_BYTES
+        count_at[0] += 1
+    if state_has_owner(state):
+        at = store_varuint(at, TAG_OWNER)
+        at[0] = OWNER_BYTES
+        memcpy(at + 1, state.owner, OWNER_BYTES)
+        at += 1 + OWNER_BYTES
         count_at[0] += 1
     return at
 
@@ -312,6 +320,8 @@ cdef void take_tags(Cursor* cursor, TransactionState* state) noexcept nogil:
             wanted_bytes = 8
         elif tag == TAG_CLIENT_VERSION or tag == TAG_NEXT_PRODUCER_EPOCH:
             wanted_bytes = 2
+        elif tag == TAG_OWNER:
+            wanted_bytes = OWNER_BYTES
         if data_bytes != wanted_bytes:
             cursor.problem = "a tagged field of a transaction's record has a wrong size"
         elif tag == TAG_PREVIOUS_PRODUCER_ID:
@@ -325,6 +335,8 @@ cdef void take_tags(Cursor* cursor, TransactionState* state) noexcept nogil:
         elif tag == TAG_OURS:
             state.last_producer_epoch = load_be16(data)
             state.prepared = data[2] & FLAG_PREPARED
+        elif tag == TAG_OWNER:
+            memcpy(state.owner, data, OWNER_BYTES)
 
 
 cdef Status transaction_value_decode(

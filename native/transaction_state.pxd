@@ -1,5 +1,6 @@
 # One transactional id as its coordinator knows it, and the moves from state to state.
-from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint64_t
+from libc.string cimport memcpy
 
 from eoslog.native.partition_log cimport PartitionLog
 from eoslog.native.status cimport Fault, Status
@@ -22,6 +23,7 @@ cdef enum:
     EPOCH_EXHAUSTED = 32766          # The last epoch that a client is given.
     EPOCH_MAX = 32767                # Fences the holder of the last one.
     EPOCH_BUMPING_VERSION = 2        # Transaction version from which every end bumps the epoch.
+    OWNER_BYTES = 16                 # Of a process's slot; all zero: nobody.
 
 cdef struct TransactionState:
     int64_t producer_id
@@ -37,6 +39,7 @@ cdef struct TransactionState:
     int16_t last_producer_epoch      # The one before the last bump, -1 if nobody may ask for it.
     int16_t client_version
     bint prepared                    # Somebody outside decides; only an end is taken.
+    uint8_t owner[OWNER_BYTES]       # The process whose producer has the id.
 
 # One partition of a transaction: as the record lists it, and as it is written to.
 cdef struct TransactionPart:
@@ -78,6 +81,11 @@ cdef void state_to_complete(
 
 cdef inline bint is_prepare(int32_t status) noexcept nogil:
     return status == TRANSACTION_PREPARE_COMMIT or status == TRANSACTION_PREPARE_ABORT
+
+cdef inline bint state_has_owner(const TransactionState* state) noexcept nogil:
+    cdef uint64_t halves[2]
+    memcpy(halves, state.owner, OWNER_BYTES)
+    return (halves[0] | halves[1]) != 0
 
 # Epoch of the batches of the open or undecided transaction. A decision has the epoch above it, but
 # for one of an older protocol, and for one that found no epoch above.

@@ -6,6 +6,8 @@ Invariants: a move is allowed by the one table, and by what must hold between th
 after it, or it is not made; every end of a transaction raises the epoch by one, or changes to a new
 producer id with epoch 0 when the last epoch that a client may hold was used up.
 """
+from libc.string cimport memset
+
 from eoslog.native.status cimport STATUS_INVALID_TXN_STATE, STATUS_OK, fault
 
 
@@ -24,6 +26,7 @@ cdef void state_clear(TransactionState* state) noexcept nogil:
     state.last_producer_epoch = -1
     state.client_version = 0
     state.prepared = False
+    memset(state.owner, 0, OWNER_BYTES)
 
 
 cdef int32_t possible_sources(int32_t target) noexcept nogil:

@@ -73,13 +73,16 @@ def remove_store(path: Path) -> None:
     """Remove what an earlier demo left. Raises StoreInUseError while another one runs."""
     if not path.exists():
         return
+    others: list[object] = []
     try:
-        # Whoever has it open holds its lock.
-        eoslog.open(path).close()
+        with eoslog.open(path, durability=None) as store:
+            others += store.processes()[1:]
     except StoreInUseError:
         raise
     except EoslogError:
         pass  # Half a store, or a damaged one: it goes as well.
+    if others:
+        raise StoreInUseError(f"{path} is open: {', '.join(map(str, others))}")
     shutil.rmtree(path)
 
 

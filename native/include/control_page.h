@@ -1,99 +1,181 @@
-/* The shared page of a partition: what readers need to know of the log's end, the writer's lock, the
-   wake-up word. Laid out for several processes: fixed offsets, a robust process-shared mutex, atomics.
+/* The page of a partition that all processes share: what readers need to know of the log's end, the writer's lock, the turn to
+   sync, whether a reader sleeps. Fixed offsets, robust process-shared mutexes, atomics; docs/processes.md has the protocol.
 
-   Writers change the fields between control_write_begin and control_write_end, under the lock; a reader
-   repeats control_read_* until it saw one even sequence throughout. log_end_offset alone may be read
-   without that: it is published with release order after the bytes it promises are in place. */
+   Writers change the published fields between control_write_begin and control_write_end, under the lock; a reader takes them
+   together by control_view. log_end_offset alone may be read without that: it is stored with release order after the bytes it
+   promises are in place. A page counts for one session of its store only, and once it is ready. */
 #ifndef EOSLOG_CONTROL_PAGE_H
 #define EOSLOG_CONTROL_PAGE_H
 
-#include <errno.h>
-#include <pthread.h>
-#include <stdint.h>
-#include <string.h>
+#include <sched.h>
+
+#include "shared_page.h"
 
 #define CONTROL_PAGE_BYTES 4096
-#define CONTROL_PAGE_MAGIC UINT64_C(0x31304c5443534f45) /* "EOSCTL01", little-endian. */
+#define CONTROL_PAGE_MAGIC UINT64_C(0x32304c5443534f45) /* "EOSCTL02", little-endian. */
+#define CONTROL_VIEW_TRIES 1000
+#define CONTROL_NO_HOLD INT64_C(-1)
+/* Whoever waits for a turn to sync looks again after so long: its holder may have died. */
+#define CONTROL_SYNC_LOOK_NS INT64_C(50000000)
 
 typedef struct ControlPage {
     uint64_t magic;
-    uint32_t version;
-    uint32_t dirty;                  /* Set while a writer is between its first byte and the publish. */
-    uint8_t boot_id[16];             /* A page from before a reboot is never trusted. */
+    uint32_t ready;                  /* The log is recovered and its open transactions are known: others may attach. */
+    uint32_t sealed;                 /* Closed cleanly; nobody appends any more. */
+    uint8_t session[16];
     uint64_t generation;             /* Counts the times the page was made anew. */
-    uint32_t sequence;               /* Odd while the fields below are being changed. */
-    uint32_t wakeup;                 /* Futex word: raised with each publish. */
+    uint32_t sequence;               /* Odd while the published fields are being changed. */
+    uint32_t dirty;                  /* Set while a writer is between its first byte and the publish. */
+    /* The published fields. */
     int64_t log_start_offset;
     int64_t log_end_offset;
     int64_t high_watermark;
     int64_t last_stable_offset;
     int64_t active_base_offset;
     int64_t active_valid_bytes;
-    int64_t offset_index_bytes;
-    int64_t time_index_bytes;
+    int64_t active_reserved_bytes;   /* Nothing is stored beyond; the file is at least as long. */
+    int64_t first_base_offset;       /* Of the oldest segment that was not deleted. */
+    /* Each by itself. */
+    int64_t recovery_point;          /* Everything below is synced. */
+    int64_t hold_offset;             /* Readers stop here; CONTROL_NO_HOLD if they need not. */
+    int32_t failed_errno;            /* A sync failed: no append is taken until the log is recovered. */
+    uint32_t deleted;                /* The topic is gone. */
+    int32_t holder;                  /* For people: the process that took the lock last. */
+    uint32_t wanted;                 /* A reader sleeps, or is about to: to be woken with the next publish. */
     _Alignas(64) pthread_mutex_t lock;
+    _Alignas(64) pthread_mutex_t sync_lock;
+    uint32_t sync_round;             /* Rises after each turn. */
+    uint32_t sync_waiting;           /* Threads that sleep on it, or are about to; too many after one has died. */
 } ControlPage;
 
 _Static_assert(sizeof(ControlPage) <= CONTROL_PAGE_BYTES, "control page: fits in one page");
 
-static inline int control_init(ControlPage *page, const uint8_t *boot_id) {
-    pthread_mutexattr_t attributes;
+/* The published fields as they were at one moment. */
+typedef struct ControlView {
+    int64_t log_end_offset;
+    int64_t active_base_offset;
+    int64_t active_valid_bytes;
+    int64_t active_reserved_bytes;
+    int64_t first_base_offset;
+} ControlView;
+
+static inline int control_init(ControlPage *page, const uint8_t *session) {
     uint64_t generation = page->magic == CONTROL_PAGE_MAGIC ? page->generation + 1 : 1;
     int result;
     memset(page, 0, sizeof *page);
-    result = pthread_mutexattr_init(&attributes);
-    if (result != 0) {
+    result = shared_mutex_init(&page->lock, PTHREAD_MUTEX_DEFAULT);
+    if (result == 0)
+        result = shared_mutex_init(&page->sync_lock, PTHREAD_MUTEX_DEFAULT);
+    if (result != 0)
         return result;
-    }
-    result = pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
-    if (result == 0) {
-        result = pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
-    }
-    if (result == 0) {
-        result = pthread_mutex_init(&page->lock, &attributes);
-    }
-    pthread_mutexattr_destroy(&attributes);
-    if (result != 0) {
-        return result;
-    }
-    memcpy(page->boot_id, boot_id, sizeof page->boot_id);
-    page->version = 1;
+    memcpy(page->session, session, sizeof page->session);
     page->generation = generation;
+    page->hold_offset = CONTROL_NO_HOLD;
     __atomic_store_n(&page->magic, CONTROL_PAGE_MAGIC, __ATOMIC_RELEASE);
     return 0;
 }
 
-/* 0, or EOWNERDEAD when the holder died: the lock is held all the same and the log must be repaired. */
-static inline int control_lock(ControlPage *page) {
-    int result = pthread_mutex_lock(&page->lock);
-    if (result == EOWNERDEAD) {
-        pthread_mutex_consistent(&page->lock);
-    }
+static inline int control_is_ready(const ControlPage *page, const uint8_t *session) {
+    return __atomic_load_n(&page->magic, __ATOMIC_ACQUIRE) == CONTROL_PAGE_MAGIC &&
+           memcmp(page->session, session, sizeof page->session) == 0 && __atomic_load_n(&page->ready, __ATOMIC_ACQUIRE) != 0;
+}
+
+/* 0; EOWNERDEAD: held, and the log has to be repaired; ETIMEDOUT: not held. */
+static inline int control_lock(ControlPage *page, int64_t timeout_ns, int32_t process_id) {
+    int result = shared_mutex_take(&page->lock, timeout_ns);
+    if (result == 0 || result == EOWNERDEAD)
+        __atomic_store_n(&page->holder, process_id, __ATOMIC_RELAXED);
     return result;
 }
 
 static inline void control_unlock(ControlPage *page) { pthread_mutex_unlock(&page->lock); }
 
+static inline int64_t control_load(const int64_t *field) { return __atomic_load_n(field, __ATOMIC_ACQUIRE); }
+
+static inline void control_store(int64_t *field, int64_t value) { __atomic_store_n(field, value, __ATOMIC_RELEASE); }
+
+/* Raise a field that only grows. */
+static inline void control_raise(int64_t *field, int64_t value) {
+    int64_t seen = __atomic_load_n(field, __ATOMIC_ACQUIRE);
+    while (seen < value && !__atomic_compare_exchange_n(field, &seen, value, 0, __ATOMIC_RELEASE, __ATOMIC_ACQUIRE)) {
+    }
+}
+
+static inline int32_t control_load_32(const int32_t *field) { return __atomic_load_n(field, __ATOMIC_ACQUIRE); }
+
+static inline void control_store_32(int32_t *field, int32_t value) { __atomic_store_n(field, value, __ATOMIC_RELEASE); }
+
+static inline uint32_t control_flag(const uint32_t *field) { return __atomic_load_n(field, __ATOMIC_ACQUIRE); }
+
+static inline void control_set_flag(uint32_t *field, uint32_t value) { __atomic_store_n(field, value, __ATOMIC_RELEASE); }
+
+/* After a holder died in the middle the sequence is odd already, and stays so until the repair has published. */
 static inline void control_write_begin(ControlPage *page) {
-    __atomic_store_n(&page->sequence, page->sequence + 1, __ATOMIC_RELAXED);
+    __atomic_store_n(&page->sequence, page->sequence | 1, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
 }
 
 static inline void control_write_end(ControlPage *page) {
     __atomic_store_n(&page->sequence, page->sequence + 1, __ATOMIC_RELEASE);
-    __atomic_add_fetch(&page->wakeup, 1, __ATOMIC_RELEASE);
 }
 
-static inline void control_set_dirty(ControlPage *page, uint32_t dirty) {
-    __atomic_store_n(&page->dirty, dirty, __ATOMIC_RELEASE);
+/* Whether the fields were taken together; else a writer is at them, or died there. */
+static inline int control_view(const ControlPage *page, ControlView *view) {
+    int tries;
+    for (tries = 0; tries < CONTROL_VIEW_TRIES; tries++) {
+        uint32_t before = __atomic_load_n(&page->sequence, __ATOMIC_ACQUIRE);
+        if ((before & 1) == 0) {
+            view->log_end_offset = __atomic_load_n(&page->log_end_offset, __ATOMIC_RELAXED);
+            view->active_base_offset = __atomic_load_n(&page->active_base_offset, __ATOMIC_RELAXED);
+            view->active_valid_bytes = __atomic_load_n(&page->active_valid_bytes, __ATOMIC_RELAXED);
+            view->active_reserved_bytes = __atomic_load_n(&page->active_reserved_bytes, __ATOMIC_RELAXED);
+            view->first_base_offset = __atomic_load_n(&page->first_base_offset, __ATOMIC_RELAXED);
+            __atomic_thread_fence(__ATOMIC_ACQUIRE);
+            if (__atomic_load_n(&page->sequence, __ATOMIC_RELAXED) == before)
+                return 1;
+        }
+        if (tries > CONTROL_VIEW_TRIES / 2)
+            sched_yield();
+    }
+    return 0;
 }
 
-static inline int64_t control_load(const int64_t *field) {
-    return __atomic_load_n(field, __ATOMIC_ACQUIRE);
+/* A reader is about to look for records, and to sleep if there are none: in this order. */
+static inline void control_want(ControlPage *page) {
+    __atomic_store_n(&page->wanted, 1, __ATOMIC_SEQ_CST);
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
-static inline void control_store(int64_t *field, int64_t value) {
-    __atomic_store_n(field, value, __ATOMIC_RELEASE);
+/* After a publish: whether somebody is to be woken. */
+static inline int control_take_wanted(ControlPage *page) {
+    __atomic_thread_fence(__ATOMIC_SEQ_CST);
+    return __atomic_load_n(&page->wanted, __ATOMIC_RELAXED) != 0 && __atomic_exchange_n(&page->wanted, 0, __ATOMIC_SEQ_CST) != 0;
+}
+
+/* The turn to sync: one thread at a time, of all processes. Those who wait for the result of the turn under way are woken
+   together when it has ended; whoever then finds his own wish fulfilled takes no lock at all. */
+
+/* 0 (held), or ETIMEDOUT. */
+static inline int control_sync_take(ControlPage *page, int64_t timeout_ns) {
+    int result = shared_mutex_take(&page->sync_lock, timeout_ns);
+    return result == EOWNERDEAD ? 0 : result;
+}
+
+static inline uint32_t control_sync_round(const ControlPage *page) { return __atomic_load_n(&page->sync_round, __ATOMIC_SEQ_CST); }
+
+/* The round rises after the lock is free: who looked at the round, and then found the lock taken, will see it rise. */
+static inline void control_sync_end(ControlPage *page) {
+    pthread_mutex_unlock(&page->sync_lock);
+    __atomic_add_fetch(&page->sync_round, 1, __ATOMIC_SEQ_CST);
+    if (__atomic_load_n(&page->sync_waiting, __ATOMIC_SEQ_CST) != 0)
+        syscall(SYS_futex, &page->sync_round, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+/* Sleep until the round is another one than the given. May return early. */
+static inline void control_sync_wait(ControlPage *page, uint32_t round) {
+    __atomic_add_fetch(&page->sync_waiting, 1, __ATOMIC_SEQ_CST);
+    shared_word_wait(&page->sync_round, round, CONTROL_SYNC_LOOK_NS);
+    __atomic_sub_fetch(&page->sync_waiting, 1, __ATOMIC_SEQ_CST);
 }
 
 #endif

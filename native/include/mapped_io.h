@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -122,6 +123,44 @@ static inline int eos_map(int fd, size_t bytes, int writable, uint8_t **map_out)
     void *map = mmap(NULL, bytes, PROT_READ | (writable ? PROT_WRITE : 0), MAP_SHARED, fd, 0);
     *map_out = map == MAP_FAILED ? NULL : (uint8_t *)map;
     return map == MAP_FAILED ? errno : 0;
+}
+
+/* A file lock that says "mapped here", and one that asks whether nobody says so. Both go with the descriptor. */
+static inline int eos_share(int fd) {
+    int result;
+    do {
+        result = flock(fd, LOCK_SH | LOCK_NB);
+    } while (result != 0 && errno == EINTR);
+    return result != 0 ? errno : 0;
+}
+
+static inline int eos_have_alone(int fd) {
+    int result;
+    do {
+        result = flock(fd, LOCK_EX | LOCK_NB);
+    } while (result != 0 && errno == EINTR);
+    return result != 0 ? errno : 0;
+}
+
+/* 0 if the path still names the open file; ENOENT if it was removed or moved meanwhile. */
+static inline int eos_is_at(int fd, const char *path) {
+    struct stat opened;
+    struct stat found;
+    if (fstat(fd, &opened) != 0 || stat(path, &found) != 0) {
+        return errno;
+    }
+    return opened.st_ino == found.st_ino && opened.st_dev == found.st_dev ? 0 : ENOENT;
+}
+
+/* Which file or directory a path names now; 0 or an errno. */
+static inline int eos_identity(const char *path, uint64_t *device, uint64_t *inode) {
+    struct stat found;
+    if (stat(path, &found) != 0) {
+        return errno;
+    }
+    *device = (uint64_t)found.st_dev;
+    *inode = (uint64_t)found.st_ino;
+    return 0;
 }
 
 /* Zeroed memory that costs nothing until it is touched. */

@@ -104,7 +104,7 @@ def test_an_error_is_shown_and_tried_again(open_store, monkeypatch, caplog):
     store = open_store(eoslog__checkpoint__interval__ms=10)
     store.create_topic("t")
 
-    def refuse(*_arguments):
+    def refuse(*_arguments, **_more):
         raise StoreFullError("no room for rows")
 
     with monkeypatch.context() as patch:
@@ -120,7 +120,7 @@ def test_an_unexpected_error_does_not_end_the_thread(open_store, monkeypatch):
     store = open_store(eoslog__checkpoint__interval__ms=10)
     store.create_topic("t")
 
-    def break_down(*_arguments):
+    def break_down(*_arguments, **_more):
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:

@@ -12,6 +12,7 @@ from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 
 import eoslog
 from eoslog.cli_group import COMMANDS
+from eoslog.store_lock import StoreLock
 
 TOPICS_OF_A_STORE = ["orders", "payments"]
 
@@ -131,9 +132,20 @@ def test_a_store_that_does_not_exist_is_a_failure_and_is_not_made(tmp_path):
     assert not path.exists()
 
 
-def test_a_store_in_use_is_a_failure_that_names_the_process(store_path):
-    with eoslog.open(store_path):
+@pytest.mark.parametrize("durability", ["commit", "process"])
+def test_a_store_that_is_in_use_is_looked_at_all_the_same(store_path, durability):
+    with eoslog.open(store_path, durability=durability) as store:
+        store.create_topic("just-made")
         answer = run("topics", "--store", store_path)
+    assert answer.returncode == 0, answer.stderr
+    assert "just-made" in answer.stdout
+
+
+def test_a_store_for_one_process_is_a_failure_that_names_it(store_path):
+    lock = StoreLock(store_path / "state")
+    lock.opened(share=False)
+    answer = run("topics", "--store", store_path)
+    lock.release()
     assert answer.returncode == FAILED
     assert "StoreInUseError" in answer.stderr
     assert str(os.getpid()) in answer.stderr

@@ -2,6 +2,7 @@
 
 import pytest
 from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
+from prompted_process import PromptedProcess
 
 import eoslog
 from eoslog import OffsetAndMetadata, TopicPartition
@@ -165,3 +166,63 @@ def test_reset_keeps_nothing_beside_the_offset(store_path):
 def test_mistakes(store_path, words, status, named):
     assert_mistake(call("groups", *words, "--store", store_path), status, named)
     assert offsets(store_path) == {T0: 4}
+
+
+# Groups with members, in another process.
+
+
+@pytest.fixture
+def member(store_path):
+    """A process with a consumer that subscribed to t in group g."""
+    with PromptedProcess() as process:
+        process.run(
+            "import eoslog\n"
+            "store = eoslog.open(path)\n"
+            "consumer = store.consumer(group='g', config={'client.id': 'billing'})\n"
+            "consumer.subscribe(['t'])\n"
+            "consumer.poll(timeout=0)\n",
+            path=str(store_path),
+        )
+        yield process
+
+
+def test_describe_names_who_reads(store_path, member):
+    rows = call("groups", "describe", "g", "--store", store_path, "--json").json
+    assert [(row["partition"], row["current_offset"], row["lag"]) for row in rows] == [
+        (0, 4, 6),
+        (1, None, None),
+    ]
+    assert {row["client_id"] for row in rows} == {"billing"}
+    assert all(row["consumer_id"].startswith("billing-") and row["host"] for row in rows)
+
+
+def test_describe_members_and_state(store_path, member):
+    command = ("groups", "describe", "g", "--store", store_path)
+    (row,) = call(*command, "--members", "--json").json
+    assert (row["client_id"], row["partition_count"], row["partitions"]) == (
+        "billing",
+        2,
+        ["t-0", "t-1"],
+    )
+    heading = call(*command, "--members").stdout.splitlines()[0].split()
+    assert heading == ["GROUP", "CONSUMER-ID", "HOST", "CLIENT-ID", "#PARTITIONS", "PROCESS"]
+    assert call(*command, "--state", "--json").json == [
+        {"group": "g", "strategy": "range", "state": "Stable", "generation": 1, "member_count": 1}
+    ]
+    row = call(*command, "--state").stdout.splitlines()[-1].split()
+    assert row == ["g", "range", "Stable", "1", "1"]
+    answer = call("groups", "describe", "h", "--state", "--store", store_path)
+    assert answer.stdout.splitlines()[-1].split() == ["h", "-", "Empty", "0", "0"]
+    assert_mistake(call(*command, "--state", "--members"), WRONG_USE, "exclude")
+
+
+def test_a_group_with_members_is_left_as_it_is(store_path, member):
+    answer = call(
+        *("groups", "reset-offsets", "g", "--all-topics", "--to-earliest", "--execute"),
+        *("--store", store_path),
+    )
+    assert_mistake(answer, FAILED, "1 members")
+    answer = call("groups", "delete", "g", "--yes", "--store", store_path)
+    assert_mistake(answer, FAILED, "1 members")
+    member.kill()
+    assert call("groups", "delete", "g", "--yes", "--store", store_path).status == DONE

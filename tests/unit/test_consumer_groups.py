@@ -234,11 +234,6 @@ def test_without_a_group_nothing_is_committed(topic):
     assert topic.groups() == {}
 
 
-def test_subscribe_says_what_to_do_instead(topic):
-    with pytest.raises(NotImplementedError, match="assign the partitions of t, u"):
-        topic.consumer(group="g").subscribe(["t", "u"])
-
-
 def test_wrong_groups_are_refused(topic):
     with pytest.raises(InvalidRequestError):
         topic.consumer(group="")
@@ -374,10 +369,38 @@ def test_ends_and_lag_stop_at_the_last_stable_offset(topic):
     assert committed.offsets_for_times(times) == {T0: None}
     assert uncommitted.offsets_for_times(times)[T0].offset == 11
     log.append_marker(9, 1, 1, False)
-    assert (committed.end_offsets([T0])[T0], committed.lag(T0)) == (13, 3)
+    # Of what lies before it the aborted record and the marker are not to be seen.
+    assert (committed.end_offsets([T0])[T0], committed.lag(T0)) == (13, 1)
+    assert uncommitted.lag(T0) == 0
     assert committed.offsets_for_times(times)[T0].offset == 11
     assert [record.value for record in committed.poll(timeout=0)] == [b"behind"]
     assert committed.position(T0) == 13
+
+
+def test_lag_counts_the_records_that_are_to_come(topic, monkeypatch):
+    producer = topic.producer(transactional_id="t")
+    producer.init_transactions()
+    for number in range(4):
+        producer.begin_transaction()
+        producer.append("t", 0, [b"x"] * 5)
+        producer.abort_transaction() if number % 2 else producer.commit_transaction()
+    committed = reader(topic)
+    uncommitted = reader(topic, isolation_level="read_uncommitted")
+    assert (committed.lag(T0), uncommitted.lag(T0)) == (20, 30)
+    # In the middle of a batch; and handed out in the same numbers.
+    for consumer, count in ((committed, 14), (uncommitted, 24)):
+        consumer.seek(T0, 6)
+        assert consumer.lag(T0) == count
+        assert len(consumer.poll(timeout=0, max_records=3)) == 3
+        assert consumer.lag(T0) == count - 3
+        assert len(consumer.poll(timeout=0)) == count - 3
+        assert consumer.lag(T0) == 0
+    # All is read, but the last marker was not passed yet.
+    committed.seek(T0, topic.partition("t", 0).log_end_offset - 1)
+    assert committed.lag(T0) == 0
+    monkeypatch.setattr("eoslog.visible_records.COUNTED_OFFSETS_MAX", 10)
+    committed.seek(T0, 0)
+    assert committed.lag(T0) == topic.partition("t", 0).log_end_offset
 
 
 def test_positions_pass_over_aborted_data_and_markers(topic):

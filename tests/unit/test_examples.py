@@ -12,6 +12,7 @@ PLAIN = {
     "produce_and_consume.py": ("1000 records read", "offset 5 of orders-0: b'customer "),
     "resume_after_a_kill.py": ("60000 records, each number once and in order: True",),
     "read_process_write.py": ("each order has its invoice, once and in order: True",),
+    "asyncio_service.py": ("each of 4000 orders has its bill, once: True",),
 }
 WITH_SPARK = {
     "land_a_dataframe.py": (

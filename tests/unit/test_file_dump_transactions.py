@@ -12,6 +12,8 @@ from eoslog.bindings.record_batch import BatchEncoder
 from eoslog.bindings.transaction_record import encode_transaction_value, transaction_key
 from eoslog.errors import CorruptRecordError
 from eoslog.file_dump import dump_file
+from eoslog.group_members import GroupMembers, Member
+from eoslog.member_records import encode_members_key, encode_members_value
 from eoslog.offset_records import OffsetValue, encode_offset_key, encode_offset_value
 from eoslog.record_decoders import (
     Decoded,
@@ -306,6 +308,21 @@ def test_the_text_of_an_offset():
 def test_what_kafka_keeps_of_a_groups_members_is_named():
     key, payload = decode_offset_record(struct.pack(">hh", 2, 3) + b"abc", b"\x00\x03...")
     assert (key.text, payload) == ("group_metadata::group=abc", b"\x00\x03...")
+
+
+def test_members_of_a_group_are_told_in_kafkas_words():
+    member = Member(
+        "m-1", "c", "h", 1000, ("orders",), ("range",), bytes(16), 4, frozenset({ORDERS})
+    )
+    value = encode_members_value(GroupMembers(4, "range", (member,), 1_000))
+    key, payload = decode_offset_record(encode_members_key("billing"), value)
+    assert key.text == "group_metadata::group=billing"
+    assert payload.text == (
+        '{"protocolType":"consumer","protocol":"range","generationId":4,'
+        '"assignment":"{m-1=[orders-0]}"}'
+    )
+    assert payload["members"][0]["assignment"] == ["orders-0"]
+    assert decode_offset_record(encode_members_key("billing"), None)[1] is None
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
+from eoslog.group_log import GroupLog
 from eoslog.group_offsets import GroupOffsets
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.group_offsets_state import RowKey, WrittenOffset
@@ -55,14 +56,15 @@ class World:
     def pending(self, producer_id, offsets, group="g"):
         number, keys, values = self.offsets.prepare_transactional_commit(group, offsets)
         assert self.log(group).partition == number
-        self.log(group).append_columns(
-            values,
-            keys,
-            producer_id=producer_id,
-            producer_epoch=self.epochs.setdefault(producer_id, 0),
-            base_sequence=-1,
-            transactional=True,
-        )
+        with self.offsets.committing(number, group):
+            self.log(group).append_columns(
+                values,
+                keys,
+                producer_id=producer_id,
+                producer_epoch=self.epochs.setdefault(producer_id, 0),
+                base_sequence=-1,
+                transactional=True,
+            )
 
     def end(self, producer_id, commit, group="g"):
         self.epochs[producer_id] += 1
@@ -384,17 +386,23 @@ def test_an_expiry_of_its_own_comes_first(world):
     world.expect(FOO_0, None)
 
 
-def test_nothing_expires_between_a_transactions_check_and_its_append(world):
+def test_nothing_expires_while_a_transaction_appends(world):
     """A tombstone behind the transaction's record would take its offset away."""
     world.commit({FOO_0: 1})
     later_ms = world.records()[0].timestamp_ms + 8 * DAY_MS
     number, keys, values = world.offsets.prepare_transactional_commit("g", {FOO_0: 100})
-    assert world.offsets.expire(later_ms) == 0
     log = world.store._partitions.offsets_partition(number)
-    log.append_columns(
-        values, keys, producer_id=5, producer_epoch=0, base_sequence=-1, transactional=True
-    )
-    assert world.offsets.expire(later_ms) == 0
+    expired = []
+    expiry = threading.Thread(target=lambda: expired.append(world.offsets.expire(later_ms)))
+    with world.offsets.committing(number, "g"):
+        expiry.start()
+        expiry.join(0.1)
+        assert expiry.is_alive()
+        log.append_columns(
+            values, keys, producer_id=5, producer_epoch=0, base_sequence=-1, transactional=True
+        )
+    expiry.join(30)
+    assert expired == [0]
     log.append_marker(5, 1, 1, True)
     world.expect(FOO_0, 100)
     assert world.offsets.expire(later_ms + 8 * DAY_MS) == 1
@@ -483,14 +491,15 @@ def test_opening_reads_only_what_lmdb_does_not_have(open_store, tmp_path, monkey
     world.store.close()
     world = World(open_store(), tmp_path)
     replayed = []
-    whole = GroupOffsets._replay_some
-    monkeypatch.setattr(
-        GroupOffsets, "_replay_some", lambda *args: (replayed.append(1), whole(*args))
-    )
+    whole = GroupLog._replay_some
+    monkeypatch.setattr(GroupLog, "_replay_some", lambda *args: (replayed.append(1), whole(*args)))
     assert world.offsets.fetch("g", FOO_0).offset == 299
-    assert replayed == []
+    # What this process writes it need not read.
     world.commit({FOO_0: 300})
     assert world.offsets.fetch("g", FOO_0).offset == 300
+    assert replayed == []
+    world.log().append_columns([encoded(OffsetValue(301))], [encode_offset_key("g", FOO_0)])
+    assert world.offsets.fetch("g", FOO_0).offset == 301
     assert replayed == [1]
 
 
@@ -564,7 +573,7 @@ def test_forgetting_rows_leaves_other_partitions(tmp_path):
         for where in (FOO_0, FOO_1)
     ]
     for number in (0, 1, 2):
-        index.write(number, 10, rows, 0, whole=False)
+        index.write(number, 10, rows, 0, since=None)
     index.forget(1)
     index.forget(1)
     index.forget_beyond(2, 9)
@@ -574,6 +583,40 @@ def test_forgetting_rows_leaves_other_partitions(tmp_path):
     index.forget_beyond(0, 10)
     assert index.read(0).offset == 10
     store.close()
+
+
+def test_rows_of_several_processes_only_go_forward(tmp_path):
+    store = ProducerStateStore(tmp_path)
+    index = GroupOffsetsIndex(store)
+
+    def row(offset):
+        return (RowKey(-1, OffsetKey("g", FOO_0)), WrittenOffset(OffsetValue(offset), offset))
+
+    assert index.write(0, 10, [row(9)], 0, since=None)
+    assert index.write(0, 20, [row(19)], 0, since=10)
+    # Another process, which has seen less: what it knows is among what there is.
+    assert index.write(0, 15, [row(14)], 0, since=10)
+    assert index.write(0, 12, [row(11)], 0, since=None)
+    assert index.read(0) == (20, [row(19)])
+    assert index.write(0, 30, [row(29)], 0, since=15)
+    assert index.read(0) == (30, [row(29)])
+    # A third one found the rows damaged: whoever knows only changes has to write all.
+    index.forget(0)
+    assert not index.write(0, 40, [], 0, since=30)
+    assert index.read(0) is None
+    assert index.write(0, 40, [row(29)], 0, since=None)
+    store.close()
+
+
+def test_rows_lost_in_another_process_are_written_whole_again(world):
+    world.commit({FOO_0: 1, FOO_1: 2})
+    world.offsets.persist_all()
+    number = world.offsets.partition_of("g")
+    GroupOffsetsIndex(world.store._files.rows).forget(number)
+    world.commit({FOO_0: 3})
+    world.offsets.persist_all()
+    world.expect(FOO_0, 3)
+    world.expect(FOO_1, 2)
 
 
 def test_records_of_members_and_newer_groups_are_passed_over(world):

@@ -5,7 +5,7 @@ import errno
 import lmdb
 import pytest
 
-from eoslog.bindings.partition_log import PRODUCER_ROW_BYTES, empty_row
+from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, empty_row
 from eoslog.errors import LogClosedError, StoreFullError
 from eoslog.kafka_uuid import new_id
 from eoslog.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
@@ -73,7 +73,7 @@ def test_many_rows_go_in_pieces(rows, monkeypatch):
 
 
 def test_the_map_grows_when_it_is_full(tmp_path, monkeypatch):
-    monkeypatch.setattr("eoslog.producer_state_store.MAP_BYTES_INITIAL", 1 << 16)
+    monkeypatch.setattr("eoslog.lmdb_environment.MAP_BYTES_INITIAL", 1 << 16)
     rows = ProducerStateStore(tmp_path)
     write(rows, range(5000), 7)
     assert rows.read_head(TOPIC, 0) == RowsHead(7, 5000)

@@ -207,3 +207,92 @@ def test_it_goes_on_after_the_store_was_opened_again(open_store):
     assert caught_up(store) == 10
     check(store, range(20))
     assert eoslog.read_process_write is read_process_write
+
+
+# Loops that share their topics.
+
+
+def test_a_loop_that_shares_is_a_member_while_it_runs(topics):
+    seen = []
+
+    def process(producer, records):
+        seen.append(topics.describe_group(GROUP).members)
+        upper(producer, records)
+
+    assert caught_up(topics, process=process, share=True) == 20
+    ((member,), *_) = seen
+    assert len(member.partitions) == 2
+    assert topics.describe_group(GROUP).members == ()
+    check(topics, range(20))
+    assert caught_up(topics, share=True) == 0
+    # A loop by itself goes on where they were.
+    fill(topics, range(20, 24))
+    assert caught_up(topics) == 4
+    check(topics, range(24))
+
+
+def test_loops_that_share_do_everything_once(topics):
+    stopped = threading.Event()
+    counts, errors_met = [], []
+
+    def loop():
+        try:
+            counts.append(
+                read_process_write(
+                    topics,
+                    upper,
+                    topics=["in"],
+                    group=GROUP,
+                    share=True,
+                    max_records=2,
+                    poll_timeout_s=0.05,
+                    stop=stopped.is_set,
+                )
+            )
+        except Exception as error:
+            errors_met.append(error)
+
+    threads = [threading.Thread(target=loop) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for first in range(20, 200, 20):
+        fill(topics, range(first, first + 20))
+        time.sleep(0.02)
+    deadline_s = time.monotonic() + 30
+    where = [TopicPartition("in", number) for number in range(2)]
+    while time.monotonic() < deadline_s:
+        offsets = topics.groups().get(GROUP, {})
+        if sum(offsets[one].offset for one in where if one in offsets) == 200:
+            break
+        time.sleep(0.01)
+    stopped.set()
+    for thread in threads:
+        thread.join(30)
+    assert errors_met == []
+    assert sum(counts) == 200
+    check(topics, range(200))
+
+
+def test_what_a_slow_loop_did_is_undone_and_done_by_another(topics):
+    calls = []
+
+    def slow(producer, records):
+        upper(producer, records)
+        calls.append(len(records))
+        if len(calls) == 1:
+            # It does not poll for too long: another has taken its partitions by now.
+            (member,) = topics.describe_group(GROUP).members
+            topics._files.group_members.leave(GROUP, member.member_id)
+            assert caught_up(topics, share=True) == 20
+
+    assert caught_up(topics, process=slow, share=True) == 0
+    check(topics, range(20))
+
+
+def test_what_is_shared_are_whole_topics(topics):
+    with pytest.raises(TypeError, match="names, not partitions"):
+        caught_up(topics, topics=[TopicPartition("in", 0)], share=True)
+    with pytest.raises(errors.UnknownTopicOrPartitionError, match="'none'"):
+        caught_up(topics, topics=["none"], share=True)
+    with pytest.raises(TypeError, match="a list"):
+        caught_up(topics, topics="in", share=True)

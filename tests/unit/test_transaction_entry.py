@@ -74,6 +74,7 @@ def test_i07_an_initialized_entry_is_empty_with_its_numbers(files):
         "client_transaction_version": 2,
         "last_producer_epoch": -1,
         "prepared": False,
+        "owner": None,
     }
     assert files.records() == [expected]
     assert files.entry.changed
@@ -556,3 +557,69 @@ def test_properties_may_be_read_while_another_thread_commits(files):
         watcher.join()
     # Without the entry's lock a list may be met while it is made or ended, but nothing else.
     assert all(one == tuple(sorted(set(one))) and set(one) <= {0, 1, 2, 3} for one in seen)
+
+
+# Among processes.
+
+OWNER, OTHER = bytes(range(16)), bytes(range(16, 32))
+
+
+def test_the_owner_stays_until_somebody_else_ends_the_transaction(files):
+    files.initialize(owner=OWNER)
+    assert files.entry.owner == OWNER
+    files.entry.add_partitions(7, 0, [files.part("a")])
+    files.entry.end(7, 0, True)
+    assert [record["owner"] for record in files.records()] == [OWNER] * 4
+    files.entry.add_partitions(7, 1, [files.part("a")])
+    files.entry.fence()
+    assert files.entry.owner is None
+    assert [record["owner"] for record in files.records()[4:]] == [OWNER, None, None]
+    files.initialize(epoch=3)
+    assert files.entry.owner is None
+    with pytest.raises(ValueError, match="an owner of 1 bytes"):
+        files.initialize(epoch=4, owner=b"x")
+
+
+def test_a_prepared_transaction_is_handed_over_with_its_numbers(files):
+    files.initialize(owner=OWNER)
+    files.entry.flush(7, 0, [filled(files.part("a"), b"one")])
+    files.entry.prepare(7, 0)
+    files.entry.hand_over(OTHER)
+    assert (files.entry.owner, files.entry.prepared, files.entry.state) == (OTHER, True, "Ongoing")
+    last, before = files.records()[-1], files.records()[-2]
+    assert last | {"owner": OWNER} == before
+    assert files.entry.end(7, 0, True) == (7, 1)
+    assert committed(files.part("a").log) == [b"one"]
+
+
+def test_a_copy_of_what_is_known_leaves_the_open_transaction_as_it_is(files):
+    files.initialize()
+    files.entry.flush(7, 0, [filled(files.part("a"), b"one")])
+    files.entry.load(files.entry.value(), 99)
+    assert (files.entry.record_offset, files.entry.prepare_offset) == (99, -1)
+    # With the next sequence, to a partition that is still attached.
+    files.entry.flush(7, 0, [filled(files.part("a"), b"two")])
+    assert files.entry.end(7, 0, True) == (7, 1)
+    assert committed(files.part("a").log) == [b"one", b"two"]
+
+
+def test_an_id_that_another_process_forgot_is_dead(files):
+    files.initialize()
+    files.entry.add_partitions(7, 0, [files.part("a")])
+    files.entry.bury()
+    assert (files.entry.state, files.entry.partitions, files.entry.value()) == ("Dead", [], b"")
+    for call in (
+        lambda: files.entry.add_partitions(7, 0, [files.part("a")]),
+        lambda: files.entry.end(7, 0, True),
+    ):
+        with pytest.raises(InvalidProducerIdMappingError):
+            call()
+
+
+def test_what_is_known_now_is_read_in_one_piece(files):
+    files.initialize()
+    value = files.entry.value()
+    assert files.entry.read() == ("Empty", True, value, 0, -1)
+    files.entry.mark_persisted()
+    with files.entry.lock:
+        assert files.entry.read() == ("Empty", False, value, 0, -1)

@@ -74,6 +74,7 @@ DEFAULTS = {
     "client_transaction_version": 0,
     "last_producer_epoch": -1,
     "prepared": False,
+    "owner": None,
 }
 TAGGED = {
     "previous_producer_id": 3,
@@ -99,6 +100,20 @@ def test_version_1_has_kafkas_bytes_and_one_tag_of_ours():
     fields = fields_of("PrepareCommit", producer_epoch=32767, **TAGGED)
     assert encode_transaction_value(version=1, **fields) == FLEXIBLE
     assert decode_transaction_value(FLEXIBLE) == {"version": 1} | fields
+
+
+def test_the_owner_stands_in_a_tag_of_ours_where_there_is_one():
+    owner = bytes(range(16))
+    fields = fields_of("Ongoing", owner=owner)
+    value = encode_transaction_value(**fields)
+    plain = encode_transaction_value(**(fields | {"owner": None}))
+    assert plain.endswith(b"\x00")  # No tags.
+    assert value == plain[:-1] + bytes.fromhex("01 e907 10") + owner  # 1001, 16 bytes.
+    assert decode_transaction_value(value) == {"version": 1} | fields
+    with pytest.raises(ValueError, match="an owner of 3 bytes; it has 16"):
+        encode_transaction_value(**(fields | {"owner": b"abc"}))
+    with pytest.raises(CorruptRecordError):
+        decode_transaction_value(plain[:-1] + bytes.fromhex("01 e907 03") + b"abc")
 
 
 def test_empty_has_null_partitions_and_no_tags_at_their_defaults():
@@ -246,6 +261,7 @@ def test_garbage_is_decoded_or_corrupt_and_never_more():
         {"version": 2},
         {"version": 0, "previous_producer_id": 1},
         {"version": 0, "prepared": True},
+        {"version": 0, "owner": bytes(range(16))},
         {"state": "Dead"},
         {"state": "PrepareEpochFence"},
         {"state": "Done"},

@@ -1,5 +1,8 @@
 """Threads that wait: readers for appends, producers for their linger time."""
 
+import signal as signal_module
+import subprocess
+import sys
 import threading
 import time
 
@@ -8,7 +11,8 @@ import pytest
 import eoslog
 from eoslog import TopicPartition
 from eoslog.append_signal import AppendSignal
-from eoslog.errors import UnknownTopicOrPartitionError
+from eoslog.bindings.shared_page import SharedPage
+from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
 from eoslog.linger import LingerTimer
 
 
@@ -16,7 +20,7 @@ def test_a_signal_wakes_those_who_wait_and_only_when_ready():
     signal, state, woken = AppendSignal(), [], []
 
     def wait():
-        woken.append(signal.wait(lambda: len(state) == 2, 30))
+        woken.append(signal.wait([], lambda: len(state) == 2, 30))
 
     threads = [threading.Thread(target=wait) for _ in range(3)]
     for thread in threads:
@@ -33,8 +37,8 @@ def test_a_signal_wakes_those_who_wait_and_only_when_ready():
 
 def test_a_wait_ends_with_its_time():
     signal = AppendSignal()
-    assert signal.wait(lambda: False, 0.05) is False
-    assert signal.wait(lambda: True, 0) is True
+    assert signal.wait([], lambda: False, 0.05) is False
+    assert signal.wait([], lambda: True, 0) is True
 
 
 def test_an_append_between_look_and_wait_is_not_missed():
@@ -51,8 +55,110 @@ def test_an_append_between_look_and_wait_is_not_missed():
         return True
 
     began_s = time.monotonic()
-    assert signal.wait(is_ready, 20) is True
+    assert signal.wait([], is_ready, 20) is True
     assert time.monotonic() - began_s < 10
+
+
+class Watched:
+    """A partition of which others are woken when they want it: as the engine's publish does."""
+
+    def __init__(self, shared):
+        self._shared, self.wanted, self.count = shared, False, 0
+
+    def want_wakeup(self):
+        self.wanted = True
+
+    def append(self):
+        self.count += 1
+        if self.wanted:
+            self.wanted = False
+            self._shared.wake()
+
+
+@pytest.fixture
+def shared(tmp_path):
+    return SharedPage(str(tmp_path / "shared"), bytes(16), True)
+
+
+def test_processes_are_woken_by_appends_they_want_and_by_no_others(shared):
+    signal, wanted, other = AppendSignal(shared), Watched(shared), Watched(shared)
+    looks = []
+
+    def is_ready():
+        looks.append(wanted.count)
+        return wanted.count > 0
+
+    thread = threading.Thread(target=signal.wait, args=([wanted], is_ready, 30))
+    thread.start()
+    eventually(lambda: looks)
+    begun_s = time.monotonic()
+    other.append()
+    signal.appended()
+    time.sleep(0.1)
+    assert len(looks) <= 1 + (time.monotonic() - begun_s) / 0.9, "an append there wakes nobody"
+    wanted.append()
+    thread.join(30)
+    assert looks[-1] == 1
+    assert not other.wanted
+
+
+def test_another_process_wakes_whoever_sleeps(shared, tmp_path):
+    signal, begun_s = AppendSignal(shared), time.monotonic()
+    code = (
+        "import sys, time\nfrom eoslog.bindings.shared_page import SharedPage\n"
+        "page = SharedPage(sys.argv[1], bytes(16), False)\n"
+        "page.raise_counter(31)\npage.wake()\n"
+    )
+    child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "shared")])
+    assert signal.wait([], lambda: shared.counter(31) == 1, 30) is True
+    assert time.monotonic() - begun_s < 25
+    assert child.wait() == 0
+
+
+def test_a_shared_wait_ends_with_its_time_and_with_a_wake(shared):
+    signal, looks = AppendSignal(shared), []
+    assert signal.wait([], lambda: False, 0.05) is False
+    assert signal.wait([], lambda: True, 0) is True
+    # A change between the look and the sleep is not missed.
+    begun_s = time.monotonic()
+    assert signal.wait([], lambda: looks or looks.append(signal.wake()), 20)
+    assert time.monotonic() - begun_s < 0.9
+
+
+def test_a_partition_that_is_closed_ends_the_wait(shared):
+    class Closed:
+        def want_wakeup(self):
+            raise LogClosedError("closed")
+
+    with pytest.raises(LogClosedError):
+        AppendSignal(shared).wait([Closed()], lambda: False, 10)
+
+
+@pytest.mark.parametrize("wait", ["consumer.poll(timeout=60)", "[r for r in consumer]"])
+def test_an_interrupt_ends_a_wait(tmp_path, wait):
+    code = (
+        "import sys, eoslog\n"
+        "store = eoslog.open(sys.argv[1], create=True, durability='process')\n"
+        "store.create_topic('t')\n"
+        "consumer = store.consumer()\n"
+        "consumer.assign([eoslog.TopicPartition('t', 0)])\n"
+        "print('waits', flush=True)\n"
+        f"try:\n    {wait}\n"
+        "except KeyboardInterrupt:\n"
+        "    with store.producer() as producer:\n        producer.send('t', b'v')\n"
+        "    print(len(consumer.poll(timeout=60)), flush=True)\n"
+        "    store.close()\n"
+    )
+    child = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path / "s")], stdout=subprocess.PIPE, text=True
+    )
+    assert child.stdout.readline() == "waits\n"
+    time.sleep(0.2)
+    begun_s = time.monotonic()
+    child.send_signal(signal_module.SIGINT)
+    assert child.communicate(timeout=30)[0] == "1\n"
+    assert time.monotonic() - begun_s < 10
+    assert child.returncode == 0
 
 
 class Lingerer:

@@ -1,0 +1,337 @@
+"""Processes that share a store: how they write together, wake each other, and outlive each other.
+
+The bench has the store open itself; the others are children that do what they are told. What is
+compared is done in turns by the same processes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from logs import BATCH_RECORDS, KB, TOPIC, arrow_batches, open_store, renew_segments
+from measure import percentile, record
+from process_child import FETCH_BYTES, MOMENT_BYTES
+from sizes import Sizes
+
+CHILD = Path(__file__).parent / "process_child.py"
+SMALL_RECORDS = 10
+SMALL_WRITERS = 4
+# Between two records: long enough for the other process to be asleep again.
+PAUSE_S = 0.001
+START_IN_NS = 50_000_000
+# A process that was stopped and kept others waiting for so long holds the lock.
+HELD_S = 0.05
+TRIES_PER_TAKEOVER = 40
+
+
+class Process:
+    """A child with the store open."""
+
+    def __init__(self, store_path: Path) -> None:
+        self._child = subprocess.Popen(
+            [sys.executable, str(CHILD), str(store_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.answer()
+
+    def tell(self, command: str, *numbers: int) -> None:
+        self.give(" ".join([command, *map(str, numbers)]).encode() + b"\n")
+
+    def give(self, data: bytes) -> None:
+        assert self._child.stdin is not None
+        self._child.stdin.write(data)
+        self._child.stdin.flush()
+
+    def answer(self) -> Any:
+        assert self._child.stdout is not None
+        line = self._child.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the child ended: {self._child.wait()}")
+        return json.loads(line)
+
+    def ask(self, command: str, *numbers: int) -> Any:
+        self.tell(command, *numbers)
+        return self.answer()
+
+    def signal(self, number: int) -> None:
+        os.kill(self._child.pid, number)
+
+    def end(self) -> None:
+        """Have it close the store; one that was killed is only waited for."""
+        assert self._child.stdin is not None and self._child.stdout is not None
+        with suppress(BrokenPipeError):
+            self._child.stdin.close()
+        self._child.wait(60)
+        self._child.stdout.close()
+
+
+@contextmanager
+def processes(store_path: Path, count: int) -> Iterator[list[Process]]:
+    started: list[Process] = []
+    try:
+        for _ in range(count):
+            started.append(Process(store_path))
+        yield started
+    finally:
+        for one in started:
+            one.end()
+
+
+def renew(partition: Any, children: list[Process]) -> None:
+    """Make the full segments' files usable again, once every process has taken them in."""
+    for child in children:
+        child.ask("look", 0)
+    renew_segments(partition)
+
+
+def soon_ns() -> int:
+    return time.perf_counter_ns() + START_IN_NS
+
+
+def bench_two_partitions(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
+    """1,000 records of 1 KB a batch: two processes, each to its partition, beside one of them."""
+    batches = max(1, sizes.process_append_bytes // (KB * BATCH_RECORDS))
+    alone: list[float] = []
+    together: list[float] = []
+    path = bench_path / "store"
+    with (
+        open_store(path, segment_bytes=sizes.segment_bytes, partitions=2) as store,
+        processes(path, 2) as children,
+    ):
+
+        def append(*numbers: int) -> float:
+            start_ns = soon_ns()
+            for number in numbers:
+                children[number].tell("append", number, batches, start_ns)
+            ends = [children[number].answer()["end_ns"] for number in numbers]
+            return (max(ends) - start_ns) / 1e9
+
+        def run() -> None:
+            for number, child in enumerate(children):
+                child.ask("renew", number)
+            alone.append(statistics.mean([append(0), append(1)]))
+            for number, child in enumerate(children):
+                child.ask("renew", number)
+            together.append(append(0, 1))
+
+        for number, child in enumerate(children):
+            child.ask("prepare", number)
+        benchmark.pedantic(run, rounds=sizes.rounds, warmup_rounds=2)
+        rounds = sizes.rounds + 2
+        for number in range(2):
+            end = store.partition(TOPIC, number).log_end_offset
+            assert end == 2 * rounds * batches * BATCH_RECORDS
+    ratios = [2 * one / both for one, both in zip(alone[2:], together[2:], strict=True)]
+    amount = batches * BATCH_RECORDS * KB / 1e9
+    record(
+        benchmark,
+        "processes_two_partitions",
+        statistics.median(ratios),
+        spread=ratios,
+        beside=f"{2 * amount / statistics.median(together[2:]):.2f} GB/s and "
+        f"{amount / statistics.median(alone[2:]):.2f} GB/s",
+    )
+
+
+def bench_one_partition(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
+    """Batches of 10 records of 100 bytes: four processes to one partition, beside one alone."""
+    alone: list[float] = []
+    together: list[float] = []
+    pauses_ms: list[float] = []
+    least_shares: list[float] = []
+    duration_ns = int(sizes.process_seconds * 1e9)
+    path = bench_path / "store"
+    appended = 0
+    with (
+        open_store(path, segment_bytes=sizes.segment_bytes) as store,
+        processes(path, SMALL_WRITERS) as children,
+    ):
+        partition = store.partition(TOPIC, 0)
+
+        def append(writers: list[Process]) -> list[dict[str, int]]:
+            nonlocal appended
+            start_ns = soon_ns()
+            for child in writers:
+                child.tell("append_small", 0, SMALL_RECORDS, start_ns, start_ns + duration_ns)
+            answers = [child.answer() for child in writers]
+            appended += sum(answer["count"] for answer in answers)
+            return answers
+
+        def run() -> None:
+            renew(partition, children)
+            alone.append(append(children[:1])[0]["count"] / sizes.process_seconds)
+            renew(partition, children)
+            answers = append(children)
+            counts = [answer["count"] for answer in answers]
+            together.append(sum(counts) / sizes.process_seconds)
+            least_shares.append(min(counts) / sum(counts))
+            pauses_ms.append(max(answer["pause_ns"] for answer in answers) / 1e6)
+
+        append(children)  # So that each has seen the partition.
+        benchmark.pedantic(run, rounds=sizes.rounds)
+        assert partition.log_end_offset == appended * SMALL_RECORDS
+    ratios = [many / one for many, one in zip(together, alone, strict=True)]
+    record(
+        benchmark,
+        "processes_one_partition",
+        statistics.median(ratios),
+        spread=ratios,
+        beside=f"{statistics.median(together):,.0f} and {statistics.median(alone):,.0f} batches/s",
+    )
+    record(
+        benchmark,
+        "processes_one_partition_pause",
+        max(pauses_ms),
+        spread=pauses_ms,
+        beside=f"the slowest wrote {100 * min(least_shares):.0f} % of all",
+    )
+
+
+def bench_wake_up(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
+    """A record of one process, until the consumer of another has it; the same over a pipe."""
+    latencies: list[float] = []
+    of_pipe: list[float] = []
+    path = bench_path / "store"
+    with (
+        open_store(path, segment_bytes=sizes.producer_segment_bytes) as store,
+        processes(path, 1) as (child,),
+    ):
+        producer = store.producer()
+
+        def run() -> None:
+            child.ask("watch", 0, sizes.wake_count)
+            for _ in range(sizes.wake_count):
+                time.sleep(PAUSE_S)
+                moment = time.perf_counter_ns().to_bytes(MOMENT_BYTES, "big")
+                producer.append(TOPIC, partition=0, values=[moment])
+            latencies.extend(one / 1000 for one in child.answer())
+            child.ask("watch_pipe", sizes.wake_count)
+            for _ in range(sizes.wake_count):
+                time.sleep(PAUSE_S)
+                child.give(time.perf_counter_ns().to_bytes(MOMENT_BYTES, "big"))
+            of_pipe.extend(one / 1000 for one in child.answer())
+
+        benchmark.pedantic(run, rounds=1)
+        assert len(latencies) == len(of_pipe) == sizes.wake_count
+        assert store.partition(TOPIC, 0).log_end_offset == sizes.wake_count
+    for name, share in (("wake_up", 0.5), ("wake_up_p99", 0.99)):
+        record(
+            benchmark,
+            name,
+            percentile(latencies, share),
+            beside=f"a pipe: {percentile(of_pipe, share):.0f} µs",
+        )
+
+
+def bench_tail(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
+    """1,000 records of 1 KB a batch at full speed, with and without another process that reads."""
+    columns = arrow_batches(KB, sizes.distinct_batches)
+    batches = max(1, sizes.process_append_bytes // (KB * BATCH_RECORDS))
+    alone: list[float] = []
+    read: list[float] = []
+    path = bench_path / "store"
+    with (
+        open_store(path, segment_bytes=sizes.segment_bytes) as store,
+        processes(path, 1) as (child,),
+    ):
+        partition = store.partition(TOPIC, 0)
+        producer = store.producer()
+
+        def append() -> float:
+            begin = time.perf_counter()
+            for index in range(batches):
+                producer.append(TOPIC, partition=0, values=columns[index % len(columns)])
+            return time.perf_counter() - begin
+
+        def run() -> None:
+            renew(partition, [child])
+            alone.append(append())
+            renew(partition, [child])
+            child.ask("tail", 0, batches * BATCH_RECORDS)
+            read.append(append())
+            assert child.answer()["rows"] >= batches * BATCH_RECORDS
+
+        benchmark.pedantic(run, rounds=sizes.rounds, warmup_rounds=2)
+        assert partition.log_end_offset == 2 * (sizes.rounds + 2) * batches * BATCH_RECORDS
+    slower = [100 * (after / before - 1) for before, after in zip(alone[2:], read[2:], strict=True)]
+    amount = batches * BATCH_RECORDS * KB / 1e9
+    record(
+        benchmark,
+        "tail_reader_cost",
+        statistics.median(slower),
+        spread=slower,
+        beside=f"{amount / statistics.median(read[2:]):.2f} GB/s and "
+        f"{amount / statistics.median(alone[2:]):.2f} GB/s; reads of {FETCH_BYTES >> 20} MiB",
+    )
+
+
+def bench_takeover(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
+    """SIGKILL of a process that holds the partition's lock in the middle of an append of 1,000
+    records of 1 KB; until the append of another, which waits for that lock, returns.
+    """
+    times_ms: list[float] = []
+    plain_ms: list[float] = []
+    column = arrow_batches(KB, 1)[0]
+    path = bench_path / "store"
+    with open_store(path, segment_bytes=sizes.segment_bytes) as store:
+        partition = store.partition(TOPIC, 0)
+        producer = store.producer()
+
+        def append() -> float:
+            producer.append(TOPIC, partition=0, values=column)
+            return time.perf_counter()
+
+        def run() -> None:
+            renew_segments(partition)
+            begin = time.perf_counter()
+            plain_ms.append((append() - begin) * 1e3)
+            times_ms.append(takeover_seconds(path, append) * 1e3)
+
+        benchmark.pedantic(run, rounds=sizes.takeover_count)
+        assert len(partition.read(partition.log_start_offset)) > 0
+        assert partition.verify() == []
+    record(
+        benchmark,
+        "takeover",
+        max(times_ms),
+        spread=times_ms,
+        beside=f"median {statistics.median(times_ms):.2f} ms; an append alone: "
+        f"{statistics.median(plain_ms):.2f} ms",
+    )
+
+
+def takeover_seconds(store_path: Path, append: Callable[[], float]) -> float:
+    """From the kill of a writer that holds the lock until `append`, which says when, returned."""
+    victim = Process(store_path)
+    victim.ask("prepare", 0)
+    victim.ask("append_for_ever", 0)
+    try:
+        for _ in range(TRIES_PER_TAKEOVER):
+            time.sleep(random.uniform(0.005, 0.02))
+            victim.signal(signal.SIGSTOP)
+            with ThreadPoolExecutor(1) as threads:
+                waiting = threads.submit(append)
+                with suppress(TimeoutError):
+                    waiting.result(HELD_S)
+                    victim.signal(signal.SIGCONT)
+                    continue  # It did not hold the lock.
+                begin = time.perf_counter()
+                victim.signal(signal.SIGKILL)
+                return waiting.result() - begin
+        raise RuntimeError(f"stopped {TRIES_PER_TAKEOVER} times, and it never held the lock")
+    finally:
+        victim.signal(signal.SIGKILL)
+        victim.end()

@@ -1,0 +1,12 @@
+from typing import NamedTuple
+
+class ControlState(NamedTuple):
+    session: bytes
+    ready: bool
+    sealed: bool
+    deleted: bool
+    log_end_offset: int
+    recovery_point: int
+    hold_offset: int
+
+def control_state(path: str) -> ControlState | None: ...

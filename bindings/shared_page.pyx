@@ -1,0 +1,269 @@
+# cython: language_level=3
+"""What all processes of a store share besides its partitions: the session, counters, locks, the word that waiting readers
+sleep on.
+
+The locks are robust: one whose holder dies goes to the next who asks, and he is told. The order in which they are taken: those
+of keys by their numbers, then the named ones by theirs; after them the locks of one process, last a partition's.
+"""
+
+import os
+
+from eoslog import errors
+
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.string cimport memcmp
+
+from eoslog.native.crc32c cimport crc32c
+from eoslog.native.mapped_io cimport (
+    close_fd, eos_file_bytes, eos_map, eos_open, eos_reserve, munmap,
+)
+from eoslog.native.shared_page cimport (
+    EOWNERDEAD, ETIMEDOUT, SHARED_COUNTERS, SHARED_LOCKS, SHARED_LOCKS_OF_KEYS, shared_counter_load, shared_counter_raise,
+    shared_lock_give, shared_lock_holder, shared_lock_take, shared_page_init, shared_page_is_made,
+    shared_word_load, shared_word_wait, shared_word_wake,
+)
+
+SESSION_BYTES = 16
+LOCKS_OF_KEYS = SHARED_LOCKS_OF_KEYS
+(LOCK_TOPICS, LOCK_CHECKPOINTS, LOCK_PRODUCER_IDS, LOCK_STAGED, LOCK_COMPACTION, LOCK_STATE_INDEX, LOCK_GROUP_INDEX, LOCK_SPARES,
+ LOCK_RETENTION) = range(LOCKS_OF_KEYS, LOCKS_OF_KEYS + 9)
+(COUNTER_TOPICS, COUNTER_COORDINATOR_EPOCH, COUNTER_GROUPS, COUNTER_STATE_PARTITIONS,
+ COUNTER_STAGED_BEGUN, COUNTER_STAGED_SETTLED) = range(6)
+# Whoever waits longer for a lock is told who holds it: that process hangs, or was stopped.
+LOCK_TIMEOUT_S = 30.0
+# A waiter comes up so often to let Python handle signals.
+_WAIT_S_MAX = 1.0
+
+
+cdef class HeldLocks:
+    """The block within which locks are held. In C, so that no interrupt comes between a lock and the block."""
+
+    cdef SharedPage _page
+    cdef int _first
+    cdef int _end
+    cdef double _timeout_s
+
+    def __enter__(self):
+        cdef int index = self._first
+        cdef int died = 0
+        try:
+            while index < self._end:
+                died |= self._page.take(index, self._timeout_s)
+                index += 1
+        except BaseException:
+            while index > self._first:
+                index -= 1
+                self._page.give(index)
+            raise
+        return bool(died)
+
+    def __exit__(self, *error):
+        cdef int index = self._end
+        while index > self._first:
+            index -= 1
+            self._page.give(index)
+
+
+cdef HeldLocks held_locks(SharedPage page, int first, int end, double timeout_s):
+    cdef HeldLocks held = HeldLocks.__new__(HeldLocks)
+    held._page = page
+    held._first = first
+    held._end = end
+    held._timeout_s = timeout_s
+    return held
+
+
+cdef class SharedPage:
+    """The mapped page of one store. With `create` it is made anew for a session: nobody else may be in it.
+
+    Raises StoreError where the file is not of that session.
+    """
+
+    def __cinit__(self):
+        self._page = NULL
+        self._map = NULL
+
+    def __init__(self, str path not None, bytes session not None, bint create):
+        cdef bytes name = os.fsencode(path)
+        cdef const uint8_t* wanted = session
+        cdef int64_t file_bytes = 0
+        cdef int64_t modified_ms = 0
+        cdef uint8_t* mapped = NULL
+        cdef int fd = -1
+        cdef int error
+        if self._map != NULL:
+            raise ValueError("a shared page is opened once")
+        if len(session) != SESSION_BYTES:
+            raise ValueError(f"a session of {len(session)} bytes; it has {SESSION_BYTES}")
+        if create:
+            # Another file, so that whoever still has the old one mapped keeps that.
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass
+        error = eos_open(name, create, False, &fd)
+        if error == 0:
+            error = eos_file_bytes(fd, &file_bytes, &modified_ms)
+        if error == 0 and create:
+            error = eos_reserve(fd, 0, sizeof(SharedPageHead), sizeof(SharedPageHead))
+        if error == 0 and not create and file_bytes < <int64_t>sizeof(SharedPageHead):
+            close_fd(fd)
+            raise errors.StoreError(f"{path} is too short for the page that a store's processes share")
+        if error == 0:
+            error = eos_map(fd, sizeof(SharedPageHead), True, &mapped)
+        if fd >= 0:
+            close_fd(fd)
+        if error != 0:
+            raise OSError(error, os.strerror(error), path)
+        self._process_id = os.getpid()
+        self._map = mapped
+        self._page = <SharedPageHead*>mapped
+        self.path = path
+        self.session = session
+        if create:
+            error = shared_page_init(self._page, wanted)
+            if error != 0:
+                raise OSError(error, os.strerror(error), path)
+        elif not shared_page_is_made(self._page) or memcmp(self._page.session, wanted, 16) != 0:
+            raise errors.StoreError(f"{path} is of another session")
+
+    def __dealloc__(self):
+        # A lock that is held is in the list of its thread's robust locks, which goes through it: the
+        # page must stay mapped then.
+        if self._map != NULL and self._held_count == 0:
+            munmap(<uint8_t*>self._map, sizeof(SharedPageHead))
+
+    def __reduce__(self):
+        raise TypeError("a shared page cannot be pickled or copied")
+
+    @staticmethod
+    def read_session(str path not None):
+        """The session that the file is of; None if it is not there or was not made whole."""
+        try:
+            with open(path, "rb") as file:
+                head = file.read(32)
+        except FileNotFoundError:
+            return None
+        if len(head) < 32 or head[:8] != b"EOSHR01\x00" or head[8:12] != b"\x01\x00\x00\x00":
+            return None
+        return head[16:32]
+
+    # Locks.
+
+    cdef int take_for(self, int index, double timeout_s) except -1:
+        cdef int result
+        cdef int64_t timeout_ns = <int64_t>(timeout_s * 1e9)
+        self._check_index(index)
+        result = shared_lock_take(self._page, index, 0, self._process_id)
+        if result == ETIMEDOUT and timeout_ns > 0:
+            with nogil:
+                result = shared_lock_take(self._page, index, timeout_ns, self._process_id)
+        if result == 0 or result == EOWNERDEAD:
+            self._held_count += 1
+            return result == EOWNERDEAD
+        if result == ETIMEDOUT:
+            return -2
+        raise OSError(result, os.strerror(result), self.path)
+
+    cdef int take(self, int index, double timeout_s) except -1:
+        cdef int outcome = self.take_for(index, timeout_s)
+        if outcome == -2:
+            raise errors.StoreInUseError(
+                f"process {shared_lock_holder(self._page, index)} has held lock {index} of "
+                f"{self.path} for longer than {timeout_s:g} s: it hangs, or was stopped")
+        return outcome
+
+    cdef int give(self, int index) except -1:
+        cdef int result
+        self._check_index(index)
+        result = shared_lock_give(self._page, index)
+        if result != 0:
+            raise RuntimeError(f"lock {index} of {self.path} is not held by this thread")
+        self._held_count -= 1
+        return 0
+
+    cdef int _check_index(self, int index) except -1:
+        if self._page == NULL:
+            raise ValueError("the shared page was not opened")
+        if not 0 <= index < SHARED_LOCKS:
+            raise ValueError(f"lock {index}; there are {SHARED_LOCKS}")
+        return 0
+
+    def lock(self, int index, double timeout_s=LOCK_TIMEOUT_S):
+        """Take a lock; whether its last holder died with it. A thread may take it more than once.
+
+        Raises StoreInUseError, which names the holder, when the time is over.
+        """
+        return bool(self.take(index, timeout_s))
+
+    def try_lock(self, int index):
+        """Take a lock if that needs no waiting; whether it is held now."""
+        return self.take_for(index, 0) != -2
+
+    def unlock(self, int index):
+        """Give back a lock that this thread took."""
+        self.give(index)
+
+    def holder(self, int index):
+        """The process that took a lock last, for people to read; 0 if nobody did."""
+        self._check_index(index)
+        return shared_lock_holder(self._page, index)
+
+    def held(self, int index, double timeout_s=LOCK_TIMEOUT_S):
+        """A block with a lock held; gives whether its last holder died with it."""
+        self._check_index(index)
+        return held_locks(self, index, index + 1, timeout_s)
+
+    def all_keys_held(self, double timeout_s=LOCK_TIMEOUT_S):
+        """A block with the locks of all keys held."""
+        self._check_index(0)
+        return held_locks(self, 0, SHARED_LOCKS_OF_KEYS, timeout_s)
+
+    @staticmethod
+    def lock_of(bytes key not None):
+        """The number of a key's lock, in [0, LOCKS_OF_KEYS); some keys share one."""
+        return crc32c(0, <const uint8_t*><const char*>key, len(key)) % SHARED_LOCKS_OF_KEYS
+
+    # Counters.
+
+    def counter(self, int number):
+        """A counter of the session, from 0 on."""
+        self._check_counter(number)
+        return shared_counter_load(self._page, number)
+
+    def raise_counter(self, int number):
+        """Raise a counter by one, for all processes; its new value."""
+        self._check_counter(number)
+        return shared_counter_raise(self._page, number)
+
+    cdef int _check_counter(self, int number) except -1:
+        if self._page == NULL:
+            raise ValueError("the shared page was not opened")
+        if not 0 <= number < SHARED_COUNTERS:
+            raise ValueError(f"counter {number}; there are {SHARED_COUNTERS}")
+        return 0
+
+    # Waiting.
+
+    def wake_word(self):
+        """What `wait` is given; to be read before the look at what is waited for."""
+        self._check_counter(0)
+        return shared_word_load(&self._page.wakeup)
+
+    def wait(self, uint32_t word, double timeout_s):
+        """Sleep until somebody wakes, unless that happened since the word was read.
+
+        Returns early too: after a second, and on a signal.
+        """
+        cdef int64_t timeout_ns
+        self._check_counter(0)
+        if timeout_s <= 0:
+            return
+        timeout_ns = <int64_t>(min(timeout_s, _WAIT_S_MAX) * 1e9)
+        with nogil:
+            shared_word_wait(&self._page.wakeup, word, timeout_ns)
+
+    def wake(self):
+        """Wake whoever sleeps, in all processes."""
+        self._check_counter(0)
+        shared_word_wake(&self._page.wakeup)

@@ -1,0 +1,63 @@
+"""eoslog for asyncio: the same store, producers and consumers, whose calls are awaited.
+
+import asyncio
+import eoslog.aio
+
+async def main():
+    async with eoslog.aio.open("data/", create=True) as store:
+        await store.create_topic("orders", exist_ok=True)
+        async with store.producer() as producer:
+            await producer.send_and_wait("orders", b"...")
+
+asyncio.run(main())
+"""
+
+import os
+from collections.abc import Mapping
+
+from eoslog import opening
+from eoslog.aio_calls import Calls
+from eoslog.aio_consumer import AsyncConsumer
+from eoslog.aio_gathering import RecordMetadata
+from eoslog.aio_opening import Opening
+from eoslog.aio_producer import AsyncProducer
+from eoslog.aio_store import AsyncStore
+from eoslog.aio_transactional_producer import AsyncTransactionalProducer
+from eoslog.store import Store
+
+__all__ = [
+    "AsyncConsumer",
+    "AsyncProducer",
+    "AsyncStore",
+    "AsyncTransactionalProducer",
+    "RecordMetadata",
+    "open",
+    "wrap",
+]
+
+
+def open(
+    path: str | os.PathLike[str],
+    *,
+    create: bool = False,
+    durability: str = "commit",
+    config: Mapping[str, object] | None = None,
+) -> Opening[AsyncStore]:
+    """Open a store: `await` it, or `async with` it. See `eoslog.open` for arguments and errors."""
+
+    async def open_it() -> AsyncStore:
+        calls = Calls(threads_max=1)
+        try:
+            store = await calls.make(
+                opening.open, path, create=create, durability=durability, config=config
+            )
+        finally:
+            calls.stop()
+        return AsyncStore(store, owns_store=True)
+
+    return Opening(open_it)
+
+
+def wrap(store: Store) -> AsyncStore:
+    """The same for a store that is open already; closing it leaves the store open."""
+    return AsyncStore(store, owns_store=False)

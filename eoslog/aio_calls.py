@@ -1,0 +1,127 @@
+"""Calls that may wait for a disk or for another process, made from an event loop in other threads.
+
+Invariant: a call that was begun is waited for, also by a task that is cancelled meanwhile: nothing
+goes on behind the back of whoever cancelled it, and what became of the call is known.
+"""
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Generic, ParamSpec, Protocol, TypeVar, cast
+
+from eoslog.errors import ForkedProcessError, LogClosedError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Closable(Protocol):
+    """What can be closed."""
+
+    def close(self) -> None:
+        """Close it."""
+
+
+Made = TypeVar("Made", bound=Closable)
+
+# So many commits may share a sync. Threads are made when they are needed.
+THREADS_MAX = 32
+NOT_BEGUN = "the call was not begun: nothing was done"
+
+
+@dataclass(frozen=True)
+class Ended(Generic[T]):
+    """How a call ended: with a result or with an error."""
+
+    result: T | None
+    error: BaseException | None
+    cancelled: asyncio.CancelledError | None  # The caller's task was cancelled while it ran.
+
+    def value(self) -> T:
+        """The result, or the error; a cancellation goes before both."""
+        if self.cancelled is not None:
+            if self.error is not None:
+                self.cancelled.add_note(f"the call that was under way failed: {self.error}")
+            raise self.cancelled
+        if self.error is not None:
+            raise self.error
+        return cast(T, self.result)
+
+
+class Calls:
+    """The threads of one store's event loops."""
+
+    def __init__(self, threads_max: int = THREADS_MAX) -> None:
+        self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="eoslog-aio")
+        self._process_id = os.getpid()
+        self._stopped = False
+
+    def check(self) -> None:
+        """Raises LogClosedError after `stop`, ForkedProcessError in a child: it has no threads."""
+        if os.getpid() != self._process_id:
+            raise ForkedProcessError("the store was opened before a fork: open it in the child")
+        if self._stopped:
+            raise LogClosedError("the store is closed")
+
+    def submit(
+        self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs
+    ) -> "Future[T]":
+        """Begin a call as soon as there is a thread. Raises what `check` raises."""
+        self.check()
+        try:
+            return self._threads.submit(function, *arguments, **named)
+        except RuntimeError as error:
+            raise LogClosedError("the store is closed") from error
+
+    async def run(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """What the call answers or raises.
+
+        Raises CancelledError if the task was cancelled: at once if the call was not begun, else
+        when it has ended.
+        """
+        return (await self.finish(function, *arguments, **named)).value()
+
+    async def finish(
+        self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs
+    ) -> Ended[T]:
+        """How the call ended, also for a task that was cancelled meanwhile.
+
+        Raises CancelledError only if the call was not begun.
+        """
+        call = self.submit(function, *arguments, **named)
+        return await until_ended(asyncio.wrap_future(call), call.cancel)
+
+    async def make(
+        self, function: Callable[P, Made], *arguments: P.args, **named: P.kwargs
+    ) -> Made:
+        """As `run`; what was made for a task that was cancelled meanwhile is closed again."""
+        ended = await self.finish(function, *arguments, **named)
+        if ended.cancelled is not None and ended.result is not None:
+            closed = await until_ended(
+                asyncio.wrap_future(self.submit(ended.result.close)), lambda: False
+            )
+            if closed.error is not None:
+                ended.cancelled.add_note(f"closing what was made failed: {closed.error}")
+        return ended.value()
+
+    def stop(self) -> None:
+        """Take no more calls; returns when those that were begun have ended."""
+        self._stopped = True
+        self._threads.shutdown()
+
+
+async def until_ended(call: "asyncio.Future[T]", withdraw: Callable[[], bool]) -> Ended[T]:
+    """Wait for a call's end; a task that is cancelled tries to withdraw it, else waits on."""
+    cancelled: asyncio.CancelledError | None = None
+    while not call.done():
+        try:
+            await asyncio.wait((call,))
+        except asyncio.CancelledError as error:
+            if not call.done() and withdraw():
+                error.add_note(NOT_BEGUN)
+                raise
+            cancelled = cancelled or error
+    failure = call.exception()
+    return Ended(None if failure is not None else call.result(), failure, cancelled)

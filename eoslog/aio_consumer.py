@@ -1,0 +1,371 @@
+"""Reading from an event loop: a consumer whose waits are awaited.
+
+Invariants: one task at a time is in the consumer; its positions are those of the records that were
+handed out, so that a task that is cancelled, or leaves a loop early, loses none and none counts as
+read that it did not get.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Never, ParamSpec, Self, TypeVar, overload
+
+from eoslog.aio_calls import NOT_BEGUN, Calls
+from eoslog.aio_waiter import TailWaiter
+from eoslog.bindings.record_batch import Record
+from eoslog.consumer import ARROW_BYTES_MAX, Consumer, OffsetAndTimestamp
+from eoslog.consumer_subscription import OnChange
+from eoslog.errors import LogClosedError
+from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.partition import Partition
+from eoslog.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from re import Pattern
+
+    import pyarrow
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# So few records are read in the event loop.
+AT_ONCE_RECORDS_MAX = 64
+# While it waits, the member of a group reads at least so often.
+GROUP_LOOK_S = 0.5
+
+
+class AsyncConsumer:
+    """Reads partitions of a store; `AsyncStore.consumer` makes it. Tasks may share it.
+
+    What it does, and which errors it raises, is as `eoslog.Consumer` has it under the same names;
+    `getone` and `getmany` are aiokafka's. `async for record in consumer` reads for ever and ends
+    when the consumer is closed. A call that is cancelled has handed out nothing: the records come
+    with the next one.
+    """
+
+    def __init__(self, consumer: Consumer, calls: Calls, waiter: TailWaiter) -> None:
+        self._consumer = consumer
+        self._calls = calls
+        self._waiter = waiter
+        self._turn = asyncio.Lock()
+        # Held by the thread that is in the consumer: the thread that waits only looks without it.
+        self._used = threading.Lock()
+        self._handing_out: Iterator[Record] = iter(())
+        # The partition with the group's offsets and its end, while these are waited for.
+        self._group_end: tuple[Partition, int] | None = None
+
+    def __reduce__(self) -> Never:
+        raise TypeError("a consumer cannot be pickled or copied: make one where it is needed")
+
+    # Assignment and positions.
+
+    async def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly these partitions from now on; those that stay keep their positions."""
+        await self._call(self._consumer.assign, partitions)
+        self._waiter.wake(self)
+
+    async def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: "str | Pattern[str] | None" = None,
+        on_assigned: OnChange | None = None,
+        on_revoked: OnChange | None = None,
+        on_lost: OnChange | None = None,
+        listener: object = None,
+    ) -> None:
+        """Read these topics, shared with the other members of the group; see `Consumer.subscribe`.
+
+        The functions are called by a read, in a thread, with the `eoslog.Consumer`.
+        """
+        await self._call(
+            self._consumer.subscribe,
+            topics,
+            pattern=pattern,
+            on_assigned=on_assigned,
+            on_revoked=on_revoked,
+            on_lost=on_lost,
+            listener=listener,
+        )
+        self._waiter.wake(self)
+
+    async def unsubscribe(self) -> None:
+        """Leave the group, and read nothing until the next `subscribe` or `assign`."""
+        await self._call(self._consumer.unsubscribe)
+
+    async def subscription(self) -> list[str]:
+        """The topics that the consumer subscribed to, with those that match a pattern now."""
+        return await self._call(self._consumer.subscription)
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read, in the order of their assignment."""
+        return self._consumer.assignment()
+
+    async def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Go on at an offset (0 or more). One that does not exist is found out by the next poll."""
+        await self._call(self._consumer.seek, topic_partition, offset)
+        self._waiter.wake(self)
+
+    async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Go on at the oldest record of these partitions, or of all that are assigned."""
+        await self._call(self._consumer.seek_to_beginning, *partitions)
+        self._waiter.wake(self)
+
+    async def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Go on behind the newest record of these partitions, or of all that are assigned."""
+        await self._call(self._consumer.seek_to_end, *partitions)
+
+    async def seek_to_committed(self, *partitions: TopicPartition) -> None:
+        """Go on where the group stands; for going on after an aborted transaction."""
+        await self._call(self._consumer.seek_to_committed, *partitions)
+        self._waiter.wake(self)
+
+    async def position(self, topic_partition: TopicPartition) -> int:
+        """The offset that is read next."""
+        return await self._call(self._consumer.position, topic_partition)
+
+    async def lag(self, topic_partition: TopicPartition) -> int:
+        """How much lies between the position and the end that can be read now."""
+        return await self._call(self._consumer.lag, topic_partition)
+
+    # The group's offsets.
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+    ) -> None:
+        """Write down where the group stands: at these offsets, else behind what was handed out.
+
+        A commit that was begun ends, also if the task is cancelled meanwhile.
+        """
+        await self._call(self._consumer.commit, offsets)
+
+    @overload
+    async def committed(self, topic_partition: TopicPartition) -> int | None: ...
+
+    @overload
+    async def committed(
+        self, topic_partition: list[TopicPartition]
+    ) -> dict[TopicPartition, int | None]: ...
+
+    async def committed(
+        self, topic_partition: TopicPartition | list[TopicPartition]
+    ) -> int | dict[TopicPartition, int | None] | None:
+        """The group's committed offset of a partition, or of each in a list; None if none."""
+        return await self._call(self._consumer.committed, topic_partition)
+
+    async def committed_metadata(self, topic_partition: TopicPartition) -> OffsetAndMetadata | None:
+        """As `committed`, with the text that was committed beside the offset."""
+        return await self._call(self._consumer.committed_metadata, topic_partition)
+
+    def group_metadata(self) -> ConsumerGroupMetadata:
+        """Who commits, for `send_offsets_to_transaction`."""
+        return self._consumer.group_metadata()
+
+    # What partitions hold; they need not be assigned.
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition]
+    ) -> dict[TopicPartition, int]:
+        """The oldest offset of each partition."""
+        return await self._call(self._consumer.beginning_offsets, partitions)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset behind the newest record of each partition that this consumer may read."""
+        return await self._call(self._consumer.end_offsets, partitions)
+
+    async def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record of each partition at or after a time (ms, 0 or more); None if none."""
+        return await self._call(self._consumer.offsets_for_times, timestamps_ms)
+
+    # Reading.
+
+    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
+        """The next records, at most `max_records`, as `Consumer.poll` gives them.
+
+        At once if there are any; else they are awaited for up to `timeout` seconds.
+        """
+        return await self._read(timeout, lambda: self._consumer.poll(0, max_records))
+
+    async def poll_arrow(
+        self, timeout: float = 1.0, max_bytes: int = ARROW_BYTES_MAX
+    ) -> "pyarrow.RecordBatch":
+        """The next records of one partition as an Arrow record batch; see `Consumer.poll_arrow`."""
+
+        def read() -> "pyarrow.RecordBatch":
+            return self._consumer.poll_arrow(0, max_bytes)
+
+        return await self._read(timeout, read, lambda batch: batch.num_rows > 0)
+
+    async def getone(self) -> Record:
+        """The next record, awaited for as long as it takes. Raises LogClosedError once closed."""
+        has_waited = False
+        while True:
+            self._consumer._check_open()
+            if not self._turn.locked():
+                record = next(self._handing_out, None)
+                if record is not None:
+                    return record
+            async with self._turn:
+                record = next(self._handing_out, None)
+                if record is None:
+                    records = await self._read_in_turn(lambda: self._consumer.poll(0), has_waited)
+                    # The positions go back to what is handed out before another task has its turn.
+                    self._handing_out = self._consumer._handed_out(records)
+                    record = next(self._handing_out, None)
+            if record is not None:
+                return record
+            has_waited = await self._wait(None)
+
+    async def getmany(
+        self, timeout_ms: int = 0, max_records: int | None = None
+    ) -> dict[TopicPartition, list[Record]]:
+        """The next records by partition; {} if none came within `timeout_ms` milliseconds."""
+        found: dict[TopicPartition, list[Record]] = {}
+        for record in await self.poll(timeout_ms / 1000, max_records):
+            found.setdefault(TopicPartition(record.topic, record.partition), []).append(record)
+        return found
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Record:
+        """The next record. A `commit` in the loop covers the record at hand."""
+        try:
+            return await self.getone()
+        except LogClosedError:
+            if self._consumer.closed:
+                raise StopAsyncIteration from None
+            raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether close() was called."""
+        return self._consumer.closed
+
+    async def close(self) -> None:
+        """Read no more; a poll that waits ends. A second call does nothing."""
+        await self._calls.run(self._consumer.close)
+        self._waiter.wake(self)
+
+    async def __aenter__(self) -> Self:
+        self._consumer._check_open()
+        return self
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    # How it is done.
+
+    async def _call(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        try:
+            await self._turn.acquire()
+        except asyncio.CancelledError as error:
+            error.add_note(NOT_BEGUN)
+            raise
+        try:
+            return await self._calls.run(self._alone, partial(function, *arguments, **named))
+        finally:
+            self._turn.release()
+
+    def _alone(self, function: Callable[[], T]) -> T:
+        with self._used:
+            return function()
+
+    async def _read(
+        self, timeout_s: float, read: Callable[[], T], is_any: Callable[[T], bool] = bool
+    ) -> T:
+        """Read until there is something, or the time is over."""
+        if not timeout_s >= 0:
+            raise ValueError(f"timeout {timeout_s}: below 0")
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + timeout_s
+        has_waited = False
+        while True:
+            async with self._turn:
+                found = await self._read_in_turn(read, has_waited)
+            left_s = deadline_s - loop.time()
+            if is_any(found) or left_s <= 0:
+                return found
+            has_waited = await self._wait(left_s)
+
+    async def _wait(self, timeout_s: float | None) -> bool:
+        """Wait until there may be something to read; False if the time is over before."""
+        if not self._is_plain():
+            # A member says that it lives, looks for the dead, follows the group: all by reading.
+            timeout_s = GROUP_LOOK_S if timeout_s is None else min(timeout_s, GROUP_LOOK_S)
+        with self._consumer._deletions_named():
+            has_waited = await self._waiter.wait(self, timeout_s)
+        self._consumer._check_open()
+        return has_waited
+
+    async def _read_in_turn(self, read: Callable[[], T], has_waited: bool) -> T:
+        before = self._consumer._positions.begun()
+        if has_waited and self._is_plain():
+            with self._consumer._deletions_named():
+                is_little = self._behind() <= AT_ONCE_RECORDS_MAX
+            if is_little:
+                # What arrived just now is in memory: another thread would only cost time.
+                return self._alone(read)
+        ended = await self._calls.finish(self._alone, partial(self._read_and_look, read))
+        if ended.cancelled is not None:
+            # Nobody gets what was read: it counts as not read.
+            for where in self._consumer._positions.partitions:
+                self._consumer._positions.set(where, before.get(where))
+        return ended.value()
+
+    def _is_plain(self) -> bool:
+        """Whether only the ends of partitions say if there is something to read."""
+        positions = self._consumer._positions
+        is_begun = len(positions.begun()) == len(positions.partitions)
+        return is_begun and self._consumer._subscription is None
+
+    def _read_and_look(self, read: Callable[[], T]) -> T:
+        found = read()
+        watched = self._consumer._watched()
+        own = self._consumer._positions.partitions.values()
+        group = [one for one in watched if one not in own]
+        self._group_end = None
+        if group and self._consumer._subscription is None:
+            # It waits until it is decided where the group stands.
+            self._group_end = (group[0], group[0].log_end_offset)
+        return found
+
+    # For the thread that waits.
+
+    def watched(self) -> list[Partition]:
+        """The partitions whose appends may make it ready."""
+        group = [] if self._group_end is None else [self._group_end[0]]
+        return [*self._consumer._positions.partitions.values(), *group]
+
+    def is_ready(self) -> bool:
+        """Whether there may be something to read. Does not wait."""
+        if not self._used.acquire(blocking=False):
+            return True  # Somebody seeks or assigns just now: to be looked at afterwards.
+        try:
+            return self._consumer.closed or self._has_grown()
+        finally:
+            self._used.release()
+
+    def _has_grown(self) -> bool:
+        if self._group_end is not None:
+            partition, end = self._group_end
+            if partition.log_end_offset > end:
+                return True
+        return self._behind() > 0
+
+    def _behind(self) -> int:
+        """How many offsets the positions are behind the ends."""
+        positions = self._consumer._positions
+        behind = 0
+        for where, position in positions.begun().items():
+            behind += max(0, positions.end_of(positions.partitions[where]) - position)
+        return behind

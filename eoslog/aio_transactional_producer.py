@@ -1,0 +1,251 @@
+"""Writing in transactions from an event loop.
+
+Invariants: a transaction is committed only with all records that were taken for it; a commit or an
+abort that was begun ends, also if the task is cancelled meanwhile, and `outcome` says how.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+from eoslog.aio_calls import Calls, Ended
+from eoslog.aio_gathering import GatheredBatch
+from eoslog.aio_lane import Work
+from eoslog.aio_producer import AsyncProducer
+from eoslog.errors import (
+    EoslogError,
+    IllegalStateError,
+    TransactionAbortableError,
+    TransactionAbortedError,
+)
+from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.prepared_transaction import PreparedTransaction
+from eoslog.topic_partition import TopicPartition
+from eoslog.transaction_client_state import ClientState
+from eoslog.transactional_producer import TransactionalProducer
+
+if TYPE_CHECKING:
+    from eoslog.store import Store
+
+T = TypeVar("T")
+
+TransactionOutcome = Literal["committed", "aborted", "unknown"]
+
+
+class AsyncTransactionalProducer(AsyncProducer):
+    """Writes in transactions; `AsyncStore.producer(transactional_id=...)` makes it.
+
+    First `await init_transactions()`; then, again and again, `async with producer.transaction():`.
+    States, errors and what is durable are as `eoslog.TransactionalProducer` has them. Tasks of one
+    event loop may share it, and with it its one open transaction.
+
+    A task that is cancelled in a transaction's block aborts the transaction. One that is cancelled
+    while the commit is under way waits for its end; `outcome` and a note of the CancelledError then
+    say whether it is committed.
+    """
+
+    _producer: TransactionalProducer
+
+    def __init__(self, store: "Store", producer: TransactionalProducer, calls: Calls) -> None:
+        super().__init__(store, producer, calls)
+        self._outcome: TransactionOutcome | None = None
+        self._is_ending = False
+
+    @property
+    def transactional_id(self) -> str:
+        """The id that makes one producer the successor of another, over restarts too."""
+        return self._producer.transactional_id
+
+    @property
+    def outcome(self) -> TransactionOutcome | None:
+        """What became of the last transaction; None while that is open, or not decided yet.
+
+        "unknown": the disk failed at the decision; only opening the store anew can say.
+        """
+        return self._outcome
+
+    async def init_transactions(self, keep_prepared: bool = False) -> PreparedTransaction | None:
+        """Take the transactional id over; see `TransactionalProducer.init_transactions`."""
+        return await self._call(self._producer.init_transactions, keep_prepared)
+
+    def transaction(self) -> "AsyncTransaction":
+        """A block: begun at its start, committed at its end, aborted by an exception."""
+        return AsyncTransaction(self)
+
+    async def begin_transaction(self) -> None:
+        """Begin one. Raises IllegalStateError if one is open, ProducerFencedError."""
+        self._check_loop()
+        if self._lane.is_idle:
+            self._producer.begin_transaction()  # It only changes the producer's own state.
+        else:
+            await self._call(self._producer.begin_transaction)
+        self._outcome = None
+        self._failure = None
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: str | ConsumerGroupMetadata,
+    ) -> None:
+        """Have a group's offsets committed with the transaction; `group` as a consumer's
+        `group_metadata()` gives it.
+        """
+        await self._call(self._producer.send_offsets_to_transaction, offsets, group)
+
+    async def commit_transaction(self) -> None:
+        """Append what was sent, and commit: visible and durable on return.
+
+        Raises TransactionAbortableError if a record was refused: abort it; and what
+        `TransactionalProducer.commit_transaction` raises. A task that is cancelled before the
+        commit was begun leaves the transaction open; later it waits for the end.
+        """
+        ended = await self._end(lambda: partial(self._commit, self._take_gathered().wanted()))
+        if ended.error is None:
+            self._outcome = "committed"
+            if ended.cancelled is not None:
+                ended.cancelled.add_note("the transaction is committed")
+        elif self._is_in_doubt(ended.error):
+            self._outcome = "unknown"
+        ended.value()
+
+    async def abort_transaction(self) -> None:
+        """Abort: what the transaction sent is never read as committed.
+
+        What was not appended yet fails with TransactionAbortedError. A task that is cancelled
+        meanwhile waits for the end.
+        """
+        ended = await self._end(self._begin_aborting, surely=True)
+        if ended.error is None:
+            self._outcome = "aborted"
+            if ended.cancelled is not None:
+                ended.cancelled.add_note("the transaction is aborted")
+        ended.value()
+
+    async def prepare_transaction(self) -> PreparedTransaction:
+        """Append and sync all of it, and leave the decision to whoever has the answer."""
+        ended = await self._end(lambda: partial(self._prepare, self._take_gathered().wanted()))
+        return ended.value()
+
+    async def complete_transaction(self, prepared: PreparedTransaction | str | None) -> bool:
+        """Commit the prepared transaction if it is the given one, else abort it."""
+        committed = await self._call(self._producer.complete_transaction, prepared)
+        self._outcome = "committed" if committed else "aborted"
+        return committed
+
+    async def close(self) -> None:
+        """Abort the open transaction, then take nothing more. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        (await self._end(self._begin_closing, surely=True)).value()
+
+    # How it ends.
+
+    def _check_appendable(self) -> None:
+        if self._is_ending:
+            raise IllegalStateError("the transaction is being ended: send records before that")
+        super()._check_appendable()
+
+    async def _end(self, begin: Callable[[], Callable[[], T]], surely: bool = False) -> Ended[T]:
+        """Call the producer in the lane's turn, with what was gathered; no record comes between."""
+        self._check_loop()
+        self._is_ending = True
+        if self._append_job is not None:
+            # One call for both.
+            self._lane.withdraw(self._append_job)
+        try:
+            return await self._lane.finish(begin, surely=surely)
+        finally:
+            self._is_ending = False
+            if self._append_job is not None:
+                # Cancelled, and nothing was begun: as if the call had not been made.
+                self._put_append_job()
+
+    def _commit(self, batches: list[GatheredBatch]) -> None:
+        self._append_or_refuse(batches)
+        self._producer.commit_transaction()
+
+    def _prepare(self, batches: list[GatheredBatch]) -> PreparedTransaction:
+        self._append_or_refuse(batches)
+        return self._producer.prepare_transaction()
+
+    def _append_or_refuse(self, batches: list[GatheredBatch]) -> None:
+        """Append what is left; raises if a record of the transaction was refused."""
+        failure = self._append_and_tell(batches) or self._failure
+        if failure is not None and self._is_in((ClientState.IN_TRANSACTION,)):
+            raise TransactionAbortableError(f"a record was refused: {failure}") from failure
+
+    def _begin_aborting(self) -> Work:
+        self._give_up_gathered()
+        return self._producer.abort_transaction
+
+    def _begin_closing(self) -> Work:
+        self._give_up_gathered()
+        return self._producer.close
+
+    def _give_up_gathered(self) -> None:
+        self._fail_gathered(
+            TransactionAbortedError("the transaction was aborted before this record was appended")
+        )
+
+    def _may_go_on(self) -> bool:
+        return False
+
+    def _is_in_doubt(self, error: BaseException) -> bool:
+        """Whether a commit that failed may be decided."""
+        fatal = self._is_in((ClientState.FATAL_ERROR,))
+        return fatal and isinstance(error, EoslogError) and error.outcome == "unknown"
+
+    # For the block.
+
+    async def _leave_block(self) -> None:
+        if self._is_in((ClientState.READY, ClientState.PREPARED_TRANSACTION)):
+            return  # Ended in the block.
+        try:
+            await self.commit_transaction()
+        except BaseException as error:
+            await self._abort_after(error)
+            raise
+
+    async def _abort_after(self, error: BaseException) -> None:
+        """Abort what is open still; if that fails too, the error says so."""
+
+        def begin() -> Work:
+            self._give_up_gathered()
+            return partial(self._producer._abort_after, error)
+
+        if self._is_in((ClientState.IN_TRANSACTION, ClientState.ABORTABLE_ERROR)):
+            await self._end(begin, surely=True)
+            if self._is_in((ClientState.READY,)):
+                self._outcome = "aborted"
+
+    def _is_in(self, states: tuple[ClientState, ...]) -> bool:
+        return self._producer._state in states
+
+
+class AsyncTransaction:
+    """The block of one transaction."""
+
+    def __init__(self, producer: AsyncTransactionalProducer) -> None:
+        self._producer = producer
+
+    async def __aenter__(self) -> AsyncTransactionalProducer:
+        try:
+            await self._producer.begin_transaction()
+        except asyncio.CancelledError as error:
+            await self._producer._abort_after(error)
+            raise
+        return self._producer
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self._producer._leave_block()
+        else:
+            await self._producer._abort_after(error)

@@ -1,0 +1,66 @@
+"""What partitions hold, as a consumer may read it: where they begin and end, and what is when."""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from eoslog.config import INT64_MAX
+from eoslog.consumer_positions import ConsumerPositions
+from eoslog.durability import IsolationLevel
+from eoslog.partition import Partition
+from eoslog.topic_partition import TopicPartition, as_topic_partition
+from eoslog.whole_number import whole_number
+
+
+class OffsetAndTimestamp(NamedTuple):
+    """Where a record is, and its timestamp in milliseconds."""
+
+    offset: int
+    timestamp_ms: int
+
+
+class PartitionLookups:
+    """A consumer's questions about partitions; these need not be assigned."""
+
+    _positions: ConsumerPositions
+    _isolation_level: IsolationLevel
+
+    def _check_open(self) -> None:
+        """Raise if the consumer or its store is closed."""
+        raise NotImplementedError
+
+    def _opened(self, where: TopicPartition) -> Partition:
+        """A partition of the store, opened."""
+        raise NotImplementedError
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The oldest offset of each partition."""
+        self._check_open()
+        return {
+            where: self._opened(where).log_start_offset
+            for where in map(as_topic_partition, partitions)
+        }
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset behind the newest record of each partition that this consumer may read."""
+        self._check_open()
+        return {
+            where: self._positions.end_of(self._opened(where))
+            for where in map(as_topic_partition, partitions)
+        }
+
+    def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record of each partition at or after a time (ms, 0 or more); None if none."""
+        self._check_open()
+        if not isinstance(timestamps_ms, Mapping):
+            raise TypeError(f"a mapping of partitions to times, not {type(timestamps_ms).__name__}")
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for where, timestamp_ms in timestamps_ms.items():
+            moment_ms = whole_number(timestamp_ms, "a timestamp")
+            if not 0 <= moment_ms <= INT64_MAX:
+                raise ValueError(f"{where}: timestamp_ms {moment_ms}: not from 0 to {INT64_MAX}")
+            partition = self._opened(as_topic_partition(where))
+            at = partition.offset_for_timestamp(moment_ms, self._isolation_level)
+            found[where] = None if at is None else OffsetAndTimestamp(*at)
+        return found

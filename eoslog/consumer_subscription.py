@@ -1,0 +1,204 @@
+"""What a consumer subscribed to: which topics, and whom it tells of partitions that come and go."""
+
+import re
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from eoslog.errors import InvalidConfigError, InvalidTopicError
+from eoslog.group_assignors import DEFAULT_STRATEGIES, parse_strategies
+from eoslog.group_coordinator import GroupCoordinator
+from eoslog.group_member import GroupMember, Partitions
+from eoslog.topic_name import check_user_topic_name
+from eoslog.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from eoslog.consumer import Consumer
+
+OnChange = Callable[["Consumer", list[TopicPartition]], object]
+DEFAULT_CLIENT_ID = "eoslog"
+CLIENT_ID_CHARACTERS_MAX = 200
+_PATTERN_MARK = "^"  # No topic's name begins with it.
+
+
+def split_membership(
+    config: Mapping[str, object] | None,
+) -> tuple[Mapping[str, object] | None, str, tuple[str, ...]]:
+    """A consumer's configuration without what tells of its part in a group; its name for people,
+    and the strategies of assignment that it knows, the best liked first.
+
+    Raises InvalidConfigError.
+    """
+    if not isinstance(config, Mapping):
+        return config, DEFAULT_CLIENT_ID, DEFAULT_STRATEGIES
+    rest = dict(config)
+    client_id = rest.pop("client.id", DEFAULT_CLIENT_ID)
+    if not isinstance(client_id, str) or not 0 < len(client_id) <= CLIENT_ID_CHARACTERS_MAX:
+        raise InvalidConfigError(
+            f"client.id={client_id!r:.80}: a text of 1 to {CLIENT_ID_CHARACTERS_MAX} characters"
+        )
+    strategies = parse_strategies(rest.pop("partition.assignment.strategy", DEFAULT_STRATEGIES))
+    return rest, client_id, strategies
+
+
+class WantedTopics(NamedTuple):
+    """Topics by name, and by the patterns that names match from their beginning on."""
+
+    names: tuple[str, ...]
+    patterns: tuple[re.Pattern[str], ...]
+
+    def matches(self, name: str) -> bool:
+        """Whether the topic is wanted."""
+        return name in self.names or any(one.match(name) for one in self.patterns)
+
+
+class Listeners(NamedTuple):
+    """Whom to call; `on_revoked` stands in for `on_lost` where there is none."""
+
+    on_assigned: OnChange | None
+    on_revoked: OnChange | None
+    on_lost: OnChange | None
+
+
+def wanted_topics(topics: object, pattern: object) -> WantedTopics:
+    """What `subscribe` was given. TypeError, InvalidTopicError, ValueError for a bad pattern."""
+    if isinstance(topics, (str, bytes)) or not isinstance(topics, Iterable):
+        raise TypeError(f"topics: a list of names, not {type(topics).__name__}")
+    names, patterns = [], []
+    for topic in topics:
+        if not isinstance(topic, str):
+            raise TypeError(f"a topic's name is a str, not {type(topic).__name__}")
+        if topic.startswith(_PATTERN_MARK):
+            patterns.append(_compiled(topic))
+        else:
+            check_user_topic_name(topic)
+            names.append(topic)
+    if pattern is not None:
+        patterns.append(_compiled(pattern))
+    return WantedTopics(tuple(sorted(set(names))), tuple(patterns))
+
+
+def _compiled(pattern: object) -> re.Pattern[str]:
+    if isinstance(pattern, re.Pattern) and isinstance(pattern.pattern, str):
+        return pattern
+    if not isinstance(pattern, str):
+        raise TypeError(f"a pattern is a str or a compiled one, not {type(pattern).__name__}")
+    try:
+        return re.compile(pattern)
+    except re.error as error:
+        raise InvalidTopicError(f"pattern {pattern!r}: {error}") from error
+
+
+def listeners(
+    on_assigned: OnChange | None,
+    on_revoked: OnChange | None,
+    on_lost: OnChange | None,
+    listener: Any,
+) -> Listeners:
+    """Whom to call; a `listener` has the methods of Kafka's. TypeError."""
+    if listener is not None:
+        if on_assigned or on_revoked or on_lost:
+            raise TypeError("listener: it stands for the functions; give one or the others")
+        return Listeners(
+            lambda _, partitions: listener.on_partitions_assigned(partitions),
+            lambda _, partitions: listener.on_partitions_revoked(partitions),
+            (lambda _, partitions: listener.on_partitions_lost(partitions))
+            if hasattr(listener, "on_partitions_lost")
+            else None,
+        )
+    for name, one in (
+        ("on_assigned", on_assigned),
+        ("on_revoked", on_revoked),
+        ("on_lost", on_lost),
+    ):
+        if one is not None and not callable(one):
+            raise TypeError(f"{name}: a function, not {type(one).__name__}")
+    return Listeners(on_assigned, on_revoked, on_lost)
+
+
+class ConsumerSubscription:
+    """The subscription of one consumer, which is its part in the group too."""
+
+    def __init__(
+        self,
+        consumer: "Consumer",
+        coordinator: GroupCoordinator,
+        group: str,
+        wanted: WantedTopics,
+        told: Listeners,
+        *,
+        client_id: str,
+        strategies: tuple[str, ...],
+        max_poll_interval_ms: int,
+    ) -> None:
+        self.wanted = wanted
+        self.told = told
+        # Not held: a consumer that nobody has any more leaves its group.
+        self._consumer = weakref.ref(consumer)
+        self._coordinator = coordinator
+        reader = _Reader(self._consumer, weakref.ref(self))
+        this = weakref.ref(self)
+        self.member = GroupMember(
+            coordinator,
+            group,
+            reader,
+            lambda: _topics_of(this()),
+            client_id=client_id,
+            strategies=strategies,
+            max_poll_interval_ms=max_poll_interval_ms,
+        )
+
+    def topics(self) -> tuple[str, ...]:
+        """The topics as they are now: those named, there or not, and those that match."""
+        if not self.wanted.patterns:
+            return self.wanted.names
+        found = self._coordinator.matching(self.wanted.matches)
+        return tuple(sorted({*self.wanted.names, *found}))
+
+
+def _topics_of(subscription: ConsumerSubscription | None) -> tuple[str, ...]:
+    return () if subscription is None else subscription.topics()
+
+
+class _Reader:
+    """The consumer's side of the membership."""
+
+    def __init__(
+        self,
+        consumer: "weakref.ref[Consumer]",
+        subscription: "weakref.ref[ConsumerSubscription]",
+    ) -> None:
+        self._consumer = consumer
+        self._subscription = subscription
+
+    def take(self, partitions: Partitions) -> None:
+        consumer = self._consumer()
+        if consumer is not None:
+            consumer._begin_to_read(partitions)
+
+    def assigned(self, partitions: Partitions) -> None:
+        self._tell("on_assigned", partitions)
+
+    def give_up(self, partitions: Partitions) -> None:
+        self._tell_and_stop("on_revoked", partitions)
+
+    def lose(self, partitions: Partitions) -> None:
+        self._tell_and_stop("on_lost", partitions)
+
+    def _tell_and_stop(self, name: str, partitions: Partitions) -> None:
+        try:
+            self._tell(name, partitions)
+        finally:
+            consumer = self._consumer()
+            if consumer is not None:
+                consumer._stop_to_read(partitions)
+
+    def _tell(self, name: str, partitions: Partitions) -> None:
+        consumer, subscription = self._consumer(), self._subscription()
+        if consumer is None or subscription is None:
+            return
+        told: OnChange | None = getattr(subscription.told, name)
+        if told is None and name == "on_lost":
+            told = subscription.told.on_revoked
+        if told is not None:
+            told(consumer, list(partitions))

@@ -1,0 +1,122 @@
+"""What the background thread of a process does because other processes may have the store open.
+
+- It takes in what they appended, so that this process falls behind none of them for long, and lets
+  go of topics that they deleted.
+- It ends what those left that died: their open transactions, their staged jobs, their places among
+  the readers of LMDB, their memberships of groups.
+- One of them has the lead, and does what is to be done once for the whole store. The lead is the
+  lock of a file that is held until the thread ends: when the process dies, another one takes it.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from eoslog.errors import EoslogError, LogClosedError
+from eoslog.opened_partitions import ROWS_BEHIND_MAX
+from eoslog.partition import Partition
+from eoslog.upgradable_lock import UpgradableLock
+
+if TYPE_CHECKING:
+    from eoslog.store import Store
+
+LEAD_FILE_NAME = "lead.lock"
+# How often a process looks after the others, and how often whether there are any.
+LOOK_S = 1.0
+LOOK_ALONE_S = 5.0
+
+
+class FellowProcesses:
+    """The other processes of a store, for its background thread; only that one calls it."""
+
+    def __init__(
+        self,
+        store: "Store",
+        note: Callable[[Partition], None],
+        keep: Callable[[Exception, str], None],
+    ) -> None:
+        """`note` is told of partitions with something to be persisted, `keep` of errors."""
+        self._store = store
+        self._note = note
+        self._keep = keep
+        self._session = store._files.session
+        self._lead: UpgradableLock | None = None
+        self._leads = False
+        self.any = False
+
+    @property
+    def interval_s(self) -> float:
+        """How soon it is to be looked after them again."""
+        return LOOK_S if self.any else LOOK_ALONE_S
+
+    def leads(self) -> bool:
+        """Whether this process does what one of them is to do."""
+        if self._lead is None:
+            self._lead = UpgradableLock(self._store._files.paths.state / LEAD_FILE_NAME)
+        if not self._leads:
+            self._leads = self._lead.try_alone()
+        return self._leads
+
+    def end(self) -> None:
+        """The thread ends: another process may take the lead."""
+        self._leads = False
+        if self._lead is not None:
+            self._lead.close()
+            self._lead = None
+
+    def look(self) -> None:
+        """Raises StoreFailedError if the store's files were replaced: nothing more is to be done.
+        Whatever else goes wrong is told, and the rest is done.
+        """
+        store = self._store
+        store._look_at_files()
+        slots = self._session.slots
+        try:
+            dead = bool(slots.dead())
+            self.any = dead or bool(slots.others())
+        except EoslogError as error:
+            self._keep(error, "looking for other processes")
+            return
+        if not self.any:
+            return
+        self._attempt(self._notice_deletions, "looking for topics that were deleted")
+        for partition in store._partitions.opened():
+            self._follow(partition)
+        self._attempt(store._state_log.look_after, "following the state log")
+        if dead:
+            self._attempt(self._take_over, "looking at what a process left")
+        # Staged jobs first, and groups: whoever settles transactions forgets the dead.
+        self._attempt(lambda: store._staged.settle_the_dead(), "settling staged jobs")
+        self._attempt(store._files.group_members.look_after_members, "looking after groups")
+        coordinator = store._files.transactions
+        self._attempt(coordinator.settle_the_dead, "settling transactions of dead processes")
+        self._attempt(coordinator.entries.look_after_owners, "looking at owners of transactions")
+        self._attempt(store._notice_replacements, "looking at producers that were replaced")
+
+    def _notice_deletions(self) -> None:
+        users: list[Any] = [self._store._staged, *self._store._live_producers()]
+        self._store._topics.notice_deletions(users)
+
+    def _follow(self, partition: Partition) -> None:
+        try:
+            partition.refresh()
+            partition.complete_producers()
+            if partition.producer_count > self._store.config["eoslog.producers.cached.max"]:
+                # Nothing is appended here: nothing else would make room.
+                self._store._partitions.persist_producers(partition, behind_max=ROWS_BEHIND_MAX)
+        except LogClosedError:
+            return  # It was deleted.
+        except EoslogError as error:
+            self._keep(error, str(partition.topic_partition))
+
+    def _take_over(self) -> None:
+        """A process died: what it appended and did not write down is as good as written here."""
+        self._store._files.rows.free_dead_readers()
+        for partition in self._store._partitions.opened():
+            if partition.persisted_offset != partition.log_end_offset:
+                self._note(partition)
+
+    def _attempt(self, work: Callable[[], object], what: str) -> None:
+        try:
+            work()
+        except Exception as error:  # Whatever it is: the rest has its turn.
+            self._keep(error, what)

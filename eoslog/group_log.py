@@ -1,0 +1,300 @@
+"""The partitions of `__consumer_offsets` and what they say of groups: the log is the truth.
+
+A group's state is what replaying its partition gives, and whoever asks reads on from where the last
+one stopped, so that nobody has to be told of a transaction's marker or of what another process
+wrote. What was replayed is kept in LMDB with the offset up to which it is true: opening does not
+read the log anew.
+
+Invariants: whoever looks at a group and then writes of it holds the lock of its partition from the
+look to the append, in all processes. No lock that a waiting reader takes is held during an append.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from functools import lru_cache
+from typing import NamedTuple, Protocol
+
+from eoslog.bindings.partition_log import AppendResult
+from eoslog.bindings.record_batch import decode_records, iter_batches
+from eoslog.bindings.shared_page import LOCK_GROUP_INDEX, LOCK_RETENTION, SharedPage
+from eoslog.errors import CorruptRecordError, EoslogError, OffsetOutOfRangeError
+from eoslog.group_members import GroupMembers
+from eoslog.group_offsets_index import GroupOffsetsIndex
+from eoslog.group_offsets_state import GroupOffsetsState, MembersKey
+from eoslog.member_records import encode_members_key, encode_members_value
+from eoslog.offset_records import OffsetKey, OffsetValue, encode_offset_key, encode_offset_value
+from eoslog.partition import Partition
+from eoslog.producer_state_store import StateStoreDamagedError
+from eoslog.state_log import state_partition_of
+from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC
+from eoslog.topic_partition import TopicPartition
+
+# In the page that processes share: the lock of partition 0's groups; that of the others follow it.
+# They come after all other locks there, and before those of one process.
+GROUP_LOCKS_FIRST = LOCK_RETENTION + 1
+
+# The same few groups are asked for again and again.
+_partition_of = lru_cache(1024)(state_partition_of)
+_READ_BYTES = 4 << 20
+_NOTHING_YET = -1
+
+
+class GroupPartitions(Protocol):
+    """What groups need of their store."""
+
+    def existing_offsets_partitions(self) -> list[int]:
+        """The partitions of `__consumer_offsets` that have a directory."""
+
+    def offsets_partition(self, number: int) -> Partition:
+        """One of them, opened, and made if it is not there."""
+
+    def find(self, where: TopicPartition) -> Partition | None:
+        """A partition of a user's topic, opened; None if there is none."""
+
+
+class GroupRecord(NamedTuple):
+    """A record to be written: of an offset, or of members; without a value it takes them away."""
+
+    key: OffsetKey | MembersKey
+    value: OffsetValue | GroupMembers | None
+
+    def encoded(self) -> tuple[bytes, bytes | None]:
+        """Its key and value; ValueError if a text does not fit."""
+        if isinstance(self.key, MembersKey):
+            key = encode_members_key(self.key.group)
+        else:
+            key = encode_offset_key(self.key.group, self.key.topic_partition)
+        if self.value is None:
+            return key, None
+        if isinstance(self.value, GroupMembers):
+            return key, encode_members_value(self.value)
+        return key, encode_offset_value(self.value)
+
+
+class GroupPartition:
+    """One partition of `__consumer_offsets` and what it says."""
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.own_lock = threading.RLock()  # In place of the lock that processes share.
+        self.lock = threading.Lock()  # Guards what follows; taken after the one above.
+        self.state = GroupOffsetsState()
+        self.applied_offset = _NOTHING_YET  # Of the log; before it nothing was loaded.
+        self.keeping = threading.Lock()  # One at a time writes to LMDB; taken before `lock`.
+        self.kept_offset = _NOTHING_YET
+        self.kept_generation = _NOTHING_YET  # Not that of what LMDB has: write all of it anew.
+
+    @property
+    def number(self) -> int:
+        """Which partition it is."""
+        return self.partition.partition
+
+
+class GroupLog:
+    """All partitions of the groups of one store; for several threads."""
+
+    def __init__(
+        self,
+        partitions: GroupPartitions,
+        index: GroupOffsetsIndex,
+        sync: bool,
+        shared: SharedPage | None = None,
+    ) -> None:
+        self.partitions = partitions
+        self.index = index
+        self._sync = sync
+        self._shared = shared
+        self._lock = threading.Lock()
+        self._used: dict[int, GroupPartition] = {}
+
+    def partition_of(self, group: str) -> int:
+        """The partition of `__consumer_offsets` with a group's records: Kafka's choice."""
+        return _partition_of(group)
+
+    def of(self, number: int) -> GroupPartition:
+        """A partition with what it says, made if it is not there."""
+        used = self._used.get(number)
+        if used is None:
+            partition = self.partitions.offsets_partition(number)
+            with self._lock:
+                used = self._used.setdefault(number, GroupPartition(partition))
+        return used
+
+    def if_there(self, number: int) -> GroupPartition | None:
+        """A partition with what it says; None if nobody ever wrote there."""
+        used = self._used.get(number)
+        if used is None and number in self.partitions.existing_offsets_partitions():
+            used = self.of(number)
+        return used
+
+    def used(self) -> list[GroupPartition]:
+        """The partitions that somebody in this process has asked for."""
+        return list(self._used.values())
+
+    def existing(self) -> Iterator[GroupPartition]:
+        """All that there are, opened."""
+        for number in self.partitions.existing_offsets_partitions():
+            yield self.of(number)
+
+    # Looking and writing.
+
+    def writing(self, groups: GroupPartition) -> AbstractContextManager[object]:
+        """A block in which nobody else, in any process, writes of the partition's groups.
+
+        Transactions' markers come all the same. A thread may be in it more than once.
+        """
+        if self._shared is None:
+            return groups.own_lock
+        return self._shared.held(GROUP_LOCKS_FIRST + groups.number)
+
+    @contextmanager
+    def caught_up(self, groups: GroupPartition) -> Iterator[GroupOffsetsState]:
+        """What the partition says now; in this process nobody else looks within the block."""
+        with groups.lock:
+            self._catch_up(groups)
+            yield groups.state
+
+    def append(
+        self, groups: GroupPartition, records: Sequence[GroupRecord], *, sync: bool = False
+    ) -> AppendResult:
+        """Write records outside of transactions; the caller is in a `writing` block.
+
+        Not synced unless `sync` says so and the store's durability does not say otherwise.
+        """
+        columns = [record.encoded() for record in records]
+        result = groups.partition.append_columns(
+            [value for _, value in columns], [key for key, _ in columns]
+        )
+        with groups.lock:
+            if (
+                groups.applied_offset == result.base_offset
+                and result.last_offset - result.base_offset + 1 == len(records)
+            ):
+                # What replay would find; it is known without reading it.
+                for offset, record in enumerate(records, result.base_offset):
+                    groups.state.apply(record.key, record.value, offset)
+                groups.applied_offset = result.last_offset + 1
+        if sync:
+            self.sync(groups, result)
+        return result
+
+    def sync(self, groups: GroupPartition, result: AppendResult) -> None:
+        """Make an append power-safe, unless the store's durability says otherwise."""
+        if self._sync:
+            groups.partition.sync_up_to(result.last_offset + 1)
+
+    # Keeping beside the log what was replayed.
+
+    def persist(self, number: int) -> None:
+        """Bring LMDB up to what a partition says, if it was used. Raises StoreFullError."""
+        groups = self._used.get(number)
+        if groups is None:
+            return
+        with groups.keeping, self._among_processes():
+            if not self._persist(groups):
+                # Rows were lost in another process: what is known here is the whole truth.
+                groups.kept_generation = _NOTHING_YET
+                self._persist(groups)
+
+    def _among_processes(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._shared is None else self._shared.held(LOCK_GROUP_INDEX)
+
+    def _persist(self, groups: GroupPartition) -> bool:
+        with groups.lock:
+            with suppress(CorruptRecordError):
+                # Whoever asks for a group meets it; what comes before it is worth keeping.
+                self._catch_up(groups)
+            generation, offset = self.index.generation, groups.applied_offset
+            whole = generation != groups.kept_generation
+            state = groups.state
+            rows = state.take_changed()
+            if whole:
+                rows = state.all_rows()
+            changes = [(row, state.row(row)) for row in rows]
+        since = None if whole else groups.kept_offset
+        if not whole and not changes and offset == groups.kept_offset:
+            return True
+        try:
+            written = self.index.write(groups.number, offset, changes, generation, since)
+        except BaseException:
+            with groups.lock:
+                state.put_back_changed(rows)
+            raise
+        if not written:
+            with groups.lock:
+                state.put_back_changed(rows)
+            return False
+        with groups.lock:
+            if groups.state is state:  # Else it began anew meanwhile.
+                groups.kept_offset, groups.kept_generation = offset, generation
+        return True
+
+    def persist_all(self) -> None:
+        """Bring LMDB up to what all partitions say that were used; raises the first error."""
+        errors = []
+        for number in list(self._used):
+            try:
+                self.persist(number)
+            except EoslogError as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    # Replay.
+
+    def _catch_up(self, groups: GroupPartition) -> None:
+        partition = groups.partition
+        while True:
+            start = partition.log_start_offset
+            if _NOTHING_YET < groups.applied_offset < start:
+                # The log lost records that nobody had asked for yet; what holds is in the others.
+                groups.state, groups.applied_offset = GroupOffsetsState(), start
+                groups.kept_generation = _NOTHING_YET
+            if groups.applied_offset == _NOTHING_YET:
+                self._load(groups)
+            if groups.applied_offset >= partition.visible_end:
+                return
+            try:
+                self._replay_some(groups)
+            except OffsetOutOfRangeError:
+                if groups.applied_offset >= partition.log_start_offset:
+                    raise
+
+    def _load(self, groups: GroupPartition) -> None:
+        """Begin with what LMDB has; with nothing if it has nothing."""
+        number = groups.number
+        groups.kept_generation = self.index.generation
+        try:
+            kept = self.index.read(number)
+        except (StateStoreDamagedError, CorruptRecordError):
+            self.index.forget(number)
+            groups.kept_generation = self.index.generation
+            kept = None
+        offset = groups.partition.log_start_offset
+        if kept is not None and kept.offset >= offset:
+            for row, written in kept.rows:
+                groups.state.install(row, written)
+            groups.kept_offset = offset = kept.offset
+        else:
+            # Nothing is kept, or the log lost its beginning since; what holds is in what it has.
+            groups.kept_generation = _NOTHING_YET
+        groups.applied_offset = offset
+
+    def _replay_some(self, groups: GroupPartition) -> None:
+        partition = groups.partition
+        data = memoryview(partition.read(groups.applied_offset, _READ_BYTES))
+        for header in iter_batches(data):
+            if header.last_offset < groups.applied_offset:
+                continue
+            batch = data[header.position_bytes : header.position_bytes + header.batch_bytes]
+            try:
+                records = decode_records(batch, CONSUMER_OFFSETS_TOPIC, partition.partition)
+                groups.state.replay(header, records)
+            except CorruptRecordError as error:
+                raise CorruptRecordError(
+                    str(partition.path),
+                    error.position_bytes,
+                    f"the batch at offset {header.base_offset} is not of a group: {error.reason}",
+                ) from error
+            groups.applied_offset = header.last_offset + 1

@@ -1,0 +1,213 @@
+"""A consumer's part in its group: it joins, is given partitions, gives them up, leaves.
+
+All of it happens when the consumer polls. What it is asked to give up it gives up then, before it
+reads anything more; only when it has said so are the partitions given to others.
+
+Invariants: `held` is what the consumer reads, and is never more than the group's record says it
+holds, unless it was taken out of the group; then its commits are refused, and its next poll finds
+out before it reads. `generation` and `member_id` are those of what is held.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Protocol
+
+from eoslog.group_coordinator import GroupCoordinator
+from eoslog.group_members import NO_GENERATION_YET, NOTHING, GroupMembers, Member, covers
+from eoslog.group_metadata import NO_MEMBER_ID, ConsumerGroupMetadata
+from eoslog.partition import Partition
+from eoslog.topic_partition import TopicPartition
+
+# How often a member looks whether others are dead, and how often at most it says that it lives.
+LOOK_AROUND_S = 0.5
+_BEATS_PER_INTERVAL = 20
+_NEVER_S = float("-inf")
+_NOTHING_SEEN = -2
+# A group that changes faster than that is followed by the next poll.
+_STEPS_MAX = 100
+
+Partitions = list[TopicPartition]
+
+
+class Reader(Protocol):
+    """The consumer, as its membership sees it."""
+
+    def take(self, partitions: Partitions) -> None:
+        """Read these too from now on; none of them if it raises."""
+
+    def assigned(self, partitions: Partitions) -> None:
+        """These were taken, maybe none by a new member. What it raises undoes nothing."""
+
+    def give_up(self, partitions: Partitions) -> None:
+        """Read these no more; whatever it raises, they are given up."""
+
+    def lose(self, partitions: Partitions) -> None:
+        """As `give_up`, of partitions that may be others' already."""
+
+
+class GroupMember:
+    """One consumer's membership; its thread uses it. `leave` may come from another thread."""
+
+    def __init__(
+        self,
+        coordinator: GroupCoordinator,
+        group: str,
+        reader: Reader,
+        find_topics: Callable[[], tuple[str, ...]],
+        *,
+        client_id: str,
+        strategies: tuple[str, ...],
+        max_poll_interval_ms: int,
+    ) -> None:
+        self.group = group
+        self.held: frozenset[TopicPartition] = NOTHING
+        self.member_id = NO_MEMBER_ID
+        self.generation = NO_GENERATION_YET
+        self._coordinator = coordinator
+        self._reader = reader
+        self._find_topics = find_topics
+        self._client_id = client_id
+        self._strategies = strategies
+        self._max_poll_interval_ms = max_poll_interval_ms
+        self._beat_every_s = min(LOOK_AROUND_S, max_poll_interval_ms / 1000 / _BEATS_PER_INTERVAL)
+        self._beaten_s = _NEVER_S
+        self._looked_around_s = time.monotonic()
+        self._seen = _NOTHING_SEEN  # Of the group's changes.
+        self._topics: tuple[str, ...] = ()
+        self._counts: dict[str, int] = {}
+        self._told_of_joining = False
+        self._leaving = False
+        self._lock = threading.Lock()  # Between joining and leaving.
+
+    def __del__(self) -> None:
+        # Only noted: this may run anywhere, also where the group's lock is held.
+        if getattr(self, "member_id", NO_MEMBER_ID) and not self._leaving:
+            self._coordinator.abandon(self.member_id)
+
+    def metadata(self) -> ConsumerGroupMetadata:
+        """Who commits; nobody in particular before it has joined."""
+        if self.generation == NO_GENERATION_YET:
+            return ConsumerGroupMetadata(self.group)
+        return ConsumerGroupMetadata(self.group, self.generation, self.member_id)
+
+    @property
+    def partition(self) -> Partition:
+        """The partition of the log with the group's changes."""
+        return self._coordinator.partition_of(self.group).partition
+
+    def has_news(self) -> bool:
+        """Whether `follow` has something to do; now and then it looks for the dead."""
+        self._say_alive()
+        now_s = time.monotonic()
+        if now_s - self._looked_around_s >= LOOK_AROUND_S:
+            self._looked_around_s = now_s
+            self._coordinator.expel_dead(self.group)
+        _, version = self._coordinator.look(self.group)
+        topics = self._find_topics()
+        return (
+            version != self._seen
+            or topics != self._topics
+            or self._coordinator.counts(topics) != self._counts
+        )
+
+    def follow(self) -> None:
+        """Do what the group asks for: join, give up, take. Each poll begins with it.
+
+        Raises what the reader's methods raise, InconsistentGroupProtocolError and StoreError; the
+        next call goes on from there.
+        """
+        if not self.has_news():
+            return
+        for _ in range(_STEPS_MAX):
+            if self._leaving:
+                return
+            topics = self._find_topics()
+            members, version = self._coordinator.look(self.group)
+            member = members.get(self.member_id)
+            if member is None:
+                self._join(topics)
+            elif self._settled(members, member, topics):
+                counts = self._coordinator.counts(topics)
+                self._take(member)
+                self._seen, self._topics, self._counts = version, topics, counts
+                return
+
+    def leave(self, *, tell: bool) -> None:
+        """Give everything up and be a member no more. With `tell` the reader hears of it."""
+        try:
+            if tell and self.held:
+                self._release(self.held)
+        finally:
+            with self._lock:
+                self._leaving = True
+                member_id, self.member_id = self.member_id, NO_MEMBER_ID
+                self.held, self.generation = NOTHING, NO_GENERATION_YET
+            if member_id:
+                self._coordinator.leave(self.group, member_id)
+
+    # How it is done.
+
+    def _join(self, topics: tuple[str, ...]) -> None:
+        if self.member_id:
+            self._lose()
+        member = self._coordinator.new_member(
+            self._client_id, topics, self._strategies, self._max_poll_interval_ms
+        )
+        with self._lock:
+            if not self._leaving:
+                # First: should this be cut short, the next look finds out whether it has joined.
+                self.member_id, self._told_of_joining = member.member_id, False
+                self._beaten_s = time.monotonic()
+                self._coordinator.join(self.group, member)
+
+    def _lose(self) -> None:
+        """Others took it out of the group. Until the reader knows, it commits under its old id."""
+        lost = sorted(self.held)
+        try:
+            if lost:
+                self._reader.lose(lost)
+        finally:
+            self._coordinator.forget(self.member_id)
+            self.member_id, self.generation = NO_MEMBER_ID, NO_GENERATION_YET
+            self.held = NOTHING
+
+    def _settled(self, members: GroupMembers, member: Member, topics: tuple[str, ...]) -> bool:
+        """Take a step towards what the group says; True if there was none to take."""
+        self.generation = member.generation
+        gone = self.held - member.assigned
+        if gone:
+            self._release(gone)
+        if gone or member.to_give_up or member.generation != members.generation:
+            self._coordinator.acknowledge(self.group, replace(member, held=self.held))
+            return False
+        if member.topics != topics:
+            self._coordinator.subscribe(self.group, member, topics)
+            return False
+        if not covers(members, topics, self._coordinator.counts(topics)):
+            self._coordinator.rebalance(self.group)
+            return False
+        return True
+
+    def _release(self, gone: Iterable[TopicPartition]) -> None:
+        given_up = sorted(gone)
+        try:
+            self._reader.give_up(given_up)
+        finally:
+            self.held = self.held.difference(given_up)
+
+    def _take(self, member: Member) -> None:
+        gained = sorted(member.assigned - self.held)
+        if gained:
+            self._reader.take(gained)
+            self.held = member.assigned
+        told, self._told_of_joining = self._told_of_joining, True
+        if gained or not told:
+            self._reader.assigned(gained)
+
+    def _say_alive(self) -> None:
+        now_s = time.monotonic()
+        if self.member_id and now_s - self._beaten_s >= self._beat_every_s:
+            self._beaten_s = now_s
+            self._coordinator.beat(self.member_id)

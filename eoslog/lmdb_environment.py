@@ -1,0 +1,329 @@
+"""The LMDB environment of a store: opened by many processes, grown, and begun anew where damaged.
+
+Invariants:
+- One thread of a process at a time is inside LMDB, and no thread while the process forks: a child
+  that closed its copy in the middle of a read would free the parent's place among the readers.
+- Every write is one transaction, and synced. A process that dies inside one leaves nothing of it;
+  the place of a dead reader is found and freed.
+- The map grows when it is full; a process whose map is too small by now maps the file again.
+- An environment that cannot be read is dropped and begun anew, by a process that is the only one to
+  have it open. The others cannot do without it: their calls fail, and whoever opens it when all of
+  them are gone begins it anew. `generation` counts the new beginnings of this object, so that
+  nobody mixes what he knows of the old one with the new one.
+"""
+
+import errno
+import mmap
+import os
+import shutil
+import threading
+import weakref
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import lmdb
+
+from eoslog.errors import (
+    ForkedProcessError,
+    LogClosedError,
+    StoreError,
+    StoreFailedError,
+    StoreFullError,
+)
+from eoslog.os_errors import named_os_errors
+from eoslog.upgradable_lock import UpgradableLock
+
+MAP_BYTES_INITIAL = 16 << 20
+# Each process needs one place while it reads. The first one to open the environment decides.
+READERS_MAX = 1022
+DAMAGED_SUFFIX = ".damaged"
+LOCK_SUFFIX = ".lock"
+# With less than that left on the device, what LMDB could not write was for want of space.
+_LEFT_BYTES_MIN = 64 << 10
+_META_BYTES = 2 * mmap.PAGESIZE  # LMDB keeps two heads, a page each.
+# What the process met rather than the file: the environment only has to be opened again.
+_ERRORS_OF_PROCESS = (lmdb.PanicError, lmdb.BadRslotError)
+
+_Result = TypeVar("_Result")
+
+_opened: "weakref.WeakSet[LmdbEnvironment]" = weakref.WeakSet()
+# Held during a fork, with the locks of all environments.
+_opened_lock = threading.RLock()
+_still: "list[LmdbEnvironment]" = []
+
+
+class StateStoreDamagedError(StoreFailedError):
+    """LMDB held something unreadable. What it held comes from the log: at once if the environment
+    could be begun anew, else when all processes have closed the store and it is opened again.
+    """
+
+
+class CorruptRowError(Exception):
+    """A value does not match its checksum."""
+
+
+class LmdbEnvironment:
+    """An environment in the directory `path`; with `shared` other processes may open it too."""
+
+    def __init__(self, path: Path, databases: tuple[bytes, ...], *, shared: bool) -> None:
+        self.path = path
+        self.generation = 0
+        self._names = databases
+        self._lock = threading.RLock()
+        self._forked = False
+        self._environment: lmdb.Environment | None = None
+        self._use = UpgradableLock(path.with_name(path.name + LOCK_SUFFIX)) if shared else None
+        with self._lock:
+            with _opened_lock:
+                _opened.add(self)
+            try:
+                self._open()
+            except BaseException:
+                self.close()
+                raise
+
+    def _took_handles(self, handles: Mapping[bytes, Any]) -> None:
+        """The databases were opened, now or again; by name."""
+
+    def within(self, work: Callable[[lmdb.Transaction], _Result], *, write: bool) -> _Result:
+        """Do something in one transaction, which is synced when it ends if it may write.
+
+        `work` is repeated where the environment had to grow or to be opened again. Raises
+        StoreFullError, StoreFailedError; nothing changed then. StateStoreDamagedError: what was
+        there is lost.
+        """
+        reopened = False
+        with self._lock:
+            while True:
+                environment = self._environment
+                if environment is None:
+                    raise self._closed_error()
+                try:
+                    with environment.begin(write=write) as transaction:
+                        return work(transaction)
+                except lmdb.MapFullError:
+                    self._map(environment, 2 * int(environment.info()["map_size"]))
+                except lmdb.MapResizedError:
+                    self._map(environment, 0)  # As large as another process made it.
+                except lmdb.ReadersFullError as error:
+                    if not environment.reader_check():
+                        raise StoreFailedError(
+                            f"{self.path}: {READERS_MAX} others read it at this moment"
+                        ) from error
+                except lmdb.DiskError as error:
+                    raise StoreFullError(f"writing {self.path}: {error}") from error
+                except _ERRORS_OF_PROCESS as error:
+                    self._raise_if_full(error)
+                    if reopened:
+                        raise self._damaged(error) from error
+                    reopened = True
+                    self._reopen()
+                except (lmdb.Error, CorruptRowError) as error:
+                    if isinstance(error, lmdb.Error):
+                        # LMDB takes a page that was written in part for damage.
+                        self._raise_if_full(error)
+                    raise self._damaged(error) from error
+
+    def free_dead_readers(self) -> int:
+        """Free the places of readers whose process died: what they read can be overwritten again.
+
+        How many there were.
+        """
+        with self._lock:
+            return 0 if self._environment is None else int(self._environment.reader_check())
+
+    def close(self) -> None:
+        """Close the environment; a second call does nothing."""
+        with self._lock:
+            self._close_environment()
+            if self._use is not None:
+                self._use.close()
+
+    def _closed_error(self) -> StoreError:
+        if self._forked:
+            return ForkedProcessError(
+                f"{self.path} was opened before a fork: open the store anew in the child"
+            )
+        return LogClosedError(f"{self.path} is closed")
+
+    # Opening.
+
+    def _open(self) -> None:
+        alone = self._begin_use()
+        damage: Exception | None = None
+        try:
+            with named_os_errors(f"opening {self.path}"):
+                self._check_mark()
+                if alone and self.path.exists() and not self.path.is_dir():
+                    self.path.unlink()
+                self._open_environment(check_size=alone)
+        except lmdb.DiskError as error:
+            full = os.strerror(errno.ENOSPC) in str(error)
+            kind = StoreFullError if full else StoreFailedError
+            raise kind(f"opening {self.path}: {error}") from error
+        except (lmdb.Error, CorruptRowError) as error:
+            damage = error
+        if damage is not None:
+            if not alone:
+                raise self._unusable(damage) from damage
+            self._begin_anew()
+        if self._use is not None:
+            self._use.share()
+
+    def _begin_use(self) -> bool:
+        """Keep others from beginning the environment anew; whether nobody else has it open."""
+        if self._use is None or self._use.try_alone():
+            return True
+        self._use.share()
+        return False
+
+    def _open_environment(self, *, check_size: bool) -> None:
+        existing = self.path / "data.mdb"
+        file_bytes = existing.stat().st_size if existing.exists() else 0
+        if check_size and 0 < file_bytes < _META_BYTES:
+            raise CorruptRowError(f"the file ends at byte {file_bytes}, within its head")
+        map_bytes = max(MAP_BYTES_INITIAL, file_bytes)
+        self.path.mkdir(parents=True, exist_ok=True)
+        # Without spare transactions nothing of a reader is left between two of its transactions,
+        # neither for a child that closes its copy, nor of a process that dies.
+        environment = lmdb.open(
+            str(self.path),
+            map_size=map_bytes,
+            max_dbs=16,
+            max_readers=READERS_MAX,
+            max_spare_txns=0,
+            subdir=True,
+            lock=True,
+        )
+        self._environment = environment
+        # LMDB maps the file: a page beyond its end, when touched, would kill the process.
+        page_bytes = int(environment.stat()["psize"])
+        last_page = int(environment.info()["last_pgno"])
+        if check_size and file_bytes and file_bytes < (last_page + 1) * page_bytes:
+            raise CorruptRowError(f"the file ends at byte {file_bytes}, before its last page")
+        self._took_handles({name: self._open_database(environment, name) for name in self._names})
+
+    def _open_database(self, environment: lmdb.Environment, name: bytes) -> object:
+        while True:
+            try:
+                return environment.open_db(name)
+            except lmdb.MapResizedError:
+                self._map(environment, 0)
+            except lmdb.ReadersFullError:
+                if not environment.reader_check():
+                    raise
+
+    def _map(self, environment: lmdb.Environment, map_bytes: int) -> None:
+        """Map so many bytes; 0 stands for as many as the file says."""
+        try:
+            environment.set_mapsize(map_bytes)
+        except lmdb.Error as error:
+            raise StoreFailedError(
+                f"{self.path}: a map of {map_bytes} bytes cannot be made: {error}"
+            ) from error
+
+    def _reopen(self) -> None:
+        self._close_environment()
+        try:
+            with named_os_errors(f"opening {self.path}"):
+                self._open_environment(check_size=False)
+        except (lmdb.Error, CorruptRowError) as error:
+            raise self._damaged(error) from error
+
+    def _close_environment(self) -> None:
+        if self._environment is not None:
+            self._environment.close()
+            self._environment = None
+
+    # Damage.
+
+    @property
+    def _damaged_mark(self) -> Path:
+        return self.path.with_name(self.path.name + DAMAGED_SUFFIX)
+
+    def _check_mark(self) -> None:
+        if self._damaged_mark.exists():
+            raise CorruptRowError("it was damaged when it was open last")
+
+    def _damaged(self, error: Exception) -> StateStoreDamagedError:
+        """The environment is of no use: begin it anew if that harms nobody. The error to raise."""
+        if self._use is not None and not self._use.try_alone():
+            return self._unusable(error)
+        try:
+            self._begin_anew()
+        finally:
+            if self._use is not None:
+                self._use.share()
+        return StateStoreDamagedError(
+            f"{self.path} was damaged ({error}); what it held comes from the log when the store is "
+            "opened again"
+        )
+
+    def _unusable(self, error: Exception) -> StateStoreDamagedError:
+        with named_os_errors(f"writing {self._damaged_mark}"):
+            self._damaged_mark.touch()
+        return StateStoreDamagedError(
+            f"{self.path} is damaged ({error}), and other processes have it open: close the store "
+            "in all of them; what it held comes from the log when it is opened again"
+        )
+
+    def _begin_anew(self) -> None:
+        """Drop an environment that cannot be read: the log still has all that it held."""
+        self._close_environment()
+        with named_os_errors(f"replacing {self.path}"):
+            if self.path.is_dir() and not self.path.is_symlink():
+                shutil.rmtree(self.path)
+            elif self.path.exists() or self.path.is_symlink():
+                self.path.unlink()
+            self._damaged_mark.unlink(missing_ok=True)
+        self.generation += 1
+        self._open_environment(check_size=True)
+
+    def _raise_if_full(self, error: Exception) -> None:
+        try:
+            left = os.statvfs(self.path)
+        except OSError:
+            return
+        if left.f_bavail * left.f_frsize < _LEFT_BYTES_MIN:
+            raise StoreFullError(f"writing {self.path}: {error}") from error
+
+    # Forks.
+
+    def _leave_to_parent(self) -> None:
+        """This is a forked child, and no thread was inside LMDB: its copy is closed here.
+
+        A second environment for the same files could not be opened beside it.
+        """
+        self._forked = True
+        self._close_environment()
+
+
+def _before_fork() -> None:
+    _opened_lock.acquire()
+    _still[:] = _opened
+    for environment in _still:
+        environment._lock.acquire()
+
+
+def _after_fork_in_parent() -> None:
+    for environment in _still:
+        environment._lock.release()
+    _still.clear()
+    _opened_lock.release()
+
+
+def _after_fork_in_child() -> None:
+    for environment in _still:
+        environment._leave_to_parent()
+        environment._lock.release()
+    _still.clear()
+    _opened.clear()
+    _opened_lock.release()
+
+
+os.register_at_fork(
+    before=_before_fork,
+    after_in_parent=_after_fork_in_parent,
+    after_in_child=_after_fork_in_child,
+)

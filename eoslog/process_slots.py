@@ -1,0 +1,212 @@
+"""Which processes have a store open, and which of them are dead: a file for each, held locked.
+
+A process id is no proof of life: ids are used again, and containers do not see each other's. So
+every process that opens a store holds a file lock on a slot of its own, below `state/processes/`,
+for as long as it lives and has the store open. A slot whose lock is free belongs to a process that
+is gone; what it left undone is then somebody else's to settle. What the file says is for people.
+
+A slot is made under another name and takes its own once it is locked: no slot of a living process
+is ever seen unlocked. A process that closes the store leaves the file behind with a free lock, so
+that whatever it could not finish is settled like that of a dead one.
+"""
+
+import errno
+import fcntl
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+import weakref
+from pathlib import Path
+from typing import NamedTuple
+
+from eoslog.atomic_file import TEMPORARY_SUFFIX
+from eoslog.os_errors import named_os_errors
+from eoslog.store_lock import moment_text
+from eoslog.unforked import close_unforked, open_unforked
+
+DIRECTORY_NAME = "processes"
+SLOT_BYTES = 16
+
+_made: "weakref.WeakSet[ProcessSlots]" = weakref.WeakSet()
+
+
+class ProcessSlot(NamedTuple):
+    """One process that has, or had, the store open; `slot` is the id of its slot.
+
+    What of the rest is not known is 0 or "".
+    """
+
+    slot: bytes
+    process_id: int
+    host: str
+    opened_ms: int
+    session: bytes
+
+    def __str__(self) -> str:
+        if not self.process_id:
+            return f"a process that is gone (slot {self.slot.hex()})"
+        return (
+            f"process {self.process_id} on {self.host}, which opened the store at "
+            f"{moment_text(self.opened_ms)}"
+        )
+
+
+class ProcessSlots:
+    """This process's slot in a session, and a look at all others. All calls may come from any
+    thread.
+    """
+
+    def __init__(self, state_path: Path, session: bytes) -> None:
+        """Take a slot of its own; `release` or the death of the process frees it."""
+        self.path = state_path / DIRECTORY_NAME
+        self.own = secrets.token_bytes(SLOT_BYTES)
+        self.session = session
+        self._lock = threading.Lock()
+        self._descriptor = -1
+        self._descriptions: dict[bytes, ProcessSlot] = {}
+        self._opened_ms = time.time_ns() // 1_000_000
+        path = self._path_of(self.own)
+        unlocked = path.with_name(path.name + TEMPORARY_SUFFIX)
+        with named_os_errors(f"making {path}"):
+            self.path.mkdir(exist_ok=True)
+            _made.add(self)
+            self._descriptor = open_unforked(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            try:
+                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+                os.write(self._descriptor, self._text().encode())
+                unlocked.rename(path)
+            except BaseException:
+                self._close()
+                unlocked.unlink(missing_ok=True)
+                raise
+
+    def _text(self) -> str:
+        return json.dumps(
+            {
+                "pid": os.getpid(),
+                "host": socket.gethostname(),
+                "opened_ms": self._opened_ms,
+                "session": self.session.hex(),
+            }
+        )
+
+    def alive(self, slot: bytes) -> bool:
+        """Whether the process that took the slot lives, and has the store open."""
+        if slot == self.own:
+            return self._descriptor >= 0
+        return self._is_held(self._path_of(slot))
+
+    def dead(self) -> list[ProcessSlot]:
+        """The slots whose processes are gone, and which nobody has settled yet."""
+        return [one for one in self._all() if not self.alive(one.slot)]
+
+    def others(self) -> list[ProcessSlot]:
+        """The other processes that have the store open now."""
+        return [one for one in self._all() if one.slot != self.own and self.alive(one.slot)]
+
+    def settle(self, slot: bytes) -> None:
+        """Forget the slot of a dead process: nothing that it left is still to be done."""
+        if slot == self.own and self._descriptor >= 0:
+            raise ValueError("the slot is that of this process, which lives")
+        with named_os_errors(f"removing {self._path_of(slot)}"):
+            self._path_of(slot).unlink(missing_ok=True)
+
+    def settle_older(self) -> None:
+        """Forget all other slots; for the first process of a session and for the last one."""
+        own = self._path_of(self.own).name
+        with named_os_errors(f"looking at {self.path}"):
+            for path in self.path.iterdir():
+                if path.name != own:
+                    path.unlink(missing_ok=True)
+
+    def describe(self, slot: bytes) -> str:
+        """Whose slot it is, for people: "process 12 on host h, which opened the store at ..."."""
+        return str(self.find(slot))
+
+    def find(self, slot: bytes) -> ProcessSlot:
+        """What is known of a slot, also after it was settled if it was seen before."""
+        known = self._descriptions.get(slot)
+        if known is None:
+            known = self._read(slot)
+            if known.process_id:
+                self._descriptions[slot] = known
+        return known
+
+    def release(self) -> None:
+        """The process has given the store up: its slot counts as that of a dead one."""
+        self._close()
+        _made.discard(self)
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:
+            close_unforked(self._descriptor)
+
+    def _all(self) -> list[ProcessSlot]:
+        found = []
+        with named_os_errors(f"looking at {self.path}"):
+            names = [path.name for path in self.path.iterdir()]
+        for name in names:
+            try:
+                slot = bytes.fromhex(name)
+            except ValueError:
+                continue  # Being made just now, or not one of ours.
+            if len(slot) == SLOT_BYTES:
+                found.append(self.find(slot))
+        return found
+
+    def _path_of(self, slot: bytes) -> Path:
+        return self.path / slot.hex()
+
+    def _is_held(self, path: Path) -> bool:
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                return True  # Not known; it is asked again.
+            raise
+        try:
+            # Shared: two who look at once do not take each other for the owner.
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    def _read(self, slot: bytes) -> ProcessSlot:
+        try:
+            said = json.loads(self._path_of(slot).read_bytes())
+            return ProcessSlot(
+                slot,
+                int(said["pid"]),
+                str(said["host"]),
+                int(said["opened_ms"]),
+                bytes.fromhex(said["session"]),
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            return ProcessSlot(slot, 0, "", 0, b"")
+
+    def _close(self) -> None:
+        with self._lock:
+            descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            # Said aloud: a child that was forked just now may still have a copy open.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+            close_unforked(descriptor)
+
+    def _leave_to_parent(self) -> None:
+        self._descriptor = -1
+
+
+def _after_fork_in_child() -> None:
+    for slots in list(_made):
+        slots._leave_to_parent()
+    _made.clear()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,213 @@
+"""One partition of `__transaction_state` as a process follows it: what it knows beyond the index.
+
+Invariant: everything below `known_end` is known: it is in the index, it was read, or whoever
+appended it in this process has told of it or will be asked. Of each key only the newest is kept.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from eoslog.bindings.record_batch import Record
+from eoslog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreVersionError
+from eoslog.partition import Partition
+from eoslog.state_key import (
+    PRODUCER_ID_BLOCK,
+    TYPE_BYTES,
+    is_transaction_key,
+    transactional_id_of,
+    type_of,
+)
+
+RECORD_VERSION = 1
+
+_RECORDS_PER_READ = 1000
+_READ_BYTES = 4 << 20
+
+State = Mapping[str, Any]
+OnTransaction = Callable[[str, int], None]
+
+
+class TransactionRecord(NamedTuple):
+    """The newest record of a transactional id, as it stands in the log; None: a tombstone."""
+
+    value: bytes | None
+    offset: int
+
+
+class OwnRecord(NamedTuple):
+    """The newest record of a key of our own types."""
+
+    value: bytes
+    offset: int
+
+
+class StatePartition:
+    """The state log's lock guards it."""
+
+    def __init__(self, number: int, partition: Partition) -> None:
+        self.number = number
+        self.partition = partition
+        self.own: dict[bytes, OwnRecord] = {}  # Newer than the index.
+        self.transactions: dict[bytes, TransactionRecord] = {}
+        self.read_at: dict[bytes, int] = {}  # Of watched keys.
+        self._doubtful_from: int | None = None  # From here on it is read again, own records too.
+
+    @property
+    def known_end(self) -> int:
+        """Below it are no records that have to be read."""
+        return self.partition.own_end
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether another process has appended something that was not read."""
+        # In this order: own appends move both, and must not look like those of others.
+        end = self.partition.log_end_offset
+        return end > self.partition.own_end or self._doubtful_from is not None
+
+    def append(self, key: bytes, value: bytes, sync: bool) -> int:
+        """Append a record of one of our own types, on disk if `sync`; its offset. It holds then.
+
+        After an error, or an interrupt, the log itself is asked what became of it.
+        """
+        before = min(self.partition.own_end, self.partition.log_end_offset)
+        try:
+            offset = self.partition.append_columns([value], [key]).last_offset
+            if sync:
+                self.partition.sync_up_to(offset + 1)
+        except BaseException:
+            self._doubtful_from = self._first_unread(before)
+            raise
+        self.own[key] = OwnRecord(value, offset)
+        return offset
+
+    def note_transaction(self, key: bytes, record: TransactionRecord) -> None:
+        """Whoever appended a record of an id has told of it."""
+        known = self.transactions.get(key)
+        if known is None or known.offset < record.offset:
+            self.transactions[key] = record
+
+    def drop_below(self, offset: int) -> None:
+        """Forget the records below an offset: the index has them, or newer ones."""
+        self.own = {key: one for key, one in self.own.items() if one.offset >= offset}
+        self.transactions = {
+            key: one for key, one in self.transactions.items() if one.offset >= offset
+        }
+
+    # Reading.
+
+    def read_on(self, on_transaction: OnTransaction | None = None) -> None:
+        """Read what others appended, with what this process appended behind it."""
+        end = self.partition.log_end_offset
+        first = self._first_unread(self.partition.own_end)
+        if first < end:
+            self._apply(first, end, on_transaction)
+            # Own appends move it on only where nothing is to be read.
+            self.partition.own_end = end
+        self._doubtful_from = None
+
+    def _first_unread(self, offset: int) -> int:
+        return offset if self._doubtful_from is None else min(offset, self._doubtful_from)
+
+    def read_from(self, offset: int) -> None:
+        """Read everything from an offset on; what is below it is known."""
+        end = self.partition.log_end_offset
+        if offset < end:
+            self._apply(offset, end, None)
+        self.partition.own_end = end  # It never goes back.
+        self._doubtful_from = None
+
+    def _apply(self, offset: int, upper_bound: int, on_transaction: OnTransaction | None) -> None:
+        next_producer_id = -1
+        partition, transactions = self.partition, self.transactions
+        for record in _records_from(partition, offset, upper_bound):
+            key, value = record.key, record.value
+            if key is None or len(key) < TYPE_BYTES:
+                continue
+            if key in transactions or is_transaction_key(key):
+                transactions[key] = TransactionRecord(value, record.offset)
+                if on_transaction is not None:
+                    on_transaction(transactional_id_of(key), record.offset)
+                continue
+            record_type = type_of(key)
+            if record_type >= PRODUCER_ID_BLOCK and value is not None:
+                state = _checked_state(value, partition, record.offset)
+                if record_type == PRODUCER_ID_BLOCK:
+                    next_producer_id = _next_block(
+                        state, next_producer_id, partition, record.offset
+                    )
+                self.own[key] = OwnRecord(value, record.offset)
+                if key in self.read_at:
+                    self.read_at[key] = record.offset
+
+
+class WatchedKey:
+    """A key of one of our own types, of whose records by other processes somebody wants to know."""
+
+    def __init__(
+        self, partition: StatePartition, key: bytes, catch_up: Callable[[int], None]
+    ) -> None:
+        self._partition = partition
+        self._key = key
+        self._catch_up = catch_up
+        partition.read_at.setdefault(key, -1)
+
+    def newest_read(self) -> int:
+        """The newest offset at which a record of the key was read; -1 if none was.
+
+        Those are other processes' records, and some of this one that stand behind others'.
+        """
+        if self._partition.is_behind:
+            self._catch_up(self._partition.number)
+        return self._partition.read_at.get(self._key, -1)
+
+    def unwatch(self) -> None:
+        """Nobody asks any more."""
+        self._partition.read_at.pop(self._key, None)
+
+
+def _records_from(partition: Partition, offset: int, upper_bound: int) -> Iterator[Record]:
+    offset = max(offset, partition.log_start_offset)
+    while offset < upper_bound:
+        try:
+            records, offset = partition.fetch_records(offset, _RECORDS_PER_READ, _READ_BYTES)
+        except OffsetOutOfRangeError:
+            if offset >= partition.log_start_offset:
+                raise
+            # Another process compacted it: what holds of that was written again further up.
+            offset = partition.log_start_offset
+            continue
+        yield from records
+
+
+def _checked_state(value: bytes, partition: Partition, offset: int) -> State:
+    try:
+        state = json.loads(value)
+        version = state["version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptRecordError(
+            str(partition.path), offset, f"the state record at offset {offset} is not JSON"
+        ) from error
+    if not isinstance(version, int) or version > RECORD_VERSION:
+        raise StoreVersionError(
+            f"{partition.topic_partition}: the state record at offset {offset} has version "
+            f"{version}; known are versions up to {RECORD_VERSION}"
+        )
+    checked: State = state
+    return checked
+
+
+def _next_block(state: State, known: int, partition: Partition, offset: int) -> int:
+    """Blocks of producer ids only rise: one given out twice would hide new records as old.
+
+    The same one may stand twice: compaction writes a record again before it deletes the older.
+    """
+    found = state.get("next_producer_id")
+    if not isinstance(found, int) or found < max(known, 0):
+        raise CorruptRecordError(
+            str(partition.path),
+            offset,
+            f"the block of producer ids at offset {offset} ends at {found!r}, the one before it "
+            f"at {known}",
+        )
+    return found

@@ -1,0 +1,332 @@
+"""A session of a store: from the first process that opens it to the last one that closes it.
+
+The first takes the store up from the disk, as after any stop, and makes what all processes share:
+`state/shared`, with the session's random id, and `state/session.json`, with what a process that
+joins has to know. Those that join take nothing up: they attach to what is there. The last one that
+closes lays everything down, and leaves the trace of a clean close; the others let go.
+
+Invariants: nobody comes or goes while another does (`store_lock`); all processes of a session run
+on one host, in one container, with one durability and the same settings for topics that have none
+of their own; when all have died, the next one is a first again, and everything is recovered.
+
+A file system that other hosts may have mounted is no place to share maps and locks: there a store
+is open in one process at a time. Locks may not reach from host to host there either, so that
+process gives a sign of life in the time of `session.json`, by the file system's own clock.
+"""
+
+import json
+import os
+import secrets
+import socket
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+from eoslog.atomic_file import read_if_there, write_atomically
+from eoslog.bindings.shared_page import SESSION_BYTES, SharedPage
+from eoslog.config import TOPIC_SETTINGS
+from eoslog.durability import Durability, check_durability
+from eoslog.errors import StoreFailedError, StoreInUseError
+from eoslog.file_system import Mount, boot_id, process_namespace
+from eoslog.meta_properties import FILE_NAME as META_PROPERTIES
+from eoslog.os_errors import named_os_errors
+from eoslog.process_slots import ProcessSlots
+from eoslog.store_lock import StoreLock, moment_text
+from eoslog.store_paths import StorePaths
+from eoslog.topic_partition import TopicPartition
+
+# Whether a store may be open in several processes.
+JOINING = True
+
+SESSION_VERSION = 1
+# A process on another host that gave no sign of life for so long is taken for dead.
+SIGN_OF_LIFE_S = 30.0
+SIGN_OF_LIFE_EVERY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFile:
+    """What `session.json` says: who began the session, and what those who join must know.
+
+    `unrecovered` are the partitions that were to be recovered when the session began, `left` those
+    that a process which has closed the store could not put right.
+    """
+
+    session: str
+    pid: int
+    host: str
+    boot_id: str
+    process_namespace: str
+    opened_ms: int
+    durability: str
+    topic_defaults: Mapping[str, int]
+    unrecovered: tuple[str, ...] = ()
+    left: tuple[str, ...] = ()
+    joined_count: int = 0
+
+    def __str__(self) -> str:
+        return f"by process {self.pid} on {self.host} since {moment_text(self.opened_ms)}"
+
+    def write(self, path: Path) -> None:
+        """Replace the file. Not synced: after a power cut it is of no use."""
+        document = {"version": SESSION_VERSION, **asdict(self)}
+        write_atomically(path, json.dumps(document).encode(), sync=False)
+
+    @classmethod
+    def read(cls, path: Path) -> "SessionFile | None":
+        """What the file says; None if it is not there, or is not what was written."""
+        content = read_if_there(path)
+        if content is None:
+            return None
+        try:
+            said = json.loads(content)
+            if said.pop("version") != SESSION_VERSION:
+                return None
+            unrecovered, left = tuple(said.pop("unrecovered")), tuple(said.pop("left"))
+            found = cls(unrecovered=unrecovered, left=left, **said)
+            check_durability(found.durability)
+            moment_text(found.opened_ms)
+        except (ValueError, KeyError, TypeError, AttributeError):
+            return None
+        return found
+
+
+class StoreSession:
+    """This process's part in the session of a store; `enter_store` makes it.
+
+    `durability` and `topic_defaults` are those of the whole session. `slots` says which processes
+    take part, `shared` has their locks, counters and wake-up word.
+    """
+
+    def __init__(
+        self,
+        paths: StorePaths,
+        lock: StoreLock,
+        mount: Mount,
+        durability: Durability | None,
+        topic_defaults: Mapping[str, int],
+    ) -> None:
+        """Begin a session if this process is alone, else join the one there is.
+
+        The store is locked, for opening too; that is the caller's to free if this raises:
+        StoreInUseError where the session does not allow it, StoreError, and a disk's errors.
+        """
+        self._paths = paths
+        self._lock = lock
+        self._mount = mount
+        self._failure: StoreFailedError | None = None
+        self._signed_s = 0.0
+        self.first = lock.alone
+        if self.first:
+            self._begin(durability or "commit", topic_defaults)
+        else:
+            self._join(durability, topic_defaults)
+        self.slots = ProcessSlots(paths.state, self.id)
+        # What must not become other files while the store is open.
+        self._files = {
+            path: _identity(path)
+            for path in (paths.root, paths.root / META_PROPERTIES, paths.shared, lock.path)
+        }
+
+    def _begin(self, durability: Durability, topic_defaults: Mapping[str, int]) -> None:
+        if self._mount.network:
+            self._check_nobody_on_another_host()
+        self.id = secrets.token_bytes(SESSION_BYTES)
+        self.durability: Durability = durability
+        self.topic_defaults = dict(topic_defaults)
+        self._file = SessionFile(
+            session=self.id.hex(),
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            boot_id=boot_id(),
+            process_namespace=process_namespace(),
+            opened_ms=time.time_ns() // 1_000_000,
+            durability=durability,
+            topic_defaults=self.topic_defaults,
+        )
+        if self._mount.network:
+            self._file.write(self._paths.session)
+        with named_os_errors(f"making {self._paths.shared}"):
+            self.shared = SharedPage(str(self._paths.shared), self.id, create=True)
+
+    def _join(self, durability: Durability | None, topic_defaults: Mapping[str, int]) -> None:
+        root = self._paths.root
+        found = SessionFile.read(self._paths.session)
+        with named_os_errors(f"reading {self._paths.shared}"):
+            session = SharedPage.read_session(str(self._paths.shared))
+        if found is None or session is None or found.session != session.hex():
+            raise StoreFailedError(
+                f"{root} is open in other processes, but {self._paths.session.name} or "
+                f"{self._paths.shared.name}, which they share, was removed or replaced: close the "
+                "store in all of them, then open it again"
+            )
+        if found.boot_id != boot_id():
+            raise StoreInUseError(
+                f"{root} is open on another host: {found}; the processes that share a store run on "
+                "one host"
+            )
+        if found.process_namespace != process_namespace():
+            raise StoreInUseError(
+                f"{root} is open in another container: {found}; the processes that share a store "
+                "have one namespace of process ids (docker run --pid, shareProcessNamespace)"
+            )
+        self._check_same(found, durability, topic_defaults)
+        self.id = session
+        self.durability = check_durability(found.durability)
+        self.topic_defaults = dict(found.topic_defaults)
+        self._file = replace(found, joined_count=found.joined_count + 1)
+        with named_os_errors(f"opening {self._paths.shared}"):
+            self.shared = SharedPage(str(self._paths.shared), self.id, create=False)
+        self._file.write(self._paths.session)
+
+    def _check_same(
+        self, found: SessionFile, durability: Durability | None, topic_defaults: Mapping[str, int]
+    ) -> None:
+        root = self._paths.root
+        if durability not in (None, found.durability):
+            raise StoreInUseError(
+                f"{root} is open with durability {found.durability!r}, {found}, and not with "
+                f"{durability!r}: all its processes share one; open it with durability="
+                f"{found.durability!r}, or close it there first"
+            )
+        for name, value in topic_defaults.items():
+            theirs = found.topic_defaults.get(name, TOPIC_SETTINGS[name].default)
+            if value != theirs:
+                raise StoreInUseError(
+                    f"{root} is open with {name}={theirs} for its topics, {found}, and not with "
+                    f"{value}: all its processes share one; open it with the same, or close it "
+                    "there first"
+                )
+
+    def _check_nobody_on_another_host(self) -> None:
+        """Where locks may not reach from host to host, a sign of life does."""
+        found = SessionFile.read(self._paths.session)
+        if found is None or found.boot_id == boot_id():
+            return
+        with named_os_errors(f"looking at {self._paths.session}"):
+            # The same clock for both.
+            os.utime(self._lock.opening_path)
+            age_s = self._lock.opening_path.stat().st_mtime - self._paths.session.stat().st_mtime
+        if age_s < SIGN_OF_LIFE_S:
+            raise StoreInUseError(
+                f"{self._paths.root} is open on another host: {found}; its last sign of life is "
+                f"{max(0.0, age_s):.0f} s old, and after {SIGN_OF_LIFE_S:g} s it counts as dead. "
+                f"On {self._mount} one process at a time has a store open"
+            )
+
+    # While it is open.
+
+    @property
+    def unrecovered(self) -> frozenset[TopicPartition]:
+        """What was to be recovered when the session began; for those who joined."""
+        return frozenset(TopicPartition.parse(name) for name in self._file.unrecovered)
+
+    def opened(self, unrecovered: Iterable[TopicPartition]) -> None:
+        """The store is taken up; from now on other processes may join, and leave.
+
+        `unrecovered` are the partitions that the first process has not recovered yet.
+        """
+        if self.first:
+            names = tuple(sorted(map(str, unrecovered)))
+            self._file = replace(self._file, unrecovered=names)
+            self._file.write(self._paths.session)
+            self.slots.settle_older()
+        self._lock.opened(share=self.may_be_shared)
+
+    @property
+    def may_be_shared(self) -> bool:
+        """Whether other processes may join, now or later."""
+        return JOINING and not self._mount.network
+
+    @property
+    def needs_tick(self) -> bool:
+        """Whether `look` has to be called every few seconds, even if nothing is done."""
+        return self._mount.network
+
+    def look(self) -> None:
+        """Look whether the files are still those that were opened, and give a sign of life.
+
+        Raises StoreFailedError, each time again, once they are not: see `check`.
+        """
+        self.check()
+        now_s = time.monotonic()
+        if self._mount.network and now_s - self._signed_s >= SIGN_OF_LIFE_EVERY_S:
+            found = SessionFile.read(self._paths.session)
+            if found is None or found.session != self.id.hex():
+                self._fail(f"the session of process {os.getpid()} was taken over, {found}")
+            with named_os_errors(f"giving a sign of life in {self._paths.session}"):
+                os.utime(self._paths.session)
+            self._signed_s = now_s
+
+    def check(self) -> None:
+        """Raise StoreFailedError if somebody put other files in the place of the store's."""
+        if self._failure is not None:
+            raise self._failure
+        for path, identity in self._files.items():
+            with named_os_errors(f"looking at {path}"):
+                try:
+                    found = _identity(path)
+                except FileNotFoundError:
+                    self._fail(f"{path} is gone")
+            if found != identity:
+                self._fail(f"{path} is another file now")
+
+    def _fail(self, what: str) -> NoReturn:
+        self._failure = StoreFailedError(
+            f"{self._paths.root} was replaced while it was open: {what}. Nothing more is written; "
+            "close the store and open the one that is there now"
+        )
+        raise self._failure
+
+    # Closing.
+
+    def begin_leaving(self) -> bool:
+        """Keep others from coming and going until `leave`; whether this process is the last one.
+
+        Raises StoreInUseError if another one takes too long with opening or closing.
+        """
+        last = self._lock.begin_closing()
+        self._file = SessionFile.read(self._paths.session) or self._file
+        return last
+
+    @property
+    def was_shared(self) -> bool:
+        """Whether there were other processes in the session, as `begin_leaving` found it."""
+        return self._file.joined_count > 0
+
+    @property
+    def left(self) -> frozenset[TopicPartition]:
+        """What other processes that left could not put right, as `begin_leaving` found it."""
+        return frozenset(TopicPartition.parse(name) for name in self._file.left)
+
+    def leave_behind(self, left: Iterable[TopicPartition]) -> None:
+        """Tell those who stay what this process could not put right; between the other two."""
+        names = set(map(str, left)) - set(self._file.left)
+        if names:
+            names.update(self._file.left)
+            self._file = replace(self._file, left=tuple(sorted(names)))
+            self._file.write(self._paths.session)
+
+    def leave(self, *, last: bool) -> None:
+        """Give everything up. `last`: nobody is left, and the session is over."""
+        self.slots.release()
+        try:
+            if last and self._failure is None:
+                self.slots.settle_older()
+                self.slots.settle(self.slots.own)
+                with named_os_errors(f"removing {self._paths.session}"):
+                    self._paths.session.unlink(missing_ok=True)
+        finally:
+            self._lock.release()
+
+    def abandon(self) -> None:
+        """Give everything up as the death of the process would."""
+        self.slots.release()
+        self._lock.release()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_dev, found.st_ino

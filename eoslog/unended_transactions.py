@@ -1,0 +1,119 @@
+"""What could not be put right when a store was opened, for all its processes to know.
+
+By partition: that something is open there which was never decided, or which decision it waits for;
+and that every transactional id has to take a new producer id. Most stores never have it. The file
+`state/unended.json` belongs to one session; the next one finds the same out anew.
+
+Invariant: a partition is in the file before anybody could take it for put right, until it is.
+"""
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+from eoslog.atomic_file import read_if_there, write_atomically
+from eoslog.os_errors import named_os_errors
+from eoslog.topic_partition import TopicPartition
+
+FILE_NAME = "unended.json"
+_LOCK_NAME = "unended.lock"
+
+
+class Decision(NamedTuple):
+    """What a partition's open transaction of a producer id and epoch came to, and where that is."""
+
+    commit: bool
+    marker_epoch: int
+    newer_epoch: bool
+    state_partition: int
+    offset: int
+
+
+# By producer id and epoch of the data.
+Decisions = dict[tuple[int, int], Decision]
+
+
+class UnendedTransactions:
+    """The file of one session. All calls may come from any thread and any process."""
+
+    def __init__(self, state_path: Path, session: bytes) -> None:
+        self._path = state_path / FILE_NAME
+        self._lock_path = state_path / _LOCK_NAME
+        self._session = session.hex()
+
+    def read(self) -> dict[TopicPartition, Decisions]:
+        """The partitions, each with the decisions that it waits for."""
+        return self._read()[0]
+
+    def renews(self) -> bool:
+        """Whether the first initialization of each id has to take a new producer id."""
+        return self._read()[1]
+
+    def note_renewal(self) -> None:
+        """From now on it has to."""
+        with self._changing():
+            self._write(self.read(), True)
+
+    def _read(self) -> tuple[dict[TopicPartition, Decisions], bool]:
+        content = read_if_there(self._path)
+        if content is None:
+            return {}, False
+        try:
+            said = json.loads(content)
+            if said["session"] != self._session:
+                return {}, False
+            partitions = {
+                TopicPartition(topic, number): {
+                    (producer_id, epoch): Decision(*decision)
+                    for producer_id, epoch, *decision in decisions
+                }
+                for topic, number, decisions in said["partitions"]
+            }
+            return partitions, bool(said["renews"])
+        except (ValueError, KeyError, TypeError):
+            return {}, False
+
+    def note(self, where: TopicPartition, decisions: Decisions) -> None:
+        """The partition is still to be put right."""
+        with self._changing():
+            known, renews = self._read()
+            if known.get(where) != decisions:
+                known[where] = decisions
+                self._write(known, renews)
+
+    def forget(self, where: TopicPartition) -> None:
+        """The partition was put right."""
+        if where not in self.read():
+            return
+        with self._changing():
+            known, renews = self._read()
+            if known.pop(where, None) is not None:
+                self._write(known, renews)
+
+    def _write(self, known: dict[TopicPartition, Decisions], renews: bool) -> None:
+        partitions = [
+            [*where, [[*of, *decision] for of, decision in decisions.items()]]
+            for where, decisions in known.items()
+        ]
+        document = {"session": self._session, "renews": renews, "partitions": partitions}
+        # Of no use after a power cut.
+        write_atomically(self._path, json.dumps(document).encode(), sync=False)
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Alone among all who change the file; nobody waits for another lock meanwhile."""
+        with named_os_errors(f"locking {self._lock_path}"):
+            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except BaseException:
+                os.close(descriptor)
+                raise
+        try:
+            yield
+        finally:
+            os.close(descriptor)

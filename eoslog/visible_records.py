@@ -1,0 +1,38 @@
+"""How many records a consumer has before it: what it will be handed out, and nothing else.
+
+Offsets are also taken by the markers of transactions, and by records of aborted ones. So the
+distance between two offsets is what lies there at most.
+"""
+
+from eoslog.bindings.record_batch import iter_batches
+from eoslog.durability import IsolationLevel
+from eoslog.partition import Partition
+
+# Over a longer way only the distance is told: what is counted is read.
+COUNTED_OFFSETS_MAX = 100_000
+_READ_BYTES = 1 << 20
+
+
+def count_visible(
+    partition: Partition, first: int, upper_bound: int, isolation_level: IsolationLevel
+) -> int:
+    """The records in [first, upper_bound) that a consumer of the isolation level is handed out.
+
+    Where that are more than 100,000 offsets, as many. Raises OffsetOutOfRangeError.
+    """
+    if upper_bound - first > COUNTED_OFFSETS_MAX:
+        return upper_bound - first
+    count = 0
+    offset = first
+    while offset < upper_bound:
+        data = partition.read(offset, _READ_BYTES, isolation_level)
+        if not data:
+            break
+        for header in iter_batches(data):
+            if header.base_offset >= upper_bound:
+                return count
+            if not header.is_control:
+                end = min(header.last_offset + 1, upper_bound)
+                count += max(0, end - max(header.base_offset, offset))
+            offset = max(offset, header.last_offset + 1)
+    return count

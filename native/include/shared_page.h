@@ -1,0 +1,161 @@
+/* The page that all processes of a store share: its session, counters, the word that readers sleep on, and locks for whatever
+   belongs to no partition. Fixed offsets, atomics, robust process-shared mutexes: whoever holds one and dies leaves it to the
+   next, who is told. */
+#ifndef EOSLOG_SHARED_PAGE_H
+#define EOSLOG_SHARED_PAGE_H
+
+#include <errno.h>
+#include <limits.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SHARED_PAGE_MAGIC UINT64_C(0x31305248534f45) /* "EOSHR01", little-endian. */
+#define SHARED_PAGE_VERSION 1
+#define SHARED_COUNTERS 32
+#define SHARED_LOCKS_OF_KEYS 1024
+#define SHARED_LOCKS_NAMED 64
+#define SHARED_LOOKS 40
+#define SHARED_PAUSES 4
+#define SHARED_LOCKS (SHARED_LOCKS_OF_KEYS + SHARED_LOCKS_NAMED)
+
+typedef struct SharedLock {
+    _Alignas(64) pthread_mutex_t mutex;
+    int32_t holder; /* For people: the process that took it last. */
+} SharedLock;
+
+typedef struct SharedPageHead {
+    uint64_t magic; /* Stored last: before it nothing else counts. */
+    uint32_t version;
+    uint32_t wakeup; /* Futex word. */
+    uint8_t session[16];
+    uint64_t counters[SHARED_COUNTERS];
+    SharedLock locks[SHARED_LOCKS];
+} SharedPageHead;
+
+/* How long to wait for a mutex, on the clock that does not jump. */
+static inline int shared_mutex_wait(pthread_mutex_t *mutex, int64_t timeout_ns) {
+    struct timespec until;
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
+    clock_gettime(CLOCK_MONOTONIC, &until);
+#else
+    clock_gettime(CLOCK_REALTIME, &until);
+#endif
+    until.tv_sec += timeout_ns / 1000000000;
+    until.tv_nsec += timeout_ns % 1000000000;
+    if (until.tv_nsec >= 1000000000) {
+        until.tv_nsec -= 1000000000;
+        until.tv_sec += 1;
+    }
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 30)
+    return pthread_mutex_clocklock(mutex, CLOCK_MONOTONIC, &until);
+#else
+    return pthread_mutex_timedlock(mutex, &until);
+#endif
+}
+
+/* A robust mutex for several processes; 0 or an errno. */
+static inline int shared_mutex_init(pthread_mutex_t *mutex, int type) {
+    pthread_mutexattr_t attributes;
+    int result = pthread_mutexattr_init(&attributes);
+    if (result != 0)
+        return result;
+    result = pthread_mutexattr_setpshared(&attributes, PTHREAD_PROCESS_SHARED);
+    if (result == 0)
+        result = pthread_mutexattr_setrobust(&attributes, PTHREAD_MUTEX_ROBUST);
+    if (result == 0)
+        result = pthread_mutexattr_settype(&attributes, type);
+    if (result == 0)
+        result = pthread_mutex_init(mutex, &attributes);
+    pthread_mutexattr_destroy(&attributes);
+    return result;
+}
+
+static inline void shared_pause(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ __volatile__("yield");
+#endif
+}
+
+/* 0; EOWNERDEAD: held all the same, and usable; ETIMEDOUT or another errno: not held. A lock is held for some microseconds, less
+   than it takes to sleep and be woken: so the waiter looks a few times before it sleeps. */
+static inline int shared_mutex_take(pthread_mutex_t *mutex, int64_t timeout_ns) {
+    int result = pthread_mutex_trylock(mutex);
+    int look, pause;
+    for (look = 0; result == EBUSY && timeout_ns > 0 && look < SHARED_LOOKS; look++) {
+        for (pause = 0; pause < SHARED_PAUSES; pause++)
+            shared_pause();
+        result = pthread_mutex_trylock(mutex);
+    }
+    if (result == EBUSY && timeout_ns > 0)
+        result = shared_mutex_wait(mutex, timeout_ns);
+    if (result == EOWNERDEAD)
+        pthread_mutex_consistent(mutex);
+    return result == EBUSY ? ETIMEDOUT : result;
+}
+
+/* Sleep while the word is the given one; at most so long; may return early. */
+static inline void shared_word_wait(const uint32_t *word, uint32_t seen, int64_t timeout_ns) {
+    struct timespec left;
+    left.tv_sec = timeout_ns / 1000000000;
+    left.tv_nsec = timeout_ns % 1000000000;
+    syscall(SYS_futex, word, FUTEX_WAIT, seen, &left, NULL, 0);
+}
+
+static inline void shared_word_wake(uint32_t *word) {
+    __atomic_add_fetch(word, 1, __ATOMIC_SEQ_CST);
+    syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
+}
+
+static inline uint32_t shared_word_load(const uint32_t *word) { return __atomic_load_n(word, __ATOMIC_SEQ_CST); }
+
+/* Lay the page out for a session that nobody else is in yet; 0 or an errno. */
+static inline int shared_page_init(SharedPageHead *page, const uint8_t *session) {
+    int result = 0;
+    int index;
+    memset(page, 0, sizeof *page);
+    for (index = 0; index < SHARED_LOCKS && result == 0; index++)
+        result = shared_mutex_init(&page->locks[index].mutex, PTHREAD_MUTEX_RECURSIVE);
+    if (result != 0)
+        return result;
+    memcpy(page->session, session, sizeof page->session);
+    page->version = SHARED_PAGE_VERSION;
+    __atomic_store_n(&page->magic, SHARED_PAGE_MAGIC, __ATOMIC_RELEASE);
+    return 0;
+}
+
+static inline int shared_page_is_made(const SharedPageHead *page) {
+    return __atomic_load_n(&page->magic, __ATOMIC_ACQUIRE) == SHARED_PAGE_MAGIC && page->version == SHARED_PAGE_VERSION;
+}
+
+/* 0, EOWNERDEAD (held all the same), ETIMEDOUT or another errno. A thread may take what it holds once more. */
+static inline int shared_lock_take(SharedPageHead *page, int index, int64_t timeout_ns, int32_t process_id) {
+    int result = shared_mutex_take(&page->locks[index].mutex, timeout_ns);
+    if (result == 0 || result == EOWNERDEAD)
+        __atomic_store_n(&page->locks[index].holder, process_id, __ATOMIC_RELAXED);
+    return result;
+}
+
+static inline int shared_lock_give(SharedPageHead *page, int index) {
+    return pthread_mutex_unlock(&page->locks[index].mutex);
+}
+
+static inline int32_t shared_lock_holder(const SharedPageHead *page, int index) {
+    return __atomic_load_n(&page->locks[index].holder, __ATOMIC_RELAXED);
+}
+
+static inline uint64_t shared_counter_load(const SharedPageHead *page, int number) {
+    return __atomic_load_n(&page->counters[number], __ATOMIC_SEQ_CST);
+}
+
+static inline uint64_t shared_counter_raise(SharedPageHead *page, int number) {
+    return __atomic_add_fetch(&page->counters[number], 1, __ATOMIC_SEQ_CST);
+}
+
+#endif

@@ -1,0 +1,9 @@
+# Knowing what other processes appended, and repairing what one of them left behind.
+from eoslog.native.partition_log cimport PartitionLog
+from eoslog.native.status cimport Fault, Status
+
+cdef Status log_follow(PartitionLog* log, Fault* out) noexcept nogil
+cdef Status log_repair(PartitionLog* log, Fault* out) noexcept nogil
+cdef Status log_attach(PartitionLog* log, Fault* out) noexcept nogil
+cdef Status log_attach_lock(PartitionLog* log, Fault* out) noexcept nogil
+cdef void log_forget_segments(PartitionLog* log) noexcept nogil

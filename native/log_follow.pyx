@@ -1,0 +1,330 @@
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
+"""Following a log that other processes append to, and repairing what one of them left behind.
+
+What was published never changes, so it is taken in without the writer's lock: headers are walked
+from where this process stopped, into the indexes, the producers, the transactions. A segment that
+is not the active one any more was cut to its batches before another became it; the next one begins
+where it ends.
+
+Invariants: nothing beyond the published end is looked at, no byte beyond the end of a file; what
+this process knows is always that of whole batches; the log end that was published is never taken
+back, whatever its writer had still to do.
+"""
+from libc.stdint cimport int32_t, int64_t
+from libc.stdlib cimport free
+from libc.string cimport memmove
+
+from eoslog.native.abort_index cimport abort_index_drop_below
+from eoslog.native.atomics cimport store_release_64
+from eoslog.native.control_page cimport (
+    EOWNERDEAD, ControlView, control_flag, control_load, control_load_32, control_lock,
+    control_set_flag, control_view, control_write_begin,
+)
+from eoslog.native.log_replay cimport log_replay_batch
+from eoslog.native.mapped_io cimport eos_file_bytes
+from eoslog.native.segment_files cimport eos_remove_below
+from eoslog.native.offset_index cimport offset_index_truncate
+from eoslog.native.partition_log cimport (
+    log_active, log_add_segment, log_note_end, log_publish, pthread_mutex_lock,
+    pthread_mutex_unlock,
+)
+from eoslog.native.record_batch cimport (
+    BATCH_HEADER_BYTES, BatchHeader, batch_header_load, batch_terminate,
+)
+from eoslog.native.segment cimport (
+    SEGMENT_PATH_BYTES_MAX, Segment, batch_end_offset, batch_in_chain, segment_index_active,
+    segment_load, segment_note_batch, segment_path, segment_unload,
+)
+from eoslog.native.status cimport (
+    STATUS_CORRUPT, STATUS_FELL_BEHIND, STATUS_IO, STATUS_LOCK_HELD, STATUS_OK, fault,
+)
+from eoslog.native.time_index cimport time_index_append, time_index_truncate
+
+cdef extern from "<unistd.h>" nogil:
+    int unlink(const char* path) noexcept
+
+cdef extern from "<errno.h>" nogil:
+    int ENOENT
+    int EAGAIN
+
+cdef enum:
+    ATTACH_TIMEOUT_NS = 30_000_000_000
+
+
+cdef Status log_follow(PartitionLog* log, Fault* out) noexcept nogil:
+    """Take in what was published since the last look. The caller holds view_lock."""
+    cdef ControlView view
+    cdef int64_t end = log.known_end
+    cdef Status status = STATUS_OK
+    if not control_view(log.page, &view):
+        out.os_errno = EAGAIN
+        return fault(out, STATUS_IO, "a writer holds the log's page", 0, EAGAIN)
+    while status == STATUS_OK:
+        if log_active(log).base_offset == view.active_base_offset:
+            log_active(log).reserved_bytes = view.active_reserved_bytes
+            status = take_in(log, view.active_valid_bytes, view.log_end_offset, &end, out)
+            break
+        status = follow_to_next(log, &view, &end, out)
+    if status == STATUS_OK and end != view.log_end_offset:
+        out.base_offset = log_active(log).base_offset
+        status = fault(out, STATUS_CORRUPT, "the log ends elsewhere than its page says",
+                       view.log_end_offset, end)
+    if status == STATUS_OK:
+        log_note_end(log, end)
+        drop_deleted(log, view.first_base_offset)
+    return status
+
+
+cdef Status follow_to_next(
+    PartitionLog* log, const ControlView* view, int64_t* end, Fault* out
+) noexcept nogil:
+    """The last segment known here was ended by another process: take the rest of it in, and have
+    the next one behind it.
+    """
+    cdef Segment* ended = log_active(log)
+    cdef int64_t file_bytes = 0
+    cdef int64_t modified_ms = 0
+    cdef Status status
+    cdef int error = eos_file_bytes(ended.fd, &file_bytes, &modified_ms)
+    if error != 0:
+        out.os_errno = error
+        return fault(out, STATUS_IO, "a segment file could not be looked at", 0, error)
+    status = take_in(log, file_bytes, view.log_end_offset, end, out)
+    if status != STATUS_OK:
+        return status
+    if ended.max_timestamp >= 0:
+        time_index_append(&ended.time_index, ended.max_timestamp,
+                          <int>(ended.max_timestamp_offset - ended.base_offset))
+    # Whoever ended it wrote its index files.
+    ended.offset_index.stored_count = ended.offset_index.count
+    ended.time_index.stored_count = ended.time_index.count
+    ended.reserved_bytes = ended.used_bytes
+    ended.active = False
+    ended.unsynced = True
+    ended.indexes_unsynced = True
+    if end[0] > view.active_base_offset:
+        return fault(out, STATUS_CORRUPT, "the active segment lies below the end of the log",
+                     view.active_base_offset, end[0])
+    return add_active(log, end[0], view.first_base_offset, out)
+
+
+cdef Status add_active(
+    PartitionLog* log, int64_t base_offset, int64_t first_base_offset, Fault* out
+) noexcept nogil:
+    """Have a segment that another process made as the last one, nothing of it taken in yet."""
+    cdef Segment* segment
+    cdef Status status
+    pthread_mutex_lock(&log.segments_lock)
+    status = log_add_segment(log, base_offset, 0)
+    if status == STATUS_OK:
+        segment = log.segments[log.segment_count - 1]
+        segment.active = True
+        status = segment_load(segment, log.directory, True, &log.options.segment, out)
+        if status != STATUS_OK:
+            log.segment_count -= 1
+            free(segment)
+        else:
+            begin_anew(segment)
+    pthread_mutex_unlock(&log.segments_lock)
+    if status == STATUS_IO and out.os_errno == ENOENT and base_offset < first_base_offset:
+        status = fault(
+            out, STATUS_FELL_BEHIND,
+            "segments were deleted before this process had looked at them; call again",
+            first_base_offset, base_offset)
+    log.directory_unsynced = True
+    return status
+
+
+cdef void begin_anew(Segment* segment) noexcept nogil:
+    segment.used_bytes = 0
+    segment.max_timestamp = -1
+    segment.max_timestamp_offset = segment.base_offset
+    segment.first_max_timestamp = -1
+    segment.bytes_since_index_entry = 0
+    segment.unsynced = True
+    offset_index_truncate(&segment.offset_index, -1)
+    time_index_truncate(&segment.time_index, -1)
+    segment.offset_index.stored_count = 0
+    segment.time_index.stored_count = 0
+
+
+cdef Status take_in(
+    PartitionLog* log, int64_t upper_bytes, int64_t upper_offset, int64_t* end, Fault* out
+) noexcept nogil:
+    """Walk the batches of the last segment from where it is known up to a position or an offset,
+    whichever comes first.
+    """
+    cdef Segment* segment = log_active(log)
+    cdef int64_t position = segment.used_bytes
+    cdef BatchHeader header
+    cdef Status status
+    while position + BATCH_HEADER_BYTES <= upper_bytes and end[0] < upper_offset:
+        status = batch_in_chain(segment, position, upper_bytes, end[0], &header, out)
+        if status == STATUS_OK and not log.producers_unknown:
+            status = log_replay_batch(log, segment.map + position, &header)
+        if status != STATUS_OK:
+            return status
+        segment_note_batch(segment, &header, position, &log.options.segment)
+        end[0] = batch_end_offset(&header)
+        position += header.batch_bytes
+        segment.unsynced = True
+        store_release_64(&segment.used_bytes, position)
+        # By batches, so that what was taken in is known even if a later one cannot be.
+        store_release_64(&log.known_end, end[0])
+    return STATUS_OK
+
+
+cdef void drop_deleted(PartitionLog* log, int64_t first_base_offset) noexcept nogil:
+    """Segments that another process deleted go here too; those that a reader holds, after him."""
+    cdef Segment* segment
+    cdef bint held
+    while True:
+        pthread_mutex_lock(&log.segments_lock)
+        if log.segment_count < 2 or log.segments[0].base_offset >= first_base_offset:
+            pthread_mutex_unlock(&log.segments_lock)
+            return
+        segment = log.segments[0]
+        log.segment_count -= 1
+        memmove(log.segments, log.segments + 1, <size_t>log.segment_count * sizeof(Segment*))
+        segment.retired = True
+        held = segment.references > 0
+        pthread_mutex_unlock(&log.segments_lock)
+        abort_index_drop_below(&log.aborts, log.segments[0].base_offset)
+        if not held:
+            segment_unload(segment)
+            free(segment)
+
+
+cdef void log_forget_segments(PartitionLog* log) noexcept nogil:
+    """Before the log is attached to anew: nothing of it is known here. The caller holds view_lock.
+    """
+    cdef Segment* segment
+    cdef int32_t index
+    log.producers_unknown = True
+    pthread_mutex_lock(&log.segments_lock)
+    for index in range(log.segment_count):
+        segment = log.segments[index]
+        segment.retired = True
+        if segment.references == 0:
+            segment_unload(segment)
+            free(segment)
+    log.segment_count = 0
+    pthread_mutex_unlock(&log.segments_lock)
+
+
+cdef Status log_repair(PartitionLog* log, Fault* out) noexcept nogil:
+    """A writer died with the lock: make the page and the end of the files what the published log
+    end says. The caller holds the lock and view_lock.
+
+    Whatever step it died at, every batch below the published end is whole, and the segment that
+    holds it is found by walking on from what is known here. A segment that was begun and never
+    published holds nothing.
+    """
+    cdef ControlView view
+    cdef Segment* active
+    cdef int64_t file_bytes = 0
+    cdef int64_t modified_ms = 0
+    cdef int64_t end = log.known_end
+    cdef int error
+    cdef Status status = STATUS_OK
+    # Odd until it is done: if this one dies or fails too, the next one begins again.
+    control_write_begin(log.page)
+    if log.closed or log.producers_unknown:
+        return fault(out, STATUS_IO, "the log is closed here", 0, 0)
+    view.log_end_offset = control_load(&log.page.log_end_offset)
+    view.active_base_offset = control_load(&log.page.active_base_offset)
+    view.first_base_offset = control_load(&log.page.first_base_offset)
+    while status == STATUS_OK:
+        active = log_active(log)
+        error = eos_file_bytes(active.fd, &file_bytes, &modified_ms)
+        if error != 0:
+            out.os_errno = error
+            return fault(out, STATUS_IO, "a segment file could not be looked at", 0, error)
+        if active.base_offset == view.active_base_offset:
+            status = take_in(log, file_bytes, view.log_end_offset, &end, out)
+            break
+        status = follow_to_next(log, &view, &end, out)
+    if status == STATUS_OK and end != view.log_end_offset:
+        status = fault(out, STATUS_CORRUPT, "the log ends elsewhere than its page says",
+                       view.log_end_offset, end)
+    if status != STATUS_OK:
+        return status
+    # Else what is published next would take the deletion back.
+    drop_deleted(log, view.first_base_offset)
+    end_repair(log, end, file_bytes)
+    return STATUS_OK
+
+
+cdef void end_repair(PartitionLog* log, int64_t end, int64_t file_bytes) noexcept nogil:
+    """The last segment is taken in up to the log end: nothing is left behind it."""
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef Segment* active = log_active(log)
+    # It may have been cut to its batches for a roll that went no further.
+    active.reserved_bytes = file_bytes
+    batch_terminate(active.map + active.used_bytes, active.map + active.reserved_bytes)
+    if active.base_offset != end:
+        segment_path(log.directory, end, b".log", path)
+        if unlink(path) == 0:
+            log.directory_unsynced = True
+    # Before anybody deletes the next segment: what is left of an older one would be a gap then.
+    if eos_remove_below(log.directory, log.segments[0].base_offset) != 0:
+        log.directory_unsynced = True
+    log_publish(log, end)
+    control_set_flag(&log.page.dirty, 0)
+
+
+cdef Status log_attach_lock(PartitionLog* log, Fault* out) noexcept nogil:
+    """Take the writer's lock of a log of which nothing is known here yet, for log_attach."""
+    cdef int taken = control_lock(log.page, ATTACH_TIMEOUT_NS, log.process_id)
+    if taken != 0 and taken != EOWNERDEAD:
+        return fault(out, STATUS_LOCK_HELD, "the lock of the log is held by a process that hangs",
+                     0, control_load_32(&log.page.holder))
+    if taken == EOWNERDEAD:
+        control_write_begin(log.page)
+    return STATUS_OK
+
+
+cdef Status log_attach(PartitionLog* log, Fault* out) noexcept nogil:
+    """Take up a log that other processes have open: its segments are listed, the last one is
+    mapped. The caller holds the lock; producers are restored later. If a writer died, what he left
+    is repaired.
+    """
+    cdef Segment* active = log_active(log)
+    cdef int64_t end = active.base_offset
+    cdef int64_t file_bytes
+    cdef int32_t index
+    cdef Status status
+    active.active = True
+    status = segment_load(active, log.directory, True, &log.options.segment, out)
+    if status != STATUS_OK:
+        return status
+    if active.base_offset != control_load(&log.page.active_base_offset):
+        return fault(out, STATUS_CORRUPT, "the active segment's file is gone",
+                     control_load(&log.page.active_base_offset), active.base_offset)
+    file_bytes = active.reserved_bytes
+    if control_flag(&log.page.sequence) & 1:
+        begin_anew(active)
+        status = take_in(log, file_bytes, control_load(&log.page.log_end_offset), &end, out)
+    else:
+        active.used_bytes = control_load(&log.page.active_valid_bytes)
+        active.reserved_bytes = control_load(&log.page.active_reserved_bytes)
+        status = segment_index_active(active, &log.options.segment, &end, out)
+    if status == STATUS_OK and active.used_bytes == 0:
+        end = control_load(&log.page.log_end_offset)
+    if status == STATUS_OK and end != control_load(&log.page.log_end_offset):
+        status = fault(out, STATUS_CORRUPT, "the log ends elsewhere than its page says",
+                       control_load(&log.page.log_end_offset), end)
+    if status != STATUS_OK:
+        return status
+    # Whose bytes were synced is not known here, but for those below the recovery point.
+    for index in range(log.segment_count):
+        log.segments[index].unsynced = (
+            index == log.segment_count - 1
+            or log.segments[index + 1].base_offset > control_load(&log.page.recovery_point))
+    log.directory_unsynced = True
+    if control_flag(&log.page.sequence) & 1:
+        end_repair(log, end, file_bytes)
+    else:
+        log_note_end(log, end)
+    return STATUS_OK

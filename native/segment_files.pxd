@@ -1,0 +1,5 @@
+# The files of a partition's segments, as their directory lists them.
+from libc.stdint cimport int64_t
+
+cdef extern from "segment_files.h" nogil:
+    int64_t eos_remove_below(const char* directory, int64_t base_offset) noexcept

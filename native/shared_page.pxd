@@ -1,0 +1,25 @@
+# The page that all processes of a store share: session, counters, wake-up word, locks.
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
+
+cdef extern from "shared_page.h" nogil:
+    enum:
+        SHARED_COUNTERS
+        SHARED_LOCKS_OF_KEYS
+        SHARED_LOCKS
+        EOWNERDEAD
+        ETIMEDOUT
+    ctypedef struct SharedPageHead:
+        uint64_t magic
+        uint32_t wakeup
+        uint8_t session[16]
+    int shared_page_init(SharedPageHead* page, const uint8_t* session) noexcept
+    bint shared_page_is_made(const SharedPageHead* page) noexcept
+    int shared_lock_take(
+        SharedPageHead* page, int index, int64_t timeout_ns, int32_t process_id) noexcept
+    int shared_lock_give(SharedPageHead* page, int index) noexcept
+    int32_t shared_lock_holder(const SharedPageHead* page, int index) noexcept
+    uint64_t shared_counter_load(const SharedPageHead* page, int number) noexcept
+    uint64_t shared_counter_raise(SharedPageHead* page, int number) noexcept
+    void shared_word_wait(const uint32_t* word, uint32_t seen, int64_t timeout_ns) noexcept
+    void shared_word_wake(uint32_t* word) noexcept
+    uint32_t shared_word_load(const uint32_t* word) noexcept

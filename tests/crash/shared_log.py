@@ -1,0 +1,77 @@
+"""A partition log that several processes have open, without a store around it; and its page, to be torn."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from pathlib import Path
+
+from eoslog.bindings.partition_log import PartitionLog
+from eoslog.bindings.shared_page import SharedPage
+
+CONFIG = {
+    "segment.bytes": 20_000,
+    "segment.index.bytes": 4096,
+    "index.interval.bytes": 500,
+    "segment.ms": 1 << 40,
+    "max.message.bytes": 10_000,
+    "eoslog.fill.bytes": 4096,
+    "eoslog.spare.segments": 0,
+}
+# Where the fields stand in the control page.
+FIELDS = {
+    "sequence": (40, "<I"),
+    "log_end_offset": (56, "<q"),
+    "active_base_offset": (80, "<q"),
+    "active_valid_bytes": (88, "<q"),
+    "active_reserved_bytes": (96, "<q"),
+}
+
+
+class SharedLog:
+    """The files of one session; `open` as often, and in as many processes, as one likes."""
+
+    def __init__(self, root: Path, session: bytes | None = None) -> None:
+        self.root = root
+        self.directory = root / "t-0"
+        self.control = root / "control"
+        if session is None:
+            self.directory.mkdir(parents=True)
+            session = os.urandom(16)
+            SharedPage(str(root / "shared"), session, True)
+        self.session = session
+
+    def open(self) -> PartitionLog:
+        log = PartitionLog(
+            str(self.directory),
+            topic="t",
+            partition=0,
+            control_path=str(self.control),
+            spare_path=str(self.root / "spare"),
+            cut_path=str(self.root / "cut"),
+            config=CONFIG,
+            clean=True,
+            session=self.session,
+            shared=SharedPage(str(self.root / "shared"), self.session, False),
+        )
+        log.restore_producers(None, 0)
+        return log
+
+    def path(self, base_offset: int) -> Path:
+        return self.directory / f"{base_offset:020d}.log"
+
+    def field(self, name: str) -> int:
+        place, layout = FIELDS[name]
+        return int(struct.unpack_from(layout, self.control.read_bytes(), place)[0])
+
+    def set_fields(self, **values: int) -> None:
+        """Write to the page as a writer does that is interrupted."""
+        with self.control.open("r+b") as file, mmap.mmap(file.fileno(), 4096) as page:
+            for name, value in values.items():
+                place, layout = FIELDS[name]
+                struct.pack_into(layout, page, place, value)
+
+    def leave_odd(self) -> None:
+        """As after the death of a writer: whoever has the lock next is to repair."""
+        self.set_fields(sequence=self.field("sequence") | 1)

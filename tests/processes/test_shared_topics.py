@@ -1,0 +1,168 @@
+"""Topics that one process creates and deletes while others use them."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from processes import store_calls
+from processes.crew import Crew, MemberError
+from processes.store_calls import make_topic
+
+import eoslog
+from eoslog.errors import (
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+
+
+def test_a_topic_is_there_for_everybody_at_once(tmp_path):
+    with Crew(tmp_path / "store") as crew:
+        ann, bob = crew.join("ann"), crew.join("bob")
+        for number in range(10):
+            name = f"topic-{number}"
+            ann.call(make_topic, name, 2)
+            assert name in bob.call(store_calls.topic_names)
+            bob.call(store_calls.append, name, ["x"], partition=1)
+            assert ann.call(store_calls.values_of, name, 1) == ["x"]
+            with pytest.raises(MemberError, match="TopicAlreadyExistsError"):
+                bob.call(make_topic, name, 2)
+            (ann if number % 2 else bob).call(store_calls.delete_topic, name)
+            for member in (ann, bob):
+                assert member.call(store_calls.topic_names) == []
+                with pytest.raises(MemberError, match="UnknownTopicOrPartitionError"):
+                    member.call(store_calls.append, name, ["x"], partition=1)
+                with pytest.raises(MemberError, match="UnknownTopicOrPartitionError"):
+                    member.call(store_calls.values_of, name)
+        crew.all_leave()
+    assert not list((tmp_path / "store").glob("topic-*"))
+
+
+@pytest.mark.parametrize("exist_ok", [False, True])
+def test_several_create_the_same_topic(tmp_path, exist_ok):
+    with Crew(tmp_path / "store") as crew:
+        members = [crew.join() for _ in range(4)]
+        for number in range(10):
+            for member in members:
+                member.begin(make_topic, f"topic-{number}", 3, None, exist_ok)
+            ids, refused = [], 0
+            for member in members:
+                try:
+                    ids.append(member.answer())
+                except MemberError as error:
+                    assert error.kind == "TopicAlreadyExistsError"
+                    refused += 1
+            assert len(set(ids)) == 1
+            assert refused == (0 if exist_ok else 3)
+        crew.all_leave()
+
+
+def test_deleted_under_a_producer_and_a_waiting_consumer(tmp_path):
+    with Crew(tmp_path / "store") as crew:
+        ann, bob, carl = crew.join("ann"), crew.join("bob"), crew.join("carl")
+        for number in range(5):
+            ann.call(make_topic, "t")
+            bob.call(store_calls.append, "t", ["a"], name=f"load-{number}")
+            carl.call(store_calls.keep_consumer, "t")
+            assert carl.call(store_calls.poll) == ["a"]
+            carl.begin(store_calls.poll, 20.0)
+            time.sleep(0.05)
+            ann.call(store_calls.delete_topic, "t")
+            asked_s = time.monotonic()
+            with pytest.raises(MemberError, match="UnknownTopicOrPartitionError"):
+                carl.answer()
+            assert time.monotonic() - asked_s < 5, "a waiting consumer was told late"
+            with pytest.raises(MemberError, match="UnknownTopicOrPartitionError"):
+                bob.call(store_calls.append, "t", ["b"], name=f"load-{number}")
+        crew.all_leave()
+
+
+def test_a_topic_deleted_and_made_again_begins_anew_for_everybody(tmp_path):
+    with Crew(tmp_path / "store") as crew:
+        ann, bob = crew.join("ann"), crew.join("bob")
+        ids = set()
+        for number in range(10):
+            ids.add(ann.call(make_topic, "t"))
+            first, _ = bob.call(store_calls.append, "t", [f"{number}", "b"], name="load")
+            assert first == 0
+            assert ann.call(store_calls.append, "t", ["c"], name=f"other-{number}") == [2, 2]
+            assert bob.call(store_calls.values_of, "t") == [f"{number}", "b", "c"]
+            assert bob.call(store_calls.next_sequence, "t", name="load") == 2
+            ann.call(store_calls.delete_topic, "t")
+            # Not looked at by bob in between, every other time.
+            if number % 2:
+                assert bob.call(store_calls.topic_names) == []
+        assert len(ids) == 10
+        crew.all_leave()
+
+
+def test_deleted_with_a_transaction_of_another_process_open(tmp_path):
+    with Crew(tmp_path / "store") as crew:
+        ann, bob = crew.join("ann"), crew.join("bob")
+        ann.call(make_topic, "stays")
+        ann.call(make_topic, "goes")
+        bob.call(store_calls.init, "t")
+        bob.call(store_calls.begin, "t")
+        bob.call(store_calls.send, "t", "goes", {"0": ["lost"]})
+        bob.call(store_calls.send, "t", "stays", {"0": ["kept"]})
+        ann.call(store_calls.delete_topic, "goes")
+        bob.call(store_calls.commit, "t")
+        assert ann.call(store_calls.values_of, "stays") == ["kept"]
+        assert ann.call(store_calls.topic_names) == ["stays"]
+        crew.all_leave()
+
+
+def churn_topics(hand, seed, seconds):
+    """Create, use and delete topics that others create, use and delete too."""
+    noise = random.Random(seed)
+    store, end_s, done = hand.store, time.monotonic() + seconds, 0
+    while time.monotonic() < end_s:
+        name = f"topic-{noise.randrange(4)}"
+        try:
+            what = noise.random()
+            if what < 0.3:
+                store.create_topic(name, noise.randint(1, 3))
+            elif what < 0.5:
+                store.delete_topic(name)
+            elif what < 0.8:
+                with store.producer() as producer:
+                    for _ in range(5):
+                        producer.append(name, partition=0, values=[b"x" * 100])
+            else:
+                store_calls.values_of(hand, name)
+            done += 1
+        except (TopicAlreadyExistsError, UnknownTopicOrPartitionError):
+            pass
+    return done
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_topics_come_and_go_in_all_processes(tmp_path, killed):
+    path = tmp_path / "store"
+    noise = random.Random(3)
+    with Crew(path) as crew:
+        for number in range(6):
+            members = [crew.join() for _ in range(3)]
+            for index, member in enumerate(members):
+                member.begin(churn_topics, 10 * number + index, 60.0 if killed else 0.5)
+            if killed:
+                for member in members if number % 2 else members[:2]:
+                    time.sleep(noise.random() * 0.2)
+                    member.kill()
+                if not number % 2:
+                    crew.kill_all()
+            else:
+                assert all(member.answer() for member in members)
+                seen = [member.call(store_calls.topic_names) for member in members]
+                assert seen[0] == seen[1] == seen[2]
+                crew.all_leave()
+            crew.forget_the_dead()
+    with eoslog.open(path) as store:
+        wanted = {
+            f"{t.name}-{number}" for t in store.topics().values() for number in range(t.partitions)
+        }
+        assert store.verify() == []
+    # Metadata alone may be left of a creation that was cut short; the next one takes it over.
+    there = {one.parent.name for one in path.glob("topic-*/*.log")}
+    assert there <= wanted, "files of topics that are deleted"

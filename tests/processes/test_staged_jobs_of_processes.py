@@ -1,0 +1,516 @@
+"""Staged jobs of a driver that dies at a step, while another process has the store open.
+
+The test's own process lives on, with readers at the partitions: it sees nothing or all of the job
+at each moment, completes what the dead one decided, and lets go of what it held.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kills import WITHIN, Kill, in_child
+from staged_jobs import (
+    APP,
+    PARTITIONS,
+    TOPIC,
+    expected_numbers,
+    quick_directory,
+    stage_job,
+    visible_numbers,
+)
+
+import eoslog
+from eoslog import staged_commit, staged_job
+from eoslog.bindings.record_batch import iter_batches
+from eoslog.errors import (
+    ProducerFencedError,
+    StagedRunFencedError,
+    StoreFailedError,
+    StoreFullError,
+    UnstableOffsetCommitError,
+)
+from eoslog.group_offsets import GroupOffsets
+from eoslog.offset_records import decode_offset_key
+from eoslog.partition import Partition
+from eoslog.staged_adoption import HeldPartitions
+from eoslog.staged_application import ApplicationRecord
+from eoslog.staged_commit import StagedCommits
+from eoslog.staged_offsets import VERSION_PARTITION
+from eoslog.state_log import StateLog
+from eoslog.topic_partition import TopicPartition
+
+pytestmark = pytest.mark.crash
+
+QUIET = {"eoslog.spare.segments": 0, "log.initial.task.delay.ms": 1 << 40}
+BEFORE = range(40)
+JOB = range(40, 340)
+LATER = range(340, 360)
+GROUP = "readers"
+READ = TopicPartition(TOPIC, 0)
+
+
+def offsets_of(version: int) -> dict[str, dict[TopicPartition, int]]:
+    return {GROUP: {READ: 1000 + version}}
+
+
+def adopt_half(adopt: Any, partition: Partition, staged: Any, producer_id: int) -> None:
+    headers = iter_batches(staged)
+    adopt(partition, bytes(staged[: headers[len(headers) // 2].position_bytes]), producer_id)
+
+
+def sync_half(sync: Any, held: HeldPartitions) -> None:
+    held._sync_one(*next(iter(held._held.items())))
+
+
+def write_temporary(write: Any, path: Path, content: bytes, **_: Any) -> None:
+    path.with_name(path.name + ".tmp").write_bytes(content[: len(content) // 2])
+
+
+@pytest.fixture(autouse=True)
+def parts_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, part in (
+        ("adopt", adopt_half),
+        ("sync", sync_half),
+        ("write_atomically", write_temporary),
+    ):
+        monkeypatch.setitem(WITHIN, name, part)
+
+
+@pytest.fixture(params=["commit", "process"])
+def durability(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Iterator[Path]:
+    """A store in which an earlier job is already; nobody has it open."""
+    with quick_directory(tmp_path) as directory:
+        path = directory / "store"
+        with eoslog.open(path, create=True, durability="process", config=QUIET) as store:
+            store.create_topic(TOPIC, partitions=PARTITIONS)
+            store.commit_staged(APP, 0, stage_job(path, "run-0", BEFORE), offsets=offsets_of(0))
+        yield path
+
+
+def opened(path: Path, durability: str = "commit") -> eoslog.Store:
+    store = eoslog.open(path, durability=durability, config=QUIET)
+    store._checkpointer.stop()  # What it does is done by the test.
+    return store
+
+
+@pytest.fixture
+def store(path: Path, durability: str) -> Iterator[eoslog.Store]:
+    with opened(path, durability) as store:
+        visible_numbers(store)
+        yield store
+
+
+def commit_and_die(path: Path, durability: str, kill: Kill, **options: Any) -> None:
+    messages = stage_job(path, "run-1", JOB, **options)
+
+    def driver() -> None:
+        store = opened(path, durability)
+        assert not store._files.session.first
+        kill.arm()
+        store.commit_staged(APP, 1, messages, offsets=offsets_of(1))
+        raise AssertionError(f"the driver outlived {kill}")
+
+    assert in_child(driver, path.parent) is None
+
+
+def held_partitions(store: eoslog.Store) -> list[int]:
+    return [
+        number for number in range(PARTITIONS) if store.partition(TOPIC, number).hold_offset >= 0
+    ]
+
+
+def check_offsets(store: eoslog.Store, versions: list[int]) -> None:
+    """The newest version's offset and the version itself are committed; the offsets once each."""
+    groups = store.groups()
+    assert groups[GROUP][READ].offset == 1000 + versions[-1]
+    assert groups[APP][VERSION_PARTITION].offset == versions[-1]
+    number = store._group_offsets.partition_of(GROUP)
+    records, _ = store._partitions.offsets_partition(number).fetch_records(0, 10_000, 1 << 20)
+    keys = [decode_offset_key(record.key) for record in records]
+    assert [key.group for key in keys if key].count(GROUP) == len(versions)
+
+
+def check_settled(store: eoslog.Store, *, decided: bool) -> None:
+    """All or nothing, nobody held; then the driver starts anew."""
+    expected = expected_numbers(BEFORE, JOB) if decided else expected_numbers(BEFORE)
+    assert held_partitions(store) == []
+    assert not store._staged._undone.any
+    assert visible_numbers(store) == expected
+    check_offsets(store, [0, 1] if decided else [0])
+    known = store.application(APP)
+    assert known is not None
+    assert (known.version, known.state) == (1 if decided else 0, "complete")
+    path = store.path
+    replay = stage_job(path, "run-2", JOB, tasks=5)
+    result = store.commit_staged(APP, 1, replay, offsets=offsets_of(1))
+    assert result.committed == (not decided)
+    assert visible_numbers(store) == expected_numbers(BEFORE, JOB)
+    assert store.commit_staged(APP, 2, stage_job(path, "run-3", LATER)).records == len(LATER)
+    assert visible_numbers(store) == expected_numbers(BEFORE, JOB, LATER)
+    assert store.verify() == []
+
+
+BEFORE_DECISION = [
+    *[Kill(staged_commit, "check_job", 1, when) for when in ("before", "after")],
+    Kill(HeldPartitions, "hold_at_end", 1, "after"),
+    *[Kill(HeldPartitions, "sync", 1, when) for when in ("before", "within", "after")],
+    *[Kill(staged_job, "write_atomically", 1, when) for when in ("before", "within", "after")],
+    Kill(StateLog, "append", 1, "before"),
+    Kill(Partition, "append_columns", 1, "before"),
+]
+AFTER_DECISION = [
+    Kill(Partition, "append_columns", 1, "after"),  # Written, and not yet synced.
+    Kill(StateLog, "append", 1, "after"),
+    *[
+        Kill(Partition, "adopt", nth, when)
+        for nth in range(1, 2 * PARTITIONS + 1)
+        for when in ("before", "within", "after")
+    ],
+    *[Kill(HeldPartitions, "sync", 2, when) for when in ("before", "within", "after")],
+    Kill(GroupOffsets, "adopt", 1, "before"),
+    Kill(GroupOffsets, "adopt", 1, "after"),
+    Kill(GroupOffsets, "note", 1, "after"),
+    *[Kill(HeldPartitions, "release", 1, when) for when in ("before", "after")],
+    *[Kill(Partition, "release_readers", nth, "after") for nth in (1, 2)],
+    *[Kill(StateLog, "append", 2, when) for when in ("before", "after")],
+    *[Kill(staged_commit, "remove_tree", 1, when) for when in ("before", "after")],
+    *[Kill(Partition, "forget_producers", nth, "before") for nth in (1, 2, PARTITIONS + 1)],
+]
+
+
+ADOPTED = Kill(HeldPartitions, "release", 1, "before")
+LETTING_IN = [Kill(Partition, "release_readers", nth, "after") for nth in range(1, PARTITIONS + 1)]
+
+
+def skip_what_is_not_done(kill: Kill, durability: str) -> None:
+    if durability == "process" and kill.owner is HeldPartitions and kill.name == "sync":
+        pytest.skip("nothing is synced")
+
+
+@pytest.mark.parametrize("kill", BEFORE_DECISION, ids=str)
+def test_killed_before_the_decision(path, store, durability, monkeypatch, kill):
+    skip_what_is_not_done(kill, durability)
+    monkeypatch.setattr(staged_job, "INLINE_MANIFEST_BYTES_MAX", 10)
+    commit_and_die(path, durability, kill)
+    assert visible_numbers(store) == expected_numbers(BEFORE)
+    store._staged.settle_the_dead()
+    check_settled(store, decided=False)
+
+
+@pytest.mark.parametrize("kill", AFTER_DECISION, ids=str)
+def test_killed_after_the_decision(path, store, durability, kill):
+    skip_what_is_not_done(kill, durability)
+    commit_and_die(path, durability, kill)
+    seen = visible_numbers(store)
+    for number in range(PARTITIONS):
+        # A reader of one partition sees none of the job or all of it there.
+        assert seen[number] in (
+            expected_numbers(BEFORE)[number],
+            expected_numbers(BEFORE, JOB)[number],
+        )
+    store._staged.settle_the_dead()
+    check_settled(store, decided=True)
+
+
+@pytest.mark.parametrize("by", ["commit", "another application", "tick", "joiner", "next opener"])
+@pytest.mark.parametrize(
+    "kill",
+    [
+        Kill(HeldPartitions, "hold_at_end", 1, "after"),
+        Kill(StateLog, "append", 1, "after"),
+        Kill(Partition, "adopt", 3, "within"),
+        Kill(StateLog, "append", 2, "before"),
+    ],
+    ids=str,
+)
+def test_whoever_comes_next_settles_it(path, kill, by):
+    decided = kill.name != "hold_at_end"
+    store = opened(path)
+    try:
+        visible_numbers(store)
+        commit_and_die(path, "commit", kill)
+        if by == "commit":
+            result = store.commit_staged(APP, 1, stage_job(path, "run-9", JOB))
+            assert result.committed == (not decided)
+        elif by == "another application":
+            store.commit_staged("other", 0, stage_job(path, "run-0", range(0), app_id="other"))
+            assert store.application("other").version == 0
+            store._staged.sweep()  # It knows of what it found by then.
+        elif by == "tick":
+            store._staged.settle_the_dead()
+        elif by == "joiner":
+            assert in_child(lambda: opened(path).path.name, path.parent) == "store"
+        else:
+            store.close()
+            store = opened(path)
+        assert held_partitions(store) == []
+        assert visible_numbers(store) == (
+            expected_numbers(BEFORE, JOB) if decided or by == "commit" else expected_numbers(BEFORE)
+        )
+        assert store.application(APP).state == "complete"
+        assert not store._staged._undone.any
+    finally:
+        store.close()
+
+
+KILLS_OF_HELPERS = [
+    Kill(HeldPartitions, "hold", 1, "after"),
+    Kill(Partition, "adopt", 1, "before"),
+    Kill(Partition, "adopt", 2, "within"),
+    Kill(StateLog, "append", 1, "before"),
+    Kill(StateLog, "append", 1, "after"),
+]
+
+
+@pytest.mark.parametrize("kill", KILLS_OF_HELPERS, ids=str)
+def test_who_completes_it_dies_too(path, store, durability, kill):
+    commit_and_die(path, durability, Kill(Partition, "adopt", 2, "within"))
+
+    def helper() -> None:
+        kill.arm()
+        opened(path, durability)  # It settles what it finds.
+        raise AssertionError(f"the helper outlived {kill}")
+
+    for _ in range(2):
+        if in_child_or_done(helper, path.parent):
+            break
+    store._staged.settle_the_dead()
+    check_settled(store, decided=True)
+
+
+def in_child_or_done(work: Any, where: Path) -> bool:
+    """Whether there was nothing left to do for the child."""
+
+    def tried() -> str:
+        try:
+            work()
+        except AssertionError:
+            return "done"
+        return ""
+
+    return in_child(tried, where) is not None
+
+
+def test_readers_stop_at_the_bounds_of_another_processs_job(path, store, durability):
+    """While one process adopts, consumers of another one see nothing of it; then all."""
+    consumer = store.consumer(auto_offset_reset="earliest")
+    consumer.assign([TopicPartition(TOPIC, number) for number in range(PARTITIONS)])
+    assert len(consumer.poll(max_records=1000, timeout=1)) == len(BEFORE)
+    commit_and_die(path, durability, Kill(HeldPartitions, "release", 1, "before"))
+    assert consumer.poll(max_records=1000, timeout=0.05) == []
+    assert sum(store.partition(TOPIC, n).log_end_offset for n in range(PARTITIONS)) == 340
+    store._staged.settle_the_dead()
+    assert len(consumer.poll(max_records=1000, timeout=1)) == len(JOB)
+
+
+@pytest.mark.parametrize("kill", [ADOPTED, *LETTING_IN], ids=str)
+def test_a_snapshot_sees_all_of_a_dead_processs_job_or_nothing(path, store, durability, kill):
+    """Also where the job cannot be completed yet."""
+    commit_and_die(path, durability, kill)
+    cuts = store.snapshot([TOPIC])
+    seen = [cuts[TopicPartition(TOPIC, number)] for number in range(PARTITIONS)]
+    before, after = (
+        [len(of_partition) for of_partition in expected_numbers(*jobs).values()]
+        for jobs in ((BEFORE,), (BEFORE, JOB))
+    )
+    assert seen in (before, after)
+    store._staged.settle_the_dead()
+    check_settled(store, decided=True)
+
+
+def test_offsets_of_a_decided_job_are_unstable_in_every_process(path, store, durability):
+    commit_and_die(path, durability, Kill(Partition, "adopt", 2, "before"))
+    fetch = store._group_offsets.fetch
+    with pytest.raises(UnstableOffsetCommitError):
+        fetch(GROUP, READ, require_stable=True)
+    assert not store._group_offsets.is_stable(GROUP, READ)
+    store._staged.settle_the_dead()
+    assert fetch(GROUP, READ, require_stable=True).offset == 1001
+    assert store._group_offsets.is_stable(GROUP, READ)
+
+
+def test_a_job_that_lacks_room_is_completed_by_another_process(path, store, durability):
+    """The driver's process lives, cannot go on, and finds the work done."""
+    messages = stage_job(path, "run-1", JOB)
+    store._staged._retry_due_s = 0.0
+    with pytest.MonkeyPatch.context() as patched:
+
+        def full(*_: Any) -> None:
+            raise StoreFullError("no room")
+
+        patched.setattr(Partition, "adopt", full)
+        with pytest.raises(eoslog.errors.StagedJobIncompleteError):
+            store.commit_staged(APP, 1, messages, offsets=offsets_of(1))
+    assert store._staged._undone.any
+    assert len(held_partitions(store)) == PARTITIONS
+
+    def other() -> list[Any]:
+        joined = opened(path, durability)
+        found = joined.application(APP)
+        numbers = visible_numbers(joined)
+        # Its own job on the same partitions.
+        joined.commit_staged("other", 0, stage_job(path, "run-0", LATER, app_id="other"))
+        joined.close()
+        return [found.state, {str(one): held for one, held in numbers.items()}]
+
+    state, numbers = in_child(other, path.parent)
+    assert state == "complete"
+    assert {int(one): held for one, held in numbers.items()} == expected_numbers(BEFORE, JOB)
+    assert visible_numbers(store) == expected_numbers(BEFORE, JOB, LATER)
+    store._staged.sweep()
+    assert store._staged._pending == {}
+    assert visible_numbers(store) == expected_numbers(BEFORE, JOB, LATER)
+    check_offsets(store, [0, 1])
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("acted", [False, True])
+def test_an_interrupted_decision_is_taken_back_unless_another_process_acted(
+    path, store, durability, monkeypatch, written, acted
+):
+    write = ApplicationRecord.write
+
+    def interrupted(record: ApplicationRecord, *arguments: Any, **options: Any) -> None:
+        if written:
+            write(record, *arguments, **options)
+        raise KeyboardInterrupt
+
+    messages = stage_job(path, "run-1", JOB)
+    monkeypatch.setattr(ApplicationRecord, "write", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        store.commit_staged(APP, 1, messages)
+    monkeypatch.undo()
+    if acted:
+        assert in_child(lambda: opened(path, durability).close(), path.parent) is None or True
+    result = store.commit_staged(APP, 1, messages if not acted else stage_job(path, "run-2", JOB))
+    assert result.committed == (not (written and acted))
+    assert held_partitions(store) == []
+    assert visible_numbers(store) == expected_numbers(BEFORE, JOB)
+    assert not store._staged._undone.any
+
+
+def test_a_decision_whose_sync_failed_is_acted_on_by_nobody(path, monkeypatch):
+    store = opened(path)
+    messages = stage_job(path, "run-1", JOB)
+    sync = Partition.sync_up_to
+
+    def failing(partition: Partition, offset: int) -> None:
+        if partition.topic == "__transaction_state":
+            raise StoreFailedError("the disk is gone")
+        sync(partition, offset)
+
+    monkeypatch.setattr(Partition, "sync_up_to", failing)
+    with pytest.raises(StoreFailedError):
+        store.commit_staged(APP, 1, messages)
+
+    def other() -> list[Any]:
+        joined = opened(path)
+        joined._staged.sweep()
+        return [joined.application(APP).state, joined.partition(TOPIC, 0).log_end_offset]
+
+    end = store.partition(TOPIC, 0).log_end_offset
+    assert in_child(other, path.parent) == ["prepared", end]
+    assert visible_numbers(store) == expected_numbers(BEFORE)
+    monkeypatch.undo()
+    store.close()
+    with opened(path) as store:
+        assert store.application(APP).state == "complete"
+
+
+def test_jobs_of_two_processes_take_turns(path, store, durability):
+    """Both write to all partitions; each job's records stand together within its bounds."""
+    rounds = 8
+    mine = [
+        stage_job(path, f"run-{n}", range(1000 + 10 * n, 1010 + 10 * n), app_id="mine")
+        for n in range(rounds)
+    ]
+    theirs = [
+        stage_job(path, f"run-{n}", range(2000 + 10 * n, 2010 + 10 * n), app_id="theirs")
+        for n in range(rounds)
+    ]
+
+    def other() -> int:
+        with opened(path, durability) as joined:
+            return sum(
+                joined.commit_staged("theirs", version, messages).committed
+                for version, messages in enumerate(theirs)
+            )
+
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(in_child(other, path.parent)))
+    thread.start()
+    for version, messages in enumerate(mine):
+        assert store.commit_staged("mine", version, messages).committed
+    thread.join()
+    assert answers == [rounds]
+    found = visible_numbers(store)
+    assert sorted(one for held in found.values() for one in held) == sorted(
+        [*BEFORE, *range(1000, 1080), *range(2000, 2080)]
+    )
+    assert store.verify() == []
+    assert held_partitions(store) == []
+
+
+def test_a_newer_run_in_another_process_fences_the_older(path, store, durability):
+    run = store.begin_run(APP)
+
+    def newer() -> str:
+        with opened(path, durability) as joined:
+            return joined.begin_run(APP)
+
+    assert in_child(newer, path.parent) > run
+    with pytest.raises(StagedRunFencedError, match=r"of process [0-9]+ on "):
+        store.commit_staged(APP, 1, stage_job(path, run, JOB))
+    assert visible_numbers(store) == expected_numbers(BEFORE)
+
+
+def test_a_staged_producer_is_fenced_by_one_in_another_process(path, store, durability):
+    older = store.producer(transactional_id="load", staged=True)
+    older.init_transactions()
+    older.begin_transaction()
+    older.append(TOPIC, 0, [b"0000001", b"0000002"])
+
+    def newer() -> int:
+        with opened(path, durability) as joined:
+            producer = joined.producer(transactional_id="load", staged=True)
+            producer.init_transactions()
+            with producer.transaction():
+                producer.append(TOPIC, 0, [b"0009999"])
+            return int(joined.application("load").version)
+
+    assert in_child(newer, path.parent) == 0
+    with pytest.raises(ProducerFencedError):
+        older.commit_transaction()
+    assert visible_numbers(store)[0] == [*expected_numbers(BEFORE)[0], 9999]
+
+
+def test_a_topic_deleted_by_another_process_leaves_a_job_without_it(path, store, durability):
+    store.create_topic("gone", partitions=PARTITIONS)
+    messages = stage_job(path, "run-1", JOB)
+    gone = stage_job(path, "run-1", JOB, topic="gone", name="g")
+
+    def driver() -> None:
+        joined = opened(path, durability)
+        Kill(Partition, "adopt", 4, "within").arm()
+        joined.commit_staged(APP, 1, [*messages, *gone], offsets=offsets_of(1))
+
+    assert in_child(driver, path.parent) is None
+
+    def deleter() -> None:
+        # Whoever joins completes the job; so this one is told not to.
+        StagedCommits.join = lambda self: None  # type: ignore[method-assign]
+        opened(path, durability).delete_topic("gone")
+
+    in_child(deleter, path.parent)
+    assert "gone" not in store.topics()
+    store._staged.settle_the_dead()
+    check_settled(store, decided=True)

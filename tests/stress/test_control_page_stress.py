@@ -1,0 +1,165 @@
+"""The C-level protocol of processes, driven hard: see `control_page_stress.c`.
+
+Under a thread sanitizer, with threads; and without, where threads and processes die at any moment.
+That the program would notice a broken protocol is tested with broken ones.
+"""
+
+import os
+import platform
+import random
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent / "control_page_stress.c"
+HEADERS = Path(__file__).resolve().parents[2] / "native" / "include"
+COMPILER = os.environ.get("CC", "gcc")
+FLAGS = ["-std=gnu11", "-g", "-pthread", "-Wall", "-Wextra"]
+# Sanitizers do not follow fences alone; the loads and stores beside them are atomic too.
+SANITIZED = ["-O1", "-fsanitize=thread", "-Wno-unknown-warning-option", "-Wno-tsan"]
+SHORT_S = 2.0
+SOAK_S = 120.0
+
+
+def build(folder, flags, headers=HEADERS):
+    if shutil.which(COMPILER) is None:
+        pytest.skip(f"no {COMPILER}")
+    program = folder / "control_page_stress"
+    command = [COMPILER, *FLAGS, *flags, f"-I{headers}", str(SOURCE), "-o", str(program)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        return None, done.stderr
+    return program, done.stderr
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    program, messages = build(tmp_path_factory.mktemp("plain"), ["-O2", "-Werror"])
+    assert program is not None, messages
+    return program
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory):
+    program, messages = build(tmp_path_factory.mktemp("sanitized"), SANITIZED)
+    if program is None:
+        pytest.skip(f"{COMPILER} has no thread sanitizer: {messages[-200:]}")
+    return program
+
+
+def run(program, kind, seconds, seed, *, under_sanitizer=False):
+    command = [str(program), kind, str(seconds), str(seed)]
+    if under_sanitizer and shutil.which("setarch"):
+        # A sanitizer's own memory has fixed places.
+        command = ["setarch", platform.machine(), "-R", *command]
+    environment = os.environ | {"TSAN_OPTIONS": "halt_on_error=1 second_deadlock_stack=1"}
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=seconds + 200, env=environment, check=False
+    )
+
+
+def counts_of(done):
+    assert done.returncode == 0, done.stderr[-4000:]
+    words = done.stdout.split()
+    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+
+
+def run_for(program, kind, seconds, **named):
+    """Run again and again, each time from another seed, until so many seconds are over."""
+    deadline_s = time.monotonic() + seconds
+    total: dict[str, int] = {}
+    while not total or time.monotonic() < deadline_s:
+        seed = random.randrange(1 << 30)
+        print(f"{kind}, seed {seed}")
+        counts = counts_of(run(program, kind, min(seconds, 10.0), seed, **named))
+        total = {name: total.get(name, 0) + count for name, count in counts.items()}
+    return total
+
+
+def check_threads(program, seconds):
+    counts = run_for(program, "threads", seconds, under_sanitizer=True)
+    assert counts["records"] and counts["views"] and counts["syncs"] and counts["woken"], counts
+    assert not counts["late"] and not counts["repairs"], counts
+
+
+def check_deaths(program, kind, seconds):
+    counts = run_for(program, kind, seconds)
+    for name in ("deaths", "repairs", "takeovers", "syncs", "woken"):
+        assert counts[name], counts
+
+
+def test_threads_under_a_sanitizer(sanitized):
+    check_threads(sanitized, SHORT_S)
+
+
+@pytest.mark.parametrize("kind", ["dying-threads", "processes"])
+def test_holders_of_locks_die(plain, kind):
+    check_deaths(plain, kind, SHORT_S)
+
+
+BROKEN = {
+    "nobody is woken": (
+        "static inline void shared_word_wake(uint32_t *word) {",
+        "static inline void shared_word_wake(uint32_t *word) {\n    if (*word + 1 != 0) return;",
+        "wake-ups were lost",
+    ),
+    "the wish comes too late": (
+        "__atomic_exchange_n(&page->wanted, 0, __ATOMIC_SEQ_CST) != 0",
+        "(__atomic_store_n(&page->wanted, 0, __ATOMIC_SEQ_CST), 0)",
+        "wake-ups were lost",
+    ),
+    "views are not taken together": (
+        "if (__atomic_load_n(&page->sequence, __ATOMIC_RELAXED) == before)",
+        "if (before + 1 != 0)",
+        "a view whose fields do not belong together",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_protocol_is_noticed(tmp_path, name):
+    before, after, complaint = BROKEN[name]
+    headers = tmp_path / "include"
+    shutil.copytree(HEADERS, headers)
+    changed = 0
+    for path in (headers / "control_page.h", headers / "shared_page.h"):
+        text = path.read_text()
+        changed += text.count(before)
+        path.write_text(text.replace(before, after))
+    assert changed == 1, "the header has another text now: break it anew"
+    program, messages = build(tmp_path, ["-O2"], headers)
+    assert program is not None, messages
+    for seed in range(20):
+        done = run(program, "threads", 3.0, seed)
+        if done.returncode:
+            break
+    assert complaint in done.stderr
+
+
+def test_a_store_without_its_order_is_noticed_by_the_sanitizer(tmp_path, sanitized):
+    headers = tmp_path / "include"
+    shutil.copytree(HEADERS, headers)
+    path = headers / "control_page.h"
+    text = path.read_text()
+    before = "void control_store(int64_t *field, int64_t value) { __atomic_store_n(field, value, "
+    assert before in text
+    path.write_text(text.replace(before + "__ATOMIC_RELEASE", before + "__ATOMIC_RELAXED"))
+    program, messages = build(tmp_path, SANITIZED, headers)
+    assert program is not None, messages
+    done = run(program, "threads", 5.0, 1, under_sanitizer=True)
+    assert done.returncode
+    assert "data race" in done.stderr
+
+
+@pytest.mark.soak
+def test_threads_under_a_sanitizer_for_long(sanitized):
+    check_threads(sanitized, SOAK_S)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kind", ["dying-threads", "processes"])
+def test_holders_of_locks_die_for_long(plain, kind):
+    check_deaths(plain, kind, SOAK_S)

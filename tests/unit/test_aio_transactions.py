@@ -1,0 +1,361 @@
+"""Asynchronous transactions: all or nothing, and a cancelled end says which."""
+
+import asyncio
+
+import pytest
+from async_stores import Gate, run_with_store, steps
+from conftest import values_of
+
+from eoslog import TopicPartition
+from eoslog.errors import (
+    IllegalStateError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    StoreFailedError,
+    TransactionAbortableError,
+    TransactionAbortedError,
+)
+
+T0 = TopicPartition("t", 0)
+
+
+async def transactional(store, name="x", **named):
+    producer = await store.producer(transactional_id=name, **named)
+    await producer.init_transactions()
+    return producer
+
+
+def with_producer(tmp_path, body):
+    async def run(store):
+        producer = await transactional(store)
+        await body(store, producer)
+        await producer.close()
+
+    run_with_store(tmp_path / "s", run)
+
+
+def test_a_block_commits_or_aborts(tmp_path):
+    async def body(store, producer):
+        assert producer.transactional_id == "x" and producer.outcome is None
+        async with producer.transaction():
+            told = [await producer.send("t", b"%d" % number) for number in range(3)]
+        assert producer.outcome == "committed"
+        assert [one.result().offset for one in told] == [0, 1, 2]
+        with pytest.raises(ZeroDivisionError):
+            async with producer.transaction() as same:
+                assert same is producer and producer.outcome is None
+                await producer.send_and_wait("t", b"in the log")
+                gathered = await producer.send("t", b"gathered")
+                raise ZeroDivisionError
+        assert producer.outcome == "aborted"
+        with pytest.raises(TransactionAbortedError):
+            await gathered
+        assert values_of(store.store, "t") == [b"0", b"1", b"2"]
+
+    with_producer(tmp_path, body)
+
+
+def test_single_calls_and_their_order(tmp_path):
+    async def body(store, producer):
+        with pytest.raises(IllegalStateError):
+            await producer.send("t", b"v")
+        await producer.begin_transaction()
+        with pytest.raises(IllegalStateError):
+            await producer.begin_transaction()
+        await producer.send("t", b"0")
+        await producer.append("t", 0, [b"1", b"2"])
+        await producer.flush()
+        await producer.commit_transaction()
+        await producer.begin_transaction()
+        await producer.send("t", b"aborted")
+        await producer.abort_transaction()
+        with pytest.raises(IllegalStateError):
+            await producer.abort_transaction()
+        async with producer.transaction():
+            await producer.send("t", b"3")
+            await producer.commit_transaction()
+        async with producer.transaction():
+            pass
+        assert values_of(store.store, "t") == [b"0", b"1", b"2", b"3"]
+
+    with_producer(tmp_path, body)
+
+
+def test_a_commit_and_what_was_gathered_are_one_call(tmp_path):
+    async def body(store, producer):
+        calls = []
+        submit = producer._lane._calls.submit
+        producer._lane._calls.submit = lambda work, *given: (
+            calls.append(work) or submit(work, *given)
+        )
+        async with producer.transaction():
+            for number in range(100):
+                await producer.send("t", b"%d" % number)
+        assert len(calls) == 1
+        assert len(values_of(store.store, "t")) == 100
+
+    with_producer(tmp_path, body)
+
+
+def test_offsets_go_with_the_transaction(tmp_path):
+    async def body(store, producer):
+        await store.create_topic("in")
+        async with store.producer() as plain:
+            for number in range(4):
+                await plain.send("in", b"%d" % number)
+        where = TopicPartition("in", 0)
+        async with store.consumer(group="g") as consumer:
+            await consumer.assign([where])
+            for count in (2, 2):
+                records = await consumer.poll(max_records=count)
+                async with producer.transaction():
+                    for record in records:
+                        await producer.send("t", record.value)
+                    await producer.send_offsets_to_transaction(
+                        {where: records[-1].offset + 1}, consumer.group_metadata()
+                    )
+            assert await consumer.committed(where) == 4
+        assert values_of(store.store, "t") == [b"0", b"1", b"2", b"3"]
+
+    with_producer(tmp_path, body)
+
+
+def test_a_refused_record_keeps_the_transaction_from_being_committed(tmp_path):
+    async def body(store, producer):
+        await producer.begin_transaction()
+        await producer.send("t", b"fine")
+        wrong = await producer.send("t", bytes(2_000_000))
+        with pytest.raises(TransactionAbortableError):
+            await producer.commit_transaction()
+        with pytest.raises(RecordTooLargeError):
+            await wrong
+        assert producer.outcome is None
+        with pytest.raises(TransactionAbortableError):
+            await producer.commit_transaction()
+        await producer.abort_transaction()
+        with pytest.raises(TransactionAbortableError):
+            async with producer.transaction():
+                await producer.send("t", bytes(2_000_000))
+        assert producer.outcome == "aborted"
+        async with producer.transaction():
+            await producer.send("t", b"next")
+        assert values_of(store.store, "t") == [b"next"]
+
+    with_producer(tmp_path, body)
+
+
+def test_a_task_that_is_cancelled_in_a_block_aborts(tmp_path):
+    async def body(store, producer):
+        async def write():
+            async with producer.transaction():
+                await producer.send_and_wait("t", b"v")
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(write())
+        while store.store.partition("t", 0).log_end_offset == 0:
+            await asyncio.sleep(0.001)
+        await steps()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert producer.outcome == "aborted"
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.01), producer.transaction():
+                await asyncio.sleep(60)
+        assert producer.outcome == "aborted"
+        async with producer.transaction():
+            await producer.send("t", b"next")
+        assert values_of(store.store, "t") == [b"next"]
+
+    with_producer(tmp_path, body)
+
+
+def test_a_commit_under_way_ends_and_says_so(tmp_path):
+    async def body(store, producer):
+        gate = Gate(producer._producer.commit_transaction)
+        producer._producer.commit_transaction = gate
+
+        async def write():
+            async with producer.transaction():
+                await producer.send("t", b"v")
+
+        task = asyncio.create_task(write())
+        await gate.until_begun()
+        for _ in range(3):
+            task.cancel()
+            await steps()
+        assert not task.done()
+        with pytest.raises(IllegalStateError, match="being ended"):
+            await producer.send("t", b"late")
+        gate.go_on.set()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        assert caught.value.__notes__ == ["the transaction is committed"]
+        assert producer.outcome == "committed"
+        assert values_of(store.store, "t") == [b"v"]
+
+    with_producer(tmp_path, body)
+
+
+def test_a_timeout_around_a_commit_keeps_what_became_of_it(tmp_path):
+    async def body(store, producer):
+        gate = Gate(producer._producer.commit_transaction)
+        producer._producer.commit_transaction = gate
+        asyncio.get_running_loop().call_later(0.2, gate.go_on.set)
+        with pytest.raises(TimeoutError) as caught:
+            async with asyncio.timeout(0.05), producer.transaction():
+                await producer.send("t", b"v")
+        assert caught.value.__cause__.__notes__ == ["the transaction is committed"]
+        assert producer.outcome == "committed"
+
+    with_producer(tmp_path, body)
+
+
+def test_a_commit_that_was_not_begun_leaves_the_transaction_open(tmp_path):
+    async def body(store, producer):
+        await producer.begin_transaction()
+        gate = Gate(producer._producer.append)
+        producer._producer.append = gate
+        appending = asyncio.create_task(producer.append("t", 0, [b"0"]))
+        await gate.until_begun()
+        told = await producer.send("t", b"1")
+        commit = asyncio.create_task(producer.commit_transaction())
+        await steps()
+        commit.cancel()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await commit
+        assert caught.value.__notes__ == ["the call was not begun: nothing was done"]
+        assert producer.outcome is None
+        gate.go_on.set()
+        await appending
+        assert (await told).offset == 1, "what was gathered is appended all the same"
+        await producer.commit_transaction()
+        assert values_of(store.store, "t") == [b"0", b"1"]
+
+    with_producer(tmp_path, body)
+
+
+def test_a_block_whose_commit_was_not_begun_is_aborted(tmp_path):
+    async def body(store, producer):
+        append = producer._producer.append
+        gate = Gate(append)
+
+        async def write():
+            async with producer.transaction():
+                producer._producer.append = gate
+                asyncio.create_task(producer.append("t", 0, [b"0"])).add_done_callback(
+                    lambda done: done.exception()
+                )
+                await gate.until_begun()
+
+        task = asyncio.create_task(write())
+        await gate.until_begun()
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await steps()
+        gate.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        producer._producer.append = append
+        assert producer.outcome == "aborted"
+        assert values_of(store.store, "t") == []
+
+    with_producer(tmp_path, body)
+
+
+def test_a_fenced_producer_writes_nothing(tmp_path):
+    async def body(store):
+        producer = await transactional(store)
+        await producer.begin_transaction()
+        await producer.send_and_wait("t", b"old")
+        successor = await transactional(store)
+        with pytest.raises(ProducerFencedError):
+            await producer.send_and_wait("t", b"late")
+        with pytest.raises(ProducerFencedError):
+            await producer.commit_transaction()
+        assert producer.outcome is None
+        async with successor.transaction():
+            await successor.send("t", b"new")
+        await producer.close()
+        assert values_of(store.store, "t") == [b"new"]
+
+    run_with_store(tmp_path / "s", body)
+
+
+@pytest.mark.parametrize(("in_doubt", "outcome"), [(True, "unknown"), (False, None)])
+def test_a_failed_disk_at_the_decision_leaves_it_unknown(tmp_path, in_doubt, outcome):
+    async def body(store):
+        producer = await transactional(store)
+        await producer.begin_transaction()
+        await producer.send("t", b"v")
+        inner = producer._producer
+        inner._is_decision_in_doubt = lambda: in_doubt
+        inner.commit_transaction = lambda: inner._break_commit(StoreFailedError("the disk is gone"))
+        with pytest.raises((StoreFailedError, TransactionAbortableError)):
+            await producer.commit_transaction()
+        assert producer.outcome == outcome
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_prepared_transactions(tmp_path):
+    async def body(store, producer):
+        await producer.begin_transaction()
+        await producer.send("t", b"v")
+        prepared = await producer.prepare_transaction()
+        assert producer.outcome is None
+        assert await producer.complete_transaction(prepared) is True
+        assert producer.outcome == "committed"
+        await producer.begin_transaction()
+        await producer.send("t", b"w")
+        await producer.prepare_transaction()
+        assert await producer.complete_transaction(None) is False
+        assert producer.outcome == "aborted"
+        assert values_of(store.store, "t") == [b"v"]
+
+    with_producer(tmp_path, body)
+
+
+def test_staged_transactions_tell_no_offsets(tmp_path):
+    async def body(store):
+        producer = await transactional(store, staged=True)
+        async with producer.transaction():
+            told = await producer.send("t", b"v")
+        assert (await told).offset == -1
+        await producer.close()
+        assert values_of(store.store, "t") == [b"v"]
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_closing_aborts_the_open_transaction(tmp_path):
+    async def body(store):
+        async with store.producer(transactional_id="x") as producer:
+            await producer.init_transactions()
+            await producer.begin_transaction()
+            gathered = await producer.send("t", b"v")
+        with pytest.raises(TransactionAbortedError):
+            await gathered
+        await producer.close()
+        assert values_of(store.store, "t") == []
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_many_producers_commit_together(tmp_path):
+    async def body(store):
+        producers = [await transactional(store, f"x{number}") for number in range(16)]
+
+        async def write(number):
+            for one in range(20):
+                async with producers[number].transaction():
+                    await producers[number].send("t", b"%d:%d" % (number, one))
+
+        await asyncio.gather(*(write(number) for number in range(16)))
+        values = values_of(store.store, "t")
+        assert len(values) == 320
+        for number in range(16):
+            mine = [one for one in values if one.startswith(b"%d:" % number)]
+            assert mine == [b"%d:%d" % (number, one) for one in range(20)]
+
+    run_with_store(tmp_path / "s", body)

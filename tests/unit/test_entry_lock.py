@@ -1,0 +1,307 @@
+"""The lock of a transactional id: of one process, and of all that share a page."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+from partition_files import CONFIG, PARTITION, TOPIC, PartitionFiles
+
+from eoslog.bindings import shared_page
+from eoslog.bindings.entry_lock import UNKNOWN_OFFSET, AllKeysHeld, EntryLock
+from eoslog.bindings.partition_log import PartitionLog
+from eoslog.bindings.shared_page import LOCKS_OF_KEYS, SharedPage
+from eoslog.errors import CorruptRecordError, StoreInUseError
+
+ID = "my-txn"
+
+
+@pytest.fixture
+def page(tmp_path) -> SharedPage:
+    return SharedPage(str(tmp_path / "shared"), bytes(range(16)), True)
+
+
+def opened(files: PartitionFiles, page: SharedPage) -> PartitionLog:
+    log = PartitionLog(
+        str(files.directory),
+        topic=TOPIC,
+        partition=PARTITION,
+        control_path=str(files.control),
+        spare_path=str(files.spare),
+        cut_path=str(files.cut),
+        config=CONFIG,
+        clean=True,
+        session=page.session,
+        shared=page,
+    )
+    log.restore_producers(None, 0)
+    return log
+
+
+@pytest.fixture
+def files(tmp_path, page) -> Iterator[PartitionFiles]:
+    files = PartitionFiles(tmp_path / "state")
+    files.log = opened(files, page)
+    yield files
+    files.log.close(False)
+
+
+@pytest.fixture
+def other_log(files, page) -> Iterator[PartitionLog]:
+    """The same log, as another process has it."""
+    log = opened(files, page)
+    assert log.attached
+    yield log
+    log.detach()
+
+
+class Keeper:
+    """Remembers what it was asked for, and does what it is told."""
+
+    def __init__(self, log=None):
+        self.log = log
+        self.asked = []
+        self.error = None
+
+    def catch_up_for(self, transactional_id):
+        self.asked.append(("catch up", transactional_id))
+        if self.error is not None:
+            raise self.error
+        self.log.own_end = self.log.log_end_offset
+
+    def refresh(self, transactional_id, offset):
+        self.asked.append((transactional_id, offset))
+        if self.error is not None:
+            raise self.error
+
+
+class Elsewhere:
+    """Another thread that holds a lock until the block's end."""
+
+    def __init__(self, lock):
+        self.lock = lock
+        self.has_it, self.end = threading.Event(), threading.Event()
+        self.thread = threading.Thread(target=self._hold)
+
+    def _hold(self):
+        with self.lock:
+            self.has_it.set()
+            self.end.wait(60)
+
+    def __enter__(self):
+        self.thread.start()
+        self.has_it.wait(60)
+        return self
+
+    def __exit__(self, *error):
+        self.end.set()
+        self.thread.join(60)
+
+
+@pytest.fixture(params=["private", "shared"])
+def lock(request, page) -> EntryLock:
+    return EntryLock() if request.param == "private" else EntryLock(page, ID)
+
+
+def test_a_thread_takes_it_more_than_once(lock):
+    with lock, lock:
+        assert lock.acquire()
+        assert lock.acquire(blocking=False)
+        lock.release()
+        lock.release()
+    with Elsewhere(lock):
+        assert not lock.acquire(blocking=False)
+    assert lock.acquire(blocking=False)
+    lock.release()
+
+
+def test_who_does_not_hold_it_cannot_give_it_back(lock):
+    with pytest.raises(RuntimeError, match="is not held by this thread"):
+        lock.release()
+    with Elsewhere(lock), pytest.raises(RuntimeError):
+        lock.release()
+    with lock:
+        pass
+
+
+def test_threads_of_one_process_wait_as_long_as_it_takes(lock, monkeypatch):
+    monkeypatch.setattr(shared_page, "LOCK_TIMEOUT_S", 0.05)
+    with Elsewhere(lock) as elsewhere:
+        threading.Timer(0.5, elsewhere.end.set).start()
+        begun_s = time.monotonic()
+        with lock:
+            assert time.monotonic() - begun_s > 0.3
+
+
+def test_an_interrupt_ends_the_waiting(lock):
+    with Elsewhere(lock):
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            lock.acquire()
+        timer.join()
+    with lock:
+        pass
+
+
+def test_work_is_done_if_it_is_free(lock):
+    done = []
+    assert lock.call_if_free(lambda: done.append(1))
+    with pytest.raises(ZeroDivisionError):
+        lock.call_if_free(lambda: 1 // 0)
+    with Elsewhere(lock):
+        assert not lock.call_if_free(lambda: done.append(2))
+    assert done == [1]
+    with lock:
+        pass
+
+
+def test_another_process_that_hangs_is_named(page, monkeypatch):
+    monkeypatch.setattr(shared_page, "LOCK_TIMEOUT_S", 0.2)
+    lock = EntryLock(page, ID)
+    reader, writer = os.pipe()
+    child = os.fork()
+    if child == 0:
+        kept = SharedPage(page.path, page.session, False)
+        kept.lock(lock.index)
+        os.write(writer, b"x")
+        time.sleep(60)
+        os._exit(0)
+    try:
+        os.read(reader, 1)
+        with pytest.raises(StoreInUseError, match=f"{ID!r}: process {child} is at work on it"):
+            lock.acquire()
+        assert not lock.acquire(blocking=False)
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        os.close(reader)
+        os.close(writer)
+    with lock:  # Its holder died.
+        pass
+
+
+def test_ids_of_one_hash_share_a_lock(page):
+    first = EntryLock(page, ID)
+    twin = next(
+        f"id-{number}"
+        for number in range(100_000)
+        if SharedPage.lock_of(f"id-{number}".encode()) == first.index
+    )
+    second = EntryLock(page, twin)
+    with first, second:  # One thread may have both.
+        pass
+    with Elsewhere(first):
+        assert not second.acquire(blocking=False)
+
+
+def test_who_takes_it_first_looks_at_the_newest_record(page, files):
+    keeper = Keeper(files.log)
+    lock = EntryLock(page, ID, files.log, keeper)
+    assert lock.newer_offset == UNKNOWN_OFFSET
+    with lock:
+        assert keeper.asked == [(ID, UNKNOWN_OFFSET)]
+        with lock:
+            pass
+    with lock:
+        pass
+    assert len(keeper.asked) == 1
+
+
+def test_what_others_appended_is_taken_in(page, files, other_log):
+    keeper = Keeper(files.log)
+    lock = EntryLock(page, ID, files.log, keeper)
+    with lock:
+        keeper.asked.clear()
+        files.log.append_columns([b"own"], timestamp_ms=1)  # Known to whoever appended it.
+    with lock:
+        assert keeper.asked == []
+    other_log.append_columns([b"another's"], timestamp_ms=1)
+    with lock:
+        assert keeper.asked == [("catch up", ID)]
+        with lock:
+            pass
+    lock.note_newer(7)
+    lock.note_newer(5)
+    with lock:
+        assert keeper.asked == [("catch up", ID), (ID, 7)]
+    assert lock.newer_offset == -1
+
+
+def test_what_cannot_be_read_leaves_it_free_and_is_asked_again(page, files, other_log):
+    keeper = Keeper(files.log)
+    lock = EntryLock(page, ID, files.log, keeper)
+    keeper.error = CorruptRecordError("path", 3, "broken")
+    for take in (lock.acquire, lambda: lock.acquire(blocking=False), lock.__enter__):
+        with pytest.raises(CorruptRecordError):
+            take()
+        assert lock.newer_offset == UNKNOWN_OFFSET
+    with pytest.raises(CorruptRecordError):
+        lock.call_if_free(lambda: None)
+    keeper.error = None
+    with Elsewhere(lock):
+        pass
+    keeper.error = KeyboardInterrupt()
+    other_log.append_columns([b"another's"], timestamp_ms=1)
+    with pytest.raises(KeyboardInterrupt):
+        lock.acquire()
+    keeper.error = None
+    with Elsewhere(lock):
+        pass
+
+
+def test_a_closed_log_is_not_followed(page, files, other_log):
+    keeper = Keeper(files.log)
+    lock = EntryLock(page, ID, files.log, keeper)
+    other_log.append_columns([b"another's"], timestamp_ms=1)
+    files.log.close(False)
+    with lock:
+        assert keeper.asked == [(ID, UNKNOWN_OFFSET)]
+
+
+def test_a_log_is_needed_to_follow_it(page):
+    with pytest.raises(ValueError, match="needs the log"):
+        EntryLock(page, ID, None, Keeper())
+
+
+def test_all_keys_at_once_or_not_at_all(page):
+    lock = EntryLock(page, ID)
+    with AllKeysHeld(page, if_free=True) as has_them:
+        assert has_them
+        taken = []
+        thread = threading.Thread(
+            target=lambda: taken.append([page.try_lock(one) for one in range(LOCKS_OF_KEYS)])
+        )
+        thread.start()
+        thread.join()
+        assert taken == [[False] * LOCKS_OF_KEYS]
+        with lock:  # This thread may.
+            pass
+    with Elsewhere(lock), AllKeysHeld(page, if_free=True) as has_them:
+        assert not has_them
+    with AllKeysHeld(page, if_free=True) as has_them:
+        assert has_them
+
+
+def test_all_keys_are_waited_for(page, monkeypatch):
+    monkeypatch.setattr(shared_page, "LOCK_TIMEOUT_S", 0.05)
+    lock = EntryLock(page, ID)
+    with Elsewhere(lock) as elsewhere:
+        threading.Timer(0.3, elsewhere.end.set).start()
+        with AllKeysHeld(page) as has_them:
+            assert has_them
+    held = AllKeysHeld(page)
+    with held, pytest.raises(RuntimeError, match="a block of its own"):
+        held.__enter__()
+    with Elsewhere(lock):
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        with pytest.raises(KeyboardInterrupt), AllKeysHeld(page):
+            pass
+        timer.join()
+    with Elsewhere(EntryLock(page, "another")), Elsewhere(lock):
+        pass  # None was left held.

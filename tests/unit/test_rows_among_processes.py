@@ -1,0 +1,368 @@
+"""LMDB under several processes: growth, dead readers, rows that do not go back, damage, forks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from forked import in_a_child
+from other_process import OtherProcess
+
+from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, empty_row
+from eoslog.errors import ForkedProcessError
+from eoslog.kafka_uuid import new_id
+from eoslog.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
+
+TOPIC = new_id()
+
+PRELUDE = """
+from pathlib import Path
+import eoslog.lmdb_environment as environment
+from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, empty_row
+from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
+path, topic = Path({path!r}), {topic!r}
+def write(store, ids, offset, **more):
+    data = b"".join(empty_row(one) for one in ids)
+    return store.write_rows(topic, 0, data, PRODUCER_ROW_BYTES, offset, **more)
+"""
+
+
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    monkeypatch.setattr("eoslog.lmdb_environment.MAP_BYTES_INITIAL", 1 << 18)
+    store = ProducerStateStore(tmp_path, shared=True)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def other(tmp_path):
+    started = []
+
+    def start(code):
+        prelude = PRELUDE.format(path=str(tmp_path), topic=TOPIC)
+        started.append(OtherProcess(prelude + code))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.__exit__(None, None, None)
+
+
+def write(store, ids, offset, **more):
+    data = b"".join(empty_row(producer_id) for producer_id in ids)
+    return store.write_rows(TOPIC, 0, data, PRODUCER_ROW_BYTES, offset, **more)
+
+
+def row_changed_at(producer_id, offset):
+    row = bytearray(empty_row(producer_id))
+    row[24:32] = offset.to_bytes(8, "little")
+    return bytes(row)
+
+
+def test_one_process_reads_what_another_wrote(rows, other):
+    write(rows, [1, 2], 5)
+    peer = other(
+        "store = ProducerStateStore(path, shared=True)\n"
+        "say(store.read_head(topic, 0))\n"
+        "write(store, [3], 9, since=5)\n"
+    )
+    assert peer.hear() == "RowsHead(offset=5, row_count=2)"
+    peer.end()
+    assert rows.read_head(TOPIC, 0) == RowsHead(9, 3)
+
+
+def test_a_map_that_another_process_made_larger(rows, other):
+    write(rows, [1], 5)
+    peer = other(
+        "environment.MAP_BYTES_INITIAL = 1 << 18\n"
+        "store = ProducerStateStore(path, shared=True)\n"
+        "write(store, range(20_000), 9)\n"
+        "say(store._environment.info()['map_size'])\n"
+        "wait()\n"
+        "say(store.producer_rows())\n"
+    )
+    assert int(peer.hear()) > rows._environment.info()["map_size"] == 1 << 18
+    # Reading and writing both meet it.
+    assert rows.read_head(TOPIC, 0) == RowsHead(9, 20_000)
+    assert rows._environment.info()["map_size"] > 1 << 18
+    write(rows, range(20_000, 90_000), 11)
+    peer.tell()
+    assert peer.hear() == "90000"
+
+
+def test_two_processes_that_both_grow_the_map(rows, other):
+    body = (
+        "environment.MAP_BYTES_INITIAL = 1 << 18\n"
+        "store = ProducerStateStore(path, shared=True)\n"
+        "for number in range(40):\n"
+        "    ids = range({first} + 500 * number, {first} + 500 * (number + 1))\n"
+        "    data = b''.join(empty_row(one) for one in ids)\n"
+        "    store.write_rows(topic, {partition}, data, PRODUCER_ROW_BYTES, number + 1)\n"
+    )
+    peers = [other(body.format(first=1_000_000 * one, partition=one)) for one in range(3)]
+    for peer in peers:
+        peer.end()
+    for partition in range(3):
+        assert rows.read_head(TOPIC, partition) == RowsHead(40, 20_000)
+    assert rows.producer_rows() == 60_000
+
+
+def test_rows_do_not_go_back(rows, other):
+    assert write(rows, [1], 10) == 10
+    peer = other(
+        "store = ProducerStateStore(path, shared=True)\nsay(write(store, [2], 30, since=10))"
+    )
+    assert peer.hear() == "30"
+    peer.end()
+    # What this process knows is older: nothing of it goes in.
+    assert write(rows, [3], 20, since=10) == 30
+    assert rows.read_row(TOPIC, 0, 3) is None
+    assert rows.read_head(TOPIC, 0) == RowsHead(30, 2)
+    assert write(rows, [3], 40, since=30) == 40
+
+
+def test_rows_that_build_on_what_is_gone_are_refused(rows):
+    write(rows, [1], 10)
+    rows.delete_partition(TOPIC, 0)
+    with pytest.raises(StateStoreDamagedError, match="before offset 10 are gone"):
+        write(rows, [2], 20, since=10)
+    assert rows.read_head(TOPIC, 0) is None
+    write(rows, [2], 5)
+    with pytest.raises(StateStoreDamagedError):
+        write(rows, [2], 20, since=10)
+    assert rows.generation == 0
+
+
+def test_rows_are_read_with_the_head_they_are_true_at(rows):
+    write(rows, [1, 2, 3], 10)
+    head = rows.read_head(TOPIC, 0)
+    found = rows.read_rows(TOPIC, 0, head, None)
+    assert found.rows == [empty_row(one) for one in (1, 2, 3)]
+    assert rows.read_rows(TOPIC, 0, head, [2, 9]).rows == [empty_row(2)]
+    write(rows, [1], 11)
+    assert rows.read_rows(TOPIC, 0, head, None) is None
+
+
+def test_a_producer_that_wrote_again_is_not_forgotten(rows):
+    data = row_changed_at(1, 7) + row_changed_at(2, 12)
+    rows.write_rows(TOPIC, 0, data, PRODUCER_ROW_BYTES, 20)
+    rows.delete_producers(TOPIC, 0, [1, 2], changed_up_to=10)
+    assert rows.read_row(TOPIC, 0, 1) is None
+    assert rows.read_row(TOPIC, 0, 2) is not None
+    assert rows.read_head(TOPIC, 0) == RowsHead(20, 1)
+
+
+def test_the_places_of_dead_readers_are_freed(rows, other):
+    write(rows, [1], 5)
+    peers = [
+        other(
+            "store = ProducerStateStore(path, shared=True)\n"
+            "transaction = store._environment.begin()\n"
+            "say('reading')\n"
+            "wait()\n"
+        )
+        for _ in range(3)
+    ]
+    for peer in peers:
+        assert peer.hear() == "reading"
+    assert rows.free_dead_readers() == 0
+    for peer in peers[1:]:
+        peer.kill()
+    assert rows.free_dead_readers() == 2
+    peers[0].kill()
+    assert rows.free_dead_readers() == 1
+    assert rows.read_head(TOPIC, 0) == RowsHead(5, 1)
+
+
+def test_dead_readers_do_not_use_up_the_places(tmp_path, monkeypatch, other):
+    monkeypatch.setattr("eoslog.lmdb_environment.READERS_MAX", 2)
+    rows = ProducerStateStore(tmp_path, shared=True)
+    write(rows, [1], 5)
+    for _ in range(4):
+        peer = other(
+            "store = ProducerStateStore(path, shared=True)\n"
+            "transactions = [store._environment.begin() for _ in range(1)]\n"
+            "say(store._environment.max_readers())\n"
+            "wait()\n"
+        )
+        assert peer.hear() == "2"
+        peer.kill()
+        assert rows.read_head(TOPIC, 0) == RowsHead(5, 1)
+    rows.close()
+
+
+def test_a_process_killed_while_it_writes_leaves_nothing_of_it(rows, other):
+    write(rows, [1], 5)
+    peer = other(
+        "store = ProducerStateStore(path, shared=True)\n"
+        "def work(transaction):\n"
+        "    transaction.put(b'x' * 30, b'y' * 3000, db=store._producers)\n"
+        "    say('writing')\n"
+        "    wait()\n"
+        "store.within(work, write=True)\n"
+    )
+    assert peer.hear() == "writing"
+    peer.kill()
+    write(rows, [2], 6, since=5)
+    assert rows.read_head(TOPIC, 0) == RowsHead(6, 2)
+    assert rows.producer_rows() == 2
+
+
+def test_writers_that_are_killed_again_and_again(rows, other):
+    code = (
+        "store = ProducerStateStore(path, shared=True)\n"
+        "say('on')\n"
+        "for offset in range({first}, {first} + 1_000_000):\n"
+        "    write(store, [offset % 977, offset % 977 + 1], offset)\n"
+        "    say(offset)\n"
+    )
+    reached = 0
+    for attempt in range(6):
+        peer = other(code.format(first=reached + 1))
+        assert peer.hear() == "on"
+        for _ in range(3 + attempt):
+            reached = int(peer.hear())
+        os.kill(peer.pid, signal.SIGKILL)
+        peer.kill()
+        head = rows.read_head(TOPIC, 0)
+        # All that was said to be written is there.
+        assert head.offset >= reached
+        reached = head.offset
+        assert len(rows.rows_after(TOPIC, 0, 0, 10_000)) == head.row_count
+
+
+def damage(rows):
+    """Spoil one row below its checksum."""
+
+    def work(transaction):
+        cursor = transaction.cursor(db=rows._producers)
+        cursor.first()
+        broken = bytearray(cursor.value())
+        broken[-1] ^= 1
+        transaction.put(cursor.key(), bytes(broken), db=rows._producers)
+
+    rows.within(work, write=True)
+
+
+def test_damage_is_mended_by_a_process_that_is_alone(rows):
+    write(rows, [1], 5)
+    damage(rows)
+    with pytest.raises(StateStoreDamagedError, match="was damaged"):
+        rows.read_row(TOPIC, 0, 1)
+    assert rows.generation == 1
+    assert rows.read_head(TOPIC, 0) is None
+
+
+def test_damage_that_others_have_open_is_mended_when_they_are_gone(rows, other, tmp_path):
+    write(rows, [1], 5)
+    peer = other(
+        "store = ProducerStateStore(path, shared=True)\nsay('open')\nwait()\n"
+        "try:\n    store.read_row(topic, 0, 1)\n"
+        "except StateStoreDamagedError as error:\n    say(error)\n"
+        "wait()\n"
+        "say(store.read_head(topic, 0))\n"
+    )
+    assert peer.hear() == "open"
+    damage(rows)
+    for _ in range(2):
+        with pytest.raises(StateStoreDamagedError, match="other processes have it open"):
+            rows.read_row(TOPIC, 0, 1)
+    assert rows.generation == 0
+    peer.tell()
+    assert "other processes have it open" in peer.hear()
+    # A third one is told so when it comes.
+    third = other(
+        "try:\n    ProducerStateStore(path, shared=True)\n"
+        "except StateStoreDamagedError as error:\n    say(error)\n"
+    )
+    assert "other processes have it open" in third.hear()
+    rows.close()
+    peer.tell()
+    assert peer.hear() == "RowsHead(offset=5, row_count=1)"
+    peer.end()
+    again = ProducerStateStore(tmp_path, shared=True)
+    assert again.generation == 1
+    assert again.read_head(TOPIC, 0) is None
+    again.close()
+    again = ProducerStateStore(tmp_path, shared=True)
+    assert again.generation == 0
+    again.close()
+
+
+def test_an_environment_that_was_reopened_goes_on(rows):
+    write(rows, [1], 5)
+    begin, failed = rows._environment.begin, []
+
+    class Hosed:
+        def __getattr__(self, name):
+            return getattr(rows, name)
+
+        def begin(self, write):
+            failed.append(write)
+            import lmdb
+
+            raise lmdb.PanicError("mdb_txn_begin: MDB_PANIC")
+
+        def close(self):
+            environment.close()
+
+    environment = rows._environment
+    rows._environment = Hosed()
+    assert rows.read_head(TOPIC, 0) == RowsHead(5, 1)
+    assert failed == [False]
+    assert rows.generation == 0
+    assert begin is not rows._environment.begin
+
+
+def test_a_forked_child_leaves_the_parents_copy_and_opens_its_own(rows, tmp_path):
+    write(rows, [1], 5)
+    reading = threading.Event()
+    stop = threading.Event()
+
+    def read():
+        while not stop.is_set():
+            rows.read_head(TOPIC, 0)
+            reading.set()
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    reading.wait()
+
+    def in_child():
+        with pytest.raises(ForkedProcessError):
+            rows.read_head(TOPIC, 0)
+        own = ProducerStateStore(tmp_path, shared=True)
+        assert own.read_head(TOPIC, 0).row_count >= 1
+        write(own, [os.getpid()], own.read_head(TOPIC, 0).offset + 1)
+        own.close()
+        rows.close()
+
+    try:
+        for _ in range(5):
+            in_a_child(in_child)
+    finally:
+        stop.set()
+        thread.join()
+    assert rows.read_head(TOPIC, 0) == RowsHead(10, 6)
+    assert rows.free_dead_readers() == 0
+
+
+def test_a_child_does_not_keep_the_lock_of_its_parent(tmp_path, other):
+    rows = ProducerStateStore(tmp_path, shared=True)
+    write(rows, [1], 5)
+    child = os.fork()
+    if child == 0:
+        time.sleep(60)
+        os._exit(0)
+    try:
+        rows.close()
+        alone = ProducerStateStore(tmp_path, shared=True)
+        assert alone._use.try_alone()
+        alone.close()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)

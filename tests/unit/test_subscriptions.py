@@ -1,0 +1,762 @@
+"""Consumers that share topics: who reads what, who may commit, and what happens when one goes."""
+
+import gc
+import pickle
+import re
+import threading
+import time
+
+import pytest
+from conftest import abandon
+from forked import in_a_child
+
+import eoslog
+from eoslog import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
+from eoslog.errors import (
+    CommitFailedError,
+    ForkedProcessError,
+    GroupIdNotFoundError,
+    IllegalGenerationError,
+    IllegalStateError,
+    InconsistentGroupProtocolError,
+    InvalidConfigError,
+    InvalidTopicError,
+    LogClosedError,
+    NonEmptyGroupError,
+    UnknownMemberIdError,
+)
+
+T = [TopicPartition("t", number) for number in range(4)]
+STICKY = {"partition.assignment.strategy": "cooperative-sticky"}
+
+
+@pytest.fixture
+def topic(store):
+    """Four partitions with 10 records each."""
+    store.create_topic("t", partitions=4)
+    producer = store.producer()
+    for number in range(4):
+        producer.append("t", number, [b"%d:%d" % (number, offset) for offset in range(10)])
+    return store
+
+
+class Told:
+    """What a consumer was told, in order."""
+
+    def __init__(self):
+        self.calls = []
+
+    def __call__(self, kind):
+        def note(consumer, partitions):
+            self.calls.append((kind, [where.partition for where in partitions]))
+
+        return note
+
+    def functions(self):
+        return {name: self(name) for name in ("on_assigned", "on_revoked", "on_lost")}
+
+
+def member(store, group="g", topics=("t",), config=None, polled=True, **arguments):
+    consumer = store.consumer(group=group, config=config)
+    consumer.subscribe(topics, **arguments)
+    if polled:
+        consumer.poll(timeout=0)
+    return consumer
+
+
+def settle(*consumers):
+    """All poll until nothing moves any more; what they were handed out."""
+    records = []
+    for _ in range(3):
+        for consumer in consumers:
+            records += consumer.poll(timeout=0)
+    return records
+
+
+def numbers(consumer):
+    return sorted(where.partition for where in consumer.assignment())
+
+
+def now(store, group="g"):
+    return store.describe_group(group)
+
+
+# Joining and leaving.
+
+
+def test_one_member_reads_everything_at_its_first_poll(topic):
+    consumer = member(topic, polled=False)
+    assert consumer.assignment() == []
+    assert consumer.subscription() == ["t"]
+    assert len(consumer.poll(timeout=0)) == 40
+    assert numbers(consumer) == [0, 1, 2, 3]
+    assert now(topic).state == "Stable"
+
+
+def test_members_share_the_partitions_and_each_record_is_read_once(topic):
+    first, second = member(topic, polled=False), member(topic, polled=False)
+    records = first.poll(timeout=0, max_records=7)
+    first.commit()
+    seen = [(one.partition, one.offset) for one in records]
+    for _ in range(20):
+        for consumer in (second, first):
+            records = consumer.poll(timeout=0, max_records=3)
+            seen += [(one.partition, one.offset) for one in records]
+            consumer.commit()
+    assert len(numbers(first)) == len(numbers(second)) == 2
+    assert not set(numbers(first)) & set(numbers(second))
+    # What the first had read of what it gave up was committed: nothing comes twice.
+    assert sorted(seen) == [(number, offset) for number in range(4) for offset in range(10)]
+
+
+def test_nothing_is_given_to_another_before_it_is_given_up(topic):
+    first = member(topic)
+    second = member(topic)
+    assert (numbers(first), numbers(second)) == ([0, 1, 2, 3], [])
+    state = now(topic)
+    assert state.state == "PreparingRebalance"
+    assert [len(one.giving_up) for one in state.members] == [2, 0]
+    second.poll(timeout=0)
+    assert numbers(second) == []
+    first.poll(timeout=0)
+    assert len(numbers(first)) == 2
+    second.poll(timeout=0)
+    assert len(numbers(second)) == 2
+    assert now(topic).state == "Stable"
+
+
+def test_who_leaves_leaves_at_once(topic):
+    first, second = member(topic), member(topic)
+    settle(first, second)
+    second.close()
+    first.poll(timeout=0)
+    assert numbers(first) == [0, 1, 2, 3]
+    first.unsubscribe()
+    assert first.assignment() == first.subscription() == []
+    assert now(topic).state == "Empty"
+    first.assign([T[1]])
+    assert numbers(first) == [1]
+
+
+def test_a_waiting_member_is_woken_by_a_change(topic):
+    first, second = member(topic), member(topic)
+    settle(first, second)
+    timer = threading.Timer(0.2, second.close)
+    timer.start()
+    began_s = time.monotonic()
+    while len(numbers(first)) < 4 and time.monotonic() - began_s < 20:
+        first.poll(timeout=10)
+    assert time.monotonic() - began_s < 5
+    timer.join()
+
+
+def test_a_consumer_that_nobody_has_any_more_leaves(topic):
+    first, second = member(topic), member(topic)
+    settle(first, second)
+    del second
+    gc.collect()
+    topic._files.group_members.look_after_members()
+    first.poll(timeout=0)
+    assert numbers(first) == [0, 1, 2, 3]
+
+
+def test_closing_the_store_leaves_an_empty_group(open_store):
+    store = open_store()
+    store.create_topic("t")
+    consumer = member(store)
+    store.close()
+    for call in (consumer.poll, consumer.unsubscribe, lambda: consumer.subscribe(["t"])):
+        with pytest.raises(LogClosedError):
+            call()
+    consumer.close()
+    store = open_store()
+    assert (now(store).state, now(store).members) == ("Empty", ())
+
+
+@pytest.mark.parametrize("lmdb", [True, False])
+def test_members_of_before_a_crash_are_dead(open_store, store_path, lmdb):
+    store = open_store()
+    store.create_topic("t", partitions=4)
+    member(store)
+    if lmdb:
+        store._group_offsets.persist_all()
+    abandon(store)
+    store = open_store()
+    assert now(store).members == ()
+    consumer = member(store)
+    assert numbers(consumer) == [0, 1, 2, 3]
+    assert now(store).generation > 1
+
+
+def test_a_sticky_group_moves_little(topic):
+    first = member(topic, config=STICKY)
+    second = member(topic, config=STICKY)
+    settle(first, second)
+    kept = numbers(first)
+    third = member(topic, config=STICKY)
+    settle(first, second, third)
+    assert sorted(len(numbers(one)) for one in (first, second, third)) == [1, 1, 2]
+    assert set(numbers(first)) <= set(kept)
+    assert now(topic).strategy == "cooperative-sticky"
+
+
+def test_members_agree_on_a_strategy_or_are_refused(topic):
+    member_of_both = member(topic)
+    assert now(topic).strategy == "range"
+    sticky = member(topic, config=STICKY)
+    assert now(topic).strategy == "cooperative-sticky"
+    member_of_range = topic.consumer(group="g", config={"partition.assignment.strategy": "range"})
+    member_of_range.subscribe(["t"])
+    with pytest.raises(InconsistentGroupProtocolError, match="cooperative-sticky"):
+        member_of_range.poll(timeout=0)
+    sticky.close()
+    assert len(settle(member_of_range, member_of_both)) <= 40
+    assert now(topic).strategy == "range"
+
+
+def test_a_waiting_member_hears_of_the_stores_end_and_joins_no_more(open_store):
+    store = open_store()
+    store.create_topic("t")
+    consumer = member(store)
+    errors = []
+
+    def wait():
+        try:
+            consumer.poll(timeout=30)
+        except LogClosedError as error:
+            errors.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.1)
+    store.close()
+    waiting.join(10)
+    assert len(errors) == 1
+    with open_store() as store:
+        assert now(store).state == "Empty"
+
+
+def test_groups_do_not_know_of_each_other(topic):
+    one, other = member(topic, "g"), member(topic, "h")
+    assert numbers(one) == numbers(other) == [0, 1, 2, 3]
+
+
+# Topics that come, grow and go.
+
+
+def test_a_topic_may_come_later(store):
+    consumer = member(store, topics=["later"])
+    assert consumer.assignment() == []
+    store.create_topic("later", partitions=2)
+    consumer.poll(timeout=0)
+    assert len(consumer.assignment()) == 2
+
+
+@pytest.mark.parametrize("compiled", [True, False])
+def test_patterns_follow_the_topics_that_there_are(topic, compiled):
+    pattern = re.compile(r"t\d*$") if compiled else r"t\d*$"
+    consumer = topic.consumer(group="g")
+    consumer.subscribe(pattern=pattern)
+    consumer.poll(timeout=0)
+    assert consumer.subscription() == ["t"]
+    topic.create_topic("t1")
+    topic.create_topic("tx")
+    consumer.poll(timeout=0)
+    assert consumer.subscription() == ["t", "t1"]
+    assert len(consumer.assignment()) == 5
+    consumer.subscribe(["^tx", "t"])
+    consumer.poll(timeout=0)
+    assert consumer.subscription() == ["t", "tx"]
+    assert {where.topic for where in consumer.assignment()} == {"t", "tx"}
+
+
+def test_a_topic_that_is_deleted_is_read_no_more(topic):
+    topic.create_topic("u")
+    consumer = member(topic, topics=["t", "u"])
+    assert len(consumer.assignment()) == 5
+    threading.Timer(0.1, topic.delete_topic, ["u"]).start()
+    began_s = time.monotonic()
+    while len(consumer.assignment()) > 4:
+        consumer.poll(timeout=5)
+        assert time.monotonic() - began_s < 20
+    topic.producer().append("t", 0, [b"more"])
+    assert [one.value for one in consumer.poll(timeout=0)] == [b"more"]
+    topic.create_topic("u", partitions=2)
+    consumer.poll(timeout=0)
+    assert len(consumer.assignment()) == 6
+
+
+def test_subscribing_again_replaces_the_topics(topic):
+    topic.create_topic("u", partitions=2)
+    told = Told()
+    consumer = member(topic, **told.functions())
+    consumer.subscribe(["u"], **told.functions())
+    consumer.poll(timeout=0)
+    assert {where.topic for where in consumer.assignment()} == {"u"}
+    assert told.calls == [
+        ("on_assigned", [0, 1, 2, 3]),
+        ("on_revoked", [0, 1, 2, 3]),
+        ("on_assigned", [0, 1]),
+    ]
+    assert len(now(topic).members) == 1
+    consumer.subscribe([])
+    assert now(topic).members == ()
+
+
+def test_members_may_read_different_topics(topic):
+    topic.create_topic("u", partitions=2)
+    first, second = member(topic, topics=["t", "u"]), member(topic, topics=["u"])
+    settle(first, second)
+    assert {where.topic for where in second.assignment()} == {"u"}
+    assert len(first.assignment()) == 5
+
+
+# What a consumer is told.
+
+
+def test_what_is_told_and_when(topic):
+    told = Told()
+    first = member(topic, **told.functions())
+    assert told.calls == [("on_assigned", [0, 1, 2, 3])]
+    second = member(topic)
+    settle(first, second)
+    gone = sorted(set(range(4)) - set(numbers(first)))
+    assert told.calls[1:] == [("on_revoked", gone)]
+    second.close()
+    first.poll(timeout=0)
+    assert told.calls[2:] == [("on_assigned", gone)]
+    first.close()
+    assert told.calls[3:] == [("on_revoked", [0, 1, 2, 3])]
+
+
+def test_a_new_member_without_partitions_is_told_once(topic):
+    told = Told()
+    with member(topic):
+        second = member(topic, **told.functions())
+        second.poll(timeout=0)
+        assert told.calls == [("on_assigned", [])]
+
+
+def test_a_listener_as_kafka_python_has_it(topic):
+    class Listener:
+        calls = []  # noqa: RUF012
+
+        def on_partitions_assigned(self, assigned):
+            self.calls.append(("assigned", len(assigned)))
+
+        def on_partitions_revoked(self, revoked):
+            self.calls.append(("revoked", len(revoked)))
+
+    with member(topic, listener=Listener()):
+        pass
+    assert Listener.calls == [("assigned", 4), ("revoked", 4)]
+
+
+def test_positions_can_be_committed_when_they_are_given_up(topic):
+    committed = []
+
+    def commit(consumer, partitions):
+        consumer.commit()
+        committed.extend(partitions)
+
+    first = member(topic, polled=False, on_revoked=commit)
+    first.poll(timeout=0, max_records=40)
+    second = member(topic)
+    assert settle(first, second) == []
+    assert len(committed) == 2
+    assert [second.position(where) for where in second.assignment()] == [10, 10]
+
+
+def test_a_new_member_can_seek_when_it_is_told(topic):
+    def seek(consumer, partitions):
+        for where in partitions:
+            consumer.seek(where, 8)
+
+    consumer = member(topic, polled=False, on_assigned=seek)
+    assert {one.offset for one in consumer.poll(timeout=0)} == {8, 9}
+
+
+@pytest.mark.parametrize("when", ["on_assigned", "on_revoked"])
+def test_what_a_function_raises_is_raised_and_the_change_stands(topic, when):
+    def fail(consumer, partitions):
+        if partitions:
+            raise ValueError("told")
+
+    first = member(topic, polled=False, **{when: fail})
+    if when == "on_assigned":
+        with pytest.raises(ValueError, match="told"):
+            first.poll(timeout=0)
+        assert len(first.poll(timeout=0)) == 40
+        return
+    first.poll(timeout=0)
+    second = member(topic)
+    with pytest.raises(ValueError, match="told"):
+        first.poll(timeout=0)
+    settle(first, second)
+    assert len(numbers(first)) == len(numbers(second)) == 2
+
+
+def test_an_interrupt_of_a_rebalance_is_made_good_by_the_next_poll(topic):
+    def interrupt(consumer, partitions):
+        raise KeyboardInterrupt
+
+    first = member(topic, on_revoked=interrupt)
+    second = member(topic)
+    with pytest.raises(KeyboardInterrupt):
+        first.poll(timeout=0)
+    settle(first, second)
+    assert sorted(numbers(first) + numbers(second)) == [0, 1, 2, 3]
+
+
+# Who may commit.
+
+
+def test_a_member_commits_in_its_own_generation_only(topic):
+    first = member(topic)
+    before = first.group_metadata()
+    assert (before.group_id, before.generation_id > 0, before.member_id > "") == ("g", True, True)
+    second = member(topic)
+    # The group has moved on, but the first has not: what it reads is still its own.
+    first.commit({T[3]: 5})
+    first.poll(timeout=0)
+    after = first.group_metadata()
+    assert after.generation_id > before.generation_id
+    assert after.member_id == before.member_id
+    for wrong in (before.generation_id, after.generation_id + 1):
+        who = ConsumerGroupMetadata("g", wrong, after.member_id)
+        with pytest.raises(IllegalGenerationError, match=f"generation {wrong}"):
+            topic._group_offsets.commit(who, {T[0]: 7})
+    first.commit({T[0]: 7})
+    assert topic.groups()["g"][T[0]] == OffsetAndMetadata(7)
+    second.close()
+
+
+def test_who_is_no_member_commits_nothing(topic):
+    first = member(topic)
+    zombie = first.group_metadata()
+    first.close()
+    second = member(topic)
+    with pytest.raises(UnknownMemberIdError, match="not a member"):
+        topic._group_offsets.commit(zombie, {T[0]: 7})
+    # Kafka's rule for those that have partitions assigned by hand.
+    by_hand = topic.consumer(group="g")
+    with pytest.raises(UnknownMemberIdError, match="by hand"):
+        by_hand.commit({T[0]: 7})
+    not_yet = member(topic, polled=False)
+    with pytest.raises(UnknownMemberIdError, match="poll first"):
+        not_yet.commit({T[0]: 7})
+    assert topic.groups() == {"g": {}}
+    second.close()
+    by_hand.commit({T[0]: 7})
+    with pytest.raises(UnknownMemberIdError, match="no members"):
+        topic._group_offsets.commit(zombie, {T[0]: 8})
+
+
+def transaction_of(store, name="copy"):
+    producer = store.producer(transactional_id=name)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.append("t", 0, [b"out"])
+    return producer
+
+
+def test_a_zombies_transaction_is_refused_and_aborted(topic):
+    first = member(topic)
+    zombie = first.group_metadata()
+    second = member(topic)
+    settle(first, second)
+    producer = transaction_of(topic)
+    # An own name for Kafka's CommitFailedException.
+    assert issubclass(IllegalGenerationError, CommitFailedError)
+    with pytest.raises(IllegalGenerationError) as caught:
+        producer.send_offsets_to_transaction({T[0]: 7}, zombie)
+    assert caught.value.abortable
+    producer.abort_transaction()
+    first.close()
+    producer.begin_transaction()
+    with pytest.raises(UnknownMemberIdError):
+        producer.send_offsets_to_transaction({T[0]: 7}, zombie)
+    producer.abort_transaction()
+    assert topic.groups() == {"g": {}}
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({T[0]: 7}, second.group_metadata())
+    producer.commit_transaction()
+    assert topic.groups() == {"g": {T[0]: OffsetAndMetadata(7)}}
+    # Without the member's name only the transactional id fences.
+    producer.begin_transaction()
+    producer.send_offsets_to_transaction({T[0]: 8}, "g")
+    producer.commit_transaction()
+    assert topic.groups() == {"g": {T[0]: OffsetAndMetadata(8)}}
+
+
+def test_several_groups_are_checked_and_held_at_once(topic):
+    consumers = [member(topic, f"g{number}") for number in range(4)]
+    metadata = [consumer.group_metadata() for consumer in consumers]
+    left = []
+    leaver = threading.Thread(target=lambda: (consumers[2].close(), left.append(True)))
+    with topic._group_offsets.committing_all([*metadata, "g0", "whoever"]):
+        leaver.start()
+        leaver.join(0.1)
+        assert left == []
+    leaver.join(30)
+    assert left == [True]
+    with (
+        pytest.raises(UnknownMemberIdError, match="g2"),
+        topic._group_offsets.committing_all(metadata),
+    ):
+        raise AssertionError("not reached")
+
+
+def test_the_next_reader_waits_for_a_transaction_of_the_one_before(topic):
+    first = member(topic, polled=False)
+    assert len(first.poll(timeout=0)) == 40
+    producer = transaction_of(topic)
+    producer.send_offsets_to_transaction(dict.fromkeys(T, 10), first.group_metadata())
+    first.close()
+    second = member(topic)
+    assert numbers(second) == [0, 1, 2, 3]
+    assert second.poll(timeout=0.05) == []
+    threading.Timer(0.1, producer.commit_transaction).start()
+    assert second.poll(timeout=30)[0].value == b"out"
+    assert second.position(T[3]) == 10
+
+
+def test_a_member_that_does_not_poll_is_taken_out(topic):
+    told = Told()
+    slow = member(topic, config={"max.poll.interval.ms": 300}, **told.functions())
+    metadata = slow.group_metadata()
+    time.sleep(0.5)
+    quick = member(topic)
+    assert numbers(quick) == [0, 1, 2, 3]
+    with pytest.raises(UnknownMemberIdError):
+        slow.commit({T[0]: 1})
+    assert slow.group_metadata() == metadata
+    slow.poll(timeout=0)
+    assert told.calls[:2] == [("on_assigned", [0, 1, 2, 3]), ("on_lost", [0, 1, 2, 3])]
+    assert slow.group_metadata().member_id != metadata.member_id
+    settle(quick, slow)
+    assert len(numbers(slow)) == len(numbers(quick)) == 2
+
+
+def test_a_member_that_waits_polls(topic):
+    waiting = member(topic, config={"max.poll.interval.ms": 400})
+    metadata = waiting.group_metadata()
+    assert waiting.poll(timeout=1.0) == []
+    assert member(topic, polled=True).assignment() == []
+    assert waiting.group_metadata().member_id == metadata.member_id
+
+
+def test_the_background_look_takes_the_slow_out(topic):
+    member(topic, config={"max.poll.interval.ms": 100})
+    time.sleep(0.2)
+    topic._files.group_members.look_after_members()
+    assert topic._files.group_members.look("g")[0].members == ()
+
+
+def test_a_commit_by_hand_takes_the_slow_out(topic):
+    slow = member(topic, config={"max.poll.interval.ms": 100})
+    by_hand = topic.consumer(group="g")
+    with pytest.raises(UnknownMemberIdError, match="by hand"):
+        by_hand.commit({T[0]: 4})
+    time.sleep(0.2)
+    by_hand.commit({T[0]: 4})
+    with pytest.raises(UnknownMemberIdError):
+        slow.commit({T[0]: 1})
+    slow.poll(timeout=0)
+    assert slow.committed(T[0]) == 4
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_an_interrupt_while_joining_leaves_no_second_member(topic, monkeypatch, written):
+    log = topic._group_offsets.log
+    whole = log.append
+
+    def append(*arguments, **options):
+        monkeypatch.undo()
+        if written:
+            whole(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(log, "append", append)
+    consumer = member(topic, polled=False)
+    with pytest.raises(KeyboardInterrupt):
+        consumer.poll(timeout=0)
+    assert consumer.group_metadata() == ConsumerGroupMetadata("g")
+    assert len(consumer.poll(timeout=0)) == 40
+    (found,) = now(topic).members
+    assert found.member_id == consumer.group_metadata().member_id
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_an_interrupt_while_leaving_leaves_all_the_same(topic, monkeypatch, written):
+    log = topic._group_offsets.log
+    whole = log.append
+    first, second = member(topic), member(topic)
+    settle(first, second)
+
+    def append(*arguments, **options):
+        monkeypatch.undo()
+        if written:
+            whole(*arguments, **options)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(log, "append", append)
+    with pytest.raises(KeyboardInterrupt):
+        second.close()
+    assert second.closed
+    topic._files.group_members.look_after_members()
+    first.poll(timeout=0)
+    assert numbers(first) == [0, 1, 2, 3]
+
+
+@pytest.mark.forked
+def test_a_forked_child_takes_nothing_of_its_parents_membership(topic):
+    consumer = member(topic)
+
+    def use():
+        for call in (consumer.poll, consumer.commit, consumer.unsubscribe, consumer.assignment):
+            with pytest.raises(ForkedProcessError):
+                call()
+        consumer.close()
+        # The child lets go of its copy.
+        consumer._subscription.member.__del__()
+        consumer._subscription = None
+
+    in_a_child(use)
+    topic._files.group_members.look_after_members()
+    assert consumer.poll(timeout=0) == []
+    assert numbers(consumer) == [0, 1, 2, 3]
+    consumer.commit()
+    assert len(now(topic).members) == 1
+
+
+# What goes, and what is kept.
+
+
+def test_a_group_with_members_is_not_deleted(topic):
+    consumer = member(topic)
+    consumer.commit({T[0]: 3})
+    with pytest.raises(NonEmptyGroupError, match="1 members"):
+        topic.delete_group("g")
+    consumer.close()
+    topic.delete_group("g")
+    assert topic.groups() == {}
+    with pytest.raises(GroupIdNotFoundError):
+        topic.describe_group("g")
+    with pytest.raises(GroupIdNotFoundError):
+        topic.delete_group("g")
+
+
+def test_what_members_read_does_not_expire(topic):
+    consumer = member(topic)
+    consumer.commit({T[0]: 3})
+    later_ms = time.time_ns() // 1_000_000 + 8 * 86_400_000
+    assert topic._group_offsets.expire(later_ms) == 0
+    consumer.close()
+    assert topic._group_offsets.expire(later_ms) == 1
+    assert topic.groups() == {}
+    with pytest.raises(GroupIdNotFoundError):
+        topic.describe_group("g")
+
+
+def test_members_survive_the_compaction_of_their_log(topic):
+    consumer = member(topic)
+    consumer.commit({T[0]: 3})
+    number = topic._group_offsets.partition_of("g")
+    log = topic._partitions.offsets_partition(number)
+    assert topic._group_offsets.write_again(number, log.log_end_offset)
+    log.roll()
+    log.delete_segments(log.log_end_offset - 2)
+    before = now(topic)
+    assert len(before.members) == 1
+    from eoslog.group_log import GroupLog
+    from eoslog.group_offsets_index import GroupOffsetsIndex
+    from eoslog.producer_state_store import ProducerStateStore
+
+    rows = ProducerStateStore(topic.path / "other")
+    fresh = GroupLog(topic._files.partitions, GroupOffsetsIndex(rows), False)
+    with fresh.caught_up(fresh.of(number)) as state:
+        assert len(state.members("g").value.members) == 1
+    rows.close()
+    consumer.poll(timeout=0)
+    assert now(topic) == before
+
+
+# Wrong calls.
+
+
+def test_subscribing_needs_a_group_and_no_assignment(topic):
+    with pytest.raises(IllegalStateError, match="no group"):
+        topic.consumer().subscribe(["t"])
+    by_hand = topic.consumer(group="g")
+    by_hand.assign([T[0]])
+    with pytest.raises(IllegalStateError, match="by hand"):
+        by_hand.subscribe(["t"])
+    subscribed = member(topic)
+    with pytest.raises(IllegalStateError, match="subscribed"):
+        subscribed.assign([T[0]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ({"topics": "t"}, TypeError),
+        ({"topics": [3]}, TypeError),
+        ({"topics": ["a b"]}, InvalidTopicError),
+        ({"topics": ["__consumer_offsets"]}, InvalidTopicError),
+        ({"topics": ["^("]}, InvalidTopicError),
+        ({"pattern": b"t"}, TypeError),
+        ({"pattern": re.compile(b"t")}, TypeError),
+        ({"topics": ["t"], "on_assigned": 3}, TypeError),
+        ({"topics": ["t"], "on_assigned": print, "listener": object()}, TypeError),
+    ],
+)
+def test_wrong_subscriptions_change_nothing(topic, arguments, error):
+    consumer = topic.consumer(group="g")
+    with pytest.raises(error):
+        consumer.subscribe(**arguments)
+    assert consumer.subscription() == []
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"client.id": ""},
+        {"client.id": 3},
+        {"partition.assignment.strategy": "roundrobin"},
+        {"max.poll.interval.ms": 0},
+        {"session.timeout.ms": 10_000},
+        {"group.instance.id": "x"},
+    ],
+)
+def test_wrong_settings_of_a_member(topic, config):
+    with pytest.raises(InvalidConfigError, match=re.escape(next(iter(config)))):
+        topic.consumer(group="g", config=config)
+
+
+def test_a_consumer_is_not_pickled(topic):
+    consumer = member(topic, config={"client.id": "billing"})
+    with pytest.raises(TypeError, match="make one where it is needed"):
+        pickle.dumps(consumer)
+    metadata = consumer.group_metadata()
+    assert pickle.loads(pickle.dumps(metadata)) == metadata
+    description = now(topic)
+    assert pickle.loads(pickle.dumps(description)) == description
+    assert description.members[0].client_id == "billing"
+    assert isinstance(description, eoslog.GroupDescription)
+
+
+def test_a_loop_over_records_goes_on_through_a_rebalance(topic):
+    first = member(topic, polled=False)
+    seen = []
+    second = None
+    for record in first:
+        seen.append((record.partition, record.offset))
+        if len(seen) == 5:
+            first.commit()
+            second = member(topic)
+        if len(seen) == 40:
+            break
+    assert len(set(seen)) == 40
+    first.commit()
+    assert settle(first, second) == []
