@@ -299,7 +299,7 @@ cdef class OpenedLog:
         return 0
 
     def refresh(self):
-        """Take in what other processes appended; the log end offset. Reads and appends do it too."""
+        """Take in what others appended; the log end offset. Reads and appends do it too."""
         self._check_open()
         self._refresh()
         return log_end(&self._log)

@@ -1,5 +1,7 @@
 from contextlib import AbstractContextManager
 
+from typing_extensions import disjoint_base
+
 SESSION_BYTES: int
 LOCKS_OF_KEYS: int
 LOCK_TOPICS: int
@@ -19,6 +21,7 @@ COUNTER_STAGED_BEGUN: int
 COUNTER_STAGED_SETTLED: int
 LOCK_TIMEOUT_S: float
 
+@disjoint_base
 class SharedPage:
     path: str
     session: bytes

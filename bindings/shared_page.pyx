@@ -1,16 +1,17 @@
 # cython: language_level=3
-"""What all processes of a store share besides its partitions: the session, counters, locks, the word that waiting readers
-sleep on.
+"""What all processes of a store share besides its partitions: the session, counters, locks, the
+word that waiting readers sleep on.
 
-The locks are robust: one whose holder dies goes to the next who asks, and he is told. The order in which they are taken: those
-of keys by their numbers, then the named ones by theirs; after them the locks of one process, last a partition's.
+The locks are robust: one whose holder dies goes to the next who asks, and he is told. The order in
+which they are taken: those of keys by their numbers, then the named ones by theirs; after them the
+locks of one process, last a partition's.
 """
 
 import os
 
 from eoslog import errors
 
-from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.string cimport memcmp
 
 from eoslog.native.crc32c cimport crc32c
@@ -18,15 +19,16 @@ from eoslog.native.mapped_io cimport (
     close_fd, eos_file_bytes, eos_map, eos_open, eos_reserve, munmap,
 )
 from eoslog.native.shared_page cimport (
-    EOWNERDEAD, ETIMEDOUT, SHARED_COUNTERS, SHARED_LOCKS, SHARED_LOCKS_OF_KEYS, shared_counter_load, shared_counter_raise,
-    shared_lock_give, shared_lock_holder, shared_lock_take, shared_page_init, shared_page_is_made,
-    shared_word_load, shared_word_wait, shared_word_wake,
+    EOWNERDEAD, ETIMEDOUT, SHARED_COUNTERS, SHARED_LOCKS, SHARED_LOCKS_OF_KEYS,
+    shared_counter_load, shared_counter_raise, shared_lock_give, shared_lock_holder,
+    shared_lock_take, shared_page_init, shared_page_is_made, shared_word_load, shared_word_wait,
+    shared_word_wake,
 )
 
 SESSION_BYTES = 16
 LOCKS_OF_KEYS = SHARED_LOCKS_OF_KEYS
-(LOCK_TOPICS, LOCK_CHECKPOINTS, LOCK_PRODUCER_IDS, LOCK_STAGED, LOCK_COMPACTION, LOCK_STATE_INDEX, LOCK_GROUP_INDEX, LOCK_SPARES,
- LOCK_RETENTION) = range(LOCKS_OF_KEYS, LOCKS_OF_KEYS + 9)
+(LOCK_TOPICS, LOCK_CHECKPOINTS, LOCK_PRODUCER_IDS, LOCK_STAGED, LOCK_COMPACTION, LOCK_STATE_INDEX,
+ LOCK_GROUP_INDEX, LOCK_SPARES, LOCK_RETENTION) = range(LOCKS_OF_KEYS, LOCKS_OF_KEYS + 9)
 (COUNTER_TOPICS, COUNTER_COORDINATOR_EPOCH, COUNTER_GROUPS, COUNTER_STATE_PARTITIONS,
  COUNTER_STAGED_BEGUN, COUNTER_STAGED_SETTLED) = range(6)
 # Whoever waits longer for a lock is told who holds it: that process hangs, or was stopped.
@@ -36,7 +38,10 @@ _WAIT_S_MAX = 1.0
 
 
 cdef class HeldLocks:
-    """The block within which locks are held. In C, so that no interrupt comes between a lock and the block."""
+    """The block within which locks are held.
+
+    In C, so that no interrupt comes between a lock and the block.
+    """
 
     cdef SharedPage _page
     cdef int _first
@@ -74,7 +79,8 @@ cdef HeldLocks held_locks(SharedPage page, int first, int end, double timeout_s)
 
 
 cdef class SharedPage:
-    """The mapped page of one store. With `create` it is made anew for a session: nobody else may be in it.
+    """The mapped page of one store. With `create` it is made anew for a session: nobody else may be
+    in it.
 
     Raises StoreError where the file is not of that session.
     """
@@ -108,7 +114,7 @@ cdef class SharedPage:
             error = eos_reserve(fd, 0, sizeof(SharedPageHead), sizeof(SharedPageHead))
         if error == 0 and not create and file_bytes < <int64_t>sizeof(SharedPageHead):
             close_fd(fd)
-            raise errors.StoreError(f"{path} is too short for the page that a store's processes share")
+            raise errors.StoreError(f"{path} is too short for what a store's processes share")
         if error == 0:
             error = eos_map(fd, sizeof(SharedPageHead), True, &mapped)
         if fd >= 0:
@@ -128,8 +134,8 @@ cdef class SharedPage:
             raise errors.StoreError(f"{path} is of another session")
 
     def __dealloc__(self):
-        # A lock that is held is in the list of its thread's robust locks, which goes through it: the
-        # page must stay mapped then.
+        # A lock that is held is in the list of its thread's robust locks, which goes through it:
+        # the page must stay mapped then.
         if self._map != NULL and self._held_count == 0:
             munmap(<uint8_t*>self._map, sizeof(SharedPageHead))
 

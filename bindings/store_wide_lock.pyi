@@ -1,5 +1,8 @@
+from typing_extensions import disjoint_base
+
 from eoslog.bindings.shared_page import SharedPage
 
+@disjoint_base
 class StoreWideLock:
     holder_died: bool
     def __init__(self, shared: SharedPage | None, index: int, timeout_s: float) -> None: ...

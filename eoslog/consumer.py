@@ -450,12 +450,22 @@ class Consumer(PartitionLookups):
                 if self._subscription is not None:
                     self._subscription.member.follow()
                     self._check_open()
+                before = self._positions.all()
                 try:
-                    with self._deletions_named(), self._positions.put_back_on_error():
-                        return fetch()
-                except UnknownTopicOrPartitionError:
+                    return fetch()
+                except (LogClosedError, UnknownTopicOrPartitionError) as error:
+                    self._positions.put_back(before)
+                    self._check_open()
                     if not self._group_has_news():
-                        raise  # Else the topic is gone, and the group reads it no more.
+                        if isinstance(error, LogClosedError):
+                            reason = f"the topic was deleted: {error}"
+                            raise UnknownTopicOrPartitionError(reason) from error
+                        raise
+                    # Else the topic is gone, and the group reads it no more.
+                except BaseException:
+                    # What is not handed out, also by an interrupt, counts as not read.
+                    self._positions.put_back(before)
+                    raise
         finally:
             self._polling = False
 
@@ -467,43 +477,60 @@ class Consumer(PartitionLookups):
         self._positions.begin_all()
         records: list[Record] = []
         bytes_left = self._fetch_bytes_max
-        count_before = -1
-        while len(records) > count_before:
-            count_before = len(records)
-            for where in list(self._turns):
+        looked_at = self._turns
+        while looked_at:
+            # Those that had more records than were taken have another turn.
+            left = []
+            for where in list(looked_at):
                 if len(records) >= records_max or bytes_left <= 0:
                     return records
                 fetch_bytes = min(bytes_left, self._partition_bytes_max)
                 try:
-                    found = self._records_of(where, records_max - len(records), fetch_bytes)
+                    found, has_more = self._records_of(
+                        where, records_max - len(records), fetch_bytes
+                    )
                 except Exception:
                     if records:
                         return records  # These first; the next poll raises.
                     raise
                 if found:
-                    bytes_left -= sum(len(one.value or b"") + len(one.key or b"") for one in found)
                     records += found
                     self._to_the_back(where)
+                if has_more:
+                    bytes_left -= sum(len(one.value or b"") + len(one.key or b"") for one in found)
+                    left.append(where)
+            looked_at = left
         return records
 
-    def _records_of(self, where: TopicPartition, records_max: int, bytes_max: int) -> list[Record]:
-        partition = self._positions.partitions[where]
+    def _records_of(
+        self, where: TopicPartition, records_max: int, bytes_max: int
+    ) -> tuple[list[Record], bool]:
+        """The next records of a partition, and whether there are more."""
+        positions = self._positions
+        partition = positions.partitions[where]
         while True:
-            position = self._positions.within_log(where)
-            if position is None or position >= self._positions.end_of(partition):
-                return []
+            position = positions.get(where)
+            if position is None:
+                return [], False
             try:
+                end = partition.readable_end(self._isolation_level)
+                if position == end:
+                    return [], False
+                if position > end or position < partition.log_start_offset:
+                    if positions.within_log(where) == position:
+                        return [], False
+                    continue
                 records, following = partition.fetch_records(
                     position, records_max, bytes_max, self._isolation_level
                 )
             except OffsetOutOfRangeError:
-                self._positions.out_of_range(where)
+                positions.out_of_range(where)
                 continue
             if following == position:
-                return records
-            self._positions.set(where, following)
+                return records, False
+            positions.set(where, following)
             if records:
-                return records
+                return records, following < end
 
     def _fetched_columns(self, bytes_max: int) -> tuple[TopicPartition, Columns] | None:
         self._positions.begin_all()

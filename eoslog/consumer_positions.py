@@ -66,6 +66,14 @@ class ConsumerPositions:
             self._positions = before
             raise
 
+    def all(self) -> dict[TopicPartition, int | None]:
+        """The positions as they are now."""
+        return self._positions.copy()
+
+    def put_back(self, positions: dict[TopicPartition, int | None]) -> None:
+        """As they were: what an error keeps from being handed out counts as not read."""
+        self._positions = positions
+
     def begin_all(self) -> None:
         """Begin at every partition, but where the group's offset is not decided."""
         for where, position in self._positions.items():
@@ -121,12 +129,13 @@ class ConsumerPositions:
 
     def anything_to_read(self) -> bool:
         """Whether a partition has records behind its position, or may begin now."""
-        return any(
-            self._may_begin(where)
-            if position is None
-            else self.end_of(self.partitions[where]) > position
-            for where, position in self._positions.items()
-        )
+        for where, position in self._positions.items():
+            if position is None:
+                if self._may_begin(where):
+                    return True
+            elif self.partitions[where].readable_end(self._isolation_level) > position:
+                return True
+        return False
 
     def _may_begin(self, where: TopicPartition) -> bool:
         group = self._group if self._committed_only else None

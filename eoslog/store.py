@@ -177,7 +177,7 @@ class Store(StoreTransactions):
             self._staged.forget_topic(name)
             self._topics.delete(name, self._live_producers())
         # Whoever waits for its records is told that there will be none.
-        self._signal.appended()
+        self._signal.wake()
 
     def topics(self) -> dict[str, TopicDescription]:
         """The topics by name, without the internal ones."""

@@ -1,4 +1,5 @@
-# The page of a partition that all processes share: published offsets, the writer's lock, the turn to sync.
+# The page of a partition that all processes share: published offsets, the writer's lock, the turn
+# to sync.
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "control_page.h" nogil:

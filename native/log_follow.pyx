@@ -30,7 +30,7 @@ from eoslog.native.partition_log cimport (
     pthread_mutex_unlock,
 )
 from eoslog.native.record_batch cimport (
-    BATCH_HEADER_BYTES, BatchHeader, batch_header_load, batch_terminate,
+    BATCH_HEADER_BYTES, BatchHeader, batch_terminate,
 )
 from eoslog.native.segment cimport (
     SEGMENT_PATH_BYTES_MAX, Segment, batch_end_offset, batch_in_chain, segment_index_active,

@@ -20,8 +20,8 @@ from eoslog.native.mapped_io cimport (
 )
 from eoslog.native.offset_index cimport offset_index_lookup, offset_index_truncate
 from eoslog.native.partition_log cimport (
-    log_acquire, log_active, log_add_segment, log_end, log_fail, log_lock, log_next_base, log_publish,
-    log_release, log_start_segment, log_unlock, pthread_mutex_lock,
+    log_acquire, log_active, log_add_segment, log_end, log_fail, log_lock, log_next_base,
+    log_publish, log_release, log_start_segment, log_unlock, pthread_mutex_lock,
     pthread_mutex_unlock,
 )
 from eoslog.native.log_replay cimport log_replay_batch
@@ -35,7 +35,7 @@ from eoslog.native.segment cimport (
     segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes, segment_unload,
 )
 from eoslog.native.status cimport (
-    STATUS_CORRUPT, STATUS_IO, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
+    STATUS_IO, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
 )
 from eoslog.native.time_index cimport time_index_truncate
 

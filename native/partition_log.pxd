@@ -42,8 +42,7 @@ cdef struct PartitionLog:
     uint32_t* wake_word              # What readers of all partitions sleep on; NULL if nobody does.
     int32_t process_id
     pthread_mutex_t view_lock        # Guards what is derived from batches; after the page's lock.
-    int64_t known_end                # Of the log, as far as it was looked at here: segments, indexes,
-                                     # producers and transactions are those of the batches below it.
+    int64_t known_end                # Segments, indexes, producers are those of the batches below.
     int64_t stable_end               # Last stable offset as of then.
     int64_t own_end                  # Below it are batches of this process, or such as it took in.
     int64_t whole_end                # Of producers first met below it nothing is in LMDB alone.

@@ -308,7 +308,8 @@ cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out
     if out.os_errno != 0 or device != log.device or inode != log.inode:
         # What was opened is elsewhere now, if anywhere: the file would go to another log.
         out.os_errno = ESTALE
-        return fault(out, STATUS_IO, "the log's directory was replaced while it was open", 0, ESTALE)
+        return fault(
+            out, STATUS_IO, "the log's directory was replaced while it was open", 0, ESTALE)
     pthread_mutex_lock(&log.segments_lock)
     status = log_add_segment(log, base_offset, 0)
     if status == STATUS_OK:

@@ -15,7 +15,7 @@ MARKERS = (
 )
 TOO_SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
-# The same examples on every run: a change is judged by itself, and new ones are looked for by soaks.
+# The same examples on every run: a change is judged by itself; soaks look for new ones.
 settings.register_profile(
     "quick",
     max_examples=30,

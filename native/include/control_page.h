@@ -7,6 +7,10 @@
 #ifndef EOSLOG_CONTROL_PAGE_H
 #define EOSLOG_CONTROL_PAGE_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
 #include <sched.h>
 
 #include "shared_page.h"

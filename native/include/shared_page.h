@@ -4,6 +4,10 @@
 #ifndef EOSLOG_SHARED_PAGE_H
 #define EOSLOG_SHARED_PAGE_H
 
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+
 #include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>

@@ -1,4 +1,4 @@
-"""A partition log that several processes have open, without a store around it; and its page, to be torn."""
+"""A partition log that several processes have open, with no store around it; and its page."""
 
 from __future__ import annotations
 

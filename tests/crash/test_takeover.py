@@ -12,10 +12,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from crash.shared_log import SharedLog
 from partition_files import all_records
 from reference_model import batch_codec as codec
 
-from crash.shared_log import SharedLog
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.errors import FellBehindError

@@ -358,7 +358,11 @@ def delete_all_sealed(hand, seconds):
     partition = hand.store.partition(TOPIC, 0)
     end_s, count = time.monotonic() + seconds, 0
     while time.monotonic() < end_s:
-        count += partition.delete_segments(partition.log_end_offset)
+        up_to_offset = partition.log_end_offset
+        # As retention does: what the deleted batches say of producers is to be found in LMDB.
+        partition.flush()
+        partition.write_down_producers(100_000)
+        count += partition.delete_segments(up_to_offset)
     return count
 
 
