@@ -27,7 +27,7 @@ from eoslog.errors import (
     StagedCommitError,
     StagedJobIncompleteError,
 )
-from eoslog.group_metadata import check_group_id
+from eoslog.group_metadata import ConsumerGroupMetadata, check_group_id
 from eoslog.offset_records import OffsetKey
 from eoslog.staged_adoption import (
     HeldPartitions,
@@ -177,7 +177,8 @@ class StagedCommits:
                 self._note_progress(app_id, version)
                 self._discard(app_id, run_id, found)
                 return StagedCommit(committed=True)
-            pending = self._decide(record, version, run_id, found, staged_offsets)
+            groups = tuple(offsets or ())
+            pending = self._decide(record, version, run_id, found, staged_offsets, groups)
             where = self._complete(pending)
             job = pending.job
             return StagedCommit(True, 0 if job is None else job.records, where)
@@ -390,6 +391,7 @@ class StagedCommits:
         run_id: str | None,
         messages: Sequence[StagedMessage],
         offsets: Sequence[StagedOffsets],
+        groups: Sequence[str | ConsumerGroupMetadata],
     ) -> _Pending:
         """Check the job and decide it; readers are held when this returns."""
         owner = record
@@ -426,7 +428,13 @@ class StagedCommits:
             # From here on an error or an interrupt may leave a decision behind.
             self._pending[record.name] = pending
             self._store._group_offsets.hold_back(record.name, job.offset_keys)
-            decided.write(self._store._state_log)
+            state_log = self._store._state_log
+            # Whoever is a member here still is one when the decision stands.
+            with (
+                state_log.held(APPLICATION, record.name),
+                self._store._group_offsets.committing_all(groups),
+            ):
+                decided.write(state_log)
         except BaseException as error:
             held.release()
             if isinstance(error, EoslogError) and error.outcome == "not_appended":

@@ -327,7 +327,9 @@ class Store(StoreTransactions):
         """An offset for each partition of these topics, or of all, that cut no transaction in two.
 
         A `read_committed` reader that stops at these offsets sees all records of a committed
-        transaction, or none; the same holds for staged jobs. Transactions stand still meanwhile.
+        transaction, or none. The same holds for staged jobs, but for one that came in behind a
+        transaction that is still open in some of its partitions. Transactions stand still
+        meanwhile, in all processes.
         Raises UnknownTopicOrPartitionError.
         """
         self._check_open()

@@ -85,6 +85,9 @@ def _check_may_create(root: Path, create: bool) -> None:
     if root.exists():
         with named_os_errors(f"reading {root}"):
             foreign = sorted(path.name for path in root.iterdir() if not _of_a_beginning(path))
+            # Another process may just have made the store; its mark is there before all else.
+            if (root / META_PROPERTIES).exists():
+                return
         if foreign:
             raise NotAStoreError(
                 f"{root} is not a store and not empty: it holds {foreign[0]!r}"

@@ -6,7 +6,8 @@ Invariants: the file named by an offset describes the state of all batches below
 under its name only when it is whole (written aside, then renamed). It keeps the last batch of a
 producer, not all five.
 """
-from libc.stdio cimport rename
+from libc.errno cimport errno
+from libc.stdio cimport rename, snprintf
 from libc.stdint cimport int32_t, uint32_t
 from libc.stdlib cimport free, malloc
 
@@ -25,6 +26,7 @@ from eoslog.native.sequence_window cimport (
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_IO, STATUS_NO_MEMORY, STATUS_OK, fault
 
 cdef extern from "<unistd.h>" nogil:
+    int getpid() noexcept
     int unlink(const char* path) noexcept
 
 cdef enum:
@@ -83,7 +85,9 @@ cdef Status snapshot_write(
     store_be32(data + SNAPSHOT_CRC, <int32_t>crc32c(
         0, data + SNAPSHOT_COUNT, <size_t>(file_bytes - SNAPSHOT_COUNT)))
     segment_path(directory, offset, b".snapshot", path)
-    segment_path(directory, offset, b".snapshot.tmp", building)
+    # Several processes may write the snapshot of one offset, each of them the whole of it.
+    snprintf(building, SEGMENT_PATH_BYTES_MAX, "%s/%020lld.%d.snapshot.tmp", directory,
+             <long long>offset, <int>getpid())
     error = eos_open(building, True, False, &fd)
     if error == 0:
         error = eos_truncate(fd, 0)
@@ -94,7 +98,7 @@ cdef Status snapshot_write(
         close_fd(fd)
     free(data)
     if error == 0 and rename(building, path) != 0:
-        error = 5
+        error = errno
     if error != 0:
         unlink(building)
         out.os_errno = error

@@ -173,7 +173,8 @@ def test_a_timeout_is_seen_to_by_readers(tmp_path):
     path = tmp_path / "store"
     make_store(path, 1)
     with Crew(path) as crew:
-        writer, reader = crew.join("writer"), crew.join("reader")
+        # It is not to be stopped while its background thread holds LMDB's lock for writing.
+        writer, reader = crew.join("writer", config=QUIET), crew.join("reader")
         writer.call(store_calls.init, "t", transaction_timeout_ms=400)
         writer.call(store_calls.begin, "t")
         writer.call(store_calls.send, "t", TOPIC, {"0": ["never"]})
