@@ -289,6 +289,8 @@ cdef class OpenedLog:
         """Know what was published by now."""
         cdef Fault fault
         cdef Status status
+        if self._page_map == NULL:
+            return 0
         if load_acquire_64(&self._log.known_end) == control_load(&self._log.page.log_end_offset):
             return 0
         self._fault_init(&fault)

@@ -7,6 +7,7 @@ which they are taken: those of keys by their numbers, then the named ones by the
 locks of one process, last a partition's.
 """
 
+import errno
 import os
 
 from eoslog import errors
@@ -16,7 +17,7 @@ from libc.string cimport memcmp
 
 from eoslog.native.crc32c cimport crc32c
 from eoslog.native.mapped_io cimport (
-    close_fd, eos_file_bytes, eos_map, eos_open, eos_reserve, munmap,
+    close_fd, eos_file_bytes, eos_map, eos_open, eos_reserve, eos_unmap_file, munmap,
 )
 from eoslog.native.shared_page cimport (
     EOWNERDEAD, ETIMEDOUT, SHARED_COUNTERS, SHARED_LOCKS, SHARED_LOCKS_OF_KEYS,
@@ -96,23 +97,19 @@ cdef class SharedPage:
         cdef int64_t modified_ms = 0
         cdef uint8_t* mapped = NULL
         cdef int fd = -1
-        cdef int error
+        cdef int error = 0
         if self._map != NULL:
             raise ValueError("a shared page is opened once")
         if len(session) != SESSION_BYTES:
             raise ValueError(f"a session of {len(session)} bytes; it has {SESSION_BYTES}")
         if create:
             # Another file, so that whoever still has the old one mapped keeps that.
-            try:
-                os.unlink(path)
-            except FileNotFoundError:
-                pass
-        error = eos_open(name, create, False, &fd)
+            fd = self._new_file(path)
+        if fd < 0:
+            error = eos_open(name, False, False, &fd)
         if error == 0:
             error = eos_file_bytes(fd, &file_bytes, &modified_ms)
-        if error == 0 and create:
-            error = eos_reserve(fd, 0, sizeof(SharedPageHead), sizeof(SharedPageHead))
-        if error == 0 and not create and file_bytes < <int64_t>sizeof(SharedPageHead):
+        if error == 0 and file_bytes < <int64_t>sizeof(SharedPageHead):
             close_fd(fd)
             raise errors.StoreError(f"{path} is too short for what a store's processes share")
         if error == 0:
@@ -138,6 +135,37 @@ cdef class SharedPage:
         # the page must stay mapped then.
         if self._map != NULL and self._held_count == 0:
             munmap(<uint8_t*>self._map, sizeof(SharedPageHead))
+
+    def _new_file(self, str path):
+        """A descriptor of a new file under the name; -1 if the disk is full, and the old one has to
+        do.
+        """
+        cdef bytes name
+        cdef int fd = -1
+        cdef int error
+        building = path + ".new"
+        name = os.fsencode(building)
+        error = eos_open(name, True, False, &fd)
+        if error == 0:
+            error = eos_reserve(fd, 0, sizeof(SharedPageHead), sizeof(SharedPageHead))
+        if error == 0:
+            os.rename(building, path)
+            return fd
+        if fd >= 0:
+            close_fd(fd)
+            os.unlink(building)
+        if error in (errno.ENOSPC, errno.EDQUOT) and os.path.exists(path):
+            return -1
+        raise OSError(error, os.strerror(error), path)
+
+    def close(self):
+        """Let go of the file; who still has a lock of it keeps it mapped. May be called twice.
+
+        Nobody may wait for others by it any more.
+        """
+        if self._map != NULL and self._held_count == 0:
+            shared_word_wake(&self._page.wakeup)
+            eos_unmap_file(self._map, sizeof(SharedPageHead))
 
     def __reduce__(self):
         raise TypeError("a shared page cannot be pickled or copied")

@@ -319,11 +319,13 @@ class StoreSession:
                 with named_os_errors(f"removing {self._paths.session}"):
                     self._paths.session.unlink(missing_ok=True)
         finally:
+            self.shared.close()
             self._lock.release()
 
     def abandon(self) -> None:
         """Give everything up as the death of the process would."""
         self.slots.release()
+        self.shared.close()
         self._lock.release()
 
 

@@ -15,6 +15,7 @@ cdef extern from "mapped_io.h" nogil:
     int eos_sync_file(int fd) noexcept
     int eos_sync_directory(const char* path) noexcept
     int eos_map(int fd, size_t bytes, bint writable, uint8_t** map_out) noexcept
+    void eos_unmap_file(void* map, size_t bytes) noexcept
     int eos_share(int fd) noexcept
     int eos_have_alone(int fd) noexcept
     int eos_identity(const char* path, uint64_t* device, uint64_t* inode) noexcept

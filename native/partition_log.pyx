@@ -657,6 +657,9 @@ cdef int32_t log_delete_segments(PartitionLog* log, int64_t upto_offset) noexcep
         if log.segment_count < 2 or log.segments[1].base_offset > upto_offset:
             pthread_mutex_unlock(&log.segments_lock)
             return deleted
+        # Before it leaves the list: a reader of any process who finds a later segment in its place
+        # looks here for the reason.
+        control_raise(&log.page.log_start_offset, log.segments[1].base_offset)
         segment = log.segments[0]
         log.segment_count -= 1
         memmove(log.segments, log.segments + 1, <size_t>log.segment_count * sizeof(Segment*))
@@ -664,8 +667,6 @@ cdef int32_t log_delete_segments(PartitionLog* log, int64_t upto_offset) noexcep
         base_offset = segment.base_offset
         held = segment.references > 0
         pthread_mutex_unlock(&log.segments_lock)
-        # Before the files go: readers of other processes look there for a reason.
-        control_raise(&log.page.log_start_offset, log.segments[0].base_offset)
         log_publish(log, log_end(log))
         segment_path(log.directory, base_offset, b".index", path)
         unlink(path)

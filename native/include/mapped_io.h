@@ -163,6 +163,11 @@ static inline int eos_identity(const char *path, uint64_t *device, uint64_t *ino
     return 0;
 }
 
+/* Let go of the file behind a mapping, and keep its addresses: what is looked at there from now on is zeros of one's own. */
+static inline void eos_unmap_file(void *map, size_t bytes) {
+    (void)mmap(map, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+}
+
 /* Zeroed memory that costs nothing until it is touched. */
 static inline uint8_t *eos_map_anonymous(size_t bytes) {
     void *map = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
