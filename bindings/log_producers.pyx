@@ -7,6 +7,8 @@ The table is looked at and changed under the partition's lock; no file is read w
 
 import os
 
+from eoslog import errors
+
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int64_t, uint8_t, uint32_t
 from libc.stdlib cimport free, malloc
@@ -66,6 +68,12 @@ cdef class LogProducers(LogReader):
         self._clear_producers()
         if not self.attached:
             self._log.whole_end = log_end(&self._log)
+        self._first_base = self._log.segments[0].base_offset
+        if self.attached and rows is not None and rows_offset < self._first_base:
+            # Whoever deleted what lies between had stored newer rows first.
+            raise errors.FellBehindError(
+                f"{self.topic}-{self.partition}: rows of offset {rows_offset} are too old for a log "
+                f"that begins at {self._first_base}; call again")
         if rows is not None and rows_offset <= self.log_end_offset:
             self._restore_aborts(abort_files, rows_offset)
             load_rows(&self._log.producers, rows)
@@ -195,6 +203,11 @@ cdef class LogProducers(LogReader):
             status = log_view(&self._log, &fault)
         if status != STATUS_OK:
             self._raise(status, &fault)
+        if self._log.segments[0].base_offset != self._first_base:
+            log_view_end(&self._log)
+            raise errors.FellBehindError(
+                f"{self.topic}-{self.partition}: segments were deleted while it was taken up; call "
+                "again")
         with nogil:
             status = log_restore_ongoing(&self._log)
             if status == STATUS_OK:

@@ -21,7 +21,7 @@ from eoslog.bindings.partition_log import (
     empty_row,
     row_state,
 )
-from eoslog.errors import FellBehindError, StoreFailedError
+from eoslog.errors import FellBehindError, OffsetOutOfRangeError, StoreFailedError
 from eoslog.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
 from eoslog.topic_partition import TopicPartition
 
@@ -67,6 +67,7 @@ class PartitionProducers:
         self._adopting: set[int] = set()
         self._restored_from = ""
         self._rows_generation = -1
+        self._tried: RowsHead | None = None  # The rows that the last restoring began with.
         self._persisted_offset = -1
         self._cached_max = 0
 
@@ -129,14 +130,27 @@ class PartitionProducers:
         tail, which is replayed, needs.
         """
         self._cached_max = cached_max
+        self._tried = None
+        while True:
+            try:
+                self._restored_from = self._restored(cached_max)
+            except (FellBehindError, OffsetOutOfRangeError):
+                if not self._log.attached:
+                    raise
+                # Another process deleted segments meanwhile; it stored what they said before.
+                self._log.reattach()
+                self._persisted_offset = -1
+            else:
+                return self._restored_from
+
+    def _restored(self, cached_max: int) -> str:
         try:
             self._rows_generation = self._rows.generation
-            self._restored_from = self._restore_from_rows(cached_max)
+            return self._restore_from_rows(cached_max)
         except StateStoreDamagedError:
             # It was begun anew, empty; the log has all that it held.
             self._rows_generation = self._rows.generation
-            self._restored_from = self._log.restore_producers(None, 0)
-        return self._restored_from
+            return self._log.restore_producers(None, 0)
 
     def take_up_anew(self) -> None:
         """Another process deleted segments before this one had looked at them: begin anew with what
@@ -156,6 +170,9 @@ class PartitionProducers:
             if head is None or head.offset > self._log.log_end_offset:
                 self._drop_untrue_rows(head)
                 return self._log.restore_producers(None, 0)
+            if head == self._tried:
+                # Too old, and no newer ones were stored: what was deleted had no producers.
+                return self._log.restore_producers(None, 0)
             needed = None
             if head.row_count > cached_max:
                 needed = self._log.producer_ids_since(head.offset)
@@ -165,6 +182,7 @@ class PartitionProducers:
                 break
         evicted_count = max(0, head.row_count - len(found.rows))
         self._persisted_offset = head.offset
+        self._tried = head
         return self._log.restore_producers(
             b"".join(found.rows), head.offset, evicted_count, found.abort_files
         )
