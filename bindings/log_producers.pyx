@@ -72,8 +72,8 @@ cdef class LogProducers(LogReader):
         if self.attached and rows is not None and rows_offset < self._first_base:
             # Whoever deleted what lies between had stored newer rows first.
             raise errors.FellBehindError(
-                f"{self.topic}-{self.partition}: rows of offset {rows_offset} are too old for a log "
-                f"that begins at {self._first_base}; call again")
+                f"{self.topic}-{self.partition}: rows of offset {rows_offset} are too old for a "
+                f"log that begins at {self._first_base}; call again")
         if rows is not None and rows_offset <= self.log_end_offset:
             self._restore_aborts(abort_files, rows_offset)
             load_rows(&self._log.producers, rows)

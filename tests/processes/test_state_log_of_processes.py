@@ -160,7 +160,8 @@ def test_changes_that_follow_from_the_older_value_are_never_lost(path, crew, kil
     for member in members:
         member.answer()
     total = sum(members[0].call(get, key) for key in keys)
-    assert total == 1500 if not killed else 1000 <= total < 1500
+    # The killed one may have been through.
+    assert total == 1500 if not killed else 1000 <= total <= 1500
     crew.all_leave()
     with opened(path) as store:
         assert sum(get_here(store, key) for key in keys) == total
