@@ -1,8 +1,11 @@
 from collections.abc import Iterable
 
+from typing_extensions import disjoint_base
+
 from eoslog.bindings.log_reader import LogReader
 from eoslog.bindings.producer_state import ProducerState
 
+@disjoint_base
 class LogProducers(LogReader):
     def restore_producers(
         self,
