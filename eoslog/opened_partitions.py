@@ -381,6 +381,8 @@ class OpenedPartitions:
         found = []
         if self._session is None or not self._paths.controls.is_dir():
             return []
+        # What is open here of a topic that was deleted must not hide what is open of a new one.
+        self._follow_topics()
         with named_os_errors("looking for open partitions"):
             names = sorted(path.name for path in self._paths.controls.iterdir())
         for name in names:

@@ -137,9 +137,25 @@ def churn_topics(hand, seed, seconds):
     return done
 
 
-# Seen once in some twelve runs without kills: whoever opens a partition that was just deleted and
-# made again attaches to the page of the deleted one (CorruptRecordError). Open, and run by soaks.
-@pytest.mark.parametrize("killed", [pytest.param(False, marks=pytest.mark.soak), True])
+def test_the_last_to_leave_closes_a_topic_that_was_made_anew_behind_its_back(tmp_path):
+    """What it has open of the deleted one does not keep it from seeing to the new one."""
+    path = tmp_path / "store"
+    with Crew(path) as crew:
+        last, other = crew.join("last"), crew.join("other")
+        other.call(make_topic, "t", 1)
+        last.call(store_calls.append, "t", ["old"])
+        other.call(store_calls.delete_topic, "t")
+        other.call(make_topic, "t", 1)
+        other.call(store_calls.append, "t", ["new"])
+        other.leave()
+        last.leave()
+    assert (path / ".kafka_cleanshutdown").exists()
+    with eoslog.open(path) as store:
+        assert store.partition("t", 0).log_end_offset == 1
+        assert store.verify() == []
+
+
+@pytest.mark.parametrize("killed", [False, True])
 def test_topics_come_and_go_in_all_processes(tmp_path, killed):
     path = tmp_path / "store"
     noise = random.Random(3)
