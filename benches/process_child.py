@@ -47,13 +47,15 @@ class Child:
         """Make the full segments' files usable again."""
         renew_segments(self.store.partition(TOPIC, partition))
 
-    def append(self, partition: int, batch_count: int, start_ns: int) -> dict[str, int]:
-        """Batches of 1,000 records of 1 KB, from a moment on: when it was done."""
+    def append(self, partition: int, batch_count: int, start_ns: int) -> list[int]:
+        """Batches of 1,000 records of 1 KB, from a moment on: when each was in."""
+        ends_ns = []
         wait_until(start_ns)
         for index in range(batch_count):
             column = self._columns[index % len(self._columns)]
             self.producer.append(TOPIC, partition=partition, values=column)
-        return {"end_ns": time.perf_counter_ns()}
+            ends_ns.append(time.perf_counter_ns())
+        return ends_ns
 
     def append_small(
         self, partition: int, record_count: int, start_ns: int, end_ns: int
@@ -86,6 +88,19 @@ class Child:
             records = consumer.poll(timeout=60)
             now_ns = time.perf_counter_ns()
             latencies_ns += [now_ns - int.from_bytes(one.value, "big") for one in records]
+        return latencies_ns
+
+    def watch_word(self, count: int) -> list[int]:
+        """The same with nothing but the wake-up word, which rises when a moment was told."""
+        word = self.store._signal.sleeper()
+        print("{}", flush=True)
+        latencies_ns = []
+        while len(latencies_ns) < count:
+            word.look()
+            word.sleep(60)
+            woken_ns = time.perf_counter_ns()
+            sent = sys.stdin.buffer.read(MOMENT_BYTES)
+            latencies_ns.append(woken_ns - int.from_bytes(sent, "big"))
         return latencies_ns
 
     def watch_pipe(self, count: int) -> list[int]:
@@ -134,6 +149,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
         Child.append_for_ever,
         Child.watch,
         Child.watch_pipe,
+        Child.watch_word,
         Child.tail,
     )
 }

@@ -51,6 +51,7 @@ class Sizes:
     open_transaction_count: int
     aborted_transaction_count: int
     process_append_bytes: int
+    process_rounds: int
     process_seconds: float
     wake_count: int
     takeover_count: int
@@ -92,6 +93,7 @@ FULL = Sizes(
     open_transaction_count=100_000,
     aborted_transaction_count=1_000_000,
     process_append_bytes=256 * MIB,
+    process_rounds=31,
     process_seconds=1.0,
     wake_count=5_000,
     takeover_count=20,
@@ -133,6 +135,7 @@ TINY = Sizes(
     open_transaction_count=500,
     aborted_transaction_count=500,
     process_append_bytes=2 * MIB,
+    process_rounds=2,
     process_seconds=0.1,
     wake_count=20,
     takeover_count=1,

@@ -9,9 +9,8 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 
 from eoslog.bindings.columns cimport encode_headers
-from eoslog.native.record_batch cimport (
-    BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES_MAX, BatchIdentity, batch_header_store, record_encode,
-)
+from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX, record_encode
+from eoslog.native.record_batch cimport BATCH_HEADER_BYTES, BatchIdentity, batch_header_store
 
 
 @cython.final

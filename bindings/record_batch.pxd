@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t, uint8_t
 
 from eoslog.native.record_batch cimport Record as NativeRecord
-from eoslog.native.record_batch cimport RecordColumns
+from eoslog.native.batch_encode cimport RecordColumns
 
 cdef class Record:
     cdef readonly str topic

@@ -9,12 +9,12 @@ from libc.string cimport memset
 
 from eoslog.bindings.columns cimport ColumnHolder, open_column, open_headers, open_timestamps
 from eoslog.bindings.status cimport raise_status
+from eoslog.native.batch_encode cimport batch_bytes_bound, batch_encode, newest_timestamp
 from eoslog.native.crc32c cimport crc32c as native_crc32c
 from eoslog.native.crc32c cimport crc32c_implementation_name
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader as NativeHeader,
-    BatchIdentity, RecordCursor, batch_bytes_bound, batch_check, batch_encode, cursor_next,
-    cursor_open,
+    BatchIdentity, RecordCursor, batch_check, cursor_next, cursor_open,
 )
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status
 from eoslog.native.varint cimport load_varint
@@ -204,7 +204,7 @@ cdef class BatchEncoder:
         with nogil:
             batch_bytes = batch_encode(
                 self._buffer, &opened.columns, first, <int32_t>count, &identity, NULL,
-                &max_timestamp)
+                newest_timestamp(&opened.columns, first, count))
         return PyBytes_FromStringAndSize(<const char*>self._buffer, batch_bytes)
 
 

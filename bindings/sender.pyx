@@ -16,7 +16,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from eoslog.bindings.accumulator cimport RecordAccumulator
 from eoslog.native.murmur2 cimport murmur2 as hash_of
 from eoslog.native.murmur2 cimport partition_for_hash
-from eoslog.native.record_batch cimport BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES_MAX
+from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX
+from eoslog.native.record_batch cimport BATCH_HEADER_BYTES
 
 cdef extern from "<time.h>" nogil:
     struct timespec:

@@ -1,8 +1,8 @@
 # Appending to a partition's log.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
+from eoslog.native.batch_encode cimport RecordColumns
 from eoslog.native.partition_log cimport PartitionLog
-from eoslog.native.record_batch cimport RecordColumns
 from eoslog.native.status cimport Fault, Status
 
 cdef struct ProducerStamp:

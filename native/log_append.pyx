@@ -10,6 +10,9 @@ the records that are in.
 from libc.string cimport memcpy
 
 from eoslog.native.atomics cimport store_release_64
+from eoslog.native.batch_encode cimport (
+    RecordColumns, batch_bytes_bound, batch_encode, batch_stream, newest_timestamp, record_bytes,
+)
 from eoslog.native.byte_order cimport load_be64, store_be32, store_be64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport control_set_flag, control_store
@@ -22,8 +25,8 @@ from eoslog.native.producer_table cimport table_find_whole, table_insert
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME,
     ATTRIBUTE_TRANSACTIONAL, BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_LEADER_EPOCH,
-    BatchHeader, BatchIdentity, Record, RecordCursor, batch_bytes_bound, batch_check, batch_encode,
-    batch_header_load, batch_terminate, cursor_next, cursor_open, record_bytes, sequence_add,
+    BatchHeader, BatchIdentity, Record, RecordCursor, batch_check, batch_header_load,
+    batch_terminate, cursor_next, cursor_open, sequence_add,
 )
 from eoslog.native.segment cimport Segment, segment_note_batch, segment_reserve
 from eoslog.native.sequence_window cimport (
@@ -39,6 +42,8 @@ from eoslog.native.time_index cimport time_index_full
 
 cdef enum:
     OFFSET_SPAN_MAX = 0x7FFFFFFF     # Offsets of a segment are kept as 32-bit distances.
+    # From here on a batch would push most else out of a core's own cache.
+    STREAMED_BATCH_BYTES_MIN = 262144
 
 
 # One batch on its way in: either columns still to be encoded, or bytes that are whole already.
@@ -193,7 +198,6 @@ cdef void place(
     cdef int64_t base_offset = log_end(log)
     cdef BatchIdentity identity
     cdef BatchHeader header
-    cdef int64_t max_timestamp = 0
     cdef int64_t batch_bytes
     control_set_flag(&log.page.dirty, 1)
     if incoming.columns != NULL:
@@ -203,9 +207,14 @@ cdef void place(
         identity.base_sequence = stamp.base_sequence
         identity.partition_leader_epoch = log.options.leader_epoch
         identity.attributes = incoming.attributes
-        batch_bytes = batch_encode(
-            at, incoming.columns, incoming.first, incoming.record_count, &identity,
-            active.map + active.reserved_bytes, &max_timestamp)
+        if incoming.batch_bytes < STREAMED_BATCH_BYTES_MIN:
+            batch_bytes = batch_encode(
+                at, incoming.columns, incoming.first, incoming.record_count, &identity,
+                active.map + active.reserved_bytes, incoming.max_timestamp)
+        else:
+            batch_bytes = batch_stream(
+                at, incoming.columns, incoming.first, incoming.record_count, &identity,
+                active.map + active.reserved_bytes, incoming.max_timestamp)
     else:
         batch_bytes = place_bytes(log, incoming, at)
     EOS_CHECK(batch_bytes <= incoming.batch_bytes, "append: the batch fits its room")
@@ -309,20 +318,6 @@ cdef void outcome_add(
         outcome.duplicate_count += last_offset - base_offset + 1
 
 
-cdef int64_t max_timestamp_of(
-    const RecordColumns* columns, int64_t first, int64_t count
-) noexcept nogil:
-    cdef int64_t newest = columns.default_timestamp_ms
-    cdef int64_t index
-    if columns.timestamps == NULL:
-        return newest
-    newest = columns.timestamps[first]
-    for index in range(first + 1, first + count):
-        if columns.timestamps[index] > newest:
-            newest = columns.timestamps[index]
-    return newest
-
-
 cdef Status log_append_columns(
     PartitionLog* log, const RecordColumns* columns, ProducerStamp* stamp,
     int64_t batch_records_max, int64_t batch_bytes_max, AppendOutcome* outcome, Fault* out,
@@ -350,7 +345,7 @@ cdef Status log_append_columns(
             columns, first, batch_records_max, bytes_max, &incoming.batch_bytes)
         incoming.record_count = <int32_t>count
         incoming.last_offset_delta = <int32_t>(count - 1)
-        incoming.max_timestamp = max_timestamp_of(columns, first, count)
+        incoming.max_timestamp = newest_timestamp(columns, first, count)
         status = log_lock(log, out)
         if status != STATUS_OK:
             return status

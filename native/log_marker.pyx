@@ -9,6 +9,7 @@ those of transaction version 2 where a marker says so.
 from libc.stdint cimport uint8_t
 
 from eoslog.native.abort_index cimport abort_index_reserve
+from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX, record_encode
 from eoslog.native.byte_order cimport store_be16, store_be32
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.log_append cimport log_place, log_room_for
@@ -18,8 +19,8 @@ from eoslog.native.log_replay cimport (
 from eoslog.native.partition_log cimport log_end, log_lock, log_unlock
 from eoslog.native.producer_table cimport table_find_whole, table_insert
 from eoslog.native.record_batch cimport (
-    ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES, RECORD_OVERHEAD_BYTES_MAX,
-    BatchIdentity, batch_header_store, record_encode,
+    ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES, BatchIdentity,
+    batch_header_store,
 )
 from eoslog.native.sequence_window cimport NO_SEQUENCE, ProducerEntry, entry_marker
 from eoslog.native.status cimport (

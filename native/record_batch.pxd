@@ -1,7 +1,6 @@
-# Record batch v2: header, encoder from columns, validator, record cursor.
+# Record batch v2: header, validator, record cursor.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
-from eoslog.native.column cimport Column
 from eoslog.native.status cimport Fault, Status
 
 cdef extern from "record_batch_layout.h" nogil:
@@ -27,10 +26,7 @@ cdef extern from "record_batch_layout.h" nogil:
         ATTRIBUTE_TRANSACTIONAL
         ATTRIBUTE_CONTROL
 
-# Bytes a record may need besides its key, value and headers: length 5, attributes 1, timestamp 10,
-# offset 5, key length 5, value length 5, header count 5.
 cdef enum:
-    RECORD_OVERHEAD_BYTES_MAX = 36
     BATCH_TERMINATOR_BYTES = 17      # Zeros after the last batch: a length of 0 ends every scan.
 
 cdef struct BatchHeader:
@@ -57,16 +53,6 @@ cdef struct BatchIdentity:
     int16_t producer_epoch
     int16_t attributes
 
-# Records to encode. `headers` holds each record's whole header section (count and entries) already
-# encoded, or is COLUMN_NULL; `timestamps` is NULL when all records carry `default_timestamp_ms`.
-cdef struct RecordColumns:
-    Column keys
-    Column values
-    Column headers
-    const int64_t* timestamps
-    int64_t default_timestamp_ms
-    int64_t count
-
 cdef struct Record:
     int64_t offset
     int64_t timestamp
@@ -91,25 +77,17 @@ cdef void batch_header_load(const uint8_t* batch, BatchHeader* header) noexcept 
 cdef Status batch_check(
     const uint8_t* batch, int64_t available_bytes, BatchHeader* header, Fault* out
 ) noexcept nogil
-cdef int64_t batch_bytes_bound(
-    const RecordColumns* columns, int64_t first, int64_t count
-) noexcept nogil
-cdef int64_t record_bytes(
-    const RecordColumns* columns, int64_t index, int64_t first
-) noexcept nogil
-cdef int64_t batch_encode(
-    uint8_t* at, const RecordColumns* columns, int64_t first, int32_t count,
-    const BatchIdentity* identity, uint8_t* limit, int64_t* max_timestamp,
-) noexcept nogil
 cdef void batch_terminate(uint8_t* end, uint8_t* limit) noexcept nogil
 cdef void batch_header_store(
     uint8_t* at, int64_t batch_bytes, int32_t record_count, int64_t base_timestamp,
     int64_t max_timestamp, const BatchIdentity* identity,
 ) noexcept nogil
-cdef uint8_t* record_encode(
-    uint8_t* at, int64_t timestamp_delta, int32_t offset_delta,
-    const uint8_t* key, int64_t key_bytes, const uint8_t* value, int64_t value_bytes,
-    const uint8_t* headers, int64_t headers_bytes,
+cdef uint32_t batch_header_fill(
+    uint8_t* header, int32_t record_count, int64_t base_timestamp, int64_t max_timestamp,
+    const BatchIdentity* identity,
+) noexcept nogil
+cdef void batch_header_finish(
+    uint8_t* at, uint8_t* header, int64_t batch_bytes, uint32_t crc
 ) noexcept nogil
 cdef void cursor_open(
     RecordCursor* cursor, const uint8_t* batch, const BatchHeader* header

@@ -1,22 +1,18 @@
 # cython: language_level=3, wraparound=False, boundscheck=False
 # cython: initializedcheck=False, cdivision=True
-"""Record batch v2: header, encoder from columns, validator, record cursor.
+"""Record batch v2: header, validator, record cursor.
 
-Invariants: batch_encode writes exactly the bytes that the record sizes add up to and never more
-than batch_bytes_bound; a batch that batch_check let pass has a true checksum and fits in what is
-there; cursor_next never reads past the end of its batch.
+Invariants: a batch that batch_check let pass has a true checksum and fits in what is there;
+cursor_next never reads past the end of its batch.
 """
 from libc.string cimport memcpy, memset
 
 from eoslog.native.byte_order cimport (
     load_be16, load_be32, load_be64, store_be16, store_be32, store_be64,
 )
-from eoslog.native.column cimport COLUMN_NULL, column_bytes, column_get
 from eoslog.native.crc32c cimport crc32c
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, fault
-from eoslog.native.varint cimport (
-    load_varint, load_varlong, store_varint, store_varlong, varint_bytes, varlong_bytes,
-)
+from eoslog.native.varint cimport load_varint, load_varlong
 
 
 cdef void batch_header_load(const uint8_t* batch, BatchHeader* header) noexcept nogil:
@@ -70,124 +66,6 @@ cdef Status batch_check(
     return STATUS_OK
 
 
-cdef int64_t batch_bytes_bound(
-    const RecordColumns* columns, int64_t first, int64_t count
-) noexcept nogil:
-    """Upper bound of the size in bytes of a batch of records [first, first + count)."""
-    return (
-        BATCH_HEADER_BYTES + count * RECORD_OVERHEAD_BYTES_MAX
-        + column_bytes(&columns.keys, first, count)
-        + column_bytes(&columns.values, first, count)
-        + column_bytes(&columns.headers, first, count)
-    )
-
-
-cdef inline int64_t body_bytes(
-    int64_t timestamp_delta, int32_t offset_delta, int64_t key_bytes, int64_t value_bytes,
-    int64_t headers_bytes,
-) noexcept nogil:
-    """Size of a record after its length field; headers_bytes counts the header count's own
-    bytes.
-    """
-    return (
-        1 + varlong_bytes(timestamp_delta) + varint_bytes(offset_delta)
-        + varint_bytes(<int32_t>key_bytes) + (key_bytes if key_bytes > 0 else 0)
-        + varint_bytes(<int32_t>value_bytes) + (value_bytes if value_bytes > 0 else 0)
-        + headers_bytes
-    )
-
-
-cdef int64_t record_bytes(
-    const RecordColumns* columns, int64_t index, int64_t first
-) noexcept nogil:
-    """Exact encoded size in bytes of record `index` in a batch whose first record is `first`."""
-    cdef const uint8_t* ignored
-    cdef int64_t key_bytes = column_get(&columns.keys, index, &ignored)
-    cdef int64_t value_bytes = column_get(&columns.values, index, &ignored)
-    cdef int64_t headers_bytes = 1
-    cdef int64_t timestamp_delta = 0
-    cdef int64_t body
-    if columns.headers.kind != COLUMN_NULL:
-        headers_bytes = column_get(&columns.headers, index, &ignored)
-    if key_bytes > 0x7FFFFFFF or value_bytes > 0x7FFFFFFF:
-        return (1 << 40)             # Larger than any limit: the caller refuses it.
-    if columns.timestamps != NULL:
-        timestamp_delta = columns.timestamps[index] - columns.timestamps[first]
-    body = body_bytes(
-        timestamp_delta, <int32_t>(index - first), key_bytes, value_bytes, headers_bytes)
-    return body + varint_bytes(<int32_t>body)
-
-
-cdef uint8_t* record_encode(
-    uint8_t* at, int64_t timestamp_delta, int32_t offset_delta,
-    const uint8_t* key, int64_t key_bytes, const uint8_t* value, int64_t value_bytes,
-    const uint8_t* headers, int64_t headers_bytes,
-) noexcept nogil:
-    """Write one record at `at` and answer the place after it.
-
-    `headers` holds the encoded header section; NULL stands for "no headers" (one zero byte).
-    """
-    if headers == NULL:
-        headers_bytes = 1
-    at = store_varint(at, <int32_t>body_bytes(
-        timestamp_delta, offset_delta, key_bytes, value_bytes, headers_bytes))
-    at[0] = 0
-    at = store_varlong(at + 1, timestamp_delta)
-    at = store_varint(at, offset_delta)
-    at = store_varint(at, <int32_t>key_bytes)
-    if key_bytes > 0:
-        memcpy(at, key, <size_t>key_bytes)
-        at += key_bytes
-    at = store_varint(at, <int32_t>value_bytes)
-    if value_bytes > 0:
-        memcpy(at, value, <size_t>value_bytes)
-        at += value_bytes
-    if headers == NULL:
-        at[0] = 0
-        return at + 1
-    memcpy(at, headers, <size_t>headers_bytes)
-    return at + headers_bytes
-
-
-cdef int64_t batch_encode(
-    uint8_t* at, const RecordColumns* columns, int64_t first, int32_t count,
-    const BatchIdentity* identity, uint8_t* limit, int64_t* max_timestamp,
-) noexcept nogil:
-    """Encode records [first, first + count) as one batch at `at`; answers its size in bytes.
-
-    The records go first, then zeros behind them as far as `limit` allows, and the header last: a
-    writer killed in between leaves whatever stood in the place of the header, which is zeros.
-    """
-    cdef uint8_t* end = at + BATCH_HEADER_BYTES
-    cdef int64_t base_timestamp = columns.default_timestamp_ms
-    cdef int64_t newest_timestamp
-    cdef int64_t timestamp_delta = 0
-    cdef int64_t key_bytes, value_bytes
-    cdef int64_t headers_bytes = 0
-    cdef const uint8_t* key = NULL
-    cdef const uint8_t* value = NULL
-    cdef const uint8_t* headers = NULL
-    cdef int32_t index
-    if columns.timestamps != NULL:
-        base_timestamp = columns.timestamps[first]
-    newest_timestamp = base_timestamp
-    for index in range(count):
-        if columns.timestamps != NULL:
-            timestamp_delta = columns.timestamps[first + index] - base_timestamp
-            if base_timestamp + timestamp_delta > newest_timestamp:
-                newest_timestamp = base_timestamp + timestamp_delta
-        key_bytes = column_get(&columns.keys, first + index, &key)
-        value_bytes = column_get(&columns.values, first + index, &value)
-        if columns.headers.kind != COLUMN_NULL:
-            headers_bytes = column_get(&columns.headers, first + index, &headers)
-        end = record_encode(
-            end, timestamp_delta, index, key, key_bytes, value, value_bytes, headers, headers_bytes)
-    max_timestamp[0] = newest_timestamp
-    batch_terminate(end, limit)
-    batch_header_store(at, end - at, count, base_timestamp, newest_timestamp, identity)
-    return end - at
-
-
 cdef void batch_terminate(uint8_t* end, uint8_t* limit) noexcept nogil:
     """Zero the place of the next header's length and magic, so that a scan ends here."""
     cdef int64_t room = limit - end
@@ -201,9 +79,20 @@ cdef void batch_header_store(
 ) noexcept nogil:
     """Write the header of a batch whose records stand behind it, checksum included."""
     cdef uint8_t header[BATCH_HEADER_BYTES]
-    cdef uint32_t crc
+    cdef uint32_t crc = batch_header_fill(
+        header, record_count, base_timestamp, max_timestamp, identity)
+    crc = crc32c(crc, at + BATCH_HEADER_BYTES, <size_t>(batch_bytes - BATCH_HEADER_BYTES))
+    batch_header_finish(at, header, batch_bytes, crc)
+
+
+cdef uint32_t batch_header_fill(
+    uint8_t* header, int32_t record_count, int64_t base_timestamp, int64_t max_timestamp,
+    const BatchIdentity* identity,
+) noexcept nogil:
+    """Fill in a header but for its length and checksum; answers the checksum of the header's own
+    part, from which the records' bytes go on.
+    """
     store_be64(&header[BATCH_BASE_OFFSET], identity.base_offset)
-    store_be32(&header[BATCH_LENGTH], <int32_t>(batch_bytes - BATCH_LENGTH_OVERHEAD))
     store_be32(&header[BATCH_LEADER_EPOCH], identity.partition_leader_epoch)
     header[BATCH_MAGIC] = BATCH_MAGIC_V2
     store_be16(&header[BATCH_ATTRIBUTES], identity.attributes)
@@ -214,8 +103,14 @@ cdef void batch_header_store(
     store_be16(&header[BATCH_PRODUCER_EPOCH], identity.producer_epoch)
     store_be32(&header[BATCH_BASE_SEQUENCE], identity.base_sequence)
     store_be32(&header[BATCH_RECORD_COUNT], record_count)
-    crc = crc32c(0, &header[BATCH_ATTRIBUTES], BATCH_HEADER_BYTES - BATCH_ATTRIBUTES)
-    crc = crc32c(crc, at + BATCH_HEADER_BYTES, <size_t>(batch_bytes - BATCH_HEADER_BYTES))
+    return crc32c(0, &header[BATCH_ATTRIBUTES], BATCH_HEADER_BYTES - BATCH_ATTRIBUTES)
+
+
+cdef void batch_header_finish(
+    uint8_t* at, uint8_t* header, int64_t batch_bytes, uint32_t crc
+) noexcept nogil:
+    """Complete the filled header, and put it before the records that stand behind `at`."""
+    store_be32(&header[BATCH_LENGTH], <int32_t>(batch_bytes - BATCH_LENGTH_OVERHEAD))
     store_be32(&header[BATCH_CRC], <int32_t>crc)
     memcpy(at, header, BATCH_HEADER_BYTES)
 

@@ -10,6 +10,7 @@ that fails leaves what it found, or what a repetition of the call goes on from.
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcmp, memmove, memset
 
+from eoslog.native.batch_encode cimport RecordColumns
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.column cimport COLUMN_FIXED, COLUMN_NULL
 from eoslog.native.log_append cimport ProducerStamp, log_append_batch, log_append_columns
@@ -17,7 +18,7 @@ from eoslog.native.log_marker cimport Marker, log_append_marker
 from eoslog.native.mapped_io cimport eos_now_ms
 from eoslog.native.partition_log cimport log_sync_up_to
 from eoslog.native.record_batch cimport (
-    ATTRIBUTE_TRANSACTIONAL, BatchIdentity, RecordColumns, batch_header_store, sequence_add,
+    ATTRIBUTE_TRANSACTIONAL, BatchIdentity, batch_header_store, sequence_add,
 )
 from eoslog.native.status cimport (
     STATUS_CLOSED, STATUS_DUPLICATE, STATUS_FENCED, STATUS_NO_MEMORY, STATUS_OK, fault,

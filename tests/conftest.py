@@ -57,3 +57,22 @@ def make_partition(tmp_path: Path) -> Iterator[Callable[..., object]]:
     yield make
     for files in made:
         files.close(clean=False)
+
+
+@pytest.fixture(scope="module")
+def make_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., object]]:
+    """A new log for each example of a property; those before are closed."""
+    from partition_files import PartitionFiles
+
+    made: list[PartitionFiles] = []
+
+    def make(**config: int) -> object:
+        if made:
+            made.pop().close(clean=False)
+        named = {name.replace("_", "."): number for name, number in config.items()}
+        made.append(PartitionFiles(tmp_path_factory.mktemp("log") / "p", named))
+        return made[-1].open()
+
+    yield make
+    for files in made:
+        files.close(clean=False)

@@ -216,22 +216,3 @@ def test_an_adoption_cut_short_goes_on_where_it_stopped(make_log, counts, data, 
         records, offset = log.fetch_records(offset, 100)
         values += [record.value for record in records]
     assert values == [b"%d" % index for index in range(sequence)]
-
-
-@pytest.fixture(scope="module")
-def make_log(tmp_path_factory):
-    """A new log for each example; those before are closed."""
-    from partition_files import PartitionFiles
-
-    made: list[PartitionFiles] = []
-
-    def make(**config: int):
-        if made:
-            made.pop().close(clean=False)
-        named = {name.replace("_", "."): number for name, number in config.items()}
-        made.append(PartitionFiles(tmp_path_factory.mktemp("log") / "p", named))
-        return made[-1].open()
-
-    yield make
-    for files in made:
-        files.close(clean=False)
