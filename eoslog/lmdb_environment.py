@@ -6,6 +6,7 @@ Invariants:
 - Every write is one transaction, and synced. A process that dies inside one leaves nothing of it;
   the place of a dead reader is found and freed.
 - The map grows when it is full; a process whose map is too small by now maps the file again.
+- Memory that runs out says nothing of the file: the environment is opened again with the next call.
 - An environment that cannot be read is dropped and begun anew, by a process that is the only one to
   have it open. The others cannot do without it: their calls fail, and whoever opens it when all of
   them are gone begins it anew. `generation` counts the new beginnings of this object, so that
@@ -72,6 +73,7 @@ class LmdbEnvironment:
         self._names = databases
         self._lock = threading.RLock()
         self._forked = False
+        self._closed = False
         self._environment: lmdb.Environment | None = None
         self._use = UpgradableLock(path.with_name(path.name + LOCK_SUFFIX)) if shared else None
         with self._lock:
@@ -90,15 +92,13 @@ class LmdbEnvironment:
         """Do something in one transaction, which is synced when it ends if it may write.
 
         `work` is repeated where the environment had to grow or to be opened again. Raises
-        StoreFullError, StoreFailedError; nothing changed then. StateStoreDamagedError: what was
-        there is lost.
+        StoreFullError, StoreFailedError, MemoryError (the file could not be mapped); nothing
+        changed then. StateStoreDamagedError: what was there is lost.
         """
         reopened = False
         with self._lock:
             while True:
-                environment = self._environment
-                if environment is None:
-                    raise self._closed_error()
+                environment = self._opened()
                 try:
                     with environment.begin(write=write) as transaction:
                         return work(transaction)
@@ -113,6 +113,8 @@ class LmdbEnvironment:
                         ) from error
                 except lmdb.DiskError as error:
                     raise StoreFullError(f"writing {self.path}: {error}") from error
+                except lmdb.MemoryError as error:
+                    raise self._unmapped(error) from error
                 except _ERRORS_OF_PROCESS as error:
                     self._raise_if_full(error)
                     if reopened:
@@ -136,9 +138,22 @@ class LmdbEnvironment:
     def close(self) -> None:
         """Close the environment; a second call does nothing."""
         with self._lock:
+            self._closed = True
             self._close_environment()
             if self._use is not None:
                 self._use.close()
+
+    def _opened(self) -> lmdb.Environment:
+        if self._environment is None and not self._closed and not self._forked:
+            self._reopen()  # Memory had run out.
+        if self._environment is None:
+            raise self._closed_error()
+        return self._environment
+
+    def _unmapped(self, error: lmdb.MemoryError) -> MemoryError:
+        """Memory ran out: LMDB may have lost its map, so it is closed. The error to raise."""
+        self._close_environment()
+        return MemoryError(f"mapping {self.path}: {error}")
 
     def _closed_error(self) -> StoreError:
         if self._forked:
@@ -162,6 +177,8 @@ class LmdbEnvironment:
             full = os.strerror(errno.ENOSPC) in str(error)
             kind = StoreFullError if full else StoreFailedError
             raise kind(f"opening {self.path}: {error}") from error
+        except lmdb.MemoryError as error:
+            raise self._unmapped(error) from error
         except (lmdb.Error, CorruptRowError) as error:
             damage = error
         if damage is not None:
@@ -218,6 +235,8 @@ class LmdbEnvironment:
         """Map so many bytes; 0 stands for as many as the file says."""
         try:
             environment.set_mapsize(map_bytes)
+        except lmdb.MemoryError as error:
+            raise self._unmapped(error) from error
         except lmdb.Error as error:
             raise StoreFailedError(
                 f"{self.path}: a map of {map_bytes} bytes cannot be made: {error}"
@@ -228,6 +247,8 @@ class LmdbEnvironment:
         try:
             with named_os_errors(f"opening {self.path}"):
                 self._open_environment(check_size=False)
+        except lmdb.MemoryError as error:
+            raise self._unmapped(error) from error
         except (lmdb.Error, CorruptRowError) as error:
             raise self._damaged(error) from error
 

@@ -43,6 +43,8 @@ def open(
     ValueError.
     """
     known = None if durability is None else check_durability(durability)
+    if not os.fspath(path):
+        raise ValueError("path is empty: it is to name the store's directory")
     store = Store(Path(path), create, known, config)
     _opened.add(store)
     return store

@@ -366,3 +366,51 @@ def test_a_child_does_not_keep_the_lock_of_its_parent(tmp_path, other):
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+
+
+LIMITED = """
+import resource
+def limit(more_bytes):
+    kib = next(int(l.split()[1]) for l in open("/proc/self/status") if l.startswith("VmSize"))
+    resource.setrlimit(resource.RLIMIT_AS, (kib * 1024 + more_bytes, resource.RLIM_INFINITY))
+def unlimit():
+    resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+def fails(call):
+    try:
+        call()
+    except MemoryError as error:
+        assert "mapping" in str(error)
+    else:
+        raise AssertionError("memory was enough")
+"""
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_memory_that_runs_out_is_no_damage(rows, other, tmp_path, alone):
+    write(rows, range(10), 5)
+    data_file = tmp_path / "lmdb" / "data.mdb"
+    before = data_file.stat().st_ino
+    if alone:
+        rows.close()
+    child = other(
+        LIMITED
+        + """
+limit(1 << 16)
+fails(lambda: ProducerStateStore(path, shared=True))
+unlimit()
+environment.MAP_BYTES_INITIAL = 1 << 18
+store = ProducerStateStore(path, shared=True)
+large = bytes(4 << 20)
+limit(1 << 20)
+fails(lambda: store.within(lambda transaction: transaction.put(b"large", large), write=True))
+limit(1 << 12)
+fails(lambda: write(store, [10], 6))
+unlimit()
+write(store, [10], 6)
+say(store.read_head(topic, 0).row_count)
+store.close()
+"""
+    )
+    assert child.end() == "11"
+    assert data_file.stat().st_ino == before
+    assert not list(tmp_path.glob("*.damaged"))

@@ -585,3 +585,10 @@ def test_verify_reports_progress_and_problems(open_store, store_path):
     assert user == [TopicPartition("t", 0), TopicPartition("t", 1)]
     assert [done for done, _, _ in seen] == list(range(seen[0][1]))
     assert [problem["path"] for problem in problems] == [str(log)]
+
+
+def test_an_empty_path_is_no_store(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="path is empty"):
+        eoslog.open("", create=True)
+    assert list(tmp_path.iterdir()) == []
