@@ -1,6 +1,7 @@
 """`eoslog topics`: list, create, describe and delete."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 import click
@@ -9,6 +10,7 @@ import eoslog
 from eoslog.cli_options import Settings, echo_json, shared_options
 from eoslog.cli_producers import find_partition
 from eoslog.cli_table import print_rows
+from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
 from eoslog.topic_name import INTERNAL_TOPICS
 
 _INTERNAL_OPTION = click.option(
@@ -89,7 +91,11 @@ def show_topics(settings: Settings, internal: bool) -> None:
     """Print every topic with its number of partitions and records."""
     with settings.open() as store:
         names = [*store.topics(), *(internal_topics(store) if internal else ())]
-        rows = [topic_row(store, name) for name in sorted(names)]
+        rows = []
+        for name in sorted(names):
+            # Another process may delete it meanwhile.
+            with suppress(UnknownTopicOrPartitionError, LogClosedError):
+                rows.append(topic_row(store, name))
     if settings.as_json:
         echo_json(rows)
         return

@@ -156,3 +156,20 @@ def test_an_internal_topic_that_is_not_there_yet(store_path):
 def test_internal_before_a_subcommand_is_wrong_use(orders):
     answer = call("topics", "--internal", "describe", "orders", "--store", orders)
     assert_mistake(answer, WRONG_USE, "--internal")
+
+
+def test_a_topic_that_goes_while_they_are_listed_is_left_out(orders, monkeypatch):
+    from eoslog import cli_topics
+
+    row_of = cli_topics.topic_row
+
+    def deleted_meanwhile(store, name):
+        if name == "short-lived":
+            store.delete_topic(name)
+        return row_of(store, name)
+
+    with eoslog.open(orders) as store:
+        store.create_topic("short-lived", partitions=1)
+    monkeypatch.setattr(cli_topics, "topic_row", deleted_meanwhile)
+    answer = call("topics", "--store", orders, "--json")
+    assert answer.json == [{"topic": "orders", "partitions": 2, "records": 10}]
