@@ -24,6 +24,7 @@ from eoslog.errors import (
 from eoslog.gathering import GatheringSender
 from eoslog.partition import Partition
 from eoslog.producer_identity import ProducerIdentity
+from eoslog.sequenced_partition import SequencedPartition
 from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicDescription
 from eoslog.transaction_calls import TransactionCalls
@@ -70,6 +71,8 @@ class Producer(GatheringSender, TransactionCalls):
         self._closed = False
         self._keyless_turn = 0
         self._unsynced: dict[Partition, int] = {}
+        # Partitions that were written to, for a producer whose name need not be renewed there.
+        self._ready: dict[tuple[str, int], SequencedPartition] = {}
         self._identity = ProducerIdentity(store, name, self._idempotent)
         if name is not None:
             self._identity.take_name(name, self)
@@ -141,6 +144,12 @@ class Producer(GatheringSender, TransactionCalls):
         StoreFullError or StoreFailedError: the error's `appended_record_count` tells how many
         records are in (with a partition: the first so many of the columns).
         """
+        if type(topic) is str and type(partition) is int:
+            ready = self._ready.get((topic, partition))
+            if ready is not None:
+                result = self._append_to(ready, values, keys, timestamps, headers)
+                if result is not None:
+                    return result
         with self.exclusive:
             self._check_appendable()
             try:
@@ -254,6 +263,38 @@ class Producer(GatheringSender, TransactionCalls):
             raise self._understood(error, where) from error
         self._unsynced[sequenced.partition] = result.last_offset + 1
 
+    def _append_to(
+        self,
+        ready: SequencedPartition,
+        values: object,
+        keys: object,
+        timestamps: object,
+        headers: object,
+    ) -> AppendResult | None:
+        """The short way to a partition that was written to; None if it has to be the long one."""
+        with self.exclusive:
+            topic, number = where = ready.partition.topic_partition
+            buffers = self._buffers_of(topic)
+            if (
+                self._refusal is not None
+                or self._store.closed
+                or (buffers and buffers[number].accumulator.record_count)
+                or length_of(values if values is not None else keys) > RECORDS_PER_CALL_MAX
+            ):
+                return None
+            try:
+                result = ready.append_columns(values, keys, timestamps, headers)
+            except EoslogError as error:
+                if isinstance(error, LogClosedError) and not self._store.closed:
+                    # The topic was deleted, with all that is in it: there may be a new one.
+                    self._ready.pop(where, None)
+                    return None
+                understood = self._understood(error, where)
+                self._failed(understood)
+                raise understood from error
+            self._unsynced[ready.partition] = result.last_offset + 1
+            return result
+
     def _append_columns(
         self,
         where: TopicPartition,
@@ -272,6 +313,8 @@ class Producer(GatheringSender, TransactionCalls):
         except EoslogError as error:
             raise self._understood(error, where) from error
         self._unsynced[sequenced.partition] = result.last_offset + 1
+        if self.name is None:
+            self._ready[where] = sequenced
         return result
 
     def _append_placed(
@@ -374,6 +417,7 @@ class Producer(GatheringSender, TransactionCalls):
                     f"topic {topic!r} was deleted with {lost} records that were gathered for it"
                 )
             self._drop_topic(topic)
+            self._ready = {where: one for where, one in self._ready.items() if where[0] != topic}
             for partition in self._identity.forget_topic(topic):
                 self._unsynced.pop(partition, None)
 

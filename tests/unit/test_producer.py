@@ -544,3 +544,26 @@ def test_threads_that_share_a_producer_lose_and_repeat_nothing(store):
         for number in range(4):
             of_thread = [value for value in found if value.startswith(b"%d-" % number)]
             assert of_thread == [b"%d-%d" % (number, count) for count in range(partition, 2000, 2)]
+
+
+def test_every_append_to_a_partition_comes_after_what_was_gathered_for_it(store):
+    store.create_topic("short", partitions=2)
+    producer = store.producer()
+    for number in range(4):
+        producer.append("short", partition=1, values=[b"append %d" % number])
+        producer.send("short", value=b"send %d" % number, partition=1)
+    producer.flush()
+    expected = [b"%s %d" % (how, number) for number in range(4) for how in (b"append", b"send")]
+    assert values_of(store, "short", 1) == expected
+
+
+def test_an_append_finds_the_new_topic_of_a_name(store):
+    producer = store.producer()
+    for life in range(3):
+        store.create_topic("again", partitions=1)
+        for number in range(3):
+            producer.append("again", partition=0, values=[b"%d %d" % (life, number)])
+        assert values_of(store, "again") == [b"%d %d" % (life, number) for number in range(3)]
+        store.delete_topic("again")
+        with pytest.raises(UnknownTopicOrPartitionError):
+            producer.append("again", partition=0, values=[b"nowhere"])
