@@ -190,6 +190,8 @@ class Checkpointer:
         with self._lock:
             noted, self._noted = self._noted, set()
             self._counts["rounds"] += 1
+        if noted:
+            self._store._look_at_files()
         for partition in noted:
             partition.watch_changes(self._note)
             self._each(partition, self._begin_to_watch)

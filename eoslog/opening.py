@@ -27,7 +27,8 @@ def open(
     - "commit" (default): what `Producer.flush()`, `Partition.flush()` or a commit returned for;
     - "always": every append, when it returns;
     - "process": nothing is waited for;
-    - None: as the processes say that have the store open, or "commit" if there are none.
+    - None: as the processes say that have the store open, or "commit" if there are none: until one
+      that comes later asks for what it wants.
 
     `config` takes the store's settings under Kafka's broker names ("log.retention.ms"), which are
     the defaults of its topics, and eoslog's own ("eoslog.checkpoint.interval.ms").

@@ -378,7 +378,7 @@ class Producer(GatheringSender, TransactionCalls):
         sequenced = self._identity.known(where)
         before = 0 if sequenced is None else sequenced.position
         if isinstance(error, LogClosedError) and not self._store.closed:
-            return UnknownTopicOrPartitionError(f"{where} was deleted")
+            return self._store._failure or UnknownTopicOrPartitionError(f"{where} was deleted")
         if sequenced is None:
             error.appended_record_count = 0  # type: ignore[attr-defined]
         if sequenced is not None and not isinstance(error, LogClosedError):

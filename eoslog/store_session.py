@@ -51,7 +51,8 @@ class SessionFile:
     """What `session.json` says: who began the session, and what those who join must know.
 
     `unrecovered` are the partitions that were to be recovered when the session began, `left` those
-    that a process which has closed the store could not put right.
+    that a process which has closed the store could not put right. Until `asked` nobody has said
+    which durability and defaults of topics he wants: whoever does has them.
     """
 
     session: str
@@ -65,6 +66,7 @@ class SessionFile:
     unrecovered: tuple[str, ...] = ()
     left: tuple[str, ...] = ()
     joined_count: int = 0
+    asked: bool = True
 
     def __str__(self) -> str:
         return f"by process {self.pid} on {self.host} since {moment_text(self.opened_ms)}"
@@ -96,7 +98,8 @@ class SessionFile:
 class StoreSession:
     """This process's part in the session of a store; `enter_store` makes it.
 
-    `durability` and `topic_defaults` are those of the whole session. `slots` says which processes
+    `durability` and `topic_defaults` are those of the whole session, or those that this process
+    began with before anybody asked for any. `slots` says which processes
     take part, `shared` has their locks, counters and wake-up word.
     """
 
@@ -120,7 +123,7 @@ class StoreSession:
         self._signed_s = 0.0
         self.first = lock.alone
         if self.first:
-            self._begin(durability or "commit", topic_defaults)
+            self._begin(durability, topic_defaults)
         else:
             self._join(durability, topic_defaults)
         self.slots = ProcessSlots(paths.state, self.id)
@@ -130,11 +133,11 @@ class StoreSession:
             for path in (paths.root, paths.root / META_PROPERTIES, paths.shared, lock.path)
         }
 
-    def _begin(self, durability: Durability, topic_defaults: Mapping[str, int]) -> None:
+    def _begin(self, durability: Durability | None, topic_defaults: Mapping[str, int]) -> None:
         if self._mount.network:
             self._check_nobody_on_another_host()
         self.id = secrets.token_bytes(SESSION_BYTES)
-        self.durability: Durability = durability
+        self.durability: Durability = durability or "commit"
         self.topic_defaults = dict(topic_defaults)
         self._file = SessionFile(
             session=self.id.hex(),
@@ -143,8 +146,9 @@ class StoreSession:
             boot_id=boot_id(),
             process_namespace=process_namespace(),
             opened_ms=time.time_ns() // 1_000_000,
-            durability=durability,
+            durability=self.durability,
             topic_defaults=self.topic_defaults,
+            asked=durability is not None or bool(topic_defaults),
         )
         if self._mount.network:
             self._file.write(self._paths.session)
@@ -172,7 +176,15 @@ class StoreSession:
                 f"{root} is open in another container: {found}; the processes that share a store "
                 "have one namespace of process ids (docker run --pid, shareProcessNamespace)"
             )
-        self._check_same(found, durability, topic_defaults)
+        if found.asked:
+            self._check_same(found, durability, topic_defaults)
+        elif durability is not None or topic_defaults:
+            found = replace(
+                found,
+                durability=durability or found.durability,
+                topic_defaults=dict(topic_defaults),
+                asked=True,
+            )
         self.id = session
         self.durability = check_durability(found.durability)
         self.topic_defaults = dict(found.topic_defaults)
@@ -251,6 +263,8 @@ class StoreSession:
         Raises StoreFailedError, each time again, once they are not: see `check`.
         """
         self.check()
+        if not self._file.asked:
+            self._hear_what_was_asked()
         now_s = time.monotonic()
         if self._mount.network and now_s - self._signed_s >= SIGN_OF_LIFE_EVERY_S:
             found = SessionFile.read(self._paths.session)
@@ -259,6 +273,15 @@ class StoreSession:
             with named_os_errors(f"giving a sign of life in {self._paths.session}"):
                 os.utime(self._paths.session)
             self._signed_s = now_s
+
+    def _hear_what_was_asked(self) -> None:
+        """Go by the defaults of topics that a process which came later wants; what this process
+        itself appends stays as durable as it was.
+        """
+        found = SessionFile.read(self._paths.session)
+        if found is not None and found.session == self.id.hex() and found.asked:
+            self._file = found
+            self.topic_defaults.update(found.topic_defaults)
 
     def check(self) -> None:
         """Raise StoreFailedError if somebody put other files in the place of the store's."""

@@ -142,7 +142,8 @@ class TransactionClient(TransactionalSender, Producer):
         if isinstance(error, (ProducerFencedError, InvalidProducerEpochError)):
             return self._owner.explain(error)
         if isinstance(error, LogClosedError) and not self._store.closed:
-            return UnknownTopicOrPartitionError(f"a topic of the transaction was deleted: {error}")
+            deleted = f"a topic of the transaction was deleted: {error}"
+            return self._store._failure or UnknownTopicOrPartitionError(deleted)
         return error
 
     def notice_replacement(self) -> None:

@@ -443,6 +443,10 @@ def test_a_store_that_was_replaced_refuses_everything(store, store_path, tmp_pat
     partition, producer, consumer = store.partition("t", 0), store.producer(), store.consumer()
     consumer.assign([TopicPartition("t", 0)])
     producer.append("t", 0, [b"x"])
+    transactional = store.producer(transactional_id="id")
+    transactional.init_transactions()
+    transactional.begin_transaction()
+    transactional.append("t", 0, [b"undecided"])
     store._look_at_files()
     store_path.rename(tmp_path / "away")
     store_path.mkdir()
@@ -456,6 +460,7 @@ def test_a_store_that_was_replaced_refuses_everything(store, store_path, tmp_pat
         lambda: partition.append_columns([b"x"]),
         lambda: partition.log_end_offset,
         lambda: producer.append("t", 0, [b"x"]),
+        lambda: transactional.append("t", 0, [b"x"]),
         consumer.poll,
         lambda: store.partition("t", 0),
     ):
@@ -466,6 +471,22 @@ def test_a_store_that_was_replaced_refuses_everything(store, store_path, tmp_pat
     assert list(store_path.iterdir()) == []
     with eoslog.open(tmp_path / "away", config=QUIET) as away:
         assert values_of(away, "t") == [b"x"]
+
+
+def test_the_background_looks_at_the_files_while_something_is_appended(tmp_path, monkeypatch):
+    looked = []
+    monkeypatch.setattr("eoslog.fellow_processes.LOOK_ALONE_S", 3600.0)
+    monkeypatch.setattr(eoslog.Store, "_look_at_files", lambda _: looked.append(True))
+    config = {"eoslog.checkpoint.interval.ms": 10}
+    with eoslog.open(tmp_path / "store", create=True, config=config) as store:
+        store.create_topic("t")
+        producer, before = store.producer(), len(looked)
+        for _ in range(500):
+            producer.append("t", 0, [b"x"])
+            if len(looked) > before + 3:
+                break
+            time.sleep(0.02)
+        assert len(looked) > before + 3
 
 
 def test_the_background_thread_notices_it(open_store, store_path, tmp_path, monkeypatch):

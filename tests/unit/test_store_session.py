@@ -175,6 +175,25 @@ def test_without_a_durability_the_first_has_commit(paths):
     session.abandon()
 
 
+def test_who_asks_first_decides_however_late_he_comes(paths, other):
+    guest = enter(paths, None)
+    guest.opened([])
+    other.run("s = enter('process', **{'segment.bytes': 4096}); s.opened([])")
+    assert other.value("s.durability") == "process"
+    guest.look()
+    # What it appends is as durable as it was; topics are as whoever asked wants them.
+    assert guest.durability == "commit"
+    assert guest.topic_defaults == {"segment.bytes": 4096}
+    with PromptedProcess() as third:
+        third.run(ENTER, path=str(paths.root))
+        with pytest.raises(PromptedProcessError, match=r"'process', by process \d+ .* 'commit'"):
+            third.run("enter('commit')")
+        third.run("s = enter(None); s.opened([])")
+        assert third.value("s.durability") == "process"
+        assert third.value("s.topic_defaults") == {"segment.bytes": 4096}
+    guest.abandon()
+
+
 def test_other_settings_of_topics_are_refused(paths, other):
     session = enter(paths, segment_bytes=4096)
     session.opened([])
