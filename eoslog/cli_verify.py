@@ -11,7 +11,11 @@ from rich.progress import Progress
 import eoslog
 from eoslog import TopicPartition
 from eoslog.cli_options import Settings, echo_json, shared_options
-from eoslog.errors import CorruptRecordError
+from eoslog.errors import (
+    CorruptRecordError,
+    LogClosedError,
+    UnknownTopicOrPartitionError,
+)
 
 
 @dataclass
@@ -56,7 +60,7 @@ def verify_store(store: "eoslog.Store", names: tuple[str, ...], console: Console
     found = store.topics()
     for name in names:
         if name not in found:
-            raise eoslog.errors.UnknownTopicOrPartitionError(f"no topic {name!r} in {store.path}")
+            raise UnknownTopicOrPartitionError(f"no topic {name!r} in {store.path}")
     targets = [
         TopicPartition(name, number)
         for name in names or sorted(found)
@@ -76,7 +80,8 @@ def verify_store(store: "eoslog.Store", names: tuple[str, ...], console: Console
                 )
             )
     for target in targets:
-        with suppress(CorruptRecordError):
+        # One that another process has deleted meanwhile does not count.
+        with suppress(CorruptRecordError, UnknownTopicOrPartitionError, LogClosedError):
             log = store.partition(*target)
             findings.partitions += 1
             findings.records += log.log_end_offset - log.log_start_offset

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from eoslog.errors import CorruptRecordError
+from eoslog.errors import CorruptRecordError, LogClosedError
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
 from eoslog.topic_partition import TopicPartition
@@ -14,7 +14,10 @@ Progress = Callable[[int, int, TopicPartition], None]
 def verify_store(
     partitions: OpenedPartitions, registry: TopicRegistry, progress: Progress | None
 ) -> list[dict[str, object]]:
-    """One dict of path, position_bytes and reason for each problem of any partition."""
+    """One dict of path, position_bytes and reason for each problem of any partition.
+
+    A topic that another process or thread deletes meanwhile is left out.
+    """
     targets = [
         where
         for topic in registry.all()
@@ -25,20 +28,27 @@ def verify_store(
     for done, where in enumerate(targets):
         if progress is not None:
             progress(done, len(targets), where)
+        topic = registry.get(where.topic)
         try:
-            partition = _opened(partitions, registry, where)
-        except CorruptRecordError as error:
-            problems.append(
-                {
-                    "path": error.path,
-                    "position_bytes": error.position_bytes,
-                    "reason": error.reason,
-                }
-            )
+            found = _problems_of(partitions, registry, where)
+        except LogClosedError:
+            if registry.get(where.topic) == topic:
+                raise
             continue
-        if partition is not None:
-            problems += partition.verify()
+        if registry.get(where.topic) == topic:
+            problems += found
     return problems
+
+
+def _problems_of(
+    partitions: OpenedPartitions, registry: TopicRegistry, where: TopicPartition
+) -> list[dict[str, object]]:
+    try:
+        partition = _opened(partitions, registry, where)
+    except CorruptRecordError as error:
+        place = {"path": error.path, "position_bytes": error.position_bytes}
+        return [{**place, "reason": error.reason}]
+    return [] if partition is None else partition.verify()
 
 
 def _opened(

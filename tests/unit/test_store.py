@@ -28,6 +28,7 @@ from eoslog.errors import (
     StoreVersionError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.partition import Partition
 
 MARKER = ".kafka_cleanshutdown"
 
@@ -592,3 +593,19 @@ def test_an_empty_path_is_no_store(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="path is empty"):
         eoslog.open("", create=True)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_verify_leaves_out_a_topic_that_is_deleted_meanwhile(open_store, monkeypatch):
+    store = open_store()
+    store.create_topic("t", partitions=1)
+    store.create_topic("u", partitions=1)
+    verify = Partition.verify
+
+    def deleted_meanwhile(self):
+        if self.topic_partition.topic == "t":
+            store.delete_topic("t")
+        return verify(self)
+
+    monkeypatch.setattr(Partition, "verify", deleted_meanwhile)
+    assert store.verify() == []
+    assert list(store.topics()) == ["u"]
