@@ -55,10 +55,11 @@ class StoreTopics:
         """See `Store.create_topic`."""
         topic = self._described(name, partitions, config)
         with self._registry.changing_topics():
+            self._finish_deletions()  # Of a process that died in the middle of one.
             found = self._existing(name, partitions) if exist_ok else None
             if found is not None:
                 return found
-            known = [other.name for other in self._registry.all() + self._registry.deleting()]
+            known = [other.name for other in self._registry.all()]
             if name in known:
                 raise TopicAlreadyExistsError(f"topic {name!r} exists already")
             twin = colliding_topic(name, known)
@@ -102,6 +103,7 @@ class StoreTopics:
     def delete(self, name: str, users: Iterable[TopicUser]) -> None:
         """See `Store.delete_topic`."""
         with self._registry.changing_topics():
+            self._finish_deletions()
             if self._registry.get(name) is None:
                 raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted meanwhile")
             self._registry.mark_deleting(name)
@@ -120,6 +122,7 @@ class StoreTopics:
                     self._finish_deletions()
 
     def _finish_deletions(self) -> None:
+        self._registry.refresh()
         for topic in self._registry.deleting():
             self._partitions.remove(topic)
             self._names.forget_topic(topic.name)

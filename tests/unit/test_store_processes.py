@@ -15,7 +15,12 @@ from prompted_process import PromptedProcess, PromptedProcessError
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.errors import ForkedProcessError, StoreFailedError, StoreInUseError
+from eoslog.errors import (
+    ForkedProcessError,
+    StoreFailedError,
+    StoreInUseError,
+    UnknownTopicOrPartitionError,
+)
 
 MARKER = ".kafka_cleanshutdown"
 OPEN = """
@@ -433,6 +438,24 @@ def test_a_spawned_process_opens_it_by_its_path(store, store_path):
     )
     subprocess.run([sys.executable, "-c", code, str(store_path)], check=True, timeout=60)
     assert values_of(store, "t") == [b"x"]
+
+
+@pytest.mark.parametrize("way", ["make it", "delete another"])
+def test_a_deletion_that_was_cut_short_is_finished_with_the_next_change(store, other, way):
+    """Also by a process without an open partition, in which nothing goes on in the background."""
+    before = store.create_topic("t", partitions=2)
+    store.create_topic("u")
+    other.run("s = open_it()")
+    other.run("s._files.registry.mark_deleting('t')")
+    other.kill()
+    if way == "make it":
+        assert store.create_topic("t", partitions=1).topic_id != before.topic_id
+        return
+    with pytest.raises(UnknownTopicOrPartitionError):
+        store.delete_topic("t")
+    store.delete_topic("u")
+    assert not list(store.path.glob("t-*"))
+    assert store._files.registry.deleting() == []
 
 
 # Replaced files.
