@@ -175,9 +175,11 @@ class Consumer(PartitionLookups):
         The partitions go to other members at once; `on_revoked` is called before.
         """
         self._check_open()
-        subscription, self._subscription = self._subscription, None
-        if subscription is not None:
-            subscription.member.leave(tell=True)
+        if self._subscription is not None:
+            try:
+                self._subscription.member.leave(tell=True)  # Still a member while it is told.
+            finally:
+                self._subscription = None
         self._read_exactly(())
 
     def subscription(self) -> list[str]:

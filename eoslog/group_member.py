@@ -138,7 +138,11 @@ class GroupMember:
         """Give everything up and be a member no more. With `tell` the reader hears of it."""
         try:
             if tell and self.held:
-                self._release(self.held)
+                members, _ = self._coordinator.look(self.group)
+                if members.get(self.member_id) is not None:
+                    self._release(self.held)
+                else:
+                    self._lose()
         finally:
             with self._lock:
                 self._leaving = True

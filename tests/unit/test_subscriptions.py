@@ -760,3 +760,33 @@ def test_a_loop_over_records_goes_on_through_a_rebalance(topic):
     assert len(set(seen)) == 40
     first.commit()
     assert settle(first, second) == []
+
+
+@pytest.mark.parametrize("way", ["close", "unsubscribe"])
+def test_what_was_read_can_be_committed_when_a_member_goes_by_itself(topic, way):
+    def commit(consumer, partitions):
+        assert set(partitions) == set(T)
+        consumer.commit()
+
+    consumer = member(topic, on_revoked=commit)
+    while len(consumer.poll(timeout=0)) > 0:
+        pass
+    getattr(consumer, way)()
+    with topic.consumer(group="g") as reader:
+        assert [reader.committed(where) for where in T] == [10] * 4
+
+
+@pytest.mark.parametrize("way", ["close", "unsubscribe"])
+def test_a_member_that_was_taken_out_is_told_of_its_loss_when_it_goes(topic, way):
+    told = Told()
+    slow = member(topic, config={"max.poll.interval.ms": 100}, **told.functions())
+    time.sleep(0.3)
+    other = member(topic, polled=False)
+    deadline_s = time.monotonic() + 30
+    while set(other.assignment()) != set(T) and time.monotonic() < deadline_s:
+        other.poll(timeout=0.05)
+    assert set(other.assignment()) == set(T)
+    getattr(slow, way)()
+    assert told.calls == [("on_assigned", [0, 1, 2, 3]), ("on_lost", [0, 1, 2, 3])]
+    assert set(other.assignment()) == set(T)
+    other.close()
