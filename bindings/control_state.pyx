@@ -5,7 +5,9 @@ from typing import NamedTuple
 
 from libc.string cimport memcpy
 
-from eoslog.native.control_page cimport CONTROL_PAGE_BYTES, ControlPage, control_is_ready
+from eoslog.native.control_page cimport (
+    CONTROL_PAGE_BYTES, CONTROL_PAGE_MAGIC, ControlPage, control_is_ready,
+)
 
 
 class ControlState(NamedTuple):
@@ -34,7 +36,7 @@ def control_state(str path not None):
         return None
     memcpy(&page, <const char*>raw, sizeof(ControlPage))
     session = raw[16:32]
-    if raw[:8] != b"EOSCTL02":
+    if page.magic != CONTROL_PAGE_MAGIC:
         return None
     ready = control_is_ready(&page, <const unsigned char*><const char*>session)
     return ControlState(

@@ -26,8 +26,7 @@ from eoslog.native.log_recovery cimport log_replay
 from eoslog.native.log_replay cimport log_restore_ongoing
 from eoslog.native.control_page cimport control_set_flag
 from eoslog.native.partition_log cimport (
-    log_end, log_lock, log_note_end, log_publish, log_unlock, log_view,
-    log_view_end,
+    log_end, log_lock, log_note_end, log_publish, log_unlock, log_view_end,
 )
 from eoslog.native.producer_table cimport (
     ProducerTable, table_at, table_evict, table_find, table_free, table_init, table_insert,
@@ -199,10 +198,7 @@ cdef class LogProducers(LogReader):
         cdef Fault fault
         cdef Status status
         self._fault_init(&fault)
-        with nogil:
-            status = log_view(&self._log, &fault)
-        if status != STATUS_OK:
-            self._raise(status, &fault)
+        self._view_log()
         if self._log.segments[0].base_offset != self._first_base:
             log_view_end(&self._log)
             raise errors.FellBehindError(

@@ -24,6 +24,7 @@ cdef class OpenedLog:
     cdef int _attach(self) except -1
     cdef object _files_found(self)
     cdef int _view(self) except -1
+    cdef int _view_log(self) except -1
     cdef int _refresh(self) except -1
     cdef void _fault_init(self, Fault* fault) noexcept
     cdef int _raise(self, Status status, Fault* fault) except -1

@@ -270,8 +270,10 @@ cdef class OpenedLog:
             raise errors.LogClosedError(f"{self.topic}-{self.partition} was deleted")
         return 0
 
-    cdef int _view(self) except -1:
-        """Know what was published by now, and keep it so until log_view_end."""
+    cdef int _view_log(self) except -1:
+        """Know of the log what was published by now, and keep it so until log_view_end; its
+        producers may be unknown.
+        """
         cdef Fault fault
         cdef Status status
         self._fault_init(&fault)
@@ -279,6 +281,11 @@ cdef class OpenedLog:
             status = log_view(&self._log, &fault)
         if status != STATUS_OK:
             self._raise(status, &fault)
+        return 0
+
+    cdef int _view(self) except -1:
+        """Know what was published by now, and keep it so until log_view_end."""
+        self._view_log()
         if self._log.producers_unknown:
             log_view_end(&self._log)
             raise errors.FellBehindError(

@@ -179,7 +179,6 @@ cdef class BatchEncoder:
         """
         cdef ColumnSet opened = open_columns(values, keys, timestamps, headers, timestamp_ms)
         cdef BatchIdentity identity
-        cdef int64_t max_timestamp = 0
         cdef int64_t batch_bytes
         cdef int64_t bound
         check_identity(producer_id, producer_epoch, base_sequence)

@@ -7,17 +7,16 @@ cdef extern from "control_page.h" nogil:
         CONTROL_PAGE_BYTES
         CONTROL_NO_HOLD
         EOWNERDEAD
+    const uint64_t CONTROL_PAGE_MAGIC
     ctypedef struct ControlPage:
+        uint64_t magic
         uint32_t ready
         uint32_t sealed
         uint8_t session[16]
-        uint64_t generation
+        uint32_t deleted
         uint32_t sequence
-        uint32_t dirty
         int64_t log_start_offset
         int64_t log_end_offset
-        int64_t high_watermark
-        int64_t last_stable_offset
         int64_t active_base_offset
         int64_t active_valid_bytes
         int64_t active_reserved_bytes
@@ -25,7 +24,6 @@ cdef extern from "control_page.h" nogil:
         int64_t recovery_point
         int64_t hold_offset
         int32_t failed_errno
-        uint32_t deleted
         int32_t holder
         uint32_t wanted
     ctypedef struct ControlView:
@@ -50,7 +48,8 @@ cdef extern from "control_page.h" nogil:
     bint control_view(const ControlPage* page, ControlView* view) noexcept
     void control_want(ControlPage* page) noexcept
     bint control_take_wanted(ControlPage* page) noexcept
-    int control_sync_take(ControlPage* page, int64_t timeout_ns) noexcept
+    int control_sync_take(ControlPage* page, int64_t timeout_ns, int32_t process_id) noexcept
+    int32_t control_sync_holder(const ControlPage* page) noexcept
     uint32_t control_sync_round(const ControlPage* page) noexcept
     void control_sync_end(ControlPage* page) noexcept
     void control_sync_wait(ControlPage* page, uint32_t round) noexcept

@@ -15,7 +15,7 @@ from eoslog.native.batch_encode cimport (
 )
 from eoslog.native.byte_order cimport load_be64, store_be32, store_be64
 from eoslog.native.check cimport EOS_CHECK
-from eoslog.native.control_page cimport control_set_flag, control_store
+from eoslog.native.control_page cimport control_store
 from eoslog.native.mapped_io cimport eos_now_ms
 from eoslog.native.ongoing_transactions cimport ongoing_add
 from eoslog.native.partition_log cimport (
@@ -199,7 +199,6 @@ cdef void place(
     cdef BatchIdentity identity
     cdef BatchHeader header
     cdef int64_t batch_bytes
-    control_set_flag(&log.page.dirty, 1)
     if incoming.columns != NULL:
         identity.base_offset = base_offset
         identity.producer_id = stamp.producer_id
@@ -224,7 +223,6 @@ cdef void place(
     active.unsynced = True
     store_release_64(&active.used_bytes, active.used_bytes + batch_bytes)
     log_publish(log, base_offset + header.last_offset_delta + 1)
-    control_set_flag(&log.page.dirty, 0)
     if log.own_end == base_offset:
         store_release_64(&log.own_end, base_offset + header.last_offset_delta + 1)
 

@@ -19,7 +19,7 @@ from eoslog.native.abort_index cimport abort_index_drop_below
 from eoslog.native.atomics cimport store_release_64
 from eoslog.native.control_page cimport (
     EOWNERDEAD, ControlView, control_flag, control_load, control_load_32, control_lock,
-    control_set_flag, control_view, control_write_begin,
+    control_view, control_write_begin,
 )
 from eoslog.native.log_replay cimport log_replay_batch
 from eoslog.native.mapped_io cimport eos_file_bytes
@@ -271,7 +271,6 @@ cdef void end_repair(PartitionLog* log, int64_t end, int64_t file_bytes) noexcep
     if eos_remove_below(log.directory, log.segments[0].base_offset) != 0:
         log.directory_unsynced = True
     log_publish(log, end)
-    control_set_flag(&log.page.dirty, 0)
 
 
 cdef Status log_attach_lock(PartitionLog* log, Fault* out) noexcept nogil:

@@ -53,6 +53,8 @@ cdef struct PartitionLog:
     int32_t segment_count
     int32_t segment_capacity
     pthread_mutex_t segments_lock    # For look-ups and list changes, and a first load.
+    pthread_mutex_t flush_lock       # One thread of this process at a time syncs; comes first.
+    int64_t passed_round             # Of a turn to sync that its holder does not end; -1: none.
     int64_t sync_count               # Syncs of the log by this process so far.
     int64_t snapshot_offset          # Of the newest .snapshot file, -1 if none.
     int64_t cut_bytes                # What recovery cut off, 0 if nothing.

@@ -6,7 +6,8 @@ Invariants: segments are in the order of their base offsets and only the last ta
 see nothing at or above the published log end, and every byte below it was in place before it was
 published; a log whose sync failed takes nothing more. What a process knows of the log is what the
 batches below known_end say, whoever wrote them; a writer knows all of it before it writes. Lock
-order: the page's lock (writers of all processes), then view_lock, then segments_lock.
+order: the turn to sync, flush_lock, the page's lock (writers of all processes), view_lock,
+segments_lock.
 """
 from libc.stdint cimport uint32_t, uint64_t
 from libc.stdlib cimport free, malloc, realloc
@@ -20,7 +21,7 @@ from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport (
     EOWNERDEAD, control_flag, control_load, control_load_32, control_lock, control_raise,
     control_set_flag, control_store, control_store_32, control_sync_end, control_sync_round,
-    control_sync_take, control_sync_wait, control_take_wanted, control_unlock,
+    control_sync_holder, control_sync_take, control_sync_wait, control_take_wanted, control_unlock,
     control_write_begin, control_write_end,
 )
 from eoslog.native.log_follow cimport log_follow, log_repair
@@ -50,6 +51,12 @@ cdef extern from "<errno.h>" nogil:
 
 cdef enum:
     LOCK_TIMEOUT_NS = 30_000_000_000  # A lock is held for one append; who has it for longer hangs.
+    TURN_LOOKS_MAX = 20              # Of 50 ms each: whoever has the turn to sync for longer hangs.
+
+cdef enum Turn:
+    TURN_AWAITED
+    TURN_HELD
+    TURN_PASSED                      # Another process has it and hangs.
 
 
 cdef Status log_init(PartitionLog* log) noexcept nogil:
@@ -64,6 +71,8 @@ cdef Status log_init(PartitionLog* log) noexcept nogil:
     log.snapshot_offset = -1
     pthread_mutex_init(&log.segments_lock, NULL)
     pthread_mutex_init(&log.view_lock, NULL)
+    pthread_mutex_init(&log.flush_lock, NULL)
+    log.passed_round = -1
     log.opened = True
     return STATUS_OK
 
@@ -84,6 +93,7 @@ cdef void log_free(PartitionLog* log) noexcept nogil:
     abort_index_free(&log.aborts)
     pthread_mutex_destroy(&log.segments_lock)
     pthread_mutex_destroy(&log.view_lock)
+    pthread_mutex_destroy(&log.flush_lock)
     log.opened = False
 
 
@@ -281,19 +291,12 @@ cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil:
     the aborted transactions are known. The caller holds the lock.
     """
     cdef Segment* active = log_active(log)
-    cdef int64_t stable = ongoing_first(&log.ongoing)
-    if stable < 0 or stable > log_end_offset:
-        stable = log_end_offset
-    if log.stable_unknown or log.producers_unknown:
-        stable = control_load(&log.page.log_start_offset)
     control_write_begin(log.page)
     control_store(&log.page.active_base_offset, active.base_offset)
     control_store(&log.page.active_valid_bytes, active.used_bytes)
     control_store(&log.page.active_reserved_bytes, active.reserved_bytes)
     control_store(&log.page.first_base_offset, log.segments[0].base_offset)
     control_store(&log.page.log_end_offset, log_end_offset)
-    control_store(&log.page.high_watermark, log_end_offset)
-    control_store(&log.page.last_stable_offset, stable)
     control_write_end(log.page)
     log_note_end(log, log_end_offset)
 
@@ -359,11 +362,14 @@ cdef Status log_flush(PartitionLog* log, bint with_indexes, Fault* out) noexcept
     the last of them; without them it begins with the segment.
     """
     cdef Status status
+    cdef int looks = 0
+    cdef Turn turn = TURN_AWAITED
     # One at a time: whoever waits here would otherwise return before the sync it relies on.
-    if control_sync_take(log.page, LOCK_TIMEOUT_NS) != 0:
-        return fault(out, STATUS_LOCK_HELD, "a sync by another process hangs", 0, 0)
+    while turn == TURN_AWAITED:
+        turn = look_for_turn(log, &looks)
     status = flush_in_turn(log, with_indexes, out)
-    control_sync_end(log.page)
+    if turn == TURN_HELD:
+        control_sync_end(log.page)
     return status
 
 
@@ -372,22 +378,49 @@ cdef Status log_sync_up_to(PartitionLog* log, int64_t offset, Fault* out) noexce
     sync or two.
     """
     cdef Status status
-    cdef uint32_t round
+    cdef int looks = 0
+    cdef Turn turn
     while control_load(&log.page.recovery_point) < offset or log_failure(log) != 0:
-        round = control_sync_round(log.page)
-        if control_sync_take(log.page, 0) != 0:
-            # Whoever syncs now may have begun before this offset was written, or not.
-            control_sync_wait(log.page, round)
+        # Whoever syncs now may have begun before this offset was written, or not.
+        turn = look_for_turn(log, &looks)
+        if turn == TURN_AWAITED:
             continue
         status = STATUS_OK
         if control_load(&log.page.recovery_point) < offset or log_failure(log) != 0:
             status = flush_in_turn(log, False, out)
-        control_sync_end(log.page)
+        if turn == TURN_HELD:
+            control_sync_end(log.page)
         return status
     return STATUS_OK
 
 
+cdef Turn look_for_turn(PartitionLog* log, int* looks) noexcept nogil:
+    """Take the turn to sync if it is free, else wait for a little; `looks` counts that.
+
+    The turn is there to share syncs, and no more: where another process has it for too long (it was
+    stopped, or its disk hangs) this one syncs beside it, from then on at once.
+    """
+    cdef uint32_t round = control_sync_round(log.page)
+    if control_sync_take(log.page, 0, log.process_id) == 0:
+        return TURN_HELD
+    if control_sync_holder(log.page) != log.process_id and (
+            looks[0] >= TURN_LOOKS_MAX or log.passed_round == round):
+        log.passed_round = round
+        return TURN_PASSED
+    control_sync_wait(log.page, round)
+    looks[0] = looks[0] + 1 if control_sync_round(log.page) == round else 0
+    return TURN_AWAITED
+
+
 cdef Status flush_in_turn(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil:
+    cdef Status status
+    pthread_mutex_lock(&log.flush_lock)
+    status = flush_alone(log, with_indexes, out)
+    pthread_mutex_unlock(&log.flush_lock)
+    return status
+
+
+cdef Status flush_alone(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil:
     cdef int64_t end
     cdef Segment* active
     cdef Status status = log_lock(log, out)
@@ -504,8 +537,10 @@ cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
     cdef Status status = STATUS_OK
     cdef bint closed_now = False
     if clean:
-        if control_sync_take(log.page, LOCK_TIMEOUT_NS) != 0:
-            return fault(out, STATUS_LOCK_HELD, "a sync by another process hangs", 0, 0)
+        if control_sync_take(log.page, LOCK_TIMEOUT_NS, log.process_id) != 0:
+            return fault(out, STATUS_LOCK_HELD, "a sync by another process hangs",
+                         0, control_sync_holder(log.page))
+        pthread_mutex_lock(&log.flush_lock)
         status = log_lock(log, out)
         if status == STATUS_OK:
             closed_now = True
@@ -519,6 +554,7 @@ cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
         if closed_now and status == STATUS_OK:
             control_raise(&log.page.recovery_point, log_end(log))
             control_set_flag(&log.page.sealed, 1)
+        pthread_mutex_unlock(&log.flush_lock)
         control_sync_end(log.page)
     log_detach(log)
     return status

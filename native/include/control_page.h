@@ -16,25 +16,27 @@
 #include "shared_page.h"
 
 #define CONTROL_PAGE_BYTES 4096
-#define CONTROL_PAGE_MAGIC UINT64_C(0x32304c5443534f45) /* "EOSCTL02", little-endian. */
+#define CONTROL_PAGE_MAGIC UINT64_C(0x33304c5443534f45) /* "EOSCTL03", little-endian. */
 #define CONTROL_VIEW_TRIES 1000
 #define CONTROL_NO_HOLD INT64_C(-1)
 /* Whoever waits for a turn to sync looks again after so long: its holder may have died. */
 #define CONTROL_SYNC_LOOK_NS INT64_C(50000000)
+/* How long a process sleeps for the writer's lock before it says again that it does; for how long those that run may keep the lock
+   from those that sleep; and for how long they then make way. */
+#define CONTROL_SLEEP_NS INT64_C(5000000)
+#define CONTROL_PATIENCE_NS INT64_C(2000000)
+#define CONTROL_MOMENT_NS 50000
 
 typedef struct ControlPage {
     uint64_t magic;
     uint32_t ready;                  /* The log is recovered and its open transactions are known: others may attach. */
     uint32_t sealed;                 /* Closed cleanly; nobody appends any more. */
     uint8_t session[16];
-    uint64_t generation;             /* Counts the times the page was made anew. */
+    uint32_t deleted;                /* The topic is gone. */
     uint32_t sequence;               /* Odd while the published fields are being changed. */
-    uint32_t dirty;                  /* Set while a writer is between its first byte and the publish. */
     /* The published fields. */
     int64_t log_start_offset;
     int64_t log_end_offset;
-    int64_t high_watermark;
-    int64_t last_stable_offset;
     int64_t active_base_offset;
     int64_t active_valid_bytes;
     int64_t active_reserved_bytes;   /* Nothing is stored beyond; the file is at least as long. */
@@ -43,13 +45,15 @@ typedef struct ControlPage {
     int64_t recovery_point;          /* Everything below is synced. */
     int64_t hold_offset;             /* Readers stop here; CONTROL_NO_HOLD if they need not. */
     int32_t failed_errno;            /* A sync failed: no append is taken until the log is recovered. */
-    uint32_t deleted;                /* The topic is gone. */
     int32_t holder;                  /* For people: the process that took the lock last. */
     uint32_t wanted;                 /* A reader sleeps, or is about to: to be woken with the next publish. */
     _Alignas(64) pthread_mutex_t lock;
     _Alignas(64) pthread_mutex_t sync_lock;
     uint32_t sync_round;             /* Rises after each turn. */
+    int32_t sync_holder;             /* The process that took the turn last. */
     uint32_t sync_waiting;           /* Threads that sleep on it, or are about to; too many after one has died. */
+    int64_t lock_wanted_ns;          /* When a process that sleeps for the lock said so last, on the monotonic clock; 0: nobody does. */
+    int64_t lock_passed_ns;          /* When one of those had it last, or others made way. */
 } ControlPage;
 
 _Static_assert(sizeof(ControlPage) <= CONTROL_PAGE_BYTES, "control page: fits in one page");
@@ -64,7 +68,6 @@ typedef struct ControlView {
 } ControlView;
 
 static inline int control_init(ControlPage *page, const uint8_t *session) {
-    uint64_t generation = page->magic == CONTROL_PAGE_MAGIC ? page->generation + 1 : 1;
     int result;
     memset(page, 0, sizeof *page);
     result = shared_mutex_init(&page->lock, PTHREAD_MUTEX_DEFAULT);
@@ -73,7 +76,6 @@ static inline int control_init(ControlPage *page, const uint8_t *session) {
     if (result != 0)
         return result;
     memcpy(page->session, session, sizeof page->session);
-    page->generation = generation;
     page->hold_offset = CONTROL_NO_HOLD;
     __atomic_store_n(&page->magic, CONTROL_PAGE_MAGIC, __ATOMIC_RELEASE);
     return 0;
@@ -84,15 +86,51 @@ static inline int control_is_ready(const ControlPage *page, const uint8_t *sessi
            memcmp(page->session, session, sizeof page->session) == 0 && __atomic_load_n(&page->ready, __ATOMIC_ACQUIRE) != 0;
 }
 
-/* 0; EOWNERDEAD: held, and the log has to be repaired; ETIMEDOUT: not held. */
+static inline int64_t control_now_ns(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+/* 0; EOWNERDEAD: held, and the log has to be repaired; ETIMEDOUT: not held. Whoever sleeps for it says so again and again. */
 static inline int control_lock(ControlPage *page, int64_t timeout_ns, int32_t process_id) {
-    int result = shared_mutex_take(&page->lock, timeout_ns);
+    int result = shared_mutex_look(&page->lock);
+    if (result == EBUSY) {
+        int64_t slept_ns = 0;
+        for (result = ETIMEDOUT; result == ETIMEDOUT && slept_ns < timeout_ns; slept_ns += CONTROL_SLEEP_NS) {
+            __atomic_store_n(&page->lock_wanted_ns, control_now_ns(), __ATOMIC_RELAXED);
+            result = shared_mutex_wait(&page->lock, CONTROL_SLEEP_NS);
+        }
+        if (result == 0 || result == EOWNERDEAD)
+            __atomic_store_n(&page->lock_passed_ns, control_now_ns(), __ATOMIC_RELAXED);
+    }
+    if (result == EOWNERDEAD)
+        pthread_mutex_consistent(&page->lock);
     if (result == 0 || result == EOWNERDEAD)
         __atomic_store_n(&page->holder, process_id, __ATOMIC_RELAXED);
     return result;
 }
 
-static inline void control_unlock(ControlPage *page) { pthread_mutex_unlock(&page->lock); }
+/* The mutex goes to whoever is quickest, and that is not a process which has to be woken first: those that run could keep it among
+   themselves for ever. So a process that finds others asleep for it, none of whom has had it for a while, makes way for a moment.
+   One that died in its sleep is heard of no more. */
+static inline void control_make_way(ControlPage *page, int64_t wanted_ns) {
+    const struct timespec moment = {0, CONTROL_MOMENT_NS};
+    int64_t now_ns = control_now_ns();
+    if (now_ns - wanted_ns > 2 * CONTROL_SLEEP_NS) {
+        __atomic_compare_exchange_n(&page->lock_wanted_ns, &wanted_ns, 0, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+    } else if (now_ns - __atomic_load_n(&page->lock_passed_ns, __ATOMIC_RELAXED) > CONTROL_PATIENCE_NS) {
+        __atomic_store_n(&page->lock_passed_ns, now_ns, __ATOMIC_RELAXED);
+        nanosleep(&moment, NULL);
+    }
+}
+
+static inline void control_unlock(ControlPage *page) {
+    int64_t wanted_ns = __atomic_load_n(&page->lock_wanted_ns, __ATOMIC_RELAXED);
+    pthread_mutex_unlock(&page->lock);
+    if (wanted_ns != 0)
+        control_make_way(page, wanted_ns);
+}
 
 static inline int64_t control_load(const int64_t *field) { return __atomic_load_n(field, __ATOMIC_ACQUIRE); }
 
@@ -160,10 +198,16 @@ static inline int control_take_wanted(ControlPage *page) {
    together when it has ended; whoever then finds his own wish fulfilled takes no lock at all. */
 
 /* 0 (held), or ETIMEDOUT. */
-static inline int control_sync_take(ControlPage *page, int64_t timeout_ns) {
+static inline int control_sync_take(ControlPage *page, int64_t timeout_ns, int32_t process_id) {
     int result = shared_mutex_take(&page->sync_lock, timeout_ns);
-    return result == EOWNERDEAD ? 0 : result;
+    if (result == EOWNERDEAD)
+        result = 0;
+    if (result == 0)
+        __atomic_store_n(&page->sync_holder, process_id, __ATOMIC_RELAXED);
+    return result;
 }
+
+static inline int32_t control_sync_holder(const ControlPage *page) { return __atomic_load_n(&page->sync_holder, __ATOMIC_RELAXED); }
 
 static inline uint32_t control_sync_round(const ControlPage *page) { return __atomic_load_n(&page->sync_round, __ATOMIC_SEQ_CST); }
 

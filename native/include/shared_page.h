@@ -23,8 +23,11 @@
 #define SHARED_COUNTERS 32
 #define SHARED_LOCKS_OF_KEYS 1024
 #define SHARED_LOCKS_NAMED 64
-#define SHARED_LOOKS 40
+/* Each look comes twice as long after the one before, up to a few microseconds: meanwhile the holder may take the lock again and
+   again with all it needs in its cache, which two that take turns would carry to and fro. */
+#define SHARED_LOOKS 16
 #define SHARED_PAUSES 4
+#define SHARED_PAUSES_MAX 256
 #define SHARED_LOCKS (SHARED_LOCKS_OF_KEYS + SHARED_LOCKS_NAMED)
 
 typedef struct SharedLock {
@@ -87,16 +90,24 @@ static inline void shared_pause(void) {
 #endif
 }
 
-/* 0; EOWNERDEAD: held all the same, and usable; ETIMEDOUT or another errno: not held. A lock is held for some microseconds, less
-   than it takes to sleep and be woken: so the waiter looks a few times before it sleeps. */
-static inline int shared_mutex_take(pthread_mutex_t *mutex, int64_t timeout_ns) {
+/* As pthread_mutex_trylock, but a lock is held for some microseconds, less than it takes to sleep and be woken: so it looks a few
+   times. */
+static inline int shared_mutex_look(pthread_mutex_t *mutex) {
     int result = pthread_mutex_trylock(mutex);
-    int look, pause;
-    for (look = 0; result == EBUSY && timeout_ns > 0 && look < SHARED_LOOKS; look++) {
-        for (pause = 0; pause < SHARED_PAUSES; pause++)
+    int look, pause, pauses = SHARED_PAUSES;
+    for (look = 0; result == EBUSY && look < SHARED_LOOKS; look++) {
+        for (pause = 0; pause < pauses; pause++)
             shared_pause();
+        if (pauses < SHARED_PAUSES_MAX)
+            pauses *= 2;
         result = pthread_mutex_trylock(mutex);
     }
+    return result;
+}
+
+/* 0; EOWNERDEAD: held all the same, and usable; ETIMEDOUT or another errno: not held. */
+static inline int shared_mutex_take(pthread_mutex_t *mutex, int64_t timeout_ns) {
+    int result = timeout_ns > 0 ? shared_mutex_look(mutex) : pthread_mutex_trylock(mutex);
     if (result == EBUSY && timeout_ns > 0)
         result = shared_mutex_wait(mutex, timeout_ns);
     if (result == EOWNERDEAD)

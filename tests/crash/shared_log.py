@@ -21,11 +21,13 @@ CONFIG = {
 }
 # Where the fields stand in the control page.
 FIELDS = {
-    "sequence": (40, "<I"),
-    "log_end_offset": (56, "<q"),
-    "active_base_offset": (80, "<q"),
-    "active_valid_bytes": (88, "<q"),
-    "active_reserved_bytes": (96, "<q"),
+    "sequence": (36, "<I"),
+    "log_end_offset": (48, "<q"),
+    "active_base_offset": (56, "<q"),
+    "active_valid_bytes": (64, "<q"),
+    "active_reserved_bytes": (72, "<q"),
+    "sync_round": (232, "<I"),
+    "sync_holder": (236, "<i"),
 }
 
 

@@ -130,8 +130,6 @@ static void publish(int64_t end) {
     control_store(&page->first_base_offset, end / 2000 * 1000);
     control_store(&page->log_end_offset, end);
     may_die();
-    control_store(&page->high_watermark, end);
-    control_store(&page->last_stable_offset, end);
     control_write_end(page);
 }
 
@@ -150,7 +148,6 @@ static void repair(void) {
             world->sequences[writer] = sequence + 1;
     }
     publish(end);
-    control_set_flag(&page->dirty, 0);
 }
 
 static void append_lock(void) {
@@ -159,8 +156,6 @@ static void append_lock(void) {
         fail("the writer's lock: %s", strerror(taken));
     if (taken == EOWNERDEAD || control_flag(&world->page.sequence) & 1)
         repair();
-    else if (control_flag(&world->page.dirty))
-        fail("dirty, and the holder did not die");
 }
 
 static void append_unlock(void) {
@@ -182,7 +177,6 @@ static int64_t append(int64_t writer, int64_t record_count, int64_t *end) {
         append_unlock();
         return -1;
     }
-    control_set_flag(&page->dirty, 1);
     for (index = 0; index < record_count; index++) {
         if (world->records[base + index] != 0)
             fail("offset %lld is not empty", (long long)(base + index));
@@ -192,7 +186,6 @@ static int64_t append(int64_t writer, int64_t record_count, int64_t *end) {
     }
     publish(base + record_count);
     world->sequences[writer] = sequence + record_count;
-    control_set_flag(&page->dirty, 0);
     may_die();
     append_unlock();
     *end = base + record_count;
@@ -205,7 +198,7 @@ static void sync_up_to(int64_t offset) {
     int64_t began_ns = now_ns();
     while (control_load(&page->recovery_point) < offset) {
         uint32_t round = control_sync_round(page);
-        if (control_sync_take(page, 0) != 0) {
+        if (control_sync_take(page, 0, (int32_t)getpid()) != 0) {
             control_sync_wait(page, round);
             if (now_ns() - began_ns > LOCK_TIMEOUT_NS)
                 fail("nobody ends the turn to sync");
