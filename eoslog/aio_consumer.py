@@ -9,9 +9,9 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from types import TracebackType
 from typing import TYPE_CHECKING, Never, ParamSpec, Self, TypeVar, overload
 
+from eoslog.aio_block import ClosedByBlock
 from eoslog.aio_calls import NOT_BEGUN, Calls
 from eoslog.aio_waiter import TailWaiter
 from eoslog.bindings.record_batch import Record
@@ -36,7 +36,7 @@ AT_ONCE_RECORDS_MAX = 64
 GROUP_LOOK_S = 0.5
 
 
-class AsyncConsumer:
+class AsyncConsumer(ClosedByBlock):
     """Reads partitions of a store; `AsyncStore.consumer` makes it. Tasks may share it.
 
     What it does, and which errors it raises, is as `eoslog.Consumer` has it under the same names;
@@ -44,6 +44,8 @@ class AsyncConsumer:
     when the consumer is closed. A call that is cancelled has handed out nothing: the records come
     with the next one.
     """
+
+    _kind = "consumer"
 
     def __init__(self, consumer: Consumer, calls: Calls, waiter: TailWaiter) -> None:
         self._consumer = consumer
@@ -251,17 +253,8 @@ class AsyncConsumer:
         await self._calls.run(self._consumer.close)
         self._waiter.wake(self)
 
-    async def __aenter__(self) -> Self:
+    def _check_enter(self) -> None:
         self._consumer._check_open()
-        return self
-
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     # How it is done.
 

@@ -12,9 +12,9 @@ import asyncio
 import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, ParamSpec, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Never, ParamSpec, TypeVar
 
+from eoslog.aio_block import ClosedByBlock
 from eoslog.aio_calls import Calls, until_ended
 from eoslog.aio_gathering import (
     GatheredBatch,
@@ -29,7 +29,6 @@ from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.config import INT64_MAX
 from eoslog.errors import (
-    EoslogError,
     InvalidTimestampError,
     LogClosedError,
     RecordTooLargeError,
@@ -56,13 +55,15 @@ OF_ONE_RECORD = (RecordTooLargeError, InvalidTimestampError, TypeError, ValueErr
 GivenHeaders = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 
-class AsyncProducer:
+class AsyncProducer(ClosedByBlock):
     """Writes records; `AsyncStore.producer` makes it. The tasks of one event loop may share it.
 
     `send` gives a future of where the record is; `send_and_wait` awaits it. What a producer is, and
     which errors it raises, is as `eoslog.Producer` has it. A record that could not be appended
     fails its future and the next `flush` or `close`, so that no failure goes unseen.
     """
+
+    _kind = "producer"
 
     def __init__(self, store: "Store", producer: Producer, calls: Calls) -> None:
         self._store = store
@@ -208,23 +209,8 @@ class AsyncProducer:
         if self._failure is not None:
             raise self._failure
 
-    async def __aenter__(self) -> Self:
+    def _check_enter(self) -> None:
         self._check_loop()
-        return self
-
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
-            await self.close()
-            return
-        try:
-            await self.close()
-        except EoslogError as second:
-            error.add_note(f"closing the producer failed too: {second}")
 
     # What a record is, and where it goes.
 

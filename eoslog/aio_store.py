@@ -4,9 +4,9 @@ import asyncio
 import weakref
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Concatenate, Never, ParamSpec, Self, TypeVar, overload
+from typing import Concatenate, Never, ParamSpec, TypeVar, overload
 
+from eoslog.aio_block import ClosedByBlock
 from eoslog.aio_calls import Calls, until_ended
 from eoslog.aio_consumer import AsyncConsumer
 from eoslog.aio_opening import Opening
@@ -26,12 +26,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class AsyncStore:
+class AsyncStore(ClosedByBlock):
     """An open store for event loops; `eoslog.aio.open` makes it. A context manager.
 
     Its calls are those of `eoslog.Store`, awaited; `run` awaits any other. Threads of its own make
     them, so that no event loop waits for a disk, a lock or another process.
     """
+
+    _kind = "store"
 
     def __init__(self, store: Store, owns_store: bool) -> None:
         self._store = store
@@ -113,7 +115,7 @@ class AsyncStore:
         await self._calls.run(self._store.delete_group, name)
 
     async def snapshot(self, topics: Iterable[str] | None = None) -> dict[TopicPartition, int]:
-        """An offset for each partition, that cut no transaction in two. See `Store.snapshot`."""
+        """Offsets that cut no transaction and no job. See `Store.snapshot`."""
         return await self._calls.run(self._store.snapshot, topics)
 
     async def flush(self) -> None:
@@ -233,20 +235,5 @@ class AsyncStore:
         if self._owns_store:
             self._store.close()
 
-    async def __aenter__(self) -> Self:
+    def _check_enter(self) -> None:
         self._store._check_open()
-        return self
-
-    async def __aexit__(
-        self,
-        error_type: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if error is None:
-            await self.close()
-            return
-        try:
-            await self.close()
-        except EoslogError as second:
-            error.add_note(f"closing the store failed too: {second}")
