@@ -1,5 +1,6 @@
 """Fetched columns as Arrow record batches, over the same memory. The one module with pyarrow."""
 
+from itertools import accumulate
 from typing import Any
 
 from eoslog.bindings.partition_log import Columns
@@ -42,14 +43,56 @@ def record_batch(where: TopicPartition, columns: Columns) -> pa.RecordBatch:
         [
             pa.repeat(where.topic, count),
             pa.repeat(pa.scalar(where.partition, pa.int32()), count),
-            _fixed(pa.int64(), count, columns.offsets),
+            offset_array(columns),
             _fixed(_TIMESTAMP, count, columns.timestamps),
-            _binary(count, columns.key_validity, columns.key_offsets, columns.key_data),
-            _binary(count, columns.value_validity, columns.value_offsets, columns.value_data),
-            _header_column(count, columns.headers),
+            key_array(columns),
+            value_array(columns),
+            header_array(columns, _HEADERS, null_if_none=False),
         ],
         schema=SCHEMA,
     )
+
+
+def offset_array(columns: Columns) -> pa.Array:
+    """The offsets of the records, over the same memory."""
+    return _fixed(pa.int64(), columns.record_count, columns.offsets)
+
+
+def key_array(columns: Columns) -> pa.Array:
+    """The keys, null where a record has none, over the same memory."""
+    return _binary(
+        columns.record_count, columns.key_validity, columns.key_offsets, columns.key_data
+    )
+
+
+def value_array(columns: Columns) -> pa.Array:
+    """The values, null where a record has none, over the same memory."""
+    return _binary(
+        columns.record_count, columns.value_validity, columns.value_offsets, columns.value_data
+    )
+
+
+def header_array(columns: Columns, list_type: pa.DataType, *, null_if_none: bool) -> pa.Array:
+    """Per record a list of its headers, of a list type; null for all where no record has any.
+
+    A record without headers beside one that has some gets an empty list, or with `null_if_none`
+    a null.
+    """
+    headers = columns.headers
+    if headers is None:
+        return pa.nulls(columns.record_count, list_type)
+    header_type = list_type.value_type
+    ends = list(accumulate(map(len, headers), initial=0))
+    every = [header for one in headers for header in one]
+    cells = pa.StructArray.from_arrays(
+        [
+            pa.array([key for key, _ in every], pa.string()),
+            pa.array([value for _, value in every], pa.binary()),
+        ],
+        fields=[header_type.field(0), header_type.field(1)],
+    )
+    mask = pa.array([not one for one in headers]) if null_if_none else None
+    return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), cells, type=list_type, mask=mask)
 
 
 def _fixed(arrow_type: pa.DataType, count: int, numbers: Any) -> pa.Array:
@@ -61,11 +104,3 @@ def _binary(count: int, validity: Any, offsets: Any, data: Any) -> pa.Array:
     return pa.Array.from_buffers(
         pa.binary(), count, [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)]
     )
-
-
-def _header_column(count: int, headers: Any) -> pa.Array:
-    """Per record a list of its headers; null for all where no record has any."""
-    if headers is None:
-        return pa.nulls(count, _HEADERS)
-    cells = [[{"key": key, "value": value} for key, value in one] for one in headers]
-    return pa.array(cells, _HEADERS)

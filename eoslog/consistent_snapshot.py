@@ -1,35 +1,79 @@
 """A snapshot: one offset for each partition, so that no transaction lies on both sides.
 
-A `read_committed` reader that stops at these offsets sees of every committed transaction all
-records or none. Two things could cut a transaction in two. A decision of which only some markers
-are written: so it is taken while no transaction can move. And a partition that an older open
-transaction holds back: a transaction that was committed behind that point is whole in the other
-partitions. There the cut is moved in front of it, which may leave out more of others, until nothing
-is cut any more.
+A `read_committed` reader that stops at these offsets sees of every committed transaction, and of
+every staged job, all records or none. Two things could cut a transaction in two. A decision of
+which only some markers are written: so it is taken while no transaction can move. And a partition
+that an older open transaction holds back: a transaction that was committed behind that point is
+whole in the other partitions. There the cut is moved in front of it, which may leave out more of
+others, until nothing is cut any more. Staged jobs are no transactions in the log: where they lie is
+said by those who know (`staged_spans`).
 
-Invariant: cuts only move down, and never below a partition's start, so this ends.
+What lies in partitions that are not asked for does not count: nobody who stops at these offsets
+reads there, and the more partitions are asked for, the lower the cuts may be.
+
+Invariant: cuts only move down, and never below a partition's start, so this ends. They are the
+highest that cut nothing, so they mostly go on from one snapshot to the next: what is whole below
+them stays so, and whatever comes later lies above. But jobs that count as one by then may be left
+out together.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from eoslog.partition import Partition
+from eoslog.staged_spans import JobSpan, OffsetRange
 from eoslog.topic_partition import TopicPartition
 
+_Ranges = Mapping[TopicPartition, OffsetRange]
 
-def consistent_offsets(partitions: Iterable[Partition]) -> dict[TopicPartition, int]:
-    """The cut of each partition; the caller sees to it that no transaction moves meanwhile."""
+
+def consistent_offsets(
+    partitions: Iterable[Partition], jobs: Iterable[JobSpan] = ()
+) -> dict[TopicPartition, int]:
+    """The cut of each partition; the caller sees to it that no transaction, and no job, moves
+    meanwhile.
+    """
     known = {partition.topic_partition: partition for partition in partitions}
     cuts = {where: partition.last_stable_offset for where, partition in known.items()}
+    undivided = [ranges for job in jobs if (ranges := _ranges_in(known, job))]
     # What lies beyond the cuts and was not looked at yet.
     beyond = {where: (cuts[where], one.log_end_offset) for where, one in known.items()}
     while beyond:
         left_out: set[tuple[int, int]] = set()
         for where, (first, upper_bound) in beyond.items():
             left_out |= known[where].transactions_between(first, upper_bound)
-        beyond = {}
-        for where, partition in known.items():
-            first = partition.first_offset_of(left_out, cuts[where]) if left_out else -1
-            if first >= 0:
-                beyond[where] = (first, cuts[where])
-                cuts[where] = first
+        before = dict(cuts)
+        if left_out:
+            for where, partition in known.items():
+                first = partition.first_offset_of(left_out, cuts[where])
+                if first >= 0:
+                    cuts[where] = first
+        _leave_out_jobs(undivided, cuts)
+        beyond = {
+            where: (cuts[where], upper_bound)
+            for where, upper_bound in before.items()
+            if cuts[where] < upper_bound
+        }
     return cuts
+
+
+def _ranges_in(known: Mapping[TopicPartition, Partition], job: JobSpan) -> _Ranges:
+    """Where a job lies in these partitions."""
+    found = {}
+    for where in job.ranges.keys() & known.keys():
+        one = job.range_in(known[where])
+        if one is not None:
+            found[where] = one
+    return found
+
+
+def _leave_out_jobs(undivided: Sequence[_Ranges], cuts: dict[TopicPartition, int]) -> None:
+    """Move the cuts in front of each job that is not wholly below them."""
+    moved = True
+    while moved:
+        moved = False
+        for ranges in undivided:
+            if any(cuts[where] < one.upper_bound for where, one in ranges.items()):
+                for where, one in ranges.items():
+                    if cuts[where] > one.first_offset:
+                        cuts[where] = one.first_offset
+                        moved = True

@@ -417,6 +417,16 @@ class StagedRunFencedError(StagedCommitError):
     fatal = True
 
 
+class StagedSourceError(StagedCommitError):
+    """The versions of a job are counted anew: its source is not the one that counted before.
+
+    A stream's checkpoint was deleted or moved, say. Give the job an application id of its own, or
+    allow the new count, which then follows on the old one.
+    """
+
+    fatal = True
+
+
 class StagedJobIncompleteError(StoreError):
     """A staged job is decided, but not all of it is in the log yet; readers see nothing of it.
 

@@ -348,13 +348,28 @@ class OpenedPartitions:
 
         Raises the first error; the others are open then.
         """
-        errors = self._open_each(
+        errors = self._open_unsynced()
+        if errors:
+            raise errors[0]
+
+    def _open_unsynced(self) -> list[EoslogError]:
+        return self._open_each(
             where
             for where, state in self._states_of_session()
             if not state.sealed and state.recovery_point < state.log_end_offset
         )
-        if errors:
-            raise errors[0]
+
+    def sync_all(self) -> list[EoslogError]:
+        """Put on the disk what any process appended; what went wrong with any partition."""
+        errors = self._open_unsynced()
+        for partition in self.opened():
+            try:
+                partition.sync_up_to(partition.log_end_offset)
+            except LogClosedError:
+                pass  # It was deleted, or the store was closed.
+            except EoslogError as error:
+                errors.append(error)
+        return errors
 
     def open_held(self) -> list[EoslogError]:
         """Open what readers are held in by a process of the session, or were by one that died."""

@@ -24,10 +24,18 @@ from eoslog.staged_file import AttemptFiles
 from eoslog.staged_message import StagedFile, StagedMessage
 from eoslog.staged_names import STAGING_DIRECTORY, directory_name, run_path
 from eoslog.staged_rows import BATCH_HEADER_BYTES, RowPlacer, Rows, TopicLimits, check_record_sizes
+from eoslog.staged_source import VersionSource, version_run_id
 from eoslog.topic_name import check_user_topic_name
 from eoslog.topic_partition import TopicPartition
 
-__all__ = ["StagedFile", "StagedMessage", "StagedWriter"]
+__all__ = [
+    "StagedFile",
+    "StagedMessage",
+    "StagedWriter",
+    "VersionSource",
+    "partition_counts",
+    "version_run_id",
+]
 
 META_PROPERTIES = "meta.properties"
 TOPICS_FILE = Path("state") / "topics.json"
@@ -297,6 +305,16 @@ class _FailsFor:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if error is not None:
             self._writer._fail(error)
+
+
+def partition_counts(store_path: str | os.PathLike[str]) -> dict[str, int]:
+    """How many partitions each topic has, as the store's file says, without opening the store.
+
+    Empty if there is no such file: whoever opens the store makes it again.
+    """
+    return {
+        name: int(entry["partitions"]) for name, entry in _known_topics(Path(store_path)).items()
+    }
 
 
 def _topics(

@@ -4,7 +4,8 @@ Every step may be done again from the start: the partition knows, by the last se
 file's producer id, which batches it holds.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from eoslog.errors import EoslogError, LogClosedError
@@ -14,6 +15,8 @@ from eoslog.staged_job import JobFile, StagedJob
 from eoslog.topic_partition import TopicPartition
 
 SYNC_THREADS_MAX = 16
+# Of less than that a thread costs more than it saves.
+BYTES_FOR_THREADS = 4 << 20
 
 FindPartition = Callable[[TopicPartition], Partition | None]
 Offsets = dict[TopicPartition, tuple[int, int]]
@@ -72,17 +75,36 @@ class HeldPartitions:
 
     def sync(self) -> None:
         """Put on disk whatever the partitions hold, all at once: their syncs share the disk's."""
-        held = list(self._held.items())
-        if len(held) < 2:
-            for where, partition in held:
-                self._sync_one(where, partition)
+        waiting = []
+        for where, partition in list(self._held.items()):
+            if self._has_unsynced(where, partition):
+                waiting.append((where, partition))
+            else:
+                self._sync_partition(where, partition)  # Tells of a sync that failed before.
+        if len(waiting) < 2:
+            for one in waiting:
+                self._sync_partition(*one)
             return
-        with ThreadPoolExecutor(min(SYNC_THREADS_MAX, len(held)), "eoslog-sync") as threads:
-            synced = [threads.submit(self._sync_one, *one) for one in held]
+        with ThreadPoolExecutor(min(SYNC_THREADS_MAX, len(waiting)), "eoslog-sync") as threads:
+            synced = [threads.submit(self._sync_partition, *one) for one in waiting]
         for future in synced:
             future.result()
 
-    def _sync_one(self, where: TopicPartition, partition: Partition) -> None:
+    def _has_unsynced(self, where: TopicPartition, partition: Partition) -> bool:
+        try:
+            return partition.recovery_point < partition.log_end_offset
+        except LogClosedError:
+            if self.find(where) is not None:
+                raise
+            return False
+
+    def sync_one(self, where: TopicPartition) -> None:
+        """Put on disk whatever one of the partitions holds."""
+        partition = self._held.get(where)
+        if partition is not None:
+            self._sync_partition(where, partition)
+
+    def _sync_partition(self, where: TopicPartition, partition: Partition) -> None:
         try:
             partition.sync_up_to(partition.log_end_offset)
         except LogClosedError:
@@ -101,19 +123,47 @@ class HeldPartitions:
             del self._held[where]
 
 
-def adopt_files(job: StagedJob, held: HeldPartitions) -> Offsets:
+def adopt_files(job: StagedJob, held: HeldPartitions, *, sync: bool) -> Offsets:
     """Append what the partitions do not hold yet; the first and last offset of each of them.
 
-    Files of topics that were deleted since the decision are passed over.
+    Large jobs fill several partitions at once, and with `sync` one goes to disk while the next is
+    filled. Files of topics that were deleted since the decision are passed over.
     """
-    offsets: Offsets = {}
+    by_partition: dict[TopicPartition, list[JobFile]] = {}
     for one in job.files:
+        by_partition.setdefault(one.file.topic_partition, []).append(one)
+    threads_max = min(len(by_partition), os.cpu_count() or 1)
+    if threads_max < 2 or sum(one.file.bytes for one in job.files) < BYTES_FOR_THREADS:
+        filled = [_fill(files, held) for files in by_partition.values()]
+    else:
+        for where in by_partition:
+            held.find(where)  # Opened here: what is done then may need what this thread holds.
+        with ThreadPoolExecutor(threads_max, "eoslog-adopt") as threads:
+            futures = [
+                threads.submit(_fill, files, held, where if sync else None)
+                for where, files in by_partition.items()
+            ]
+        filled = [future.result() for future in futures]
+    return {
+        where: found for where, found in zip(by_partition, filled, strict=True) if found is not None
+    }
+
+
+def _fill(
+    files: Sequence[JobFile], held: HeldPartitions, synced: TopicPartition | None = None
+) -> tuple[int, int] | None:
+    """Append a partition's files in their order; its first and last new offset, if there are any.
+    `synced` is the partition if it is to be on disk on return.
+    """
+    found: tuple[int, int] | None = None
+    for one in files:
         first_offset, appended = _adopt_file(one, held)
         if appended:
-            where = one.file.topic_partition
-            first_of_all = offsets.get(where, (first_offset, 0))[0]
-            offsets[where] = (first_of_all, first_offset + appended - 1)
-    return offsets
+            begin = first_offset if found is None else found[0]
+            found = (begin, first_offset + appended - 1)
+    if synced is not None:
+        held.sync_one(synced)
+    return found
 
 
 def is_adopted(job: StagedJob, held: HeldPartitions) -> bool:

@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from eoslog.errors import StagedRunFencedError
+from eoslog.errors import StagedRunFencedError, StagedSourceError
 from eoslog.staged_names import directory_name, new_run_id, run_generation
+from eoslog.staged_source import VersionCount, VersionSource, counted_by
 from eoslog.state_log import APPLICATION, State, StateLog
 
 NO_VERSION = -1
@@ -27,7 +28,8 @@ class ApplicationState:
 
     `version` is the newest that is decided, -1 if a run was registered and nothing decided yet.
     `run_id` is the newest run and `generation` counts the runs. `state` is "prepared" while a
-    decided job is not completely in the log, else "complete".
+    decided job is not completely in the log, else "complete". `source_id` is the newest source of
+    versions, None if there is none, and `base` is the version that is its 0.
     """
 
     app_id: str
@@ -35,6 +37,8 @@ class ApplicationState:
     run_id: str | None
     generation: int
     state: str
+    source_id: str | None = None
+    base: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +46,7 @@ class ApplicationRecord:
     """The record; `job` is that of a prepared one, in the form that `staged_job` reads.
 
     `process` is the slot of the process that brought the newest run, b"" where that is not known.
+    `count` says who counts the versions, if somebody else does.
     """
 
     app_id: str
@@ -52,6 +57,7 @@ class ApplicationRecord:
     overtaken: tuple[str, ...] = ()
     job: Mapping[str, Any] | None = None
     process: bytes = b""
+    count: VersionCount | None = None
 
     @classmethod
     def read(cls, state_log: StateLog, app_id: str) -> "ApplicationRecord | None":
@@ -73,6 +79,7 @@ class ApplicationRecord:
             overtaken=tuple(state.get("overtaken", ())),
             job=state.get("job"),
             process=bytes.fromhex(state.get("process", "")),
+            count=VersionCount.of_state(state.get("source")),
         )
 
     def write(self, state_log: StateLog, *, sync: bool | None = None) -> None:
@@ -90,6 +97,8 @@ class ApplicationRecord:
             state["job"] = self.job
         if self.process:
             state["process"] = self.process.hex()
+        if self.count is not None:
+            state["source"] = self.count.as_state()
         frozen: State = state
         state_log.append(APPLICATION, self.name, frozen, sync=sync)
 
@@ -107,7 +116,10 @@ class ApplicationRecord:
 
     @property
     def shown(self) -> ApplicationState:
-        return ApplicationState(self.app_id, self.version, self.run_id, self.generation, self.state)
+        shown = (self.app_id, self.version, self.run_id, self.generation, self.state)
+        if self.count is None:
+            return ApplicationState(*shown)
+        return ApplicationState(*shown, self.count.source_id, self.count.base)
 
     def registered(self, process: bytes) -> "ApplicationRecord":
         """The record with a new run, which overtakes all others."""
@@ -115,19 +127,59 @@ class ApplicationRecord:
         return self._with_run(new_run_id(generation), generation, process)
 
     def decided(
-        self, version: int, run_id: str | None, job: Mapping[str, Any] | None, process: bytes
+        self,
+        version: int,
+        run_id: str | None,
+        job: Mapping[str, Any] | None,
+        process: bytes,
+        count: VersionCount | None = None,
     ) -> "ApplicationRecord":
         """The record that decides a version; `job` is None if there is nothing to adopt.
 
-        Raises StagedRunFencedError if the run was overtaken.
+        `count` is that of a version which a source counts: its driver says then which run is the
+        newest. Raises StagedRunFencedError if the run was overtaken.
         """
         self.check_run(run_id)
         record = self
-        if run_id is not None and run_id != self.run_id:
+        if count is not None and not count.overtakes(self.count):
+            record = replace(self, run_id=run_id, process=process, count=count)
+        elif run_id is not None and run_id != self.run_id:
             generation = max(self.generation + 1, run_generation(run_id) or 0)
             record = self._with_run(run_id, generation, process)
         state = COMPLETE if job is None else PREPARED
-        return replace(record, version=version, state=state, job=job)
+        count = count or self.count
+        return replace(record, version=version, state=state, job=job, count=count)
+
+    def counted_by(
+        self, source: VersionSource | None, wanted: int, state_log: StateLog
+    ) -> VersionCount | None:
+        """The count once the source has decided its version `wanted` (K2-K4, K6, K7).
+
+        Raises StagedSourceError, StagedRunFencedError.
+        """
+        if source is None:
+            if self.count is not None:
+                raise StagedSourceError(
+                    f"versions of application {self.app_id!r} are counted by source "
+                    f"{self.count.source_id!r}: give other jobs an application id of their own"
+                )
+            return None
+        count = counted_by(source, wanted, self.app_id, self.version, self.count)
+        if source.place is not None and self.count is None and not source.new_allowed:
+            self._check_place(source.place, state_log)
+        return count
+
+    def _check_place(self, place: str, state_log: StateLog) -> None:
+        """Raise StagedSourceError if another application's versions are counted at the place."""
+        for name in state_log.names(APPLICATION):
+            other = ApplicationRecord.read_by_name(state_log, name)
+            if other is None or other.count is None or other.app_id == self.app_id:
+                continue
+            if other.count.place == place and other.version > NO_VERSION:
+                raise StagedSourceError(
+                    f"application {self.app_id!r} is new, and what was counted at {place} before "
+                    f"is in, as application {other.app_id!r}, up to its version {other.version}"
+                )
 
     def completed(self) -> "ApplicationRecord":
         """The record once all of the job is in the log."""

@@ -49,7 +49,6 @@ from eoslog.staged_job import (
     attempt_path,
     bounds_of_record,
     files_of_messages,
-    job_of_record,
     topic_ids_of_record,
 )
 from eoslog.staged_message import StagedMessage, check_version, run_of
@@ -61,8 +60,12 @@ from eoslog.staged_offsets import (
     adopt_offsets,
     prepare_offsets,
 )
+from eoslog.staged_pending import PendingJob, job_of_application
+from eoslog.staged_source import VersionCount, VersionSource
+from eoslog.staged_spans import JobSpan, RecentJobs, span_of_job
 from eoslog.staged_sweep import (
     is_decided,
+    outdated_runs,
     removable_runs,
     remove_if_empty,
     remove_manifests,
@@ -103,23 +106,6 @@ class StagedCommit:
     offsets: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
-class _Pending:
-    """A job that is decided, or about to be, with its partitions held.
-
-    `record` is the application's: while the job is not `decided`, that of before, and `deciding`
-    the one that decides it. `of_others`: this process did not see the decision reach the disk.
-    """
-
-    record: ApplicationRecord
-    held: HeldPartitions
-    partitions: frozenset[TopicPartition]
-    decided: bool = False
-    job: StagedJob | None = None
-    deciding: ApplicationRecord | None = None
-    of_others: bool = False
-
-
 class StagedCommits:
     """The staged jobs of one store; `Store` has one, and hands calls on to it."""
 
@@ -129,9 +115,11 @@ class StagedCommits:
         shared = store._files.session.shared
         self._lock = StoreWideLock(shared, LOCK_STAGED, LOCK_TIMEOUT_S)
         self._undone = UndoneJobs(self._staging_path, store._state_log, shared)
+        none_is_open = store._transactions.entries.none_is_undecided
+        self._recent = RecentJobs(store._state_log, store._find_partition, none_is_open)
         self._retry_due_s = 0.0
         store._group_offsets.ask_staged(self.holds_back)
-        self._pending: dict[str, _Pending] = {}
+        self._pending: dict[str, PendingJob] = {}
         # Runs that are over, and since when: late files of their zombies are swept at any age.
         self._over: dict[Path, float] = {}
         # Who registered the newest run of an application in this life of the store.
@@ -146,25 +134,37 @@ class StagedCommits:
         messages: Iterable[StagedMessage],
         run_id: str | None = None,
         offsets: OffsetsOfGroups | None = None,
+        source: VersionSource | None = None,
     ) -> StagedCommit:
         """Make the staged files of all messages part of the log, in their order, all at once.
 
         A version that is in already, or is below one that is, changes nothing. `run_id` is that of
         the messages; without messages it registers the run all the same. `offsets` are committed by
-        the same decision. On return the job is in the log and visible, as durable as the store's
-        durability says.
+        the same decision. `source` says who counts the version. On return the job is in the log and
+        visible, as durable as the store's durability says.
 
-        Raises StagedCommitError, StagedRunFencedError, StoreFullError, ValueError, TypeError, and
-        what a commit of offsets raises: nothing is decided; StoreFailedError: unknown until the
-        store is opened again; StagedJobIncompleteError: decided, and completed later.
+        Raises StagedCommitError, StagedSourceError, StagedRunFencedError, StoreFullError,
+        ValueError, TypeError, and what a commit of offsets raises: nothing is decided;
+        StoreFailedError: unknown until the store is opened again; StagedJobIncompleteError:
+        decided, and completed later.
         """
         check_version(version)
         found = list(messages)
         run_id = run_of(app_id, found, run_id)
+        if source is not None and run_id is None:
+            raise ValueError("a version of a source is committed under a run id")
         with self._at_work():
             self._store._check_open()
             record = self._settled(app_id)
+            count = record.counted_by(source, version, self._store._state_log)
+            if count is not None:
+                version += count.base
+                check_version(version)
             if record.version >= version:
+                if count is not None and count.overtakes(record.count):
+                    # A replay: the driver before this one is out from here on.
+                    newest = record.decided(record.version, run_id, None, self._process, count)
+                    newest.write(self._store._state_log)
                 self._discard(app_id, run_id, found)
                 return StagedCommit(committed=False)
             record.check_run(run_id, self._store._files.session.slots.describe)
@@ -172,13 +172,13 @@ class StagedCommits:
                 offsets, self._store._group_offsets, self._store._topic_id
             )
             if not staged_offsets and not any(message.files for message in found):
-                decided = record.decided(version, run_id, None, self._process)
+                decided = record.decided(version, run_id, None, self._process, count)
                 decided.write(self._store._state_log)
                 self._note_progress(app_id, version)
                 self._discard(app_id, run_id, found)
                 return StagedCommit(committed=True)
             groups = tuple(offsets or ())
-            pending = self._decide(record, version, run_id, found, staged_offsets, groups)
+            pending = self._decide(record, version, run_id, found, staged_offsets, groups, count)
             where = self._complete(pending)
             job = pending.job
             return StagedCommit(True, 0 if job is None else job.records, where)
@@ -349,6 +349,14 @@ class StagedCommits:
             self._look_around()
             yield
 
+    def spans(self) -> list[JobSpan]:
+        """Where the jobs lie that a snapshot may have to leave out; to be asked while they stand
+        still.
+        """
+        undone = [one for one in self._pending.values() if one.decided]
+        find, staging = self._store._find_partition, self._staging_path
+        return self._recent.spans() + [one.span(find, staging) for one in undone]
+
     @contextmanager
     def quiet(self) -> Iterator[bool]:
         """As `standing_still`, but without waiting: gives whether it does hold.
@@ -392,7 +400,8 @@ class StagedCommits:
         messages: Sequence[StagedMessage],
         offsets: Sequence[StagedOffsets],
         groups: Sequence[str | ConsumerGroupMetadata],
-    ) -> _Pending:
+        count: VersionCount | None,
+    ) -> PendingJob:
         """Check the job and decide it; readers are held when this returns."""
         owner = record
         if run_id is None:
@@ -411,7 +420,7 @@ class StagedCommits:
                 self._store.path,
             )
         held = HeldPartitions(self._store._find_partition, topic_ids)
-        pending = _Pending(record, held, partitions)
+        pending = PendingJob(record, held, partitions)
         self._undone.begin()
         try:
             bounds = held.hold_at_end(partitions)
@@ -423,7 +432,7 @@ class StagedCommits:
                 make_run_directory(run, self._store.path, self._store.durability != "process")
             job = StagedJob(record.app_id, version, run, topic_ids, bounds, files, offsets)
             described = job.described(sync=self._store.durability != "process")
-            decided = owner.decided(version, run_id, described, self._process)
+            decided = owner.decided(version, run_id, described, self._process, count)
             pending.job, pending.deciding = job, decided
             # From here on an error or an interrupt may leave a decision behind.
             self._pending[record.name] = pending
@@ -494,7 +503,7 @@ class StagedCommits:
         bounds = bounds_of_record(described)
         held = HeldPartitions(self._store._find_partition, topic_ids_of_record(described))
         try:
-            job = self._job_of(record)
+            job = job_of_application(self._staging_path, record)
             if is_adopted(job, held):
                 held.have(bounds)
                 held.let_in_if_begun()
@@ -503,13 +512,9 @@ class StagedCommits:
         except EoslogError:
             job = None  # Its completion will say why.
             held.hold(bounds)
-        self._pending[record.name] = _Pending(
+        self._pending[record.name] = PendingJob(
             record, held, frozenset(bounds), decided=True, job=job, of_others=True
         )
-
-    def _job_of(self, record: ApplicationRecord) -> StagedJob:
-        run = run_path(self._staging_path, record.app_id, str(record.run_id))
-        return job_of_record(record.app_id, record.version, run, record.job or {})
 
     def _retry_pending(self) -> None:
         for name in list(self._pending):
@@ -518,28 +523,32 @@ class StagedCommits:
             except EoslogError as error:
                 _log.error("%s", error)
 
-    def _complete(self, pending: _Pending) -> Offsets:
+    def _complete(self, pending: PendingJob) -> Offsets:
         """Steps A1 to F. Raises StagedJobIncompleteError; the job is then still pending."""
         record = pending.record
         state_log = self._store._state_log
         try:
             if pending.job is None:
-                pending.job = self._job_of(record)
+                pending.job = job_of_application(self._staging_path, record)
             job = pending.job
             if pending.of_others and self._store.durability != "process":
                 state_log.sync(record.name)  # The decision comes before what follows from it.
             self._store._group_offsets.hold_back(record.name, job.offset_keys)
-            offsets = adopt_files(job, pending.held)
-            if self._store.durability != "process":
+            synced = self._store.durability != "process"
+            offsets = adopt_files(job, pending.held, sync=synced)
+            if synced:
                 pending.held.sync()
             # Behind the data, so that no offset is seen without them, and none below is held back.
             adopt_offsets(job.offsets, self._store._group_offsets, self._store._topic_id)
             self._store._group_offsets.release(record.name)
             self._note_progress(record.app_id, record.version)
+            span = span_of_job(job, pending.held)
             pending.held.release()
             self._sync_offsets(job)
+            if span.ranges:
+                self._recent.note(span, others_are_held=len(self._pending) > 1)
             record.completed().write(state_log)
-        except EoslogError as error:
+        except (EoslogError, MemoryError) as error:
             raise StagedJobIncompleteError(
                 f"version {record.version} of application {record.app_id!r} is decided, but not "
                 f"completely in the log yet: {error}"
@@ -561,7 +570,7 @@ class StagedCommits:
             self._store._group_offsets.note(check_group_id(app_id), VERSION_PARTITION, version)
         except InvalidRequestError:
             return  # No group can have the name.
-        except EoslogError as error:
+        except (EoslogError, MemoryError) as error:
             _log.warning("application %r is at version %d: %s", app_id, version, error)
 
     def _clean_up(self, job: StagedJob, run_id: str) -> None:
@@ -572,6 +581,7 @@ class StagedCommits:
             for path in {one.path.parent for one in job.files}:
                 remove_tree(path)
             remove_manifests(job.run_path)
+        self._remove_outdated(job.app_id)
         for where, producer_ids in job.producer_ids.items():
             partition = self._store._find_partition(where)
             if partition is None or partition.topic_id != job.topic_ids[where.topic]:
@@ -597,6 +607,14 @@ class StagedCommits:
         else:
             for message in messages:
                 remove_tree(attempt_path(self._staging_path, message))
+        self._remove_outdated(app_id)
+
+    def _remove_outdated(self, app_id: str) -> None:
+        """Remove what any run staged for versions of a source that are in."""
+        record = ApplicationRecord.read(self._store._state_log, app_id)
+        if record is not None:
+            for path in outdated_runs(self._staging_path / record.name, record):
+                self._remove_run(path)
 
     def _remove_run(self, path: Path) -> int:
         self._over[path] = time.monotonic()

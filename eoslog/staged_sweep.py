@@ -12,6 +12,7 @@ from pathlib import Path
 from eoslog.os_errors import named_os_errors
 from eoslog.staged_application import PREPARED, ApplicationRecord
 from eoslog.staged_names import MANIFESTS, directory_name, run_generation
+from eoslog.staged_source import is_version_in
 
 
 def removable_runs(
@@ -25,6 +26,19 @@ def removable_runs(
         if not is_decided(path.name, record)
         and (is_over(path.name, record) or last_written_ms(path) <= oldest_ms)
     ]
+
+
+def outdated_runs(application_path: Path, record: ApplicationRecord) -> list[Path]:
+    """The runs whose names say that they are for a version which is in."""
+    return [
+        path
+        for path in subdirectories(application_path)
+        if not is_decided(path.name, record) and _is_outdated(path.name, record)
+    ]
+
+
+def _is_outdated(run_name: str, record: ApplicationRecord) -> bool:
+    return is_version_in(run_name, record.version, record.count)
 
 
 def is_decided(run_name: str, record: ApplicationRecord | None) -> bool:
@@ -41,7 +55,7 @@ def is_over(run_name: str, record: ApplicationRecord | None) -> bool:
     """Whether nothing that the run stages can be decided any more."""
     if record is None or record.run_id is None:
         return False
-    if record.has_overtaken(run_name):
+    if record.has_overtaken(run_name) or _is_outdated(run_name, record):
         return True
     # A run of the caller's own naming is for one job, and is known by that job's decision only.
     its_own = run_name == directory_name(record.run_id, "run_id")

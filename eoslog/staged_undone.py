@@ -14,8 +14,7 @@ from eoslog.bindings.shared_page import COUNTER_STAGED_BEGUN, COUNTER_STAGED_SET
 from eoslog.errors import EoslogError
 from eoslog.offset_records import OffsetKey
 from eoslog.staged_application import PREPARED, ApplicationRecord
-from eoslog.staged_job import job_of_record
-from eoslog.staged_names import run_path
+from eoslog.staged_pending import job_of_application
 from eoslog.staged_sweep import subdirectories
 from eoslog.state_log import StateLog
 
@@ -62,9 +61,8 @@ class UndoneJobs:
         return self.any and any(key in self._offset_keys(record) for record in self.prepared())
 
     def _offset_keys(self, record: ApplicationRecord) -> frozenset[OffsetKey]:
-        run = run_path(self._staging_path, record.app_id, str(record.run_id))
         try:
-            job = job_of_record(record.app_id, record.version, run, record.job or {})
+            job = job_of_application(self._staging_path, record)
         except EoslogError:
             return frozenset()  # Its list of files is gone: it was completed just now.
         return job.offset_keys

@@ -44,6 +44,7 @@ from eoslog.state_key import (
     COORDINATOR_EPOCH,
     NAMED_PRODUCER,
     PRODUCER_ID_BLOCK,
+    RECENT_JOBS,
     STATE_PARTITIONS,
     TRANSACTION,
     is_transaction_key,
@@ -69,6 +70,7 @@ __all__ = [
     "COORDINATOR_EPOCH",
     "NAMED_PRODUCER",
     "PRODUCER_ID_BLOCK",
+    "RECENT_JOBS",
     "STATE_PARTITIONS",
     "TRANSACTION",
     "State",
@@ -341,6 +343,14 @@ class StateLog:
                 else:
                     keys.discard(key)
         return [transactional_id_of(key) for key in sorted(keys)]
+
+    def ends(self) -> Mapping[int, int]:
+        """The ends of all partitions that are open, in any process: nothing was written between two
+        calls that say the same.
+        """
+        with self._lock:
+            self._open_those_of_others()
+            return {number: one.partition.log_end_offset for number, one in self._opened.items()}
 
     def decisions_since(self, number: int, offset: int) -> Iterator[TransactionRecord]:
         """The records in a partition, from an offset on, that say of a transactional id that it is

@@ -42,8 +42,9 @@ from eoslog.staged_commit import StagedCommit, StagedCommits
 from eoslog.staged_message import StagedMessage
 from eoslog.staged_offsets import OffsetsOfGroups
 from eoslog.staged_producer import StagedProducer
+from eoslog.staged_source import VersionSource
 from eoslog.state_log import StateLog
-from eoslog.store_files import StoreFiles, errors_of
+from eoslog.store_files import StoreFiles, errors_of, raise_first
 from eoslog.store_metrics import store_metrics
 from eoslog.store_topics import StoreTopics
 from eoslog.store_transactions import StoreTransactions
@@ -324,12 +325,12 @@ class Store(StoreTransactions):
         self._group_offsets.delete(name)
 
     def snapshot(self, topics: Iterable[str] | None = None) -> dict[TopicPartition, int]:
-        """An offset for each partition of these topics, or of all, that cut no transaction in two.
+        """Offsets of all partitions of these topics, or of all topics, that cut no transaction.
 
         A `read_committed` reader that stops at these offsets sees all records of a committed
-        transaction, or none. The same holds for staged jobs, but for one that came in behind a
-        transaction that is still open in some of its partitions. Transactions stand still
-        meanwhile, in all processes.
+        transaction, or of a staged job, that are in these partitions, or none. Transactions and
+        jobs stand still meanwhile, in all processes.
+
         Raises UnknownTopicOrPartitionError.
         """
         self._check_open()
@@ -341,8 +342,10 @@ class Store(StoreTransactions):
             for name in names
             for where in self._topic(name).topic_partitions()
         ]
-        with self._staged.standing_still(), self._files.transactions.entries.standing_still():
-            return consistent_offsets(partitions)
+        with self._staged.standing_still():
+            jobs = self._staged.spans()
+            with self._files.transactions.entries.standing_still():
+                return consistent_offsets(partitions, jobs)
 
     # Staged jobs.
 
@@ -353,22 +356,25 @@ class Store(StoreTransactions):
         messages: Iterable[StagedMessage],
         run_id: str | None = None,
         offsets: OffsetsOfGroups | None = None,
+        source: VersionSource | None = None,
     ) -> StagedCommit:
         """Make the staged files of all messages part of the log by one decision.
 
         A version of the application that is in already is a no-op. `offsets` has for each group
         (its name, or a consumer's `group_metadata()`) the offsets that the same decision commits,
         as `Consumer.commit` takes them. The version itself is committed too, for a group of the
-        application's name, at `eoslog-version` 0: `groups()` shows it. On return the job is in the
-        log and visible, as durable as the store's durability says; a crash after the decision is
-        made good by whoever opens the store next.
+        application's name, at `eoslog-version` 0: `groups()` shows it. With a `source`, which needs
+        a run id, the version is what the source counts, and only the source's newest driver is let
+        in. On return the job is in the log and visible, as durable as the store's durability says;
+        a crash after the decision is made good by whoever opens the store next.
 
-        Raises StagedCommitError, StagedRunFencedError, StoreFullError, ValueError, TypeError, and
-        what `Consumer.commit` raises for offsets that are wrong: nothing was decided;
-        StagedJobIncompleteError: decided, and completed later; StoreFailedError.
+        Raises StagedCommitError, StagedRunFencedError, StagedSourceError if a new source follows on
+        another one unallowed, StoreFullError, ValueError, TypeError, and what `Consumer.commit`
+        raises for offsets that are wrong: nothing was decided; StagedJobIncompleteError: decided,
+        and completed later; StoreFailedError.
         """
         self._check_open()
-        return self._staged.commit(app_id, version, messages, run_id, offsets)
+        return self._staged.commit(app_id, version, messages, run_id, offsets, source)
 
     def application(self, app_id: str) -> ApplicationState | None:
         """What the store knows of an application's staged jobs; None if nothing."""
@@ -411,10 +417,15 @@ class Store(StoreTransactions):
         return store_metrics(self)
 
     def flush(self) -> None:
-        """Make everything that was appended so far power-safe, by whomever it was appended."""
+        """Make everything that was appended so far power-safe, by whomever it was appended, in
+        whatever process of the store. All partitions are tried.
+
+        Raises the first error: StoreFailedError where the disk refuses, CorruptRecordError.
+        """
         self._check_open()
-        for partition in self._partitions.opened():
-            partition.sync_up_to(partition.log_end_offset)
+        errors = self._partitions.sync_all()
+        self._check_open()
+        raise_first(errors)
 
     # Closing.
 
@@ -441,10 +452,7 @@ class Store(StoreTransactions):
             # Whoever began to write meanwhile is told.
             self._close_producers()
             self._signal.wake()
-        if errors:
-            for other in errors[1:]:
-                errors[0].add_note(f"and: {other}")
-            raise errors[0]
+        raise_first(errors)
 
     def _close_producers(self) -> list[EoslogError]:
         errors = errors_of(producer.close for producer in self._live_producers())

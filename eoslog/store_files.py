@@ -10,7 +10,7 @@ first used. The steps have numbers in `docs/durability-and-recovery.md`.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -269,6 +269,14 @@ class StoreFiles:
         left = self.partitions.unrecovered | self.transaction_recovery.unresolved
         left |= self.session.left
         write_clean_close(self.paths.clean_marker, self.paths.unrecovered, session, left)
+
+
+def raise_first(errors: Sequence[EoslogError]) -> None:
+    """Raise the first of these errors, if there is one; the others are notes to it."""
+    if errors:
+        for other in errors[1:]:
+            errors[0].add_note(f"and: {other}")
+        raise errors[0]
 
 
 def errors_of(steps: Iterable[Callable[[], None]]) -> list[EoslogError]:

@@ -45,6 +45,7 @@ PREPARE_STATES = frozenset(("PrepareCommit", "PrepareAbort"))
 UNDECIDED_STATES = PREPARE_STATES | {ONGOING}
 # Settled entries that stay for their next use; of more than these, the unused go.
 ENTRIES_KEPT = 10_000
+_LOOKS_MAX = 3
 _NO_EPOCH = -1
 
 
@@ -362,14 +363,34 @@ class TransactionEntries:
         read; sorted by id. Not held up by a process that is at work on one.
         """
         found = []
-        ids = {one.transactional_id for one in self.known() if one.state in UNDECIDED_STATES}
-        if self._shared is not None:
-            ids.update(self._state_log.undecided_transactions())
-        for transactional_id in sorted(ids):
+        for transactional_id in sorted(self._undecided_ids()):
             one = self.newest(transactional_id)
             if one is not None and one.state in UNDECIDED_STATES:
                 found.append(one)
         return found
+
+    def _undecided_ids(self) -> set[str]:
+        """The ids that may have such a transaction."""
+        ids = {one.transactional_id for one in self.known() if one.state in UNDECIDED_STATES}
+        if self._shared is not None:
+            ids.update(self._state_log.undecided_transactions())
+        return ids
+
+    def none_is_undecided(self) -> bool:
+        """Whether at one moment of the call no transaction was open or undecided, in any process.
+
+        False also where that cannot be told: a record cannot be read, or others write all the time.
+        """
+        for _ in range(_LOOKS_MAX):
+            before = self._state_log.ends()
+            for transactional_id in self._undecided_ids():
+                one = self.newest(transactional_id)
+                if one is None or one.state in UNDECIDED_STATES:
+                    return False
+            # Else one that was seen as over may have reached into one that began unseen.
+            if self._state_log.ends() == before:
+                return True
+        return False
 
     def newest(self, transactional_id: str) -> NewestRecord | None:
         """What the newest record of an id says, by whomever it was written; None if it has none

@@ -264,7 +264,6 @@ def test_a_snapshot_cuts_no_staged_transaction_of_a_dead_process(tmp_path):
         crew.all_leave()
 
 
-@pytest.mark.xfail(strict=True, reason="a snapshot follows transactional batches, not staged ones")
 def test_a_snapshot_cuts_no_staged_transaction_behind_an_open_one(tmp_path):
     """An open transaction holds back one partition of a staged one that is committed."""
     path = tmp_path / "store"

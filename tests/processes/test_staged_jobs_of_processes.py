@@ -40,6 +40,7 @@ from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_commit import StagedCommits
 from eoslog.staged_offsets import VERSION_PARTITION
+from eoslog.staged_spans import RecentJobs
 from eoslog.state_log import StateLog
 from eoslog.topic_partition import TopicPartition
 
@@ -63,7 +64,7 @@ def adopt_half(adopt: Any, partition: Partition, staged: Any, producer_id: int) 
 
 
 def sync_half(sync: Any, held: HeldPartitions) -> None:
-    held._sync_one(*next(iter(held._held.items())))
+    held._sync_partition(*next(iter(held._held.items())))
 
 
 def write_temporary(write: Any, path: Path, content: bytes, **_: Any) -> None:
@@ -325,6 +326,45 @@ def test_a_snapshot_sees_all_of_a_dead_processs_job_or_nothing(path, store, dura
     assert seen in (before, after)
     store._staged.settle_the_dead()
     check_settled(store, decided=True)
+
+
+BEHIND_AN_OPEN_ONE = [
+    ADOPTED,
+    *LETTING_IN,
+    *[Kill(RecentJobs, "note", 1, when) for when in ("before", "after")],
+    *[Kill(StateLog, "append", nth, when) for nth in (2, 3) for when in ("before", "after")],
+    Kill(staged_commit, "remove_tree", 1, "before"),
+    Kill(Partition, "forget_producers", 2, "before"),
+]
+
+
+@pytest.mark.parametrize("kill", BEHIND_AN_OPEN_ONE, ids=str)
+def test_a_snapshot_cuts_no_job_of_a_dead_process_behind_an_open_transaction(
+    path, store, durability, kill
+):
+    """One partition of the job is held back: a snapshot leaves it out everywhere."""
+
+    def seen() -> list[int]:
+        cuts = store.snapshot([TOPIC])
+        return [cuts[TopicPartition(TOPIC, number)] for number in range(PARTITIONS)]
+
+    def counts(*jobs: range) -> list[int]:
+        return [len(of_partition) for of_partition in expected_numbers(*jobs).values()]
+
+    with store.producer(transactional_id="open") as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.append(TOPIC, partition=0, values=[b"0000000"])
+        commit_and_die(path, durability, kill)
+        assert seen() == counts(BEFORE)
+        store._staged.settle_the_dead()
+        assert seen() == counts(BEFORE)
+        store.commit_staged(APP, 2, stage_job(path, "run-3", LATER), offsets=offsets_of(2))
+        assert seen() == counts(BEFORE)
+        producer.abort_transaction()
+    assert seen() == [
+        count + (2 if number == 0 else 0) for number, count in enumerate(counts(BEFORE, JOB, LATER))
+    ]
 
 
 def test_offsets_of_a_decided_job_are_unstable_in_every_process(path, store, durability):

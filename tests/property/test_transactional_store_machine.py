@@ -167,6 +167,24 @@ class TransactionalStoreMachine(RuleBasedStateMachine):
             self.world.flush(writer)
             self.world.end(writer, commit=commit)
 
+    @rule(
+        records=st.dictionaries(places, counts, min_size=1),
+        lose_complete=st.sampled_from((False, False, True)),
+    )
+    def a_staged_job(self, records, lose_complete):
+        self.world.load(records, lose_complete=lose_complete)
+        self.world.check_snapshot()
+
+    @rule(data=st.data(), behind=places, records=st.dictionaries(places, counts, min_size=1))
+    def a_staged_job_behind_an_open_transaction(self, data, behind, records):
+        writers = self._writers(in_transaction=False)
+        if writers:
+            writer = data.draw(st.sampled_from(writers))
+            self.world.begin(writer)
+            self.world.append(writer, behind, 1)
+            self.world.load({behind: 1, **records}, lose_complete=False)
+            self.world.check_snapshot()
+
     @rule(group=groups, place=places, offset=st.integers(0, 50))
     def commit_an_offset(self, group, place, offset):
         self.world.commit_offset(group, place, offset)

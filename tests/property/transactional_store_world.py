@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pytest
 from reference_model.transaction_model import (
     ABORTED,
     COMMITTED,
@@ -21,7 +22,13 @@ from reference_model.transaction_model import (
 )
 
 import eoslog
-from eoslog.errors import IllegalStateError, ProducerFencedError, UnstableOffsetCommitError
+from eoslog.errors import (
+    IllegalStateError,
+    ProducerFencedError,
+    StoreFullError,
+    UnstableOffsetCommitError,
+)
+from eoslog.staged_application import ApplicationRecord
 from eoslog.transaction_timeouts import abort_timed_out
 
 TOPICS = {"orders": 2, "billing": 1}
@@ -39,6 +46,10 @@ class Writer:
 
     producer: Any
     model: WriterModel
+
+
+def _no_room(record: ApplicationRecord) -> ApplicationRecord:
+    raise StoreFullError(f"no room to complete {record.app_id}")
 
 
 class TransactionalStoreWorld:
@@ -182,6 +193,22 @@ class TransactionalStoreWorld:
         if not writer.model.is_fenced:
             self.model.fence(writer.model, keep_prepared=True)
 
+    def load(self, records: dict[Place, int], *, lose_complete: bool) -> None:
+        """A staged job. Of one that dies before it is complete readers may see all."""
+        found = {place: self.values(count) for place, count in records.items()}
+        with self.store.producer(transactional_id="load", staged=True) as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            for place, values in found.items():
+                producer.append(place[0], partition=place[1], values=values)
+            if lose_complete:
+                with pytest.MonkeyPatch.context() as patched:
+                    patched.setattr(ApplicationRecord, "completed", _no_room)
+                    producer.commit_transaction()
+            else:
+                producer.commit_transaction()
+        self.model.load(found)
+
     # -- others ------------------------------------------------------------------------------------
 
     def decide(self, transaction: TransactionModel, *, commit: bool) -> None:
@@ -308,17 +335,30 @@ class TransactionalStoreWorld:
 
     def check_snapshot(self) -> None:
         """Below the snapshot's offsets each committed transaction is whole, or not there."""
-        offsets = self.store.snapshot()
+        self._check_snapshot(self.store.snapshot())
+        for topic in TOPICS:
+            self._check_snapshot(self.store.snapshot([topic]))
+
+    def _check_snapshot(self, offsets: dict[eoslog.TopicPartition, int]) -> None:
         found = self._read_all("read_committed")
+        places = [where for where in PLACES if eoslog.TopicPartition(*where) in offsets]
         below: dict[TransactionModel, int] = {}
-        for place in PLACES:
+        for place in places:
             bound = offsets[eoslog.TopicPartition(*place)]
             seen = {value for offset, value in found[place] if offset < bound}
             for one in self.model.partitions[place]:
                 if one.value in seen and one.transaction is not None:
                     below[one.transaction] = below.get(one.transaction, 0) + 1
         for transaction, count in below.items():
-            assert count == transaction.record_count, "a snapshot cuts a transaction in two"
+            whole = sum(
+                one.transaction is transaction
+                for place in places
+                for one in self.model.partitions[place]
+            )
+            assert count == whole, "a snapshot cuts a transaction in two"
+        if not any(one.is_undecided for one in self.model.transactions):
+            for where, bound in offsets.items():
+                assert bound == self.store.partition(*where).log_end_offset, where
 
     def check_listing(self) -> None:
         """What operators are shown of transactions is what is open."""

@@ -69,6 +69,13 @@ class StoreModel:
         """A plain producer's records."""
         self.partitions[place] += [Appended(value, None) for value in values]
 
+    def load(self, records: dict[Place, list[bytes]]) -> None:
+        """A staged job: it is decided when its first record enters the log."""
+        job = TransactionModel("load", COMMITTED)
+        for place, values in records.items():
+            job.record_count += len(values)
+            self.partitions[place] += [Appended(value, job) for value in values]
+
     def send(self, writer: WriterModel, place: Place, value: bytes) -> None:
         writer.gathered.append((place, value))
 

@@ -31,6 +31,7 @@ WITH_SPARK = {
         "after it: 10000 records",
         "the same decision again: committed False",
     ),
+    "stream_to_a_topic.py": ("each of 10000 orders has its bill, once: True",),
 }
 
 

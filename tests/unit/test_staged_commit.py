@@ -77,6 +77,16 @@ def nothing_happened(store: Any, messages: list[StagedMessage]) -> None:
 # One decision.
 
 
+@pytest.fixture(params=["one after the other", "by threads"])
+def filling(request, monkeypatch):
+    """How a job fills its partitions."""
+    if request.param == "by threads":
+        monkeypatch.setattr("eoslog.staged_adoption.BYTES_FOR_THREADS", 1)
+        monkeypatch.setattr("eoslog.staged_adoption.os.cpu_count", lambda: 2)
+    return request.param
+
+
+@pytest.mark.usefixtures("filling")
 def test_a_job_enters_once_and_in_the_order_of_its_messages(store):
     messages = stage_job(store.path, "run-a", JOB, tasks=3)
     assert visible_numbers(store) == expected_numbers()
@@ -94,6 +104,7 @@ def test_a_job_enters_once_and_in_the_order_of_its_messages(store):
     assert staged_producers(store) == set()
 
 
+@pytest.mark.usefixtures("filling")
 def test_offsets_go_on_behind_what_is_there(store):
     store.partition(TOPIC, 1).append_columns([b"0000000"] * 7)
     result = store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
@@ -522,10 +533,13 @@ def test_a_job_for_which_there_is_no_room_is_not_decided(store, monkeypatch):
 
 
 @pytest.mark.parametrize("after", range(7))
-@pytest.mark.parametrize("way", ["commit again", "next version", "sweep", "reopen"])
+@pytest.mark.parametrize("way", ["commit again", "next version", "sweep", "reopen", "threads"])
 def test_a_disk_full_in_adoption_leaves_a_job_that_is_completed_later(
     store, monkeypatch, after, way
 ):
+    if way == "threads":
+        monkeypatch.setattr("eoslog.staged_adoption.BYTES_FOR_THREADS", 1)
+        monkeypatch.setattr("eoslog.staged_adoption.os.cpu_count", lambda: 2)
     store.create_topic("other", partitions=PARTITIONS)
     messages = stage_job(store.path, "run-a", JOB)
     files = sum(len(message.files) for message in messages)
@@ -548,7 +562,7 @@ def test_a_disk_full_in_adoption_leaves_a_job_that_is_completed_later(
     elsewhere = stage_job(store.path, "r", NEXT_JOB, app_id="c", topic="other")
     assert store.commit_staged("c", 0, elsewhere).committed
     assert visible_numbers(store) == expected_numbers()
-    if way == "commit again":
+    if way in ("commit again", "threads"):
         assert not store.commit_staged(APP, 0, messages).committed
     elif way == "next version":
         later = stage_job(store.path, "run-c", range(0))
@@ -653,7 +667,7 @@ def test_a_file_damaged_after_the_decision_keeps_the_job_invisible(store, monkey
     with pytest.raises(StagedJobIncompleteError):
         store.commit_staged(APP, 0, messages)
     monkeypatch.undo()
-    path = path_of(messages[1], store.path)
+    path = path_of(messages[1], store.path, -1)  # Of the last partition to be filled.
     whole = path.read_bytes()
     path.unlink()
     store.close()

@@ -15,12 +15,15 @@ from prompted_process import PromptedProcess, PromptedProcessError
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.bindings.control_state import control_state
 from eoslog.errors import (
     ForkedProcessError,
+    LogClosedError,
     StoreFailedError,
     StoreInUseError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.partition import Partition
 
 MARKER = ".kafka_cleanshutdown"
 OPEN = """
@@ -83,6 +86,56 @@ def test_every_process_is_named(store, other):
     assert other.value("[one.process_id for one in store.processes()]") == [other.pid, os.getpid()]
     other.run("store.close()")
     assert [one.process_id for one in store.processes()] == [os.getpid()]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_flush_syncs_what_any_process_appended(open_store, other, killed):
+    """Also where this one has not opened the partition, and the one that did is dead."""
+    store = open_store("commit")
+    store.create_topic("t", partitions=4)
+    store.producer().append("t", 0, [b"a"])
+    other.run("store = open_it('commit')")
+    other.run("p = store.producer(); p.append('t', 0, [b'b']); p.append('t', 1, [b'c'])")
+    other.run("p.append('t', 2, [b'd']); store.partition('t', 2).flush()")
+    if killed:
+        other.kill()
+
+    def unsynced():
+        pages = (store.path / "state" / "control").iterdir()
+        states = [control_state(str(page)) for page in pages if page.name.startswith("t-")]
+        return sum(state.log_end_offset > state.recovery_point for state in states)
+
+    assert unsynced() == 2
+    store.flush()
+    assert unsynced() == 0
+    # What is synced, or was never written, is not opened for that.
+    opened = [store._partitions.if_open(TopicPartition("t", number)) for number in range(4)]
+    assert [partition is not None for partition in opened] == [True, True, False, False]
+
+
+def test_a_flush_tries_all_partitions(open_store, monkeypatch):
+    store = open_store("commit")
+    store.create_topic("t", partitions=3)
+    producer = store.producer()
+    for number in range(3):
+        producer.append("t", number, [b"v"])
+    sync_up_to = Partition.sync_up_to
+
+    def refuse(partition, offset):
+        if partition.topic == "t" and partition.partition < 2:
+            raise StoreFailedError(f"the disk refuses partition {partition.partition}")
+        sync_up_to(partition, offset)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Partition, "sync_up_to", refuse)
+        with pytest.raises(StoreFailedError, match="partition 0") as raised:
+            store.flush()
+    assert ["partition 1" in note for note in raised.value.__notes__] == [True]
+    assert [store.partition("t", number).recovery_point for number in range(3)] == [0, 0, 1]
+    store.flush()
+    store.close()
+    with pytest.raises(LogClosedError):
+        store.flush()
 
 
 @pytest.mark.parametrize("durability", ["process", "commit", "always"])

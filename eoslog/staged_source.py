@@ -1,0 +1,183 @@
+"""Who counts an application's versions, where somebody else does: a stream with its checkpoint.
+
+Its numbers rise only as long as its count is kept, so the record of the application holds which
+count it is, and from which version of the application on. Rules K1-K5 of `docs/staged-commit.md`.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from eoslog.errors import StagedRunFencedError, StagedSourceError
+from eoslog.staged_message import check_version
+from eoslog.staged_names import directory_name
+
+# Drivers and sources that were overtaken, and are remembered; older ones look new again.
+OVERTAKEN_MAX = 64
+_DIGEST_DIGITS = 12
+_NO_SOURCE = "0" * _DIGEST_DIGITS
+_TEXT_CHARACTERS_MAX = 46
+_VERSION_RUN = re.compile(r"v([0-9]{19})-([0-9a-f]{12})-.+", re.ASCII | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class VersionSource:
+    """Who counts the versions that are handed to `Store.commit_staged`.
+
+    `source_id` is the same as long as the count goes on, `driver_id` names one life of the driver
+    and `place`, if known, is where the count is kept: texts that are not empty. `new_allowed` lets
+    a new source follow on another one.
+    """
+
+    source_id: str
+    driver_id: str
+    place: str | None = None
+    new_allowed: bool = False
+
+    def __post_init__(self) -> None:
+        directory_name(self.source_id, "source_id")
+        directory_name(self.driver_id, "driver_id")
+        if self.place is not None:
+            directory_name(self.place, "place")
+        if not isinstance(self.new_allowed, bool):
+            raise TypeError(f"new_allowed is a bool, not {type(self.new_allowed).__name__}")
+
+
+@dataclass(frozen=True, slots=True)
+class VersionCount:
+    """What an application's record holds of its newest source.
+
+    `base` is the version of the application that is the source's 0.
+    """
+
+    source_id: str
+    base: int
+    driver_id: str
+    place: str | None = None
+    drivers_before: tuple[str, ...] = ()
+    sources_before: tuple[str, ...] = ()
+
+    @classmethod
+    def of_state(cls, state: Mapping[str, Any] | None) -> "VersionCount | None":
+        """What `as_state` gave, read back from the record."""
+        if state is None:
+            return None
+        return cls(
+            state["id"],
+            state["base"],
+            state["driver"],
+            state.get("place"),
+            tuple(state.get("drivers", ())),
+            tuple(state.get("sources", ())),
+        )
+
+    def as_state(self) -> dict[str, Any]:
+        state: dict[str, Any] = {
+            "id": self.source_id,
+            "base": self.base,
+            "driver": self.driver_id,
+            "place": self.place,
+            "drivers": self.drivers_before,
+            "sources": self.sources_before,
+        }
+        return {name: value for name, value in state.items() if value not in (None, ())}
+
+    def overtakes(self, older: "VersionCount | None") -> bool:
+        """Whether this is the count after another driver, or another source, took it over."""
+        return older is None or self.driver_id != older.driver_id
+
+
+def counted_by(
+    source: VersionSource, wanted: int, app_id: str, version: int, known: VersionCount | None
+) -> VersionCount:
+    """The count of an application at `version` once the source has decided `wanted` (K2, K4, K7).
+
+    Raises StagedSourceError if it is another source than the record's, or one that went back, and
+    not allowed, or was overtaken; StagedRunFencedError if its driver was.
+    """
+    if known is None or source.source_id != known.source_id:
+        known = _begun_anew(source, app_id, version, known)
+    drivers = known.drivers_before
+    if source.driver_id != known.driver_id:
+        if _digest(source.driver_id) in drivers:
+            raise StagedRunFencedError(
+                f"driver {source.driver_id!r} of application {app_id!r} was overtaken by driver "
+                f"{known.driver_id!r}"
+            )
+        drivers = (*drivers, _digest(known.driver_id))[-OVERTAKEN_MAX:]
+    if known.base + wanted < version:
+        if not source.new_allowed:
+            raise StagedSourceError(
+                f"source {source.source_id!r} of application {app_id!r} counts {wanted}, after "
+                f"{version - known.base}: it went back, or another driver is ahead of this one"
+            )
+        known = replace(known, base=version + 1 - wanted)
+    place = known.place if source.place is None else source.place
+    return replace(known, driver_id=source.driver_id, drivers_before=drivers, place=place)
+
+
+def _begun_anew(
+    source: VersionSource, app_id: str, version: int, known: VersionCount | None
+) -> VersionCount:
+    """The count that the source begins behind all versions that are in."""
+    if known is not None and _digest(source.source_id) in known.sources_before:
+        raise StagedSourceError(
+            f"application {app_id!r}: source {source.source_id!r} was replaced by source "
+            f"{known.source_id!r}, which writes on under this name: use another application id"
+        )
+    if version >= 0 and not source.new_allowed:
+        before = "none" if known is None else repr(known.source_id)
+        raise StagedSourceError(
+            f"application {app_id!r} is at version {version}, counted by source {before}; source "
+            f"{source.source_id!r} is a new one, whose versions begin anew"
+        )
+    if known is None:
+        return VersionCount(source.source_id, version + 1, source.driver_id, source.place)
+    sources = (*known.sources_before, _digest(known.source_id))[-OVERTAKEN_MAX:]
+    return replace(
+        known,
+        source_id=source.source_id,
+        base=version + 1,
+        place=source.place,
+        sources_before=sources,
+    )
+
+
+def version_run_id(version: int, source_id: str | None, text: str) -> str:
+    """A name for a run of one job, which tells the version that its files are for (K5).
+
+    The version is the source's, or the application's own without one. Whatever a run of the name
+    staged is removed once the version is in. `text` tells it from others of the same version.
+    Raises TypeError, ValueError.
+    """
+    check_version(version)
+    if source_id is not None:
+        directory_name(source_id, "source_id")
+    kept = directory_name(text, "text")
+    if len(kept) > _TEXT_CHARACTERS_MAX or "~" in kept:
+        kept = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+    return f"v{version:019d}-{_digest(source_id)}-{kept}"
+
+
+def is_version_in(run_name: str, version: int, count: VersionCount | None) -> bool:
+    """Whether a run's name says that nothing it staged can be decided any more.
+
+    `version` and `count` are the application's.
+    """
+    found = _VERSION_RUN.fullmatch(run_name)
+    if found is None:
+        return False
+    of_version, source = int(found[1]), found[2]
+    if count is None:
+        return source == _NO_SOURCE and of_version <= version
+    if source == _NO_SOURCE or source in count.sources_before:
+        return True
+    return source == _digest(count.source_id) and count.base + of_version <= version
+
+
+def _digest(text: str | None) -> str:
+    if text is None:
+        return _NO_SOURCE
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:_DIGEST_DIGITS]
