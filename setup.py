@@ -23,6 +23,7 @@ import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.command.build_py import build_py
 from setuptools.errors import CompileError
 
 ROOT = Path(__file__).resolve().parent
@@ -32,6 +33,9 @@ LAYERS = {
     "eoslog.bindings": "bindings",
     "eoslog.spark": "spark",
 }
+# Spark looks for top-level packages with such names: so it finds the data source by itself.
+FOUND_BY_SPARK = "pyspark_eoslog"
+PACKAGES = {**LAYERS, FOUND_BY_SPARK: f"spark/{FOUND_BY_SPARK}"}
 CYTHON_LAYERS = ("native", "bindings")
 HEADERS = Path("native/include")
 STAGED_PXD = Path("build/pxd")
@@ -208,10 +212,26 @@ class BuildExtensions(build_ext):
                 path.unlink()
 
 
+class BuildModules(build_py):
+    """The Python modules as they are; one of them is copied into an editable install too.
+
+    Such an install is an import hook, whose packages can be imported but not listed, and Spark
+    lists packages to find data sources.
+    """
+
+    def run(self) -> None:
+        super().run()
+        if self.editable_mode:
+            installed = Path(self.get_finalized_command("install").install_lib)
+            self.mkpath(str(installed / FOUND_BY_SPARK))
+            source = Path(PACKAGES[FOUND_BY_SPARK], "__init__.py")
+            self.copy_file(str(source), str(installed / FOUND_BY_SPARK / source.name))
+
+
 os.chdir(ROOT)
 setup(
-    packages=list(LAYERS),
-    package_dir=LAYERS,
+    packages=list(PACKAGES),
+    package_dir=PACKAGES,
     ext_modules=extensions(),
-    cmdclass={"build_ext": BuildExtensions},
+    cmdclass={"build_ext": BuildExtensions, "build_py": BuildModules},
 )

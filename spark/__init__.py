@@ -14,20 +14,30 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from eoslog.spark.copying import CopyError, CopyResult, Files, Topic, copy
+    from eoslog.spark.data_source import EoslogDataSource
     from eoslog.spark.decision import commit
     from eoslog.spark.java import JavaNotFoundError, find_java
+    from eoslog.spark.memory_limit import MemoryLimitError
     from eoslog.spark.partition_writer import SparkJobFailedError, WriteResult, write_partitions
     from eoslog.spark.spark_session import SparkNotStartedError, session
     from eoslog.spark.staging import MESSAGE_SCHEMA, StoreNotVisibleError, stage
 
 __all__ = [
     "MESSAGE_SCHEMA",
+    "CopyError",
+    "CopyResult",
+    "EoslogDataSource",
+    "Files",
     "JavaNotFoundError",
+    "MemoryLimitError",
     "SparkJobFailedError",
     "SparkNotStartedError",
     "StoreNotVisibleError",
+    "Topic",
     "WriteResult",
     "commit",
+    "copy",
     "find_java",
     "session",
     "stage",
@@ -37,12 +47,19 @@ __all__ = [
 # No module has the name of a function here: importing the module would hide the function.
 _HOMES = {
     "MESSAGE_SCHEMA": "staging",
+    "CopyError": "copying",
+    "CopyResult": "copying",
+    "EoslogDataSource": "data_source",
+    "Files": "copying",
     "JavaNotFoundError": "java",
+    "MemoryLimitError": "memory_limit",
     "SparkJobFailedError": "partition_writer",
     "SparkNotStartedError": "spark_session",
     "StoreNotVisibleError": "staging",
+    "Topic": "copying",
     "WriteResult": "partition_writer",
     "commit": "decision",
+    "copy": "copying",
     "find_java": "java",
     "session": "spark_session",
     "stage": "staging",

@@ -1,10 +1,25 @@
 """The columns of a row that is a Kafka record, as Spark's own Kafka sink names them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "headers", "timestamp")
 # Columns of Spark's Kafka source that say where a record was: a sink has no use for them.
 SOURCE_ONLY_COLUMNS = ("offset", "timestampType")
+
+# What Spark calls the types that a column may have; those of its Kafka sink, and void: all nulls.
+INTEGERS = ("int", "bigint", "smallint", "tinyint", "void")
+COLUMN_TYPES: Mapping[str, tuple[str, ...]] = {
+    "key": ("binary", "string", "void"),
+    "value": ("binary", "string", "void"),
+    "topic": ("string",),
+    "partition": INTEGERS,
+    "timestamp": ("timestamp", "timestamp_ntz", *INTEGERS),
+    "headers": (
+        "array<struct<key:string,value:binary>>",
+        "array<struct<key:string,value:string>>",
+        "void",
+    ),
+}
 
 
 def check_columns(names: Iterable[str]) -> None:
@@ -24,3 +39,19 @@ def check_columns(names: Iterable[str]) -> None:
         raise ValueError(
             f"unknown columns {', '.join(sorted(unknown))}: a record has {', '.join(KAFKA_COLUMNS)}"
         )
+
+
+def check_column_types(types: Mapping[str, str], topic: str | None) -> None:
+    """Raise ValueError or TypeError unless columns of these types, by name, make records.
+
+    Types are as Spark prints them. With a `topic` for all rows a column of that name is not used.
+    """
+    check_columns(types)
+    if topic is None and "topic" not in types:
+        raise ValueError("no topic: name one, or give the DataFrame a column 'topic'")
+    for name, kind in types.items():
+        if name not in COLUMN_TYPES or (name == "topic" and topic is not None):
+            continue
+        if kind not in COLUMN_TYPES[name]:
+            expected = " or ".join(COLUMN_TYPES[name])
+            raise TypeError(f"column {name} is {expected}, not {kind}")

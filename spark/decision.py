@@ -9,6 +9,7 @@ from eoslog.spark.staging import as_messages
 
 if TYPE_CHECKING:
     from eoslog import StagedCommit, Store
+    from eoslog.staged_offsets import OffsetsOfGroups
 
 
 def commit(
@@ -18,6 +19,7 @@ def commit(
     app_id: str,
     version: int,
     run_id: str | None = None,
+    offsets: "OffsetsOfGroups | None" = None,
 ) -> "StagedCommit":
     """Make the staged files of all messages part of the log, all at once, and say where they are.
 
@@ -25,16 +27,18 @@ def commit(
     `version` (0 or more) counts the jobs of the application `app_id`: when it, or a later one, is
     committed already, nothing is added and the result says so. `run_id` is that of the messages; it
     must be given for a job whose partitions were all empty, if older runs are to be fenced by it.
+    `offsets` has for each group the offsets that the same decision commits, as
+    `Store.commit_staged` takes them: a job that read from the store can say how far.
 
     On return the decision is as durable as the store's mode says. When this process dies after the
     decision, whoever opens the store next completes it; before it, nothing of the job is visible.
     Raises StagedRunFencedError when a newer run of the application has taken over,
     StagedCommitError when a staged file is missing or damaged, ValueError for a message handed in
-    twice.
+    twice, and what a commit of offsets raises: nothing was decided.
     """
     found = as_messages(messages)
     with opened(store) as log:
-        return log.commit_staged(app_id, version, found, run_id=run_id)
+        return log.commit_staged(app_id, version, found, run_id=run_id, offsets=offsets)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from eoslog.errors import EoslogError, MissingDependencyError, UnknownTopicOrPartitionError
-from eoslog.spark.columns import KAFKA_COLUMNS, check_columns
+from eoslog.spark.columns import KAFKA_COLUMNS, check_column_types, check_columns
 from eoslog.spark.decision import opened
 from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.staging import MESSAGE_SCHEMA, as_messages, attempt_number, mark_of_store, stage
@@ -24,21 +24,6 @@ if TYPE_CHECKING:
     from eoslog import Store, TopicPartition
 
 EachTask = Callable[[Iterator[Any]], Iterable[Any]]
-
-# What Spark calls the types that a column may have; those of its Kafka sink, and void: all nulls.
-_INTEGERS = ("int", "bigint", "smallint", "tinyint", "void")
-_COLUMN_TYPES = {
-    "key": ("binary", "string", "void"),
-    "value": ("binary", "string", "void"),
-    "topic": ("string",),
-    "partition": _INTEGERS,
-    "timestamp": ("timestamp", "timestamp_ntz", *_INTEGERS),
-    "headers": (
-        "array<struct<key:string,value:binary>>",
-        "array<struct<key:string,value:string>>",
-        "void",
-    ),
-}
 
 
 class SparkJobFailedError(EoslogError):
@@ -229,16 +214,12 @@ def kafka_columns(df: "DataFrame", topic: str | None) -> "DataFrame":
     from pyspark.sql import functions
 
     check_columns(df.columns)
-    if topic is None and "topic" not in df.columns:
-        raise ValueError("no topic: name one, or give the DataFrame a column 'topic'")
     types = dict(df.dtypes)
+    check_column_types(types, topic)
     columns = []
     for name in KAFKA_COLUMNS:
         if name not in types or (name == "topic" and topic is not None):
             continue
-        if types[name] not in _COLUMN_TYPES[name]:
-            expected = " or ".join(_COLUMN_TYPES[name])
-            raise TypeError(f"column {name} is {expected}, not {types[name]}")
         column = df[name]
         if name in ("key", "value"):
             column = column.cast("binary").alias(name)

@@ -52,7 +52,7 @@ def session(
 
     A session that exists is returned as Spark does it: with the SQL settings of `config` applied.
     Raises MissingDependencyError without pyspark, JavaNotFoundError without a Java 17 or newer,
-    SparkNotStartedError if Spark refuses the master or a setting.
+    SparkNotStartedError if Spark refuses the master or a setting, or SPARK_HOME is another Spark.
     """
     try:
         from py4j.protocol import Py4JError
@@ -68,6 +68,7 @@ def session(
     builder = SparkSession.builder.appName(app_name).master(master)
     running = SparkSession.getActiveSession() is not None
     if not running:
+        _check_spark_home()
         os.environ["JAVA_HOME"] = str(find_java().home)
     with tempfile.TemporaryDirectory(prefix="eoslog-spark-") as folder:
         log4j = Path(folder) / "log4j2.properties"
@@ -86,6 +87,22 @@ def session(
     if not running:
         spark.sparkContext.setLogLevel("ERROR")
     return spark
+
+
+def _check_spark_home() -> None:
+    """Raise SparkNotStartedError if SPARK_HOME has another Spark than the one of this pyspark."""
+    from pyspark import __version__ as version
+
+    home = os.environ.get("SPARK_HOME")
+    if not home:
+        return
+    found = [path.stem.rpartition("-")[2] for path in Path(home, "jars").glob("spark-core_*.jar")]
+    if version not in found:
+        has = f"Spark {' and '.join(found)}" if found else "no Spark"
+        raise SparkNotStartedError(
+            f"SPARK_HOME is {home}, which is {has}, and pyspark is {version}: unset SPARK_HOME, or "
+            "install the pyspark of its version"
+        )
 
 
 def _settings(master: str, log4j: Path) -> dict[str, object]:

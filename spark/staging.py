@@ -28,7 +28,9 @@ from eoslog.spark.rows import append_rows
 if TYPE_CHECKING:
     import pyarrow
 
-    from eoslog.staged import StagedMessage
+    from eoslog.staged import StagedMessage, StagedWriter
+
+    Append = Callable[[StagedWriter, Iterator[Any], str | None], None]
 
 # The schema to give `mapInArrow`: one row for each partition that had rows.
 MESSAGE_SCHEMA = "message string"
@@ -76,8 +78,6 @@ def stage(
     Raises StoreNotVisibleError, TypeError and ValueError for rows that are no records,
     RecordTooLargeError, StoreFullError. Nothing is visible to readers in any case.
     """
-    from eoslog.staged import StagedWriter
-
     path = Path(store)
     check_store_visible(path, store_mark)
     rest = iter(iterator)
@@ -85,27 +85,48 @@ def stage(
         first = next(rest)
     except StopIteration:
         return
-    writer = StagedWriter(
-        path,
-        app_id,
-        run_id,
-        attempt or task_attempt(),
-        partitions=_partition_counts(topic, partitions),
-        durability=durability,
-    )
     arrow = _is_record_batch(first)
-    append: Callable[[StagedWriter, Iterator[Any], str | None], None]
+    append: Append = append_rows
     if arrow:
         from eoslog.spark.arrow_rows import append_batches as append
-    else:
-        append = append_rows
+    message = staged(
+        chain([first], rest),
+        append,
+        store=path,
+        topic=topic,
+        partitions=_partition_counts(topic, partitions),
+        app_id=app_id,
+        run_id=run_id,
+        attempt=attempt or task_attempt(),
+        durability=durability,
+    )
+    yield message_as_batch(message) if arrow else message
+
+
+def staged(
+    rows: Iterator[Any],
+    append: "Append",
+    *,
+    store: Path,
+    topic: str | None,
+    partitions: Mapping[str, int],
+    app_id: str,
+    run_id: str,
+    attempt: str,
+    durability: str,
+) -> "StagedMessage":
+    """Write all rows into staged files of one attempt and say so; a failure leaves no files."""
+    from eoslog.staged import StagedWriter
+
+    writer = StagedWriter(
+        store, app_id, run_id, attempt, partitions=partitions, durability=durability
+    )
     try:
-        append(writer, chain([first], rest), topic)
-        message = writer.close()
+        append(writer, rows, topic)
+        return writer.close()
     except BaseException:
         writer.abandon()
         raise
-    yield message_as_batch(message) if arrow else message
 
 
 def _partition_counts(topic: str | None, partitions: int | Mapping[str, int]) -> dict[str, int]:

@@ -5,6 +5,7 @@ Usage: use_installed.py STORE, a folder that does not exist yet.
 
 import importlib
 import importlib.metadata
+import pkgutil
 import sys
 from pathlib import Path
 
@@ -39,6 +40,15 @@ def check_modules_import(package: Path) -> None:
         importlib.import_module(f"eoslog.{path.parent.name}.{path.name.split('.')[0]}")
 
 
+def check_spark_finds_the_data_source() -> None:
+    """Spark imports all packages of such names; without pyspark nothing comes of it.
+
+    tests/spark/test_discovery.py has the same with Spark.
+    """
+    assert "pyspark_eoslog" in {found.name for found in pkgutil.iter_modules()}
+    assert not hasattr(importlib.import_module("pyspark_eoslog"), "DefaultSource")
+
+
 def check_round_trip(store_path: str) -> None:
     partition = TopicPartition("orders", 0)
     with eoslog.open(store_path, create=True) as store:
@@ -61,6 +71,7 @@ def main() -> None:
     check_installed_alone()
     check_contents(package)
     check_modules_import(package)
+    check_spark_finds_the_data_source()
     check_round_trip(sys.argv[1])
 
 

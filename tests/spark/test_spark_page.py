@@ -1,4 +1,4 @@
-"""The Python of docs/spark.md runs as it stands."""
+"""The Python of docs/spark.md runs as it stands, and its tables name the options there are."""
 
 import re
 from pathlib import Path
@@ -6,9 +6,8 @@ from pathlib import Path
 import pytest
 from read_back import records_in
 
-import eoslog
-
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "spark.md"
+TEXT = PAGE.read_text(encoding="utf-8")
 ROWS = 50
 
 
@@ -17,14 +16,53 @@ def test_the_code_of_the_page_runs(spark, tmp_path, monkeypatch):
     pa = pytest.importorskip("pyarrow")
     from pyarrow import parquet
 
-    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
-    assert len(blocks) == 2
+    blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
+    assert len(blocks) == 8
     rows = {"customer": [f"c{number % 7}" for number in range(ROWS)], "cents": list(range(ROWS))}
     parquet.write_table(pa.table(rows), tmp_path / "orders.parquet")
-    eoslog.open(tmp_path / "data", create=True).close()
     monkeypatch.chdir(tmp_path)
     # Spark's own working directory is another one.
     code = "\n".join(blocks).replace('"orders.parquet"', repr(f"file://{tmp_path}/orders.parquet"))
-    exec(compile(code, str(PAGE), "exec"), {})
-    # One version by write_partitions, one by the two halves.
-    assert len(records_in(tmp_path / "data", "orders")) == 2 * ROWS
+    exec(compile(code, str(PAGE), "exec"), {"__name__": "page"})
+    store = tmp_path / "data"
+    # By two batches and mapInArrow; by mapPartitions and foreachPartition.
+    assert len(records_in(store, "orders")) == 3 * ROWS + 2 * 1000
+    assert len(records_in(store, "numbers")) == 1000
+    # A stream, foreachBatch with one key for each customer, and a copy there and back.
+    assert len(records_in(store, "copies")) == ROWS
+    counts = {record.key: int(record.value) for record in records_in(store, "counts")}
+    assert counts == {b"c%d" % number: 2 * len(range(number, ROWS, 7)) for number in range(7)}
+    assert len(records_in(store, "restored")) == 3 * ROWS + 2 * 1000
+
+
+def options_in_table(first, after):
+    """The option names in the first column of the table that follows a line of the page."""
+    table = TEXT[TEXT.index(first) : TEXT.index(after)]
+    return re.findall(r"^\| `([\w.]+)` \|", table, re.MULTILINE)
+
+
+def test_the_tables_of_options_are_those_of_the_code():
+    pytest.importorskip("pyspark")
+    from eoslog.spark.batch_writer import BATCH_OPTIONS
+    from eoslog.spark.read_options import KNOWN_OPTIONS
+    from eoslog.spark.source_options import STORE_OPTIONS
+
+    assert options_in_table("Of every use:", "Of reads:") == list(STORE_OPTIONS)
+    for found, known in (
+        (options_in_table("Of reads:", "Of writes:"), KNOWN_OPTIONS),
+        (options_in_table("Of writes:", "## Partition writers"), BATCH_OPTIONS),
+    ):
+        assert len(found) == len(set(found))
+        assert set(found) == known
+
+
+def test_the_links_within_the_page_lead_somewhere():
+    headings = re.findall(r"^#+ (.*)$", TEXT, re.MULTILINE)
+    anchors = {re.sub(r"[^\w\- ]", "", text.lower()).replace(" ", "-") for text in headings}
+    assert set(re.findall(r"\]\(#([\w-]+)\)", TEXT)) <= anchors
+
+
+def test_the_tests_that_the_page_names_are_there():
+    named = set(re.findall(r"`(?:tests/spark/)?(test_\w+\.py)`", TEXT))
+    assert named
+    assert [name for name in sorted(named) if not Path(__file__).with_name(name).exists()] == []

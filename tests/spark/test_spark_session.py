@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from eoslog.errors import MissingDependencyError
-from eoslog.spark import session
-from eoslog.spark.spark_session import session_log
+from eoslog.spark import SparkNotStartedError, session
+from eoslog.spark.spark_session import _check_spark_home, session_log
 
 
 @pytest.mark.spark
@@ -76,6 +76,27 @@ def test_without_pyspark_one_sentence_says_what_to_install(monkeypatch):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'eoslog\[spark\]'"):
         session()
+
+
+@pytest.mark.parametrize(
+    ("jars", "words"),
+    [([], "is no Spark"), (["spark-core_2.12-3.5.1.jar"], r"is Spark 3\.5\.1, and pyspark is")],
+)
+def test_another_spark_in_spark_home_is_one_sentence(monkeypatch, tmp_path, jars, words):
+    sql = pytest.importorskip("pyspark.sql")
+    (tmp_path / "jars").mkdir()
+    for name in jars:
+        (tmp_path / "jars" / name).touch()
+    monkeypatch.setenv("SPARK_HOME", str(tmp_path))
+    monkeypatch.setattr(sql.SparkSession, "getActiveSession", lambda: None)
+    with pytest.raises(SparkNotStartedError, match=f"{words}.*unset SPARK_HOME"):
+        session()
+
+
+def test_the_spark_of_this_pyspark_may_be_in_spark_home(monkeypatch):
+    pyspark = pytest.importorskip("pyspark")
+    monkeypatch.setenv("SPARK_HOME", os.path.dirname(pyspark.__file__))  # noqa: PTH120
+    _check_spark_home()
 
 
 def test_the_log_of_a_session_that_worked_is_removed():

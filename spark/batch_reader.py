@@ -1,0 +1,110 @@
+"""A batch read: offsets are fixed once, before any task runs, on one consistent snapshot.
+
+Tasks read what they were told to read, however often they are tried. Invariant: with
+read_committed, a read up to "latest" has of every transaction and staged job all records or none.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from eoslog import Store, TopicPartition
+from eoslog.partition import Partition
+from eoslog.spark.offset_bounds import ending_offsets, starting_offsets
+from eoslog.spark.offset_ranges import OffsetRange, SplitRule, bytes_in, ranges_between
+from eoslog.spark.open_stores import lent_store
+from eoslog.spark.read_options import ReadOptions
+from eoslog.spark.read_schema import column_names
+from eoslog.spark.staging import check_store_visible, mark_of_store
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+
+@dataclass(frozen=True)
+class RangePartition(InputPartition):
+    """What one task reads, and the mark by which it knows the driver's store."""
+
+    wanted: OffsetRange
+    store_mark: str
+
+
+class BatchReader(DataSourceReader):
+    """Reads the records between two offsets of each partition; see docs/spark.md."""
+
+    def __init__(self, options: Mapping[str, str], schema: "StructType") -> None:
+        """Raises ValueError for a wrong option or column."""
+        self._options = ReadOptions.of_batch(options)
+        self._names = column_names(schema)
+
+    def partitions(self) -> list[InputPartition]:
+        """What each task is to read.
+
+        Raises UnknownTopicOrPartitionError, OffsetOutOfRangeError, ValueError, StoreError.
+        """
+        options = self._options
+        with lent_store(options.store) as store:
+            partitions = [store.partition(*where) for where in options.choice.partitions(store)]
+            latest = latest_offsets(store, partitions, options)
+            level, fail = options.isolation_level, options.fail_on_data_loss
+            starts = starting_offsets(
+                options.starting, partitions, latest, level, fail_on_data_loss=fail
+            )
+            ends = ending_offsets(options.ending, partitions, latest, level, fail_on_data_loss=fail)
+            return split_ranges(store, options.split, ranges_between(starts, ends))
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """In the task: the records of one range."""
+        return read_range(self._options, self._names, partition)
+
+
+def latest_offsets(
+    store: Store, partitions: list[Partition], options: ReadOptions
+) -> dict[TopicPartition, int]:
+    """Up to where each partition may be read; committed reads get ends that cut no transaction."""
+    if options.isolation_level == "read_uncommitted":
+        return {
+            partition.topic_partition: partition.readable_end("read_uncommitted")
+            for partition in partitions
+        }
+    cuts = store.snapshot({partition.topic for partition in partitions})
+    return {partition.topic_partition: cuts[partition.topic_partition] for partition in partitions}
+
+
+def split_ranges(store: Store, rule: SplitRule, ranges: list[OffsetRange]) -> list[InputPartition]:
+    """Input partitions for the ranges, the large ones divided."""
+    mark = mark_of_store(store.path)
+
+    def bytes_of(one: OffsetRange) -> int:
+        partition = store.partition(*one.where)
+        if partition.size_bytes <= rule.max_bytes:
+            return partition.size_bytes
+        return bytes_in(partition, one.first, one.upper_bound)
+
+    return [RangePartition(one, mark) for one in rule.split(ranges, bytes_of)]
+
+
+def read_range(
+    options: ReadOptions, names: tuple[str, ...], partition: InputPartition
+) -> "Iterator[pa.RecordBatch]":
+    """The record batches of an input partition.
+
+    Raises StoreNotVisibleError if this worker does not see the driver's store, and what
+    `record_batches` raises.
+    """
+    from eoslog.spark.record_columns import record_batches
+
+    if not isinstance(partition, RangePartition):
+        return  # Spark makes up a partition where there is none.
+    check_store_visible(options.store, partition.store_mark)
+    with lent_store(options.store) as store:
+        yield from record_batches(
+            store,
+            partition.wanted,
+            names,
+            options.isolation_level,
+            fail_on_data_loss=options.fail_on_data_loss,
+        )

@@ -1,0 +1,56 @@
+"""The Spark data source `eoslog`: which class reads or writes what.
+
+Nothing is imported before it is needed: Spark looks at this class in every session that uses any
+Python data source.
+"""
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSource
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from eoslog.spark.batch_reader import BatchReader
+    from eoslog.spark.batch_writer import BatchWriter
+    from eoslog.spark.stream_reader import StreamReader
+    from eoslog.spark.stream_writer import StreamWriter
+
+
+class EoslogDataSource(DataSource):
+    """Topics of an eoslog store, with the columns and options of Spark's Kafka source and sink."""
+
+    @classmethod
+    def name(cls) -> str:
+        """What `format()` is given."""
+        return "eoslog"
+
+    def schema(self) -> "StructType":
+        """The columns that a read gives."""
+        from eoslog.spark.read_schema import schema_of
+
+        return schema_of(self.options)
+
+    def reader(self, schema: "StructType") -> "BatchReader":
+        """For `spark.read`."""
+        from eoslog.spark.batch_reader import BatchReader
+
+        return BatchReader(self.options, schema)
+
+    def streamReader(self, schema: "StructType") -> "StreamReader":  # noqa: N802
+        """For `spark.readStream`."""
+        from eoslog.spark.stream_reader import StreamReader
+
+        return StreamReader(self.options, schema)
+
+    def writer(self, schema: "StructType", overwrite: bool) -> "BatchWriter":
+        """For `df.write`."""
+        from eoslog.spark.batch_writer import BatchWriter
+
+        return BatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "StreamWriter":  # noqa: N802
+        """For `df.writeStream`."""
+        from eoslog.spark.stream_writer import StreamWriter
+
+        return StreamWriter(self.options, schema, overwrite)

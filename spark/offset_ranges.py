@@ -1,0 +1,130 @@
+"""Ranges of offsets, and how they are shared out: over tasks, and over micro-batches.
+
+The rules are those of Spark's Kafka source, so that `minPartitions`, `maxRecordsPerPartition` and
+`maxOffsetsPerTrigger` give the numbers that its users know. What is added: a range of many bytes is
+split even if nobody asks, by `maxBytesPerPartition`.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+
+from eoslog import TopicPartition
+from eoslog.partition import Partition
+
+# As large a piece of files as Spark gives a task (spark.sql.files.maxPartitionBytes).
+BYTES_PER_PARTITION = 128 << 20
+
+
+@dataclass(frozen=True)
+class OffsetRange:
+    """The offsets [first, upper_bound) of a partition."""
+
+    where: TopicPartition
+    first: int
+    upper_bound: int
+
+    @property
+    def size(self) -> int:
+        """How many offsets; markers and aborted records take some of them."""
+        return self.upper_bound - self.first
+
+    def divided(self, count: int) -> "list[OffsetRange]":
+        """It in at most `count` ranges of about the same size, in order; none is empty."""
+        edges = [self.first + self.size * number // count for number in range(count + 1)]
+        return [
+            OffsetRange(self.where, first, upper_bound)
+            for first, upper_bound in pairwise(edges)
+            if first < upper_bound
+        ]
+
+
+def ranges_between(
+    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]
+) -> list[OffsetRange]:
+    """The range of each partition that has offsets between its start and its end, sorted."""
+    return [
+        OffsetRange(where, starts[where], ends[where])
+        for where in sorted(ends)
+        if starts[where] < ends[where]
+    ]
+
+
+@dataclass(frozen=True)
+class SplitRule:
+    """How ranges become those of single tasks."""
+
+    # 0: no such wish.
+    min_partitions: int = 0
+    max_records: int = 0
+    max_bytes: int = BYTES_PER_PARTITION
+
+    def split(
+        self, ranges: Iterable[OffsetRange], bytes_of: Callable[[OffsetRange], int]
+    ) -> list[OffsetRange]:
+        """The ranges, divided where they are too large, then until there are enough of them."""
+        pieces: list[OffsetRange] = []
+        for one in ranges:
+            count = math.ceil(bytes_of(one) / self.max_bytes)
+            if self.max_records:
+                count = max(count, math.ceil(one.size / self.max_records))
+            pieces += one.divided(max(count, 1))
+        return self._enough(pieces)
+
+    def _enough(self, ranges: list[OffsetRange]) -> list[OffsetRange]:
+        if len(ranges) >= self.min_partitions:
+            return ranges
+        # Small ranges stay whole, and the large ones share what is wanted among them.
+        total = sum(one.size for one in ranges)
+        small = {one for one in ranges if _part_count(one.size, total, self.min_partitions) == 1}
+        wanted = max(self.min_partitions - len(small), 1)
+        total -= sum(one.size for one in small)
+        return [
+            piece
+            for one in ranges
+            for piece in one.divided(1 if one in small else _part_count(one.size, total, wanted))
+        ]
+
+
+def _part_count(size: int, total: int, wanted: int) -> int:
+    return max(math.floor(size / total * wanted + 0.5), 1)
+
+
+def bytes_in(partition: Partition, first: int, upper_bound: int) -> int:
+    """About how many bytes of log lie between two offsets, each segment taken as even."""
+    segments = partition.segments()
+    bases = [_whole(segment["base_offset"]) for segment in segments]
+    ends = [*bases[1:], partition.log_end_offset]
+    found = 0.0
+    for segment, base, end in zip(segments, bases, ends, strict=True):
+        inside = min(end, upper_bound) - max(base, first)
+        if inside > 0:
+            found += _whole(segment["size_bytes"]) * inside / (end - base)
+    return math.ceil(found)
+
+
+def _whole(number: object) -> int:
+    if not isinstance(number, int):
+        raise TypeError(f"a whole number is expected, not {type(number).__name__}")
+    return number
+
+
+def within_limit(
+    starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int], limit: int
+) -> dict[TopicPartition, int]:
+    """Ends that are about `limit` offsets beyond the starts, shared in proportion to what is there.
+
+    Each partition that has any gets one at least, so that none waits for ever.
+    """
+    sizes = {where: max(0, end - starts[where]) for where, end in ends.items()}
+    total = sum(sizes.values())
+    if total <= limit:
+        return dict(ends)
+    limited = dict(ends)
+    for where, size in sizes.items():
+        if size:
+            share = limit * size / total
+            step = math.ceil(share) if share < 1 else math.floor(share)
+            limited[where] = min(ends[where], starts[where] + step)
+    return limited

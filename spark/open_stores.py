@@ -1,0 +1,156 @@
+"""One open store for each process and path, lent to whoever needs it for a moment.
+
+Spark runs parts of a query in processes of its own, keeps them for the next micro-batch, leaves
+them idle and kills them without a word. So a store stays open from one use to the next, and is
+closed by a thread soon after the last one: a process that is killed later held nothing.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from eoslog.errors import EoslogError
+from eoslog.spark.memory_limit import explained
+
+if TYPE_CHECKING:
+    from eoslog import Store
+
+# From the last use of a store until it is closed. Opening one anew takes some 20 ms on a disk.
+IDLE_S = 3.0
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class _Lent:
+    """A store that is open; `users` are the blocks that have it now."""
+
+    store: "Store"
+    users: int = 0
+    idle_since_s: float = 0.0
+    # An error left doubts about it: it is closed when nobody uses it any more.
+    spoiled: bool = False
+
+
+class _OpenStores:
+    """The stores that this process has open on behalf of Spark."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._lent: dict[Path, _Lent] = {}
+        self._closer: threading.Thread | None = None
+
+    def borrow(self, path: Path, durability: str | None) -> _Lent:
+        import eoslog
+
+        with self._changed:
+            known = self._lent.get(path)
+            if known is not None:
+                fits = durability in (None, known.store.durability)
+                # A spoiled one that is in use stays: its calls say what is wrong.
+                usable = known.users > 0 or not known.spoiled
+                if fits and usable and not known.store.closed:
+                    known.users += 1
+                    return known
+                if known.users == 0 or known.store.closed:
+                    self._close(path)
+            # If it is in use with another durability, opening it says so.
+            made = _Lent(eoslog.open(path, durability=durability), users=1)
+            self._lent[path] = made
+            return made
+
+    def give_back(self, path: Path, lent: _Lent, spoiled: bool) -> None:
+        with self._changed:
+            lent.users -= 1
+            lent.idle_since_s = time.monotonic()
+            lent.spoiled |= spoiled
+            if lent.users == 0 and lent.spoiled and self._lent.get(path) is lent:
+                self._close(path)
+            elif self._closer is None:
+                self._closer = threading.Thread(
+                    target=self._close_idle, name="eoslog-spark-stores", daemon=True
+                )
+                self._closer.start()
+            self._changed.notify_all()
+
+    def close_unused(self) -> None:
+        with self._changed:
+            for path, lent in list(self._lent.items()):
+                if lent.users == 0:
+                    self._close(path)
+            self._changed.notify_all()
+
+    def _close(self, path: Path) -> None:
+        """Close a store that nobody uses. Whatever it could not do, its next opening does."""
+        lent = self._lent.pop(path)
+        try:
+            lent.store.close()
+        except Exception as error:
+            _log.warning("closing %s: %s", path, error)
+
+    def _close_idle(self) -> None:
+        """The thread: close what has not been used for a while; end when nothing is open."""
+        with self._changed:
+            while self._lent:
+                now_s = time.monotonic()
+                due_s = now_s + IDLE_S
+                for path, lent in list(self._lent.items()):
+                    if lent.users:
+                        continue
+                    if lent.idle_since_s + IDLE_S <= now_s:
+                        self._close(path)
+                    else:
+                        due_s = min(due_s, lent.idle_since_s + IDLE_S)
+                if self._lent:
+                    self._changed.wait(max(0.0, due_s - now_s))
+            self._closer = None
+
+
+_stores = _OpenStores()
+
+
+def close_unused_stores() -> None:
+    """Close now what nobody has borrowed, for code of this process that opens a store itself."""
+    _stores.close_unused()
+
+
+def _begin_anew() -> None:
+    """In a forked child: the stores are the parent's, and so is the thread."""
+    global _stores
+    _stores = _OpenStores()
+
+
+os.register_at_fork(after_in_child=_begin_anew)
+
+
+@contextmanager
+def lent_store(path: str | os.PathLike[str], durability: str | None = None) -> "Iterator[Store]":
+    """The store at a path, open for the length of the block; do not close it.
+
+    `durability` is that of `eoslog.open`: None takes the store as other processes have it open. A
+    store is closed after an error that leaves doubts about it, and opened anew by the next block.
+    Raises what `eoslog.open` raises, and MemoryLimitError where a limit of Spark is the reason.
+    """
+    stores = _stores
+    where = Path(path).absolute()
+    with explained(where):
+        lent = stores.borrow(where, durability)
+        try:
+            yield lent.store
+        except BaseException as error:
+            stores.give_back(where, lent, spoiled=_leaves_doubts(error))
+            raise
+    stores.give_back(where, lent, spoiled=False)
+
+
+def _leaves_doubts(error: BaseException) -> bool:
+    """Whether the store may be at fault: not if somebody lost interest, or asked for nonsense."""
+    if isinstance(error, (GeneratorExit, ValueError, TypeError)):
+        return False
+    return not isinstance(error, EoslogError) or error.outcome != "not_appended"

@@ -1,0 +1,199 @@
+"""Where a query's rows go, as its options say: known before any task runs, and sent to all tasks.
+
+The store is not opened for it: the topics are read from their file. Only a topic that is to be made
+needs the store.
+"""
+
+import logging
+import os.path
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+from eoslog.errors import EoslogError, NotAStoreError, UnknownTopicOrPartitionError
+from eoslog.spark.columns import check_column_types
+from eoslog.spark.open_stores import lent_store
+from eoslog.spark.source_options import find, flag, store_path, text, whole
+from eoslog.spark.staging import check_store_visible, mark_of_store, staged, task_attempt
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from eoslog.staged import StagedMessage
+
+# What both sinks take, beside what names the store.
+SINK_OPTIONS = frozenset(
+    ("topic", "partitions", "includeHeaders", "txnAppId", "allowBatchIdReset", "durability")
+)
+RESET_HINT = (
+    "If the query's checkpoint was deleted or moved on purpose, "
+    '.option("allowBatchIdReset", "true") lets the new one follow on the old; '
+    "what it reads again is then written again"
+)
+_DURABILITIES = ("commit", "always", "process")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Sink:
+    """What every task is given.
+
+    `app_id` is the user's, None if there is none. `durability` None is the store's own: "commit",
+    unless other processes have it open with another one. `place` is the checkpoint's location.
+    """
+
+    store: Path
+    store_mark: str
+    topic: str | None
+    partitions: Mapping[str, int]
+    headers: bool
+    app_id: str | None
+    reset_allowed: bool
+    durability: str | None
+    place: str | None
+
+    @classmethod
+    def of(cls, options: Mapping[str, str], schema: "StructType") -> "Sink":
+        """What the options say, for rows of this schema; the topic is made if they say so.
+
+        Raises ValueError, TypeError, NotAStoreError, UnknownTopicOrPartitionError.
+        """
+        store = store_path(options)
+        topic = text(options, "topic")
+        _check_schema(schema, topic)
+        durability = text(options, "durability")
+        if durability is not None and durability not in _DURABILITIES:
+            raise ValueError(f"option durability is one of {', '.join(_DURABILITIES)}")
+        try:
+            mark = mark_of_store(store)
+        except OSError as error:
+            raise NotAStoreError(
+                f"no store at {store} on the driver's host ({error.strerror}): "
+                "eoslog.open(path, create=True) makes one"
+            ) from error
+        return cls(
+            store=store,
+            store_mark=mark,
+            topic=topic,
+            partitions=_partition_counts(store, topic, whole(options, "partitions", 0, 1)),
+            headers=flag(options, "includeHeaders", True),
+            app_id=text(options, "txnAppId"),
+            reset_allowed=flag(options, "allowBatchIdReset", False),
+            durability=durability,
+            place=_place(find(options, "checkpointLocation")),
+        )
+
+    def stage(
+        self, batches: "Iterator[pa.RecordBatch]", app_id: str, run_id: str
+    ) -> "StagedMessage":
+        """In a task: write all batches into staged files; a message without files for no rows.
+
+        Raises as `staging.stage`.
+        """
+        from eoslog.spark.arrow_rows import append_batches
+        from eoslog.staged import StagedMessage
+
+        check_store_visible(self.store, self.store_mark)
+        attempt = task_attempt()
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return StagedMessage(app_id, run_id, attempt)
+        return staged(
+            self._used(first, batches),
+            append_batches,
+            store=self.store,
+            topic=self.topic,
+            partitions=self.partitions,
+            app_id=app_id,
+            run_id=run_id,
+            attempt=attempt,
+            durability=self.durability or "commit",
+        )
+
+    def give_up(self, app_id: str, run_id: str) -> None:
+        """On the driver's host: remove what a run staged, unless it is decided.
+
+        A failure is logged only: Spark has an error of its own to tell, and sweeps come by again.
+        """
+        try:
+            with lent_store(self.store, self.durability) as log:
+                log.sweep_run(app_id, run_id)
+        except EoslogError as error:
+            _log.warning("the files of %s, run %s, are left to be swept: %s", app_id, run_id, error)
+
+    def _used(
+        self, first: "pa.RecordBatch", rest: "Iterator[pa.RecordBatch]"
+    ) -> "Iterator[pa.RecordBatch]":
+        """The batches with the columns that are written."""
+        unused = [
+            index
+            for index, name in enumerate(first.schema.names)
+            if name == "headers" and not self.headers
+        ]
+        yield _without(first, unused)
+        for batch in rest:
+            yield _without(batch, unused)
+
+
+def _without(batch: "pa.RecordBatch", unused: list[int]) -> "pa.RecordBatch":
+    for index in unused:
+        batch = batch.remove_column(index)
+    return batch
+
+
+def _check_schema(schema: "StructType", topic: str | None) -> None:
+    names = [field.name for field in schema.fields]
+    types = {field.name: field.dataType.simpleString() for field in schema.fields}
+    if len(types) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise ValueError(f"column {', '.join(twice)} is there twice")
+    check_column_types(types, topic)
+    if types.get("timestamp") == "timestamp_ntz":
+        raise TypeError(
+            "column timestamp has no time zone: CAST(timestamp AS TIMESTAMP) takes the session's"
+        )
+
+
+def _partition_counts(store: Path, topic: str | None, wanted: int) -> dict[str, int]:
+    """The partitions of each topic that rows may go to; `wanted` is 0 if no option says it."""
+    from eoslog.staged import partition_counts
+
+    if topic is None:
+        if wanted:
+            raise ValueError("option partitions is for one topic: give the option topic as well")
+        return partition_counts(store)
+    count = partition_counts(store).get(topic, 0)
+    if not count:
+        count = _made_topic(store, topic, wanted)
+    if wanted and count != wanted:
+        raise ValueError(f"option partitions: topic {topic!r} has {count} partitions, not {wanted}")
+    return {topic: count}
+
+
+def _made_topic(store: Path, topic: str, wanted: int) -> int:
+    with lent_store(store) as log:
+        if wanted:
+            log.create_topic(topic, partitions=wanted, exist_ok=True)
+        found = log.topics().get(topic)
+    if found is None:
+        raise UnknownTopicOrPartitionError(
+            f'no topic {topic!r} in {store}: create it, or say .option("partitions", ...)'
+        )
+    return found.partitions
+
+
+def _place(location: str | None) -> str | None:
+    """A checkpoint's location, in one form for a path and its URL."""
+    if location is None:
+        return None
+    url = urlsplit(location)
+    if url.scheme == "file":
+        location = unquote(url.path)
+    elif url.scheme:
+        return location.rstrip("/")
+    # Not resolved: a link in it may lead elsewhere one day.
+    return os.path.abspath(location)  # noqa: PTH100

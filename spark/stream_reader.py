@@ -1,0 +1,244 @@
+"""A streaming read: which offsets the next micro-batch ends at, and what its tasks read.
+
+Spark keeps the end of each micro-batch in the query's checkpoint, as `{"topic": {"0": 123}}`. It
+does not keep where the first one began: if that batch is run again, it asks for the initial offsets
+anew, and "latest" is another place by then. So the end of the first batch says where it began,
+under the name "topic (start)". A query that begins at an offset which could be another one next
+time pins it by a first batch that may be empty. Invariants:
+
+- a micro-batch that is in the checkpoint has the same records whenever it is run, or fails;
+- with read_committed nothing undecided is in a micro-batch; one that `maxOffsetsPerTrigger` does
+  not cut short has of every transaction and staged job all records or none.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    ReadMinRows,
+    SupportsTriggerAvailableNow,
+)
+
+from eoslog import Store, TopicPartition
+from eoslog.spark.batch_reader import latest_offsets, read_range, split_ranges
+from eoslog.spark.data_loss import report_data_loss
+from eoslog.spark.offset_bounds import starting_offsets
+from eoslog.spark.offset_json import NestedOffsets, as_nested, from_nested, listed
+from eoslog.spark.offset_ranges import ranges_between, within_limit
+from eoslog.spark.open_stores import lent_store
+from eoslog.spark.read_options import ReadOptions
+from eoslog.spark.read_schema import column_names
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+Offsets = dict[TopicPartition, int]
+
+# No topic has such a name.
+_BEGAN = " (start)"
+
+
+class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads what is appended, micro-batch by micro-batch; see docs/spark.md.
+
+    One object plans a query from its start to its stop; others, made anew, read in the tasks.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: "StructType") -> None:
+        """Raises ValueError for a wrong option or column."""
+        self._options = ReadOptions.of_stream(options)
+        self._names = column_names(schema)
+        self._initial: NestedOffsets | None = None  # As Spark was told.
+        self._target: Offsets | None = None  # The ends of a run with Trigger.AvailableNow.
+        self._latest: Offsets | None = None
+        # The first micro-batch does not wait for minOffsetsPerTrigger.
+        self._last_batch_ms = -(10**18)
+
+    # Which offsets.
+
+    def initialOffset(self) -> NestedOffsets:  # noqa: N802 (Spark's name)
+        """Where a new query begins.
+
+        Raises UnknownTopicOrPartitionError, OffsetOutOfRangeError, ValueError, StoreError.
+        """
+        options = self._options
+        with lent_store(options.store) as store:
+            partitions = [store.partition(*where) for where in options.choice.partitions(store)]
+            self._initial = as_nested(
+                starting_offsets(
+                    options.starting,
+                    partitions,
+                    latest_offsets(store, partitions, options),
+                    options.isolation_level,
+                    fail_on_data_loss=options.fail_on_data_loss,
+                )
+            )
+        return self._initial
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What the options say of how much a micro-batch takes."""
+        options = self._options
+        if options.max_offsets_per_trigger:
+            return ReadMaxRows(options.max_offsets_per_trigger)
+        if options.min_offsets_per_trigger:
+            return ReadMinRows(options.min_offsets_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """From now on nothing beyond what is there now is read."""
+        options = self._options
+        with lent_store(options.store) as store:
+            # Which topics were read before and are gone, the first micro-batch will tell.
+            there = options.choice.partitions(store, None)
+            partitions = [store.partition(*where) for where in there]
+            self._target = latest_offsets(store, partitions, options)
+
+    def latestOffset(self, start: NestedOffsets, limit: ReadLimit) -> NestedOffsets:  # noqa: N802
+        """Where the micro-batch that begins at `start` is to end; `start` itself if nothing is new.
+
+        Raises OffsetOutOfRangeError for records that were to be read and are gone, and as
+        `initialOffset` does.
+        """
+        starts, _ = _parted(start)
+        with lent_store(self._options.store) as store:
+            ends = self._ends(store, starts)
+            self._report_gone(store, starts, ends)
+            begins = {where: self._begin(store, where, starts.get(where), None) for where in ends}
+        ends = {where: max(end, begins[where]) for where, end in ends.items()}
+        self._latest = ends
+        ends = self._limited(begins, ends, limit)
+        first = start == self._initial
+        if not first:
+            self._initial = None  # The same offsets may come again, and are no start then.
+        pins = first and not self._options.starting.is_fixed
+        if not pins and ends == starts:
+            return start
+        return _joined(ends, begins if first else None)
+
+    def reportLatestOffset(self) -> NestedOffsets | None:  # noqa: N802
+        """What the query's progress shows as the newest offsets."""
+        return None if self._latest is None else as_nested(self._latest)
+
+    def _ends(self, store: Store, starts: Offsets) -> Offsets:
+        """The newest offsets of what is read now."""
+        options = self._options
+        if self._target is not None:
+            return self._still_there(store, self._target)
+        there = options.choice.partitions(store, starts)
+        partitions = [store.partition(*where) for where in there]
+        ends = {
+            partition.topic_partition: partition.readable_end(options.isolation_level)
+            for partition in partitions
+        }
+        if ends == starts:
+            return ends  # No need to let transactions stand still for a snapshot.
+        return latest_offsets(store, partitions, options)
+
+    def _report_gone(self, store: Store, before: Offsets, now: Offsets) -> None:
+        gone = before.keys() - now.keys()
+        if gone:
+            report_data_loss(
+                self._options.fail_on_data_loss,
+                f"{listed(gone)}: no longer in {store.path}, or not chosen any more",
+            )
+
+    def _begin(
+        self, store: Store, where: TopicPartition, start: int | None, planned_end: int | None
+    ) -> int:
+        """Where a partition is read from: at `start`, a new one from its beginning.
+
+        Raises OffsetOutOfRangeError, or warns, if the log has less than Spark has in its
+        checkpoint.
+        """
+        fail = self._options.fail_on_data_loss
+        partition = store.partition(*where)
+        earliest = partition.log_start_offset
+        end = partition.log_end_offset if planned_end is None else planned_end
+        if start is None:
+            if earliest > 0:
+                report_data_loss(fail, f"{where} is new, and its log begins at {earliest}")
+        elif start < earliest:
+            report_data_loss(
+                fail, f"{where} is to be read from {start} on, and its log begins at {earliest}"
+            )
+        elif start > end:
+            report_data_loss(
+                fail,
+                f"{where} was read up to {start}, and its log ended at {end}: was the topic "
+                "deleted and made again, or the store restored?",
+            )
+        else:
+            return start
+        return earliest
+
+    def _limited(self, begins: Offsets, ends: Offsets, limit: ReadLimit) -> Offsets:
+        options = self._options
+        if isinstance(limit, ReadAllAvailable):
+            return ends
+        now_ms = time.monotonic_ns() // 1_000_000
+        waited = now_ms - self._last_batch_ms >= options.max_trigger_delay_ms
+        if options.min_offsets_per_trigger and self._target is None and not waited:
+            there = sum(ends[where] - begins[where] for where in ends)
+            if there < options.min_offsets_per_trigger:
+                return begins
+        self._last_batch_ms = now_ms
+        if isinstance(limit, ReadMaxRows):
+            return within_limit(begins, ends, limit.max_rows)
+        return ends
+
+    # Reading.
+
+    def partitions(self, start: NestedOffsets, end: NestedOffsets) -> list[InputPartition]:
+        """What each task of the micro-batch between two offsets is to read.
+
+        Raises OffsetOutOfRangeError for records that are gone.
+        """
+        starts, _ = _parted(start)
+        planned_ends, began = _parted(end)
+        options = self._options
+        with lent_store(options.store) as store:
+            ends = self._still_there(store, planned_ends)
+            self._report_gone(store, planned_ends, ends)
+            if began is not None:
+                starts = began
+            begins = {
+                where: self._begin(store, where, starts.get(where), end)
+                for where, end in ends.items()
+            }
+            return split_ranges(store, options.split, ranges_between(begins, ends))
+
+    @staticmethod
+    def _still_there(store: Store, ends: Offsets) -> Offsets:
+        counts = {name: topic.partitions for name, topic in store.topics().items()}
+        return {
+            where: end
+            for where, end in ends.items()
+            if where.partition < counts.get(where.topic, 0)
+        }
+
+    def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
+        """In the task: the records of one range."""
+        return read_range(self._options, self._names, partition)
+
+
+def _parted(nested: Mapping[str, Mapping[str, int]]) -> tuple[Offsets, Offsets | None]:
+    """The offsets, and where the first micro-batch began if these are its end."""
+    ends = {name: found for name, found in nested.items() if not name.endswith(_BEGAN)}
+    began = {
+        name.removesuffix(_BEGAN): found for name, found in nested.items() if name.endswith(_BEGAN)
+    }
+    return from_nested(ends), from_nested(began) if began else None
+
+
+def _joined(ends: Offsets, began: Offsets | None) -> NestedOffsets:
+    nested = as_nested(ends)
+    if began is not None:
+        # Also of a query that began without any topic.
+        nested |= {name + _BEGAN: found for name, found in as_nested(began).items()} or {_BEGAN: {}}
+    return nested

@@ -1,0 +1,194 @@
+"""Options and columns of reads: every wrong one is refused by its name, before Spark plans."""
+
+import logging
+import pickle
+from pathlib import Path
+
+import pytest
+
+from eoslog.spark import read_options
+from eoslog.spark.read_options import ReadOptions
+
+STORE = {"store": "/data/s", "subscribe": "a"}
+
+
+def test_a_batch_reads_everything_and_a_stream_what_is_new():
+    batch, stream = ReadOptions.of_batch(STORE), ReadOptions.of_stream(STORE)
+    assert batch.store == stream.store == Path("/data/s")
+    assert (batch.starting.everywhere, batch.ending.everywhere) == (-2, -1)
+    assert (stream.starting.everywhere, stream.ending.everywhere) == (-1, -1)
+    for found in (batch, stream):
+        assert found.isolation_level == "read_committed"
+        assert found.fail_on_data_loss
+        assert found.choice.topics == ("a",)
+        assert (found.split.min_partitions, found.split.max_records) == (0, 0)
+        assert found.split.max_bytes == 128 << 20
+
+
+def test_all_options_are_taken_whatever_the_case_of_their_names():
+    found = ReadOptions.of_stream(
+        {
+            "KAFKA.BOOTSTRAP.SERVERS": "eoslog:/data/s",
+            "subscribepattern": "a.*",
+            "startingoffsets": "earliest",
+            "minpartitions": "3",
+            "MaxRecordsPerPartition": "1000",
+            "maxbytesperpartition": "5000000",
+            "maxoffsetspertrigger": "200",
+            "minOffsetsPerTrigger": "100",
+            "maxtriggerdelay": "90s",
+            "failondataloss": "FALSE",
+            "includeheaders": "true",
+            "kafka.isolation.level": "read_uncommitted",
+        }
+    )
+    assert found.store == Path("/data/s")
+    assert found.choice.pattern == "a.*"
+    split = found.split
+    assert (split.min_partitions, split.max_records, split.max_bytes) == (3, 1000, 5_000_000)
+    assert (found.max_offsets_per_trigger, found.min_offsets_per_trigger) == (200, 100)
+    assert found.max_trigger_delay_ms == 90_000
+    assert not found.fail_on_data_loss
+    assert found.isolation_level == "read_uncommitted"
+
+
+def test_options_go_to_tasks():
+    found = ReadOptions.of_batch({"path": "/s", "assign": '{"a": [0]}'})
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"startingofsets": "earliest"}, "startingofsets is unknown .* did you mean startingOffs"),
+        ({"subscribe": None}, "one of the options subscribe, .* and has none"),
+        ({"assign": '{"a": [0]}'}, "has subscribe and assign"),
+        ({"subscribe": "a,,b"}, "subscribe has an empty name"),
+        ({"subscribe": None, "subscribePattern": "a("}, "subscribePattern 'a\\('"),
+        ({"subscribe": None, "assign": '{"a": 0}'}, "assign is JSON like"),
+        ({"subscribe": None, "assign": "{}"}, "assign is JSON like"),
+        ({"startingOffsets": "newest"}, "startingOffsets is JSON like"),
+        ({"startingOffsets": "[1]"}, "startingOffsets is JSON like"),
+        ({"startingOffsets": '{"a": 1}'}, "startingOffsets is JSON like"),
+        ({"startingOffsets": '{"a": {"0": true}}'}, "startingOffsets is JSON like"),
+        ({"startingOffsets": '{"a": {"x": 1}}'}, "startingOffsets is JSON like"),
+        ({"startingOffsets": '{"a": {"0": -3}}'}, "startingOffsets: an offset is 0 or more"),
+        ({"startingTimestamp": "now"}, "startingTimestamp is a whole number"),
+        ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "ByTimestamp: a time is in milli"),
+        ({"startingOffsetsByTimestampStrategy": "first"}, "Strategy is error or latest"),
+        ({"minPartitions": "0"}, "minPartitions is 1 at least, not 0"),
+        ({"maxRecordsPerPartition": "1e6"}, "maxRecordsPerPartition is a whole number"),
+        ({"maxBytesPerPartition": "-1"}, "maxBytesPerPartition is 1 at least"),
+        ({"failOnDataLoss": "maybe"}, "failOnDataLoss is true or false"),
+        ({"kafka.isolation.level": "committed"}, "read_committed or read_uncommitted"),
+        ({"store": None}, "no store"),
+    ],
+)
+def test_wrong_options_are_refused_by_name(given, says):
+    options = {name: value for name, value in (STORE | given).items() if value is not None}
+    for read in (ReadOptions.of_batch, ReadOptions.of_stream):
+        with pytest.raises(ValueError, match=says):
+            read(options)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"startingOffsets": "latest"}, "startingOffsets: a batch read cannot begin at latest"),
+        ({"startingOffsets": '{"a": {"0": -1}}'}, "startingOffsets: a batch read cannot begin"),
+        ({"endingOffsets": "earliest"}, "endingOffsets: a read cannot end at earliest"),
+        ({"endingOffsets": '{"a": {"0": -2}}'}, "endingOffsets: a read cannot end at earliest"),
+    ],
+)
+def test_a_batch_has_a_beginning_and_an_end(given, says):
+    with pytest.raises(ValueError, match=says):
+        ReadOptions.of_batch(STORE | given)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"endingOffsets": "latest"}, "endingOffsets: a streaming read has no end"),
+        ({"endingTimestamp": "5"}, "endingTimestamp: a streaming read has no end"),
+        ({"maxOffsetsPerTrigger": "0"}, "maxOffsetsPerTrigger is 1 at least"),
+        ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "8"}, "9 is above .* 8"),
+        ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is a time like"),
+    ],
+)
+def test_a_stream_has_no_end(given, says):
+    with pytest.raises(ValueError, match=says):
+        ReadOptions.of_stream(STORE | given)
+
+
+def test_options_without_use_are_told_once(caplog, monkeypatch):
+    monkeypatch.setattr(read_options, "_told", set())
+    options = STORE | {"maxOffsetsPerTrigger": "5", "groupIdPrefix": "x"}
+    with caplog.at_level(logging.WARNING):
+        assert ReadOptions.of_batch(options).max_offsets_per_trigger == 0
+        ReadOptions.of_batch(options)
+    assert [record.args[0] for record in caplog.records] == [
+        "maxOffsetsPerTrigger",
+        "groupIdPrefix",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "ms"), [("250ms", 250), ("7", 7), ("3s", 3000), ("2 min", 120_000), ("1h", 3_600_000)]
+)
+def test_delays_are_spark_times(text, ms):
+    assert ReadOptions.of_stream(STORE | {"maxTriggerDelay": text}).max_trigger_delay_ms == ms
+
+
+def test_the_schema_is_that_of_sparks_kafka_source():
+    pytest.importorskip("pyspark")
+    from eoslog.spark.read_schema import schema_of
+
+    assert schema_of(STORE).simpleString() == (
+        "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
+        "timestamp:timestamp,timestampType:int>"
+    )
+    headers = schema_of(STORE | {"includeheaders": "true"})["headers"].dataType.simpleString()
+    assert headers == "array<struct<key:string,value:binary>>"
+
+
+def test_the_arrow_types_are_those_that_spark_expects():
+    pytest.importorskip("pyspark")
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    from eoslog.spark.read_schema import schema_of
+    from eoslog.spark.record_columns import ARROW_TYPES
+
+    schema = schema_of(STORE | {"includeHeaders": "true"})
+    ours = pa.schema([pa.field(name, ARROW_TYPES[name]) for name in schema.fieldNames()])
+    assert ours.equals(to_arrow_schema(schema, timezone="UTC"))
+
+
+@pytest.mark.parametrize(
+    ("columns", "says"),
+    [
+        ({"value": "binary", "size": "integer"}, "column 'size' of the schema is unknown"),
+        ({"value": "string"}, "column 'value' is binary, not string: cast it after the read"),
+        ({"offset": "integer"}, "column 'offset' is bigint, not int"),
+    ],
+)
+def test_a_schema_of_other_columns_is_refused(columns, says):
+    types = pytest.importorskip("pyspark.sql.types")
+    from eoslog.spark.read_schema import column_names
+
+    fields = [
+        {"name": name, "type": kind, "nullable": False, "metadata": {}}
+        for name, kind in columns.items()
+    ]
+    with pytest.raises(ValueError, match=says):
+        column_names(types.StructType.fromJson({"type": "struct", "fields": fields}))
+
+
+def test_a_schema_may_leave_columns_out():
+    types = pytest.importorskip("pyspark.sql.types")
+    from eoslog.spark.read_schema import column_names
+
+    schema = types.StructType().add("offset", "long", False).add("value", "binary")
+    assert column_names(schema) == ("offset", "value")
+    with pytest.raises(ValueError, match="twice in the schema: value, value"):
+        column_names(types.StructType().add("value", "binary").add("value", "binary"))
