@@ -1,9 +1,11 @@
 """One Spark session for all tests of this folder, and stores to land rows in."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from gates import Gates
 
 import eoslog
 from eoslog.spark import JavaNotFoundError, session
@@ -26,7 +28,12 @@ def spark(tmp_path_factory):
     known = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), known)))
     log_path = tmp_path_factory.mktemp("spark") / "spark.log"
-    config = {"spark.sql.shuffle.partitions": 2, "spark.default.parallelism": 3}
+    config = {
+        "spark.sql.shuffle.partitions": 2,
+        "spark.default.parallelism": 3,
+        # A task that Spark gave up may write on for so long, 2 s otherwise.
+        "spark.python.task.killTimeout": "10s",
+    }
     try:
         made = session("eoslog tests", MASTER, config, log_path)
     except JavaNotFoundError as error:
@@ -42,3 +49,28 @@ def store_path(tmp_path):
     with eoslog.open(path, create=True) as store:
         store.create_topic("orders", partitions=4)
     return path
+
+
+@pytest.fixture
+def gates(tmp_path):
+    """Gates for one job."""
+    return Gates(str(tmp_path / "gates"))
+
+
+@pytest.fixture
+def background():
+    """Run a function beside the test; it returns a future."""
+    with ThreadPoolExecutor(8) as pool:
+        yield pool.submit
+
+
+@pytest.fixture
+def steered_spark(spark):
+    """The session with the gated source, and small batches."""
+    import spark_jobs
+
+    name = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    before = spark.conf.get(name)
+    spark_jobs.prepare(spark)
+    yield spark
+    spark.conf.set(name, before)
