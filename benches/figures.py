@@ -152,4 +152,33 @@ FIGURES: dict[str, Figure] = {
     "takeover": Figure(
         "an append that waits for a lock whose holder is killed, longest", "ms", at_most=10
     ),
+    # bench_spark.py
+    "spark_write_1kb": Figure(
+        "df.write of 1 KB values beside a sink that only counts bytes", "times", at_least=0.8
+    ),
+    "spark_write_beside_parquet": Figure("the same beside df.write.parquet", "times", at_least=1),
+    "spark_write_100b": Figure(
+        "df.write of 100-byte values beside a sink that only counts bytes", "times", at_least=0.7
+    ),
+    "spark_decision_cost": Figure(
+        "1 million rows of 100 bytes with the driver's decision beside without",
+        "% slower",
+        at_most=3,
+    ),
+    "spark_micro_batch": Figure(
+        "a micro-batch of 1,000 rows, over that of a Python sink that does nothing",
+        "ms",
+        at_most=15,
+    ),
+    "spark_read_noop": Figure(
+        "batch read of 1 KB values into noop beside a Python source of batches from memory",
+        "times",
+        at_least=0.8,
+    ),
+    "spark_read_count": Figure("the same into count()", "times", at_least=0.8),
+    "spark_rdd_write": Figure(
+        "an RDD born in Python, 1 KB values, by write_partitions",
+        "rows/s per core",
+        at_least=500_000,
+    ),
 }

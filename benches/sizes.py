@@ -55,6 +55,11 @@ class Sizes:
     process_seconds: float
     wake_count: int
     takeover_count: int
+    spark_rounds: int
+    spark_rows: int
+    spark_small_rows: int
+    spark_decided_rows: int
+    spark_micro_batches: int
 
 
 FULL = Sizes(
@@ -97,6 +102,11 @@ FULL = Sizes(
     process_seconds=1.0,
     wake_count=5_000,
     takeover_count=20,
+    spark_rounds=5,
+    spark_rows=1_000_000,
+    spark_small_rows=4_000_000,
+    spark_decided_rows=1_000_000,
+    spark_micro_batches=40,
 )
 
 TINY = Sizes(
@@ -139,6 +149,11 @@ TINY = Sizes(
     process_seconds=0.1,
     wake_count=20,
     takeover_count=1,
+    spark_rounds=1,
+    spark_rows=8_000,
+    spark_small_rows=8_000,
+    spark_decided_rows=8_000,
+    spark_micro_batches=2,
 )
 
 

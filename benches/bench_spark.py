@@ -1,0 +1,338 @@
+"""Spark jobs that write to and read from a store, each beside a peer that does the least possible.
+
+Peer and job take turns in each round, so that both see the same machine. A job's time is that of
+the whole action, as a user waits for it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow
+import pytest
+from measure import record
+from pyspark.sql import DataFrame, SparkSession, functions
+from pyspark.sql.types import StructType
+from sizes import Sizes
+from spark_peers import SOURCES
+
+import eoslog
+from eoslog.spark import session, write_partitions
+
+TASKS = 4
+CORES = 2
+KB = 1024
+# About 1 MB of values in a record batch of Spark's.
+ROWS_PER_BATCH = {KB: 1000, 100: 10_000}
+MICRO_BATCH_ROWS = 1000
+# The first ones start Python workers and fill caches.
+MICRO_BATCHES_SKIPPED = 5
+
+
+@pytest.fixture(scope="module")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session whose workers can import the peers."""
+    folder = str(Path(__file__).parent)
+    before = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, before)))
+    log_path = tmp_path_factory.mktemp("spark") / "spark.log"
+    made = session("eoslog benches", f"local[{CORES}]", {"spark.driver.memory": "2g"}, log_path)
+    for source in SOURCES:
+        made.dataSource.register(source)
+    yield made
+    made.stop()
+    if before is None:
+        del os.environ["PYTHONPATH"]
+    else:
+        os.environ["PYTHONPATH"] = before
+
+
+def rows_of(spark: SparkSession, count: int, value_bytes: int) -> DataFrame:
+    """`count` different values of so many bytes, made by Spark itself."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS_PER_BATCH[value_bytes])
+    number = functions.lpad(functions.col("id").cast("string"), 20, "0")
+    value = functions.concat(number, functions.lit("x" * (value_bytes - 20))).cast("binary")
+    return spark.range(0, count, 1, TASKS).select(value.alias("value"))
+
+
+def seconds(action: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    action()
+    return time.perf_counter() - begin
+
+
+class Rounds:
+    """A store with a new topic for each round, and how long each action took in each of them."""
+
+    def __init__(self, path: Path, rounds: int) -> None:
+        self.path = path / "store"
+        self._rounds = rounds
+        self._number = 0
+        self.seconds: dict[str, list[float]] = {}
+        with eoslog.open(self.path, create=True) as store:
+            store.create_topic("first", partitions=TASKS)
+
+    def run(self, **actions: Callable[[str], object]) -> None:
+        """Each action with a topic of its own, once to warm up and then in turns."""
+        for round_number in range(self._rounds + 1):
+            for name, action in actions.items():
+                topic = self._new_topic()
+                taken = seconds(lambda action=action, topic=topic: action(topic))
+                self._remove(topic)
+                if round_number > 0:
+                    self.seconds.setdefault(name, []).append(taken)
+
+    def ratios(self, of: str, to: str) -> list[float]:
+        """Of each round, how many times faster `of` was than `to`."""
+        return [other / own for own, other in zip(self.seconds[of], self.seconds[to], strict=True)]
+
+    def median(self, name: str) -> float:
+        return statistics.median(self.seconds[name])
+
+    def _new_topic(self) -> str:
+        self._number += 1
+        topic = f"round-{self._number}"
+        with eoslog.open(self.path, durability=None) as store:
+            store.create_topic(topic, partitions=TASKS)
+        return topic
+
+    def _remove(self, topic: str) -> None:
+        with eoslog.open(self.path, durability=None) as store:
+            store.delete_topic(topic)
+
+
+def save(data: DataFrame, path: Path, topic: str, name: str = "eoslog") -> None:
+    data.write.format(name).option("store", str(path)).option("topic", topic).mode("append").save()
+
+
+def written(path: Path, topic: str) -> int:
+    with eoslog.open(path, durability=None) as store, store.consumer() as consumer:
+        where = store.topics()[topic].topic_partitions()
+        return sum(consumer.end_offsets(where).values())
+
+
+def bench_spark_write(benchmark: Any, bench_path: Path, sizes: Sizes, spark: SparkSession) -> None:
+    """df.write of values of 1 KB and of 100 bytes, beside a sink that only counts bytes."""
+    for value_bytes, count, name in (
+        (KB, sizes.spark_rows, "spark_write_1kb"),
+        (100, sizes.spark_small_rows, "spark_write_100b"),
+    ):
+        data = rows_of(spark, count, value_bytes)
+        rounds = Rounds(bench_path / name, sizes.spark_rounds)
+
+        def to_store(topic: str, data: DataFrame = data, rounds: Rounds = rounds) -> None:
+            save(data, rounds.path, topic)
+
+        def to_counter(_: str, data: DataFrame = data) -> None:
+            data.write.format("counting").mode("append").save()
+
+        def to_parquet(_: str, data: DataFrame = data, name: str = name) -> None:
+            data.write.mode("overwrite").parquet(str(bench_path / f"{name}.parquet"))
+
+        def run(rounds: Rounds = rounds, with_parquet: bool = value_bytes == KB) -> None:
+            actions = {"eoslog": to_store, "counting": to_counter}
+            rounds.run(**actions, **({"parquet": to_parquet} if with_parquet else {}))
+
+        if value_bytes == KB:
+            benchmark.pedantic(run, rounds=1)
+        else:
+            run()
+        topic = "checked"
+        with eoslog.open(rounds.path, durability=None) as store:
+            store.create_topic(topic, partitions=TASKS)
+        save(data, rounds.path, topic)
+        assert written(rounds.path, topic) == count
+        ratios = rounds.ratios("eoslog", "counting")
+        rate = count / rounds.median("eoslog")
+        record(
+            benchmark,
+            name,
+            statistics.median(ratios),
+            spread=ratios,
+            beside=f"{rate:,.0f} rows/s; the counting sink: "
+            f"{count / rounds.median('counting'):,.0f}",
+        )
+        if value_bytes == KB:
+            ratios = rounds.ratios("eoslog", "parquet")
+            record(
+                benchmark,
+                "spark_write_beside_parquet",
+                statistics.median(ratios),
+                spread=ratios,
+                beside=f"df.write.parquet: {count / rounds.median('parquet'):,.0f} rows/s",
+            )
+        shutil.rmtree(bench_path / name)
+
+
+def bench_spark_decision(
+    benchmark: Any, bench_path: Path, sizes: Sizes, spark: SparkSession
+) -> None:
+    """The same sink with and without the driver's decision."""
+    data = rows_of(spark, sizes.spark_decided_rows, 100)
+    rounds = Rounds(bench_path, sizes.spark_rounds)
+
+    def run() -> None:
+        rounds.run(
+            decided=lambda topic: save(data, rounds.path, topic),
+            undecided=lambda topic: save(data, rounds.path, topic, "undecided"),
+        )
+
+    benchmark.pedantic(run, rounds=1)
+    slower = [100 * (ratio - 1) for ratio in rounds.ratios("undecided", "decided")]
+    record(
+        benchmark,
+        "spark_decision_cost",
+        statistics.median(slower),
+        spread=slower,
+        beside=f"{rounds.median('decided'):.2f} s and {rounds.median('undecided'):.2f} s",
+    )
+
+
+def bench_spark_micro_batch(
+    benchmark: Any, bench_path: Path, sizes: Sizes, spark: SparkSession
+) -> None:
+    """A streaming query of 1,000 rows a micro-batch, beside a Python sink that does nothing."""
+    store_path = bench_path / "store"
+    with eoslog.open(store_path, create=True) as store:
+        store.create_topic("first", partitions=TASKS)
+    found: dict[str, list[float]] = {"eoslog": [], "counting": []}
+
+    def batches_of(name: str, number: int) -> list[float]:
+        source = spark.readStream.format("rate-micro-batch")
+        source = source.option("rowsPerBatch", MICRO_BATCH_ROWS).option("numPartitions", CORES)
+        value = functions.col("value").cast("string").alias("value")
+        query = (
+            source.load()
+            .select(value)
+            .writeStream.format(name)
+            .option("store", str(store_path))
+            .option("topic", "first")
+            .option("checkpointLocation", str(bench_path / f"{name}-{number}"))
+            .start()
+        )
+        wanted = sizes.spark_micro_batches + MICRO_BATCHES_SKIPPED
+        while len(query.recentProgress) < wanted and query.isActive:
+            time.sleep(0.05)
+        query.stop()
+        if query.exception() is not None:
+            raise RuntimeError(str(query.exception()))
+        progress = query.recentProgress[MICRO_BATCHES_SKIPPED:wanted]
+        return [float(one["durationMs"]["triggerExecution"]) for one in progress]
+
+    def run() -> None:
+        for number in range(sizes.spark_rounds):
+            for name, times_ms in found.items():
+                times_ms.extend(batches_of(name, number))
+
+    benchmark.pedantic(run, rounds=1)
+    own, peer = (statistics.median(found[name]) for name in ("eoslog", "counting"))
+    record(
+        benchmark,
+        "spark_micro_batch",
+        own - peer,
+        beside=f"{own:.0f} ms; a sink that does nothing: {peer:.0f} ms (medians)",
+    )
+
+
+def bench_spark_read(benchmark: Any, bench_path: Path, sizes: Sizes, spark: SparkSession) -> None:
+    """A batch read of values of 1 KB, beside a Python source that yields a batch from memory."""
+    store_path = bench_path / "store"
+    with eoslog.open(store_path, create=True) as store:
+        store.create_topic("rows", partitions=TASKS)
+    count = sizes.spark_rows
+    save(rows_of(spark, count, KB), store_path, "rows")
+    batch_path = bench_path / "batch.arrow"
+    source = spark.read.format("eoslog").option("store", str(store_path))
+    stored = source.option("subscribe", "rows").load()
+    with eoslog.open(store_path, durability=None) as store:
+        write_batch(store, batch_path, stored.schema)
+    memory = (
+        spark.read.format("memory_batches")
+        .option("batch", str(batch_path))
+        .option("partitions", TASKS)
+        .option("repeats", count // TASKS // ROWS_PER_BATCH[KB])
+        .load()
+    )
+    assert stored.schema == memory.schema
+    assert stored.count() == memory.count() == count
+    found: dict[str, list[float]] = {}
+
+    def run() -> None:
+        for _ in range(sizes.spark_rounds):
+            for name, data in (("memory", memory), ("eoslog", stored)):
+                into_noop = data.write.format("noop").mode("append")
+                found.setdefault(f"{name}_noop", []).append(seconds(into_noop.save))
+                found.setdefault(f"{name}_count", []).append(seconds(data.count))
+
+    benchmark.pedantic(run, rounds=1)
+    for action in ("noop", "count"):
+        own, peer = found[f"eoslog_{action}"], found[f"memory_{action}"]
+        ratios = [other / mine for mine, other in zip(own, peer, strict=True)]
+        record(
+            benchmark,
+            f"spark_read_{action}",
+            statistics.median(ratios),
+            spread=ratios,
+            beside=f"{count / statistics.median(own):,.0f} rows/s; from memory: "
+            f"{count / statistics.median(peer):,.0f}",
+        )
+
+
+def write_batch(store: Any, path: Path, spark_schema: StructType) -> None:
+    """A record batch as the source yields it, into a file."""
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = to_arrow_schema(spark_schema, timezone="UTC")
+    with store.consumer() as consumer:
+        consumer.assign([eoslog.TopicPartition("rows", 0)])
+        read = consumer.poll_arrow(max_bytes=KB * ROWS_PER_BATCH[KB])
+    rows = read.num_rows
+    columns = {
+        "key": read.column("key"),
+        "value": read.column("value"),
+        "topic": pyarrow.array(["rows"] * rows),
+        "partition": pyarrow.array([0] * rows, pyarrow.int32()),
+        "offset": read.column("offset"),
+        "timestamp": read.column("timestamp"),
+        "timestampType": pyarrow.array([0] * rows, pyarrow.int32()),
+    }
+    arrays = [columns[field.name].cast(field.type) for field in schema]
+    whole = pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
+    wanted = ROWS_PER_BATCH[KB]
+    table = pyarrow.Table.from_batches([whole] * -(-wanted // rows)).slice(0, wanted)
+    with pyarrow.ipc.new_file(path, schema) as file:
+        file.write_batch(table.combine_chunks().to_batches()[0])
+
+
+def bench_spark_rdd(benchmark: Any, bench_path: Path, sizes: Sizes, spark: SparkSession) -> None:
+    """An RDD whose rows are born in Python, each a value of 1 KB, by write_partitions."""
+    rounds = Rounds(bench_path, sizes.spark_rounds)
+    per_task = sizes.spark_rows // TASKS
+
+    def values(_: Iterator[int]) -> Iterator[bytes]:
+        for index in range(per_task):
+            yield b"%020d" % index + bytes(KB - 20)
+
+    rdd = spark.sparkContext.parallelize(range(TASKS), TASKS).mapPartitions(values)
+
+    def to_store(topic: str) -> None:
+        assert write_partitions(rdd, rounds.path, topic).records == per_task * TASKS
+
+    def run() -> None:
+        rounds.run(eoslog=to_store, counting=lambda _: rdd.count())
+
+    benchmark.pedantic(run, rounds=1)
+    rates = [per_task * TASKS / taken / CORES for taken in rounds.seconds["eoslog"]]
+    record(
+        benchmark,
+        "spark_rdd_write",
+        statistics.median(rates),
+        spread=rates,
+        beside=f"rdd.count(): {per_task * TASKS / rounds.median('counting') / CORES:,.0f}",
+    )
