@@ -136,7 +136,8 @@ def test_a_consumer_of_a_deleted_topic_is_told(store):
         consumer.poll(timeout=5)
 
 
-def test_a_deletion_cut_short_is_finished_on_opening(store, store_path, open_store, monkeypatch):
+@pytest.mark.parametrize("way", ["opening", "making it again"])
+def test_a_deletion_cut_short_is_finished(store, store_path, open_store, monkeypatch, way):
     store.create_topic("t", partitions=3)
     with store.producer(name="n") as producer:
         producer.append("t", 0, [b"x"])
@@ -148,16 +149,19 @@ def test_a_deletion_cut_short_is_finished_on_opening(store, store_path, open_sto
         patch.setattr(store._partitions, "remove", stop)
         with pytest.raises(StoreFullError):
             store.delete_topic("t")
-    with pytest.raises(UnknownTopicOrPartitionError):
-        store.delete_topic("t")
-    assert store.topics() == {}
-    with pytest.raises(TopicAlreadyExistsError):
-        store.create_topic("t")
+        with pytest.raises(UnknownTopicOrPartitionError):
+            store.delete_topic("t")
+        assert store.topics() == {}
+        # It is finished first, or not at all.
+        with pytest.raises(StoreFullError):
+            store.create_topic("t")
     assert (store_path / "t-0").exists()
-    abandon(store)
-    store = open_store()
-    assert not list(store_path.glob("t-*"))
-    store.create_topic("t")
+    if way == "opening":
+        abandon(store)
+        store = open_store()
+        assert not list(store_path.glob("t-*"))
+    store.create_topic("t", partitions=1)
+    assert not (store_path / "t-1").exists()
     assert store.producer(name="n").next_sequence("t", 0) == 0
 
 
