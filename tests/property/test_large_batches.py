@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference_model import batch_codec as codec
 
@@ -28,6 +28,7 @@ def filled(source: random.Random, size: int | None) -> bytes | None:
     return None if size is None else source.randbytes(size)
 
 
+@settings(max_examples=12 if settings.default.max_examples < 100 else 300)
 @given(
     shapes=st.lists(rows, min_size=1, max_size=12),
     before_bytes=st.integers(0, 2 * LINE_BYTES),

@@ -42,6 +42,16 @@ def assert_swept(store_path: Path) -> None:
     assert staged_files(store_path) == []
 
 
+def wait_until_swept(store_path: Path, timeout_s: float = 20) -> None:
+    """Sweeps leave no staged file once the last task of a job that is over has ended."""
+    until_s = time.monotonic() + timeout_s
+    while staged_files(store_path) and time.monotonic() < until_s:
+        with eoslog.open(store_path) as store:
+            store._staged.sweep()
+        time.sleep(0.1)
+    assert staged_files(store_path) == []
+
+
 def wait_for_the_end_of(process: int, timeout_s: float = 1.5) -> None:
     """Wait, a while, for Spark to kill a task's process. One that ended its task may live on."""
     until_s = time.monotonic() + timeout_s

@@ -122,6 +122,7 @@ def test_only_what_is_new_is_copied(spark, store_path, tmp_path):
     assert len(list(Path(files.path).glob("part-*.zstd.parquet"))) > 0
 
 
+@pytest.mark.soak
 def test_orc(spark, store_path, tmp_path):
     produce(store_path, 0, 20)
     files = Files(tmp_path / "files", "orc")
@@ -183,6 +184,7 @@ def test_a_checkpoint_elsewhere_leaves_the_files_alone(
 
 
 @pytest.mark.crash
+@pytest.mark.soak
 def test_a_copy_into_files_that_is_killed_goes_on(spark, store_path, tmp_path, killed_copy):
     produce(store_path, 1, 200)
     killed_copy("into-files", store_path, tmp_path / "files", 1)

@@ -202,6 +202,7 @@ def test_two_drivers_on_one_checkpoint(steered_spark, other, tmp_path, store_pat
     assert_swept(store_path)
 
 
+@pytest.mark.soak
 def test_two_drivers_that_race_on_one_checkpoint(steered_spark, other, tmp_path, store_path, gates):
     """Spark stops one of them, or the store does; a third one brings the rest in."""
     files = 8

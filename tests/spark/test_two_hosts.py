@@ -90,6 +90,7 @@ def test_two_attempts_at_a_task_at_once_land_it_once(hosts, store_path, gates):
     assert_swept(store_path)
 
 
+@pytest.mark.soak
 def test_an_attempt_that_lost_writes_on_after_the_commit_and_changes_nothing(
     hosts, store_path, gates
 ):
@@ -119,6 +120,7 @@ def test_a_host_that_does_not_see_the_store_says_so(hosts, apart, gates):
         gates.open(f"write {number}")
 
 
+@pytest.mark.soak
 def test_a_query_goes_on_when_a_host_is_lost_in_mid_batch(hosts, tmp_path, store_path, gates):
     """The last test: from here on there is one host."""
     for number in range(3):
