@@ -16,6 +16,7 @@ from eoslog.errors import (
     LogClosedError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.store_verification import problem_of
 
 
 @dataclass
@@ -94,5 +95,4 @@ def problems_of(store: "eoslog.Store", target: TopicPartition) -> list[dict[str,
     try:
         return store.partition(*target).verify()
     except CorruptRecordError as error:
-        place = {"path": error.path, "position_bytes": error.position_bytes}
-        return [{**place, "reason": error.reason}]
+        return [problem_of(error)]

@@ -71,8 +71,6 @@ class Producer(GatheringSender, TransactionCalls):
         self._closed = False
         self._keyless_turn = 0
         self._unsynced: dict[Partition, int] = {}
-        # Partitions that were written to, for a producer whose name need not be renewed there.
-        self._ready: dict[tuple[str, int], SequencedPartition] = {}
         self._identity = ProducerIdentity(store, name, self._idempotent)
         if name is not None:
             self._identity.take_name(name, self)
@@ -145,7 +143,7 @@ class Producer(GatheringSender, TransactionCalls):
         records are in (with a partition: the first so many of the columns).
         """
         if type(topic) is str and type(partition) is int:
-            ready = self._ready.get((topic, partition))
+            ready = self._identity.ready((topic, partition))
             if ready is not None:
                 result = self._append_to(ready, values, keys, timestamps, headers)
                 if result is not None:
@@ -287,7 +285,6 @@ class Producer(GatheringSender, TransactionCalls):
             except EoslogError as error:
                 if isinstance(error, LogClosedError) and not self._store.closed:
                     # The topic was deleted, with all that is in it: there may be a new one.
-                    self._ready.pop(where, None)
                     return None
                 understood = self._understood(error, where)
                 self._failed(understood)
@@ -313,8 +310,6 @@ class Producer(GatheringSender, TransactionCalls):
         except EoslogError as error:
             raise self._understood(error, where) from error
         self._unsynced[sequenced.partition] = result.last_offset + 1
-        if self.name is None:
-            self._ready[where] = sequenced
         return result
 
     def _append_placed(
@@ -417,7 +412,6 @@ class Producer(GatheringSender, TransactionCalls):
                     f"topic {topic!r} was deleted with {lost} records that were gathered for it"
                 )
             self._drop_topic(topic)
-            self._ready = {where: one for where, one in self._ready.items() if where[0] != topic}
             for partition in self._identity.forget_topic(topic):
                 self._unsynced.pop(partition, None)
 

@@ -46,9 +46,13 @@ def _problems_of(
     try:
         partition = _opened(partitions, registry, where)
     except CorruptRecordError as error:
-        place = {"path": error.path, "position_bytes": error.position_bytes}
-        return [{**place, "reason": error.reason}]
+        return [problem_of(error)]
     return [] if partition is None else partition.verify()
+
+
+def problem_of(error: CorruptRecordError) -> dict[str, object]:
+    """What keeps a partition from being opened, in the form of a problem."""
+    return {"path": error.path, "position_bytes": error.position_bytes, "reason": error.reason}
 
 
 def _opened(
