@@ -414,6 +414,24 @@ cdef class OpenedLog:
         return self._log.segment_count
 
     @property
+    def fills_segments(self):
+        """Whether appends filled the newest sealed segment, to a half at least.
+
+        Not so if its age ended it, or if it is a staged file that was adopted whole.
+        """
+        cdef Segment* sealed
+        cdef bint filled = False
+        self._check_open()
+        self._refresh()
+        pthread_mutex_lock(&self._log.segments_lock)
+        if self._log.segment_count > 1:
+            sealed = self._log.segments[self._log.segment_count - 2]
+            filled = not sealed.linked and (
+                sealed.used_bytes >= self._log.options.segment.segment_bytes // 2)
+        pthread_mutex_unlock(&self._log.segments_lock)
+        return filled
+
+    @property
     def active_base_offset(self):
         self._check_open()
         return control_load(&self._log.page.active_base_offset)

@@ -23,8 +23,9 @@ from eoslog.bindings.log_transactions cimport LogTransactions
 from eoslog.bindings.record_batch cimport ColumnSet, check_identity, open_columns
 from eoslog.bindings.status cimport raise_status
 from eoslog.native.control_page cimport control_flag, control_store
+from eoslog.native.log_adopt cimport log_adopt, log_adopt_file
 from eoslog.native.log_append cimport (
-    AppendOutcome, ProducerStamp, log_adopt, log_append_batch, log_append_columns,
+    AppendOutcome, ProducerStamp, log_append_batch, log_append_columns,
 )
 from eoslog.native.log_marker cimport Marker, log_append_marker
 from eoslog.native.log_recovery cimport log_truncate
@@ -191,6 +192,35 @@ cdef class PartitionLog(LogTransactions):
         if status < 0:
             raise_status(status, &fault, f"{self.topic}-{self.partition}", "")
         return (outcome.base_offset if outcome.record_count else -1), outcome.record_count
+
+    def adopt_file(self, str path not None, Py_ssize_t file_bytes, Py_ssize_t producer_id, *,
+                   bint checked, bint sync):
+        """Make a staged file of one producer id a segment of the log, without a copy.
+
+        The file keeps its own name beside that of the segment, and nobody may write to it any more.
+        `checked`: its checksums were verified just now. With `sync` its bytes are on disk on
+        return; that they are in the log is so with the next flush.
+
+        Returns (first offset, records), or None where it has to be copied: some of it is in the log
+        already, it does not fit a segment, it cannot be linked here. Raises CorruptRecordError or a
+        StoreError; nothing of it is in the log then.
+        """
+        cdef bytes path_bytes = os.fsencode(path)
+        cdef const char* raw_path = path_bytes
+        cdef AppendOutcome outcome
+        cdef Fault fault
+        cdef Status status
+        cdef bint adopted = False
+        self._check_open()
+        memset(&outcome, 0, sizeof(AppendOutcome))
+        self._fault_init(&fault)
+        with nogil:
+            status = log_adopt_file(
+                &self._log, raw_path, file_bytes, producer_id, checked, sync, &adopted, &outcome,
+                &fault)
+        if status < 0:
+            raise_status(status, &fault, f"{self.topic}-{self.partition}", path)
+        return (outcome.base_offset, outcome.record_count) if adopted else None
 
     def append_marker(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch,
                       Py_ssize_t coordinator_epoch, bint commit, *, Py_ssize_t timestamp_ms,

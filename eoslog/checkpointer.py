@@ -230,11 +230,10 @@ class Checkpointer:
         self._unwritten.add(partition)
         if partition not in self._watched:
             watched = self._watched[partition] = _Watched(partition)
-            if partition.segment_count > 1:
-                self._prepare_spare(partition)
-                if partition.topic in INTERNAL_TOPICS:
-                    # It may have rolled before this look: then nobody has compacted it.
-                    watched.active_base_offset = partition.log_start_offset
+            self._prepare_spare(partition)
+            if partition.segment_count > 1 and partition.topic in INTERNAL_TOPICS:
+                # It may have rolled before this look: then nobody has compacted it.
+                watched.active_base_offset = partition.log_start_offset
 
     def _look_at(self, watched: _Watched, now_s: float) -> None:
         partition = watched.partition
@@ -272,7 +271,11 @@ class Checkpointer:
 
     def _prepare_spare(self, partition: Partition) -> None:
         """Have a file ready for the next roll; only where segments are known to fill up."""
-        if partition.topic not in INTERNAL_TOPICS and self._config["eoslog.spare.segments"]:
+        if (
+            partition.topic not in INTERNAL_TOPICS
+            and self._config["eoslog.spare.segments"]
+            and partition.fills_segments
+        ):
             self._count("spare_files_prepared", partition.prepare_spare())
 
     def _write_checkpoints(self) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Never, cast
+from typing import Any, Never, TypeVar, cast
 
 from eoslog.append_signal import AppendSignal
 from eoslog.bindings.accumulator import RecordAccumulator
@@ -32,6 +32,8 @@ from eoslog.producer_state_store import ProducerStateStore
 from eoslog.whole_number import whole_number
 
 NO_HOLD = -1
+
+_Adopted = TypeVar("_Adopted", tuple[int, int], tuple[int, int] | None)
 
 
 class Partition(PartitionProducers):
@@ -128,6 +130,11 @@ class Partition(PartitionProducers):
     @property
     def segment_count(self) -> int:
         return self._log.segment_count
+
+    @property
+    def fills_segments(self) -> bool:
+        """Whether appends filled the newest sealed segment: then the next one will be needed."""
+        return self._log.fills_segments
 
     @property
     def active_base_offset(self) -> int:
@@ -304,11 +311,29 @@ class Partition(PartitionProducers):
         Not synced: the caller syncs all partitions of a job together. The id does not expire before
         `release_readers`.
         """
+        return self._adopt(producer_id, lambda: self._log.adopt(staged, producer_id))
+
+    def adopt_file(
+        self, path: Path, file_bytes: int, producer_id: int, *, checked: bool, sync: bool
+    ) -> tuple[int, int] | None:
+        """Make a staged file a segment of the log, without a copy: (first offset, count).
+
+        None if that cannot be: `adopt` is to be called then. `checked` and `sync` as in
+        `PartitionLog.adopt_file`. The id does not expire before `release_readers`.
+        """
+        return self._adopt(
+            producer_id,
+            lambda: self._log.adopt_file(
+                str(path), file_bytes, producer_id, checked=checked, sync=sync
+            ),
+        )
+
+    def _adopt(self, producer_id: int, adopt: Callable[[], _Adopted]) -> _Adopted:
         self._adopting.add(producer_id)
         while True:
             try:
                 with self._eviction_lock:
-                    adopted = self._log.adopt(staged, producer_id)
+                    adopted = adopt()
                 break
             except ProducerNotCached:
                 self._install(producer_id)

@@ -7,6 +7,7 @@ file's producer id, which batches it holds.
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.partition import Partition
@@ -123,24 +124,28 @@ class HeldPartitions:
             del self._held[where]
 
 
-def adopt_files(job: StagedJob, held: HeldPartitions, *, sync: bool) -> Offsets:
+def adopt_files(
+    job: StagedJob, held: HeldPartitions, *, sync: bool, checked: bool = False
+) -> Offsets:
     """Append what the partitions do not hold yet; the first and last offset of each of them.
 
     Large jobs fill several partitions at once, and with `sync` one goes to disk while the next is
-    filled. Files of topics that were deleted since the decision are passed over.
+    filled. Files of topics that were deleted since the decision are passed over. `checked`: the
+    checksums of all files were verified just now.
     """
+    how = _How(sync, checked)
     by_partition: dict[TopicPartition, list[JobFile]] = {}
     for one in job.files:
         by_partition.setdefault(one.file.topic_partition, []).append(one)
     threads_max = min(len(by_partition), os.cpu_count() or 1)
     if threads_max < 2 or sum(one.file.bytes for one in job.files) < BYTES_FOR_THREADS:
-        filled = [_fill(files, held) for files in by_partition.values()]
+        filled = [_fill(files, held, how) for files in by_partition.values()]
     else:
         for where in by_partition:
             held.find(where)  # Opened here: what is done then may need what this thread holds.
         with ThreadPoolExecutor(threads_max, "eoslog-adopt") as threads:
             futures = [
-                threads.submit(_fill, files, held, where if sync else None)
+                threads.submit(_fill, files, held, how, where if sync else None)
                 for where, files in by_partition.items()
             ]
         filled = [future.result() for future in futures]
@@ -149,15 +154,25 @@ def adopt_files(job: StagedJob, held: HeldPartitions, *, sync: bool) -> Offsets:
     }
 
 
+class _How(NamedTuple):
+    """How the files of a job are adopted: durably, and after what."""
+
+    sync: bool
+    checked: bool
+
+
 def _fill(
-    files: Sequence[JobFile], held: HeldPartitions, synced: TopicPartition | None = None
+    files: Sequence[JobFile],
+    held: HeldPartitions,
+    how: _How,
+    synced: TopicPartition | None = None,
 ) -> tuple[int, int] | None:
     """Append a partition's files in their order; its first and last new offset, if there are any.
     `synced` is the partition if it is to be on disk on return.
     """
     found: tuple[int, int] | None = None
     for one in files:
-        first_offset, appended = _adopt_file(one, held)
+        first_offset, appended = _adopt_file(one, held, how)
         if appended:
             begin = first_offset if found is None else found[0]
             found = (begin, first_offset + appended - 1)
@@ -184,7 +199,7 @@ def is_untouched(job: StagedJob, held: HeldPartitions) -> bool:
     return True
 
 
-def _adopt_file(one: JobFile, held: HeldPartitions) -> tuple[int, int]:
+def _adopt_file(one: JobFile, held: HeldPartitions, how: _How) -> tuple[int, int]:
     where = one.file.topic_partition
     partition = held.find(where)
     if partition is None:
@@ -192,6 +207,12 @@ def _adopt_file(one: JobFile, held: HeldPartitions) -> tuple[int, int]:
     if _holds_all_of(partition, one):
         return -1, 0
     try:
+        if one.is_large:
+            adopted = partition.adopt_file(
+                one.path, one.file.bytes, one.file.producer_id, checked=how.checked, sync=how.sync
+            )
+            if adopted is not None:
+                return adopted
         with mapped(one) as staged:
             return partition.adopt(staged, one.file.producer_id)
     except LogClosedError:

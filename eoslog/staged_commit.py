@@ -411,7 +411,7 @@ class StagedCommits:
         files = files_of_messages(self._staging_path, messages)
         partitions = frozenset(one.file.topic_partition for one in files)
         self._make_way(partitions)
-        check_room(files, self._store.path)
+        check_room(files, self._store.path, self._store._segment_bytes)
         topic_ids = check_job(files, self._store._find_partition, self._store._batch_bytes_max)
         if self._store.durability != "process":
             unsynced = [message for message in messages if not message.synced]
@@ -420,7 +420,7 @@ class StagedCommits:
                 self._store.path,
             )
         held = HeldPartitions(self._store._find_partition, topic_ids)
-        pending = PendingJob(record, held, partitions)
+        pending = PendingJob(record, held, partitions, checked=True)
         self._undone.begin()
         try:
             bounds = held.hold_at_end(partitions)
@@ -535,7 +535,9 @@ class StagedCommits:
                 state_log.sync(record.name)  # The decision comes before what follows from it.
             self._store._group_offsets.hold_back(record.name, job.offset_keys)
             synced = self._store.durability != "process"
-            offsets = adopt_files(job, pending.held, sync=synced)
+            # Of a later attempt the checks of the first one say nothing any more.
+            checked, pending.checked = pending.checked, False
+            offsets = adopt_files(job, pending.held, sync=synced, checked=checked)
             if synced:
                 pending.held.sync()
             # Behind the data, so that no offset is seen without them, and none below is held back.

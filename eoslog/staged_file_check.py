@@ -111,15 +111,25 @@ def check_file(one: JobFile, batch_bytes_max: int) -> None:
         raise StagedCommitError(f"{one.path}: {sequence} records, expected {file.records}")
 
 
-def check_room(files: Sequence[JobFile], store_path: Path) -> None:
-    """Raise StoreFullError unless the disk has room for a second copy of the files.
+def check_room(
+    files: Sequence[JobFile], store_path: Path, segment_bytes: Callable[[str], int]
+) -> None:
+    """Raise StoreFullError unless the disk has room for the files that are copied into the log.
 
-    It is a forecast: others may fill the disk meanwhile. A job that is too large is refused here,
-    instead of being decided and then waiting for room.
+    `segment_bytes(topic)` says how large a file may be that becomes a segment. It is a forecast:
+    others may fill the disk meanwhile. A job that is too large is refused here, instead of being
+    decided and then waiting for room.
     """
-    wanted_bytes = sum(one.file.bytes for one in files)
     with named_os_errors(f"measuring {store_path}"):
         disk = os.statvfs(store_path)
+        device = store_path.stat().st_dev
+        wanted_bytes = sum(
+            one.file.bytes
+            for one in files
+            if not one.is_large
+            or one.file.bytes > segment_bytes(one.file.topic)
+            or one.path.stat().st_dev != device
+        )
     free_bytes = disk.f_bavail * disk.f_frsize
     if wanted_bytes > free_bytes:
         raise StoreFullError(

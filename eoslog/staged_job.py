@@ -22,6 +22,9 @@ from eoslog.topic_partition import TopicPartition
 
 # The internal log keeps every decision: longer lists would make up most of it.
 INLINE_MANIFEST_BYTES_MAX = 16 << 10
+# A file of so many bytes becomes a segment of its partition, where it can. Smaller ones are copied:
+# each segment is four files more to list, to open and to delete.
+WHOLE_FILE_BYTES_MIN = 4 << 20
 # Of more than half a million partitions; far below what a record of the internal log may hold.
 BOUNDS_BYTES_MAX = 16 << 20
 
@@ -32,6 +35,11 @@ class JobFile:
 
     path: Path
     file: StagedFile
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the file is to become a segment, without a copy, if that can be."""
+        return self.file.bytes >= WHOLE_FILE_BYTES_MIN
 
 
 @dataclass(frozen=True, slots=True)

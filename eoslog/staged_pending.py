@@ -18,6 +18,7 @@ class PendingJob:
 
     `record` is the application's: while the job is not `decided`, that of before, and `deciding`
     the one that decides it. `of_others`: this process did not see the decision reach the disk.
+    `checked`: the checksums of all files were verified just now.
     """
 
     record: ApplicationRecord
@@ -27,6 +28,7 @@ class PendingJob:
     job: StagedJob | None = None
     deciding: ApplicationRecord | None = None
     of_others: bool = False
+    checked: bool = False
 
     def span(self, find: FindPartition, staging_path: Path) -> JobSpan:
         """Where the job lies, if it is decided: readers may see all of it by now."""

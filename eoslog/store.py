@@ -560,6 +560,10 @@ class Store(StoreTransactions):
         """How large a batch of the topic may be."""
         return self._partitions.config_of(self._topic(topic))["max.message.bytes"]
 
+    def _segment_bytes(self, topic: str) -> int:
+        """How large a segment of the topic may be."""
+        return self._partitions.config_of(self._topic(topic))["segment.bytes"]
+
     def _unexpiring_producer_ids(self) -> frozenset[int]:
         """The ids of names, of open producers and of jobs that are not complete."""
         live = frozenset(producer.producer_id for producer in self._live_producers())

@@ -3,6 +3,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from eoslog.native.batch_encode cimport RecordColumns
 from eoslog.native.partition_log cimport PartitionLog
+from eoslog.native.record_batch cimport BatchHeader
 from eoslog.native.status cimport Fault, Status
 
 cdef struct ProducerStamp:
@@ -28,7 +29,9 @@ cdef Status log_append_batch(
 cdef Status log_room_for(
     PartitionLog* log, int64_t batch_bytes, int64_t timestamp, Fault* out) noexcept nogil
 cdef void log_place(PartitionLog* log, const uint8_t* batch, int64_t batch_bytes) noexcept nogil
-cdef Status log_adopt(
-    PartitionLog* log, const uint8_t* data, int64_t data_bytes, int64_t producer_id,
-    AppendOutcome* outcome, Fault* out,
-) noexcept nogil
+cdef Status append_whole(
+    PartitionLog* log, const uint8_t* batch, const BatchHeader* header, bint verified,
+    AppendOutcome* outcome, Fault* out) noexcept nogil
+cdef void outcome_add(
+    AppendOutcome* outcome, int64_t base_offset, int64_t last_offset, int64_t timestamp,
+    bint duplicate) noexcept nogil

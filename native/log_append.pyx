@@ -16,6 +16,7 @@ from eoslog.native.batch_encode cimport (
 from eoslog.native.byte_order cimport load_be64, store_be32, store_be64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport control_store
+from eoslog.native.empty_segment cimport empty_segment_renew
 from eoslog.native.mapped_io cimport eos_now_ms
 from eoslog.native.ongoing_transactions cimport ongoing_add
 from eoslog.native.partition_log cimport (
@@ -30,13 +31,11 @@ from eoslog.native.record_batch cimport (
 )
 from eoslog.native.segment cimport Segment, segment_note_batch, segment_reserve
 from eoslog.native.sequence_window cimport (
-    NO_EPOCH, NO_SEQUENCE, BatchMetadata, ProducerEntry, entry_clear, window_accept,
-    window_last_sequence, window_verdict,
+    NO_SEQUENCE, BatchMetadata, ProducerEntry, entry_clear, window_accept, window_verdict,
 )
 from eoslog.native.status cimport (
-    STATUS_BATCH_TOO_LARGE, STATUS_CORRUPT, STATUS_DUPLICATE, STATUS_INVALID_RECORD,
-    STATUS_INVALID_TIMESTAMP, STATUS_NO_MEMORY, STATUS_OK, STATUS_PRODUCER_NOT_CACHED,
-    STATUS_RECORD_TOO_LARGE, STATUS_SEQUENCE_GAP, fault,
+    STATUS_BATCH_TOO_LARGE, STATUS_DUPLICATE, STATUS_INVALID_RECORD, STATUS_INVALID_TIMESTAMP,
+    STATUS_NO_MEMORY, STATUS_OK, STATUS_PRODUCER_NOT_CACHED, STATUS_RECORD_TOO_LARGE, fault,
 )
 from eoslog.native.time_index cimport time_index_full
 
@@ -138,6 +137,8 @@ cdef bint roll_is_due(PartitionLog* log, const Incoming* incoming) noexcept nogi
     cdef int64_t waited_ms
     if active.used_bytes + incoming.batch_bytes > log.options.segment.segment_bytes:
         return active.used_bytes > 0
+    if active.linked:
+        return active.used_bytes > 0  # A staged file takes nothing more under either name.
     if active.used_bytes > 0:
         if active.first_max_timestamp >= 0:
             waited_ms = incoming.max_timestamp - active.first_max_timestamp
@@ -154,9 +155,12 @@ cdef bint roll_is_due(PartitionLog* log, const Incoming* incoming) noexcept nogi
 
 cdef Status make_room(PartitionLog* log, Incoming* incoming, Fault* out) noexcept nogil:
     """Have batch_bytes reserved at the end of an active segment that may take them."""
-    cdef Status status
-    cdef Segment* active = log_active(log)
     cdef int64_t segment_bytes = log.options.segment.segment_bytes
+    cdef Segment* active
+    cdef Status status = empty_segment_renew(log, out)
+    if status != STATUS_OK:
+        return status
+    active = log_active(log)
     if incoming.columns != NULL and active.used_bytes + incoming.batch_bytes > segment_bytes:
         incoming.batch_bytes = exact_bytes(incoming)
     if incoming.batch_bytes > segment_bytes:
@@ -450,6 +454,7 @@ cdef Status append_whole(
     PartitionLog* log, const uint8_t* batch, const BatchHeader* header, bint verified,
     AppendOutcome* outcome, Fault* out,
 ) noexcept nogil:
+    """Append one whole batch that was checked. The caller holds the lock."""
     cdef Incoming incoming
     cdef ProducerStamp stamp
     stamp.transactional = verified
@@ -465,59 +470,3 @@ cdef Status append_whole(
     stamp.producer_epoch = header.producer_epoch
     stamp.base_sequence = header.base_sequence
     return append_locked(log, &incoming, &stamp, outcome, out)
-
-
-cdef Status log_adopt(
-    PartitionLog* log, const uint8_t* data, int64_t data_bytes, int64_t producer_id,
-    AppendOutcome* outcome, Fault* out,
-) noexcept nogil:
-    """Append the staged batches of one producer, whose sequences count from 0; go on after the
-    last one that the partition holds. All are checked before the first is written."""
-    cdef int64_t position = 0
-    cdef int32_t expected = 0
-    cdef BatchHeader header
-    cdef Status status
-    while position < data_bytes:
-        status = batch_check(data + position, data_bytes - position, &header, out)
-        out.position_bytes = position
-        if status != STATUS_OK:
-            return status
-        if header.producer_id != producer_id or header.base_sequence != expected or (
-                header.record_count <= 0 or header.last_offset_delta != header.record_count - 1):
-            return fault(out, STATUS_CORRUPT, "a staged batch is not its producer's next one",
-                         expected, header.base_sequence)
-        expected = sequence_add(expected, header.record_count)
-        position += header.batch_bytes
-    status = log_lock(log, out)
-    if status != STATUS_OK:
-        return status
-    status = adopt_locked(log, data, data_bytes, producer_id, outcome, out)
-    log_unlock(log)
-    return status
-
-
-cdef Status adopt_locked(
-    PartitionLog* log, const uint8_t* data, int64_t data_bytes, int64_t producer_id,
-    AppendOutcome* outcome, Fault* out,
-) noexcept nogil:
-    cdef bint row_needed = False
-    cdef ProducerEntry* entry = table_find_whole(&log.producers, producer_id, &row_needed)
-    cdef int64_t position = 0
-    cdef int64_t held_count = 0
-    cdef BatchHeader header
-    cdef Status status
-    if row_needed:
-        return fault(out, STATUS_PRODUCER_NOT_CACHED, "the producer is not in memory", 0, 0)
-    if entry != NULL and entry.producer_epoch != NO_EPOCH:
-        held_count = <int64_t>window_last_sequence(entry) + 1
-    while position < data_bytes:
-        batch_header_load(data + position, &header)
-        if <int64_t>header.base_sequence + header.record_count > held_count:
-            if header.base_sequence < held_count:
-                return fault(out, STATUS_SEQUENCE_GAP, "the partition holds part of a staged batch",
-                             held_count, header.base_sequence)
-            status = append_whole(log, data + position, &header, False, outcome, out)
-            if status != STATUS_OK:
-                return status
-        position += header.batch_bytes
-    return STATUS_OK

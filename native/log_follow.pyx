@@ -21,10 +21,10 @@ from eoslog.native.control_page cimport (
     EOWNERDEAD, ControlView, control_flag, control_load, control_load_32, control_lock,
     control_view, control_write_begin,
 )
+from eoslog.native.empty_segment cimport empty_segment_make_anew, empty_segment_renew
 from eoslog.native.log_replay cimport log_replay_batch
 from eoslog.native.mapped_io cimport eos_file_bytes
 from eoslog.native.segment_files cimport eos_remove_below
-from eoslog.native.offset_index cimport offset_index_truncate
 from eoslog.native.partition_log cimport (
     log_active, log_add_segment, log_note_end, log_publish, pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -33,13 +33,13 @@ from eoslog.native.record_batch cimport (
     BATCH_HEADER_BYTES, BatchHeader, batch_terminate,
 )
 from eoslog.native.segment cimport (
-    SEGMENT_PATH_BYTES_MAX, Segment, batch_end_offset, batch_in_chain, segment_index_active,
-    segment_load, segment_note_batch, segment_path, segment_unload,
+    SEGMENT_PATH_BYTES_MAX, Segment, batch_end_offset, batch_in_chain, segment_begin_anew,
+    segment_index_active, segment_load, segment_note_batch, segment_path, segment_unload,
 )
 from eoslog.native.status cimport (
     STATUS_CORRUPT, STATUS_FELL_BEHIND, STATUS_IO, STATUS_LOCK_HELD, STATUS_OK, fault,
 )
-from eoslog.native.time_index cimport time_index_append, time_index_truncate
+from eoslog.native.time_index cimport time_index_append
 
 cdef extern from "<unistd.h>" nogil:
     int unlink(const char* path) noexcept
@@ -60,6 +60,8 @@ cdef Status log_follow(PartitionLog* log, Fault* out) noexcept nogil:
     if not control_view(log.page, &view):
         out.os_errno = EAGAIN
         return fault(out, STATUS_IO, "a writer holds the log's page", 0, EAGAIN)
+    # After the look at the page: a file that became the segment before that is seen here.
+    status = empty_segment_renew(log, out)
     while status == STATUS_OK:
         if log_active(log).base_offset == view.active_base_offset:
             log_active(log).reserved_bytes = view.active_reserved_bytes
@@ -125,7 +127,7 @@ cdef Status add_active(
             log.segment_count -= 1
             free(segment)
         else:
-            begin_anew(segment)
+            segment_begin_anew(segment)
     pthread_mutex_unlock(&log.segments_lock)
     if status == STATUS_IO and out.os_errno == ENOENT and base_offset < first_base_offset:
         status = fault(
@@ -134,19 +136,6 @@ cdef Status add_active(
             first_base_offset, base_offset)
     log.directory_unsynced = True
     return status
-
-
-cdef void begin_anew(Segment* segment) noexcept nogil:
-    segment.used_bytes = 0
-    segment.max_timestamp = -1
-    segment.max_timestamp_offset = segment.base_offset
-    segment.first_max_timestamp = -1
-    segment.bytes_since_index_entry = 0
-    segment.unsynced = True
-    offset_index_truncate(&segment.offset_index, -1)
-    time_index_truncate(&segment.time_index, -1)
-    segment.offset_index.stored_count = 0
-    segment.time_index.stored_count = 0
 
 
 cdef Status take_in(
@@ -235,6 +224,7 @@ cdef Status log_repair(PartitionLog* log, Fault* out) noexcept nogil:
     view.log_end_offset = control_load(&log.page.log_end_offset)
     view.active_base_offset = control_load(&log.page.active_base_offset)
     view.first_base_offset = control_load(&log.page.first_base_offset)
+    status = empty_segment_renew(log, out)
     while status == STATUS_OK:
         active = log_active(log)
         error = eos_file_bytes(active.fd, &file_bytes, &modified_ms)
@@ -252,14 +242,24 @@ cdef Status log_repair(PartitionLog* log, Fault* out) noexcept nogil:
         return status
     # Else what is published next would take the deletion back.
     drop_deleted(log, view.first_base_offset)
-    end_repair(log, end, file_bytes)
-    return STATUS_OK
+    return end_repair(log, end, file_bytes, out)
 
 
-cdef void end_repair(PartitionLog* log, int64_t end, int64_t file_bytes) noexcept nogil:
+cdef Status end_repair(
+    PartitionLog* log, int64_t end, int64_t file_bytes, Fault* out
+) noexcept nogil:
     """The last segment is taken in up to the log end: nothing is left behind it."""
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef Segment* active = log_active(log)
+    cdef Status status
+    if active.used_bytes == 0:
+        # The file may be a staged one, which was about to become the segment: not a byte of it may
+        # change, and it must not come in by what is appended next.
+        status = empty_segment_make_anew(log, out)
+        if status != STATUS_OK:
+            return status
+        active = log_active(log)
+        file_bytes = 0
     # It may have been cut to its batches for a roll that went no further.
     active.reserved_bytes = file_bytes
     batch_terminate(active.map + active.used_bytes, active.map + active.reserved_bytes)
@@ -271,6 +271,7 @@ cdef void end_repair(PartitionLog* log, int64_t end, int64_t file_bytes) noexcep
     if eos_remove_below(log.directory, log.segments[0].base_offset) != 0:
         log.directory_unsynced = True
     log_publish(log, end)
+    return STATUS_OK
 
 
 cdef Status log_attach_lock(PartitionLog* log, Fault* out) noexcept nogil:
@@ -303,7 +304,7 @@ cdef Status log_attach(PartitionLog* log, Fault* out) noexcept nogil:
                      control_load(&log.page.active_base_offset), active.base_offset)
     file_bytes = active.reserved_bytes
     if control_flag(&log.page.sequence) & 1:
-        begin_anew(active)
+        segment_begin_anew(active)
         status = take_in(log, file_bytes, control_load(&log.page.log_end_offset), &end, out)
     else:
         active.used_bytes = control_load(&log.page.active_valid_bytes)
@@ -323,7 +324,6 @@ cdef Status log_attach(PartitionLog* log, Fault* out) noexcept nogil:
             or log.segments[index + 1].base_offset > control_load(&log.page.recovery_point))
     log.directory_unsynced = True
     if control_flag(&log.page.sequence) & 1:
-        end_repair(log, end, file_bytes)
-    else:
-        log_note_end(log, end)
+        return end_repair(log, end, file_bytes, out)
+    log_note_end(log, end)
     return STATUS_OK

@@ -16,7 +16,6 @@ from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport control_load, control_store
 from eoslog.native.mapped_io cimport (
     close_fd, eos_now_ms, eos_open, eos_pwrite_all, eos_sync_data, eos_sync_directory,
-    eos_truncate,
 )
 from eoslog.native.offset_index cimport offset_index_lookup, offset_index_truncate
 from eoslog.native.partition_log cimport (
@@ -31,8 +30,9 @@ from eoslog.native.record_batch cimport (
 )
 from eoslog.native.segment cimport (
     SEGMENT_PATH_BYTES_MAX, Segment, batch_end_offset, batch_in_chain, index_entry_holds,
-    segment_find, segment_index_active, segment_last_indexed, segment_load, segment_note_batch,
-    segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes, segment_unload,
+    segment_cut, segment_find, segment_index_active, segment_last_indexed, segment_load,
+    segment_note_batch, segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes,
+    segment_unload,
 )
 from eoslog.native.status cimport (
     STATUS_IO, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
@@ -241,14 +241,11 @@ cdef Status cut_tail(
                 error = eos_sync_data(fd)
             close_fd(fd)
         log.cut_bytes += tail_bytes
-    if error == 0:
-        segment.used_bytes = position
-        error = eos_truncate(segment.fd, position)
-        segment.reserved_bytes = position
     if error != 0:
         out.os_errno = error
-        return fault(out, STATUS_IO, "a torn tail could not be cut off", position, error)
-    return STATUS_OK
+        return fault(out, STATUS_IO, "a torn tail could not be set aside", position, error)
+    log.directory_unsynced = log.directory_unsynced or segment.linked
+    return segment_cut(segment, log.directory, position, out)
 
 
 cdef Status drop_segments_behind(PartitionLog* log, int32_t index, Fault* out) noexcept nogil:
@@ -396,7 +393,6 @@ cdef Status rebuild_below(
     cdef int64_t position = 0
     cdef BatchHeader header
     cdef Status status
-    cdef int error
     if active.used_bytes > active.reserved_bytes:
         active.used_bytes = active.reserved_bytes
     status = segment_find(active, offset[0], active.used_bytes, &position, out)
@@ -406,12 +402,9 @@ cdef Status rebuild_below(
         batch_header_load(active.map + position, &header)
         if header.base_offset < offset[0]:
             offset[0] = header.base_offset
-    error = eos_truncate(active.fd, position)
-    if error != 0:
-        out.os_errno = error
-        return fault(out, STATUS_IO, "a segment could not be cut back", position, error)
-    active.used_bytes = position
-    active.reserved_bytes = position
+    status = segment_cut(active, log.directory, position, out)
+    if status != STATUS_OK:
+        return status
     active.first_max_timestamp = -1
     active.unsynced = True
     status = segment_rebuild_indexes(active, &log.options.segment, out)

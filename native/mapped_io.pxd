@@ -4,6 +4,7 @@ from libc.stdint cimport int64_t, uint8_t, uint64_t
 
 cdef extern from "mapped_io.h" nogil:
     int eos_open(const char* path, bint create, bint read_only, int* fd_out) noexcept
+    int eos_open_staged(const char* path, int* fd_out) noexcept
     int eos_file_bytes(int fd, int64_t* bytes_out, int64_t* modified_ms_out) noexcept
     int eos_pwrite_all(
         int fd, const uint8_t* data, size_t bytes, int64_t position_bytes) noexcept
@@ -20,6 +21,10 @@ cdef extern from "mapped_io.h" nogil:
     int eos_have_alone(int fd) noexcept
     int eos_identity(const char* path, uint64_t* device, uint64_t* inode) noexcept
     int eos_is_at(int fd, const char* path) noexcept
+    int eos_count_names(int fd, int64_t* names_out) noexcept
+    int eos_link(const char* from_path, const char* to_path) noexcept
+    int eos_rename(const char* from_path, const char* to_path) noexcept
+    int eos_make_private(int fd) noexcept
     uint8_t* eos_map_anonymous(size_t bytes) noexcept
     int64_t eos_now_ms() noexcept
 

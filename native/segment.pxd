@@ -11,6 +11,10 @@ from eoslog.native.time_index cimport TimeIndex
 cdef enum:
     SEGMENT_PATH_BYTES_MAX = 4096
 
+cdef extern from "segment_files.h" nogil:
+    # Of a file that becomes a segment by its renaming; swept by whoever opens the partition.
+    const char* SEGMENT_UNNAMED_SUFFIX
+
 cdef struct SegmentOptions:
     int64_t segment_bytes
     int64_t segment_index_bytes
@@ -34,6 +38,7 @@ cdef struct Segment:
     int32_t references               # Readers that hold the map; guarded by the log's segment lock.
     bint active
     bint loaded                      # Indexes are in memory.
+    bint linked                      # The file had another name too when it was opened.
     bint retired                     # Deleted from the log; freed by the last reader.
     bint unsynced                    # Has bytes that no sync covers.
     bint indexes_unsynced            # Its index files do.
@@ -47,6 +52,9 @@ cdef Status segment_create(
 cdef Status segment_load(
     Segment* segment, const char* directory, bint writable, const SegmentOptions* options,
     Fault* out) noexcept nogil
+cdef void segment_begin_anew(Segment* segment) noexcept nogil
+cdef Status segment_cut(
+    Segment* segment, const char* directory, int64_t bytes, Fault* out) noexcept nogil
 cdef Status segment_reserve(
     Segment* segment, int64_t bytes_wanted, const SegmentOptions* options, Fault* out
 ) noexcept nogil

@@ -13,8 +13,9 @@ from libc.string cimport memset
 
 from eoslog.native.byte_order cimport load_be32, load_be64
 from eoslog.native.mapped_io cimport (
-    EDQUOT, ENOMEM, ENOSPC, close_fd, eos_file_bytes, eos_is_at, eos_map, eos_now_ms, eos_open,
-    eos_reserve, eos_share, eos_sync_file, eos_truncate, munmap,
+    EDQUOT, ENOMEM, ENOSPC, close_fd, eos_count_names, eos_file_bytes, eos_is_at, eos_map,
+    eos_now_ms, eos_open, eos_pwrite_all, eos_rename, eos_reserve, eos_share, eos_sync_file,
+    eos_truncate, munmap,
 )
 from eoslog.native.offset_index cimport (
     offset_index_append, offset_index_close, offset_index_load, offset_index_lookup,
@@ -114,6 +115,7 @@ cdef Status segment_load(
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t modified_ms = 0
     cdef int64_t map_bytes
+    cdef int64_t names = 1
     cdef int error
     segment_path(directory, segment.base_offset, b".log", path)
     out.base_offset = segment.base_offset
@@ -125,9 +127,12 @@ cdef Status segment_load(
         error = eos_is_at(segment.fd, path)
     if error == 0:
         error = eos_file_bytes(segment.fd, &segment.reserved_bytes, &modified_ms)
+    if error == 0:
+        error = eos_count_names(segment.fd, &names)
     if error != 0:
         segment_unload(segment)
         return io_fault(out, error, "a segment file could not be opened")
+    segment.linked = names > 1
     if segment.used_bytes == 0 or segment.active:
         segment.used_bytes = segment.reserved_bytes
     elif segment.used_bytes > segment.reserved_bytes:
@@ -189,6 +194,77 @@ cdef Status load_indexes(
             segment.time_index.entries[segment.time_index.count - 1].relative_offset)
     segment.loaded = True
     return STATUS_OK
+
+
+cdef void segment_begin_anew(Segment* segment) noexcept nogil:
+    """Nothing of the file is taken in: its batches are noted one after the other from here on."""
+    segment.used_bytes = 0
+    segment.max_timestamp = -1
+    segment.max_timestamp_offset = segment.base_offset
+    segment.first_max_timestamp = -1
+    segment.bytes_since_index_entry = 0
+    segment.unsynced = True
+    offset_index_truncate(&segment.offset_index, -1)
+    time_index_truncate(&segment.time_index, -1)
+    segment.offset_index.stored_count = 0
+    segment.time_index.stored_count = 0
+
+
+cdef Status segment_cut(
+    Segment* segment, const char* directory, int64_t bytes, Fault* out
+) noexcept nogil:
+    """Make the file of a loaded, writable segment end at `bytes`.
+
+    One that has another name keeps its content under that: it is a staged file, and what is cut off
+    here may have to be adopted from there once more. The segment gets a file of its own then.
+    """
+    cdef int error = 0
+    out.base_offset = segment.base_offset
+    if segment.linked:
+        error = own_copy(segment, directory, bytes)
+    else:
+        error = eos_truncate(segment.fd, bytes)
+    if error != 0:
+        return io_fault(out, error, "a segment file could not be cut")
+    segment.used_bytes = bytes
+    segment.reserved_bytes = bytes
+    return STATUS_OK
+
+
+cdef int own_copy(Segment* segment, const char* directory, int64_t bytes) noexcept nogil:
+    """Put a copy of the first bytes, on disk, in the file's place and map it instead."""
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef char fresh[SEGMENT_PATH_BYTES_MAX]
+    cdef uint8_t* map = NULL
+    cdef int fd = -1
+    cdef int error
+    segment_path(directory, segment.base_offset, b".log", path)
+    segment_path(directory, segment.base_offset, SEGMENT_UNNAMED_SUFFIX, fresh)
+    error = eos_open(fresh, True, False, &fd)
+    if error == 0:
+        error = eos_truncate(fd, 0)
+    if error == 0:
+        error = eos_pwrite_all(fd, segment.map, <size_t>bytes, 0)
+    if error == 0:
+        error = eos_sync_file(fd)
+    if error == 0:
+        error = eos_share(fd)
+    if error == 0:
+        error = eos_map(fd, <size_t>segment.map_bytes, True, &map)
+    if error == 0:
+        error = eos_rename(fresh, path)
+    if error != 0:
+        if map != NULL:
+            munmap(map, <size_t>segment.map_bytes)
+        if fd >= 0:
+            close_fd(fd)
+        return error
+    munmap(segment.map, <size_t>segment.map_bytes)
+    close_fd(segment.fd)
+    segment.map = map
+    segment.fd = fd
+    segment.linked = False
+    return 0
 
 
 cdef Status segment_reserve(

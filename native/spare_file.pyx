@@ -12,9 +12,8 @@ from libc.stdint cimport uint8_t
 from libc.string cimport memset
 
 from eoslog.native.mapped_io cimport (
-    ENOENT, ENOSPC, EDQUOT, close_fd, eos_file_bytes, eos_have_alone, eos_map, eos_open,
-    eos_reserve, eos_sync_data,
-    munmap,
+    ENOENT, ENOSPC, EDQUOT, close_fd, eos_count_names, eos_file_bytes, eos_have_alone, eos_map,
+    eos_open, eos_reserve, eos_sync_data, munmap,
 )
 from eoslog.native.record_batch cimport (
     BATCH_ATTRIBUTES, BATCH_HEADER_BYTES, BATCH_MAGIC, BATCH_MAGIC_V2, BatchHeader,
@@ -53,13 +52,15 @@ cdef int spare_keep(
 ) noexcept nogil:
     """Move a deleted segment's file to a free slot, or delete it; 0 or an errno.
 
-    It is deleted too if anybody, in whatever process, has it mapped: its bytes must stay his.
+    It is deleted too if anybody, in whatever process, has it mapped, or if it has another name: its
+    bytes must stay as they are.
     """
     cdef char spare[SEGMENT_PATH_BYTES_MAX]
+    cdef int64_t names = 0
     cdef int32_t slot
     cdef int fd = -1
     if spare_max > 0 and eos_open(path, False, True, &fd) == 0:
-        if eos_have_alone(fd) != 0:
+        if eos_have_alone(fd) != 0 or eos_count_names(fd, &names) != 0 or names > 1:
             spare_max = 0
         for slot in range(spare_max):
             slot_path(spare_directory, slot, b".spare", spare)

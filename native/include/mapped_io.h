@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/mman.h>
@@ -22,6 +23,16 @@ static inline int eos_open(const char *path, int create, int read_only, int *fd_
     int fd;
     do {
         fd = open(path, flags, 0600);
+    } while (fd < 0 && errno == EINTR);
+    *fd_out = fd;
+    return fd < 0 ? errno : 0;
+}
+
+/* For writing, and only if the name is that of the file itself: what it names may be made a segment. */
+static inline int eos_open_staged(const char *path, int *fd_out) {
+    int fd;
+    do {
+        fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
     } while (fd < 0 && errno == EINTR);
     *fd_out = fd;
     return fd < 0 ? errno : 0;
@@ -151,6 +162,23 @@ static inline int eos_is_at(int fd, const char *path) {
     }
     return opened.st_ino == found.st_ino && opened.st_dev == found.st_dev ? 0 : ENOENT;
 }
+
+/* How many names an open file has; 0 or an errno. */
+static inline int eos_count_names(int fd, int64_t *names_out) {
+    struct stat found;
+    if (fstat(fd, &found) != 0) {
+        return errno;
+    }
+    *names_out = (int64_t)found.st_nlink;
+    return 0;
+}
+
+static inline int eos_link(const char *from, const char *to) { return link(from, to) != 0 ? errno : 0; }
+
+static inline int eos_rename(const char *from, const char *to) { return rename(from, to) != 0 ? errno : 0; }
+
+/* Only its owner reads or writes the file from here on. */
+static inline int eos_make_private(int fd) { return fchmod(fd, 0600) != 0 ? errno : 0; }
 
 /* Which file or directory a path names now; 0 or an errno. */
 static inline int eos_identity(const char *path, uint64_t *device, uint64_t *inode) {

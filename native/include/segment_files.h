@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #define SEGMENT_NAME_DIGITS 20
+/* Of a file that becomes a segment by its renaming; swept by whoever opens the partition. */
+#define SEGMENT_UNNAMED_SUFFIX ".log.cleaned"
 
 /* The base offset in the name of a segment's file (20 digits and a suffix of a segment), or -1. */
 static inline int64_t segment_name_offset(const char *name) {

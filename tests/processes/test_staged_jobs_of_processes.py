@@ -20,6 +20,7 @@ from staged_jobs import (
     expected_numbers,
     quick_directory,
     stage_job,
+    value_of,
     visible_numbers,
 )
 
@@ -554,3 +555,41 @@ def test_a_topic_deleted_by_another_process_leaves_a_job_without_it(path, store,
     assert "gone" not in store.topics()
     store._staged.settle_the_dead()
     check_settled(store, decided=True)
+
+
+# Files that become segments.
+
+
+def test_a_file_that_became_a_segment_is_followed(store, durability, monkeypatch):
+    """Also by a process that has the empty segment open whose name the file took."""
+    monkeypatch.setattr(staged_job, "WHOLE_FILE_BYTES_MIN", 0)
+    other = "fresh"
+    store.create_topic(other, partitions=PARTITIONS)
+    assert visible_numbers(store, other) == expected_numbers()
+    first, second = range(400, 460), range(460, 520)
+
+    def commit(version: int, topic: str, numbers: range) -> None:
+        def driver() -> str:
+            with opened(store.path, durability) as mine:
+                messages = stage_job(
+                    mine.path, f"run-{version}", numbers, topic=topic, durability=durability
+                )
+                mine.commit_staged(APP, version, messages)
+            return "committed"
+
+        assert in_child(driver, store.path.parent) == "committed"
+
+    commit(1, other, first)
+    assert visible_numbers(store, other) == expected_numbers(first)
+    commit(2, TOPIC, JOB)
+    assert visible_numbers(store) == expected_numbers(BEFORE, JOB)
+    # And what is appended here is behind it, for everybody.
+    with store.producer() as producer:
+        for number in range(PARTITIONS):
+            producer.append(other, partition=number, values=[value_of(600 + number)])
+    commit(3, other, second)
+    expected = expected_numbers(first, range(0), second)
+    for number, found in visible_numbers(store, other).items():
+        cut = len(expected_numbers(first)[number])
+        assert found == [*expected[number][:cut], 600 + number, *expected[number][cut:]]
+    assert store.verify() == []

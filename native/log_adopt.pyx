@@ -1,0 +1,410 @@
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
+"""Staged files on their way into a log: copied batch by batch, or whole, as a segment of their own.
+
+Invariants: every batch is checked before the first one is written; the log takes the batches of a
+producer id in the order of their sequences, and none twice. A file that is adopted whole gets the
+log's name only when all of its batches say where they stand, on the disk too if that is asked for:
+whoever finds it there, after a crash, finds batches of this log. Its staged name stays, and nobody
+writes to it as long as it has both (docs/staged-commit.md).
+"""
+from libc.stdint cimport int32_t, uint64_t
+from libc.stdlib cimport free
+from libc.string cimport memset
+
+from eoslog.native.atomics cimport store_release_64
+from eoslog.native.byte_order cimport store_be32, store_be64
+from eoslog.native.check cimport EOS_CHECK
+from eoslog.native.control_page cimport control_write_begin
+from eoslog.native.empty_segment cimport empty_segment_reload
+from eoslog.native.log_append cimport append_whole, outcome_add
+from eoslog.native.mapped_io cimport (
+    close_fd, eos_count_names, eos_file_bytes, eos_identity, eos_is_at, eos_link,
+    eos_make_private, eos_map, eos_open_staged, eos_pwrite_all, eos_rename, eos_sync_file, munmap,
+)
+from eoslog.native.partition_log cimport (
+    log_active, log_add_segment, log_end, log_fail, log_lock, log_publish, log_unlock,
+    pthread_mutex_lock, pthread_mutex_unlock,
+)
+from eoslog.native.producer_table cimport table_find_whole, table_insert, table_remove
+from eoslog.native.record_batch cimport (
+    BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_LEADER_EPOCH, BATCH_LENGTH, BATCH_LENGTH_OVERHEAD,
+    BATCH_MAGIC_V2, BatchHeader, batch_check, batch_header_load, sequence_add,
+)
+from eoslog.native.segment cimport (
+    SEGMENT_PATH_BYTES_MAX, SEGMENT_UNNAMED_SUFFIX, Segment, segment_begin_anew, segment_load,
+    segment_note_batch, segment_path, segment_seal,
+)
+from eoslog.native.sequence_window cimport (
+    NO_EPOCH, ProducerEntry, window_accept, window_last_sequence,
+)
+from eoslog.native.snapshot cimport snapshot_write
+from eoslog.native.status cimport (
+    STATUS_CORRUPT, STATUS_IO, STATUS_NO_MEMORY, STATUS_OK, STATUS_PRODUCER_NOT_CACHED,
+    STATUS_SEQUENCE_GAP, fault,
+)
+
+cdef extern from "<unistd.h>" nogil:
+    int unlink(const char* path) noexcept
+
+cdef extern from "<errno.h>" nogil:
+    int ESTALE
+
+cdef enum:
+    OFFSET_SPAN_MAX = 0x7FFFFFFF     # Offsets of a segment are kept as 32-bit distances.
+    STAMP_BYTES = 16                 # Base offset, length and leader epoch: outside the checksum.
+    INDEX_ENTRIES_SPARE = 2          # The last entry of a sealing, and one for rounding.
+    STAMP_CHANCES = 4
+
+# A staged file that may become a segment: open, mapped, and so far nobody else's.
+cdef struct StagedFile:
+    const char* path
+    const uint8_t* data
+    int64_t bytes
+    int64_t producer_id
+    int64_t record_count
+    int64_t batch_count
+    int64_t base_offset              # What its batches say, -1 if they were not told yet.
+    int fd
+
+
+cdef Status check_batches(
+    const uint8_t* data, int64_t data_bytes, int64_t producer_id, bint checksums,
+    StagedFile* counts, Fault* out,
+) noexcept nogil:
+    """Staged batches are whole, of one producer, and their sequences count from 0.
+
+    Without `checksums` the headers alone are looked at.
+    """
+    cdef int64_t position = 0
+    cdef int32_t expected = 0
+    cdef BatchHeader header
+    cdef Status status
+    counts.record_count = 0
+    counts.batch_count = 0
+    while position < data_bytes:
+        out.position_bytes = position
+        if checksums or data_bytes - position < BATCH_HEADER_BYTES:
+            status = batch_check(data + position, data_bytes - position, &header, out)
+            out.position_bytes = position
+            if status != STATUS_OK:
+                return status
+        else:
+            batch_header_load(data + position, &header)
+        if header.batch_bytes < BATCH_HEADER_BYTES or header.batch_bytes > (
+                data_bytes - position) or header.magic != BATCH_MAGIC_V2:
+            return fault(out, STATUS_CORRUPT, "the chain of staged batches breaks",
+                         data_bytes - position, header.batch_bytes)
+        if header.producer_id != producer_id or header.base_sequence != expected or (
+                header.record_count <= 0 or header.last_offset_delta != header.record_count - 1):
+            return fault(out, STATUS_CORRUPT, "a staged batch is not its producer's next one",
+                         expected, header.base_sequence)
+        expected = sequence_add(expected, header.record_count)
+        counts.record_count += header.record_count
+        counts.batch_count += 1
+        position += header.batch_bytes
+    return STATUS_OK
+
+
+cdef Status log_adopt(
+    PartitionLog* log, const uint8_t* data, int64_t data_bytes, int64_t producer_id,
+    AppendOutcome* outcome, Fault* out,
+) noexcept nogil:
+    """Append the staged batches of one producer, whose sequences count from 0; go on after the
+    last one that the partition holds. All are checked before the first is written."""
+    cdef StagedFile counts
+    cdef Status status = check_batches(data, data_bytes, producer_id, True, &counts, out)
+    if status == STATUS_OK:
+        status = log_lock(log, out)
+    if status != STATUS_OK:
+        return status
+    status = adopt_locked(log, data, data_bytes, producer_id, outcome, out)
+    log_unlock(log)
+    return status
+
+
+cdef Status adopt_locked(
+    PartitionLog* log, const uint8_t* data, int64_t data_bytes, int64_t producer_id,
+    AppendOutcome* outcome, Fault* out,
+) noexcept nogil:
+    cdef int64_t position = 0
+    cdef int64_t held_count = 0
+    cdef BatchHeader header
+    cdef Status status = count_held(log, producer_id, &held_count, out)
+    while status == STATUS_OK and position < data_bytes:
+        batch_header_load(data + position, &header)
+        if <int64_t>header.base_sequence + header.record_count > held_count:
+            if header.base_sequence < held_count:
+                return fault(out, STATUS_SEQUENCE_GAP, "the partition holds part of a staged batch",
+                             held_count, header.base_sequence)
+            status = append_whole(log, data + position, &header, False, outcome, out)
+        position += header.batch_bytes
+    return status
+
+
+cdef Status count_held(
+    PartitionLog* log, int64_t producer_id, int64_t* held_count, Fault* out
+) noexcept nogil:
+    """How many records of a staged producer id the log holds."""
+    cdef bint row_needed = False
+    cdef ProducerEntry* entry = table_find_whole(&log.producers, producer_id, &row_needed)
+    held_count[0] = 0
+    if row_needed:
+        return fault(out, STATUS_PRODUCER_NOT_CACHED, "the producer is not in memory", 0, 0)
+    if entry != NULL and entry.producer_epoch != NO_EPOCH:
+        held_count[0] = <int64_t>window_last_sequence(entry) + 1
+    return STATUS_OK
+
+
+cdef Status log_adopt_file(
+    PartitionLog* log, const char* path, int64_t file_bytes, int64_t producer_id, bint checked,
+    bint sync, bint* adopted, AppendOutcome* outcome, Fault* out,
+) noexcept nogil:
+    """Make a staged file a segment of the log, under a second name, without a copy.
+
+    `adopted` is False where that is not possible: some of it is in the log already, it does not fit
+    a segment, it cannot be linked or written to; nothing was changed in the log then. `checked`:
+    the checksums were looked at just now. With `sync` the file is on disk before it is in the log,
+    and the directory is when the log is synced next.
+    """
+    cdef StagedFile staged
+    cdef Status status
+    cdef int chance = 0
+    cdef bint moved = True
+    adopted[0] = False
+    staged.path = path
+    staged.bytes = file_bytes
+    staged.producer_id = producer_id
+    staged.base_offset = -1
+    if not open_staged(&staged):
+        return STATUS_OK
+    status = check_batches(staged.data, file_bytes, producer_id, not checked, &staged, out)
+    if status == STATUS_OK and not fits_a_segment(log, &staged):
+        moved = False
+    # Nobody waits for a sync with the lock held. Where others append without a pause, so that the
+    # end has always moved on meanwhile, the copy is the way.
+    while status == STATUS_OK and moved and chance < STAMP_CHANCES:
+        chance += 1
+        status = stamp(log, &staged, log_end(log), sync, out)
+        if status == STATUS_OK:
+            status = log_lock(log, out)
+        if status == STATUS_OK:
+            moved = staged.base_offset != log_end(log)
+            if moved and not sync:
+                status = stamp(log, &staged, log_end(log), False, out)
+                moved = False
+            if status == STATUS_OK and not moved:
+                status = adopt_file_locked(log, &staged, adopted, outcome, out)
+            log_unlock(log)
+    munmap(<void*>staged.data, <size_t>file_bytes)
+    close_fd(staged.fd)
+    return status
+
+
+cdef bint open_staged(StagedFile* staged) noexcept nogil:
+    """Open and map a staged file; False if it is not what a segment can be made of."""
+    cdef uint8_t* map = NULL
+    cdef int64_t found_bytes = 0
+    cdef int64_t modified_ms = 0
+    cdef int64_t names = 0
+    if staged.bytes <= 0 or eos_open_staged(staged.path, &staged.fd) != 0:
+        return False
+    if eos_file_bytes(staged.fd, &found_bytes, &modified_ms) == 0 and (
+            found_bytes == staged.bytes
+            # A second name is one that an earlier attempt gave it, wherever that is now.
+            and eos_count_names(staged.fd, &names) == 0 and names == 1
+            and eos_make_private(staged.fd) == 0
+            and eos_map(staged.fd, <size_t>found_bytes, False, &map) == 0):
+        staged.data = map
+        return True
+    close_fd(staged.fd)
+    return False
+
+
+cdef bint fits_a_segment(PartitionLog* log, const StagedFile* staged) noexcept nogil:
+    cdef int64_t entries = staged.bytes // log.options.segment.index_interval_bytes + 1
+    cdef int64_t entries_max
+    if entries > staged.batch_count:
+        entries = staged.batch_count
+    pthread_mutex_lock(&log.segments_lock)
+    entries_max = log_active(log).offset_index.capacity_count
+    if log_active(log).time_index.capacity_count < entries_max:
+        entries_max = log_active(log).time_index.capacity_count
+    pthread_mutex_unlock(&log.segments_lock)
+    return (staged.bytes <= log.options.segment.segment_bytes
+            and staged.record_count <= OFFSET_SPAN_MAX
+            and entries + INDEX_ENTRIES_SPARE <= entries_max)
+
+
+cdef Status stamp(
+    PartitionLog* log, StagedFile* staged, int64_t base_offset, bint sync, Fault* out
+) noexcept nogil:
+    """Tell each batch of a staged file where it will stand, if that is at `base_offset`.
+
+    By writes of a few bytes: a store through a map would make whole folios dirty.
+    """
+    cdef uint8_t head[STAMP_BYTES]
+    cdef int64_t position = 0
+    cdef int64_t offset = base_offset
+    cdef BatchHeader header
+    cdef int error = 0
+    if staged.base_offset == base_offset:
+        return STATUS_OK
+    staged.base_offset = -1
+    while error == 0 and position < staged.bytes:
+        batch_header_load(staged.data + position, &header)
+        store_be64(&head[BATCH_BASE_OFFSET], offset)
+        store_be32(&head[BATCH_LENGTH], <int32_t>(header.batch_bytes - BATCH_LENGTH_OVERHEAD))
+        store_be32(&head[BATCH_LEADER_EPOCH], log.options.leader_epoch)
+        error = eos_pwrite_all(staged.fd, head, STAMP_BYTES, position)
+        offset += header.last_offset_delta + 1
+        position += header.batch_bytes
+    if error != 0:
+        out.os_errno = error
+        return fault(out, STATUS_IO, "a staged file could not be written to", 0, error)
+    if sync:
+        error = eos_sync_file(staged.fd)
+        if error != 0:
+            # What the disk holds of it is not known, and a second sync would not tell.
+            log_fail(log, error)
+            out.os_errno = error
+            return fault(out, STATUS_IO, "the sync of a staged file failed", 0, error)
+    staged.base_offset = base_offset
+    return STATUS_OK
+
+
+cdef Status adopt_file_locked(
+    PartitionLog* log, StagedFile* staged, bint* adopted, AppendOutcome* outcome, Fault* out
+) noexcept nogil:
+    cdef int64_t held_count = 0
+    cdef bint was_empty = log_active(log).used_bytes == 0
+    cdef ProducerEntry* entry
+    cdef Status status = count_held(log, staged.producer_id, &held_count, out)
+    if status != STATUS_OK or held_count > 0:
+        return status
+    entry = table_insert(&log.producers, staged.producer_id)
+    if entry == NULL:
+        return fault(out, STATUS_NO_MEMORY, "no memory for another producer", 0, 0)
+    if was_empty:
+        status = take_name(log, staged, adopted, out)
+    else:
+        status = add_behind(log, staged, adopted, out)
+    if status == STATUS_OK and adopted[0]:
+        take_in(log, staged, entry, outcome)
+    elif entry.producer_epoch == NO_EPOCH:
+        table_remove(&log.producers, staged.producer_id)
+    return status
+
+
+cdef Status check_directory(PartitionLog* log, Fault* out) noexcept nogil:
+    """What was opened is still there: else the file would go to another log."""
+    cdef uint64_t device = 0
+    cdef uint64_t inode = 0
+    out.os_errno = eos_identity(log.directory, &device, &inode)
+    if out.os_errno == 0 and device == log.device and inode == log.inode:
+        return STATUS_OK
+    out.os_errno = ESTALE
+    return fault(out, STATUS_IO, "the log's directory was replaced while it was open", 0, ESTALE)
+
+
+cdef Status take_name(
+    PartitionLog* log, StagedFile* staged, bint* adopted, Fault* out
+) noexcept nogil:
+    """The staged file becomes the active segment in the place of an empty one."""
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef char unnamed[SEGMENT_PATH_BYTES_MAX]
+    cdef Segment* active = log_active(log)
+    cdef Status status = check_directory(log, out)
+    if status != STATUS_OK:
+        return status
+    segment_path(log.directory, active.base_offset, b".log", path)
+    segment_path(log.directory, active.base_offset, SEGMENT_UNNAMED_SUFFIX, unnamed)
+    unlink(unnamed)
+    if eos_link(staged.path, unnamed) != 0:
+        return STATUS_OK
+    if eos_is_at(staged.fd, unnamed) != 0 or eos_rename(unnamed, path) != 0:
+        unlink(unnamed)
+        return STATUS_OK
+    status = empty_segment_reload(log, out)
+    if status != STATUS_OK:
+        # The name is taken, and nothing was published: whoever has the lock next repairs that.
+        control_write_begin(log.page)
+        return status
+    log.directory_unsynced = True
+    adopted[0] = True
+    return STATUS_OK
+
+
+cdef Status add_behind(
+    PartitionLog* log, StagedFile* staged, bint* adopted, Fault* out
+) noexcept nogil:
+    """The staged file becomes the active segment, and the one before it is sealed."""
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef int64_t end = log_end(log)
+    cdef Segment* sealed = log_active(log)
+    cdef Segment* segment
+    cdef Status status = check_directory(log, out)
+    if status != STATUS_OK:
+        return status
+    segment_path(log.directory, end, b".log", path)
+    unlink(path)                     # Of a roll or an adoption that was cut short.
+    if eos_link(staged.path, path) != 0:
+        return STATUS_OK
+    if eos_is_at(staged.fd, path) != 0:
+        unlink(path)
+        return STATUS_OK
+    log.directory_unsynced = True
+    pthread_mutex_lock(&log.segments_lock)
+    status = log_add_segment(log, end, 0)
+    if status == STATUS_OK:
+        segment = log_active(log)
+        segment.active = True
+        status = segment_load(segment, log.directory, True, &log.options.segment, out)
+        if status == STATUS_OK:
+            segment_begin_anew(segment)
+        else:
+            log.segment_count -= 1
+            free(segment)
+    pthread_mutex_unlock(&log.segments_lock)
+    if status != STATUS_OK:
+        unlink(path)
+        return status
+    status = segment_seal(sealed, log.directory, out)
+    if status != STATUS_OK:
+        log_fail(log, out.os_errno)
+        return status
+    # Of the producers as they are here, in front of the file; as at every roll.
+    if log.producers.evicted_count == 0:
+        if snapshot_write(log.directory, end, &log.producers, False, out) == STATUS_OK:
+            log.snapshot_offset = end
+    adopted[0] = True
+    return STATUS_OK
+
+
+cdef void take_in(
+    PartitionLog* log, const StagedFile* staged, ProducerEntry* entry, AppendOutcome* outcome
+) noexcept nogil:
+    """Index the file's batches, remember them, publish them. Nothing here can fail."""
+    cdef Segment* active = log_active(log)
+    cdef int64_t end = staged.base_offset
+    cdef int64_t position = 0
+    cdef BatchHeader header
+    memset(&header, 0, sizeof(BatchHeader))
+    EOS_CHECK(active.base_offset == end, "adopt: the file is the segment at the log end")
+    EOS_CHECK(active.reserved_bytes == staged.bytes, "adopt: the segment is the whole file")
+    while position < staged.bytes:
+        batch_header_load(active.map + position, &header)
+        EOS_CHECK(header.base_offset == end, "adopt: each batch stands where the last one ends")
+        segment_note_batch(active, &header, position, &log.options.segment)
+        end += header.last_offset_delta + 1
+        window_accept(
+            entry, header.producer_epoch,
+            sequence_add(header.base_sequence, header.last_offset_delta),
+            header.last_offset_delta, end - 1, header.max_timestamp)
+        position += header.batch_bytes
+    entry.changed_at_offset = end
+    store_release_64(&active.used_bytes, position)
+    log_publish(log, end)
+    if log.own_end == staged.base_offset:
+        store_release_64(&log.own_end, end)
+    outcome_add(outcome, staged.base_offset, end - 1, header.max_timestamp, False)
