@@ -2,9 +2,11 @@ from collections.abc import Callable
 from typing import Any
 
 from eoslog.bindings.abort_index_verification import AbortIndexCheck
+from eoslog.bindings.segment_pieces import SegmentPieces
 
 def verify_segment(
     described: dict[str, Any],
+    pieces: SegmentPieces,
     expected: int,
     aborts: AbortIndexCheck,
     log_end: Callable[[], int] | None,

@@ -1,73 +1,122 @@
 # cython: language_level=3
-"""Checking every byte of a segment, and saying all that is wrong with it."""
+"""Checking every byte of a segment, and saying all that is wrong with it.
 
-import os
+The log may be in use, by other processes too: its files are read, and not mapped.
+"""
 
-import numpy
-
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memset
 
 from eoslog.bindings.abort_index_verification cimport AbortIndexCheck
+from eoslog.bindings.segment_pieces cimport SegmentPieces
+from eoslog.bindings.status cimport raise_status
+from eoslog.native.mapped_io cimport EIO, ENODATA
 from eoslog.native.record_batch cimport (
-    ATTRIBUTE_COMPRESSION_MASK, BATCH_HEADER_BYTES, BATCH_MAGIC_V2, BatchHeader,
-    Record as NativeRecord, RecordCursor, batch_check, batch_header_load, cursor_next, cursor_open,
+    ATTRIBUTE_COMPRESSION_MASK, BATCH_ATTRIBUTES, BATCH_HEADER_BYTES, BATCH_MAGIC, BATCH_MAGIC_V2,
+    BatchHeader, Record as NativeRecord, RecordCursor, batch_check, batch_header_load, cursor_next,
+    cursor_open,
 )
-from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status
+from eoslog.native.status cimport STATUS_CORRUPT, STATUS_IO, STATUS_OK, Fault, Status, fault
+
+cdef enum:
+    BELIEVED_BYTES = 4194304         # A longer batch gets memory only once its checksum was right.
+    LONG_BYTES = 262144              # Other threads run while a longer batch is checked.
 
 
 def verify_segment(
-    dict described, Py_ssize_t expected, AbortIndexCheck aborts, object log_end, list problems
+    dict described, SegmentPieces pieces, Py_ssize_t expected, AbortIndexCheck aborts,
+    object log_end, list problems
 ):
     """Check a segment's batches and index; its problems go to the list. The offset behind it.
 
-    `described` is an entry of PartitionLog.segments(); `expected` is the end of the segment
-    before, -1 for the first. `aborts` follows the transactions of the sound batches. `log_end()`
-    is asked for where the last segment ends, which may have moved on meanwhile; None for others.
+    `described` is an entry of PartitionLog.segments(): what stands behind its size is left alone.
+    `expected` is the end of the segment before, -1 for the first. `aborts` follows the transactions
+    of the sound batches. `log_end()` is asked for where the last segment ends, which may have moved
+    on meanwhile; None for others.
     """
-    cdef const uint8_t[::1] data
     cdef BatchHeader header
-    cdef Fault fault
+    cdef Fault found
     cdef Status status
+    cdef const uint8_t* batch = NULL
     cdef int64_t position = 0
     cdef int64_t size = described["size_bytes"]
     cdef dict batches = {}
-    raw = numpy.empty(0, numpy.uint8)
-    if size and os.path.getsize(described["path"]):
-        raw = numpy.memmap(described["path"], numpy.uint8, "r")
-    if raw.shape[0] < size:
-        problems.append({"path": described["path"], "position_bytes": raw.shape[0],
-                         "reason": f"the file is shorter than its {size} bytes"})
-        size = raw.shape[0]
-        aborts.lose_track()
-    data = raw
     if expected < 0:
         expected = described["base_offset"]
     while position < size:
-        memset(&fault, 0, sizeof(Fault))
-        status = verify_batch(&data[position], size - position, expected, &header, &fault)
-        if status != STATUS_OK:
-            aborts.lose_track()
-            problems.append({"path": described["path"], "position_bytes": position,
-                             "reason": fault.reason.decode()})
-            if not leads_on(&data[position], size - position, expected):
-                return expected  # Nothing says where the next batch begins.
-            batch_header_load(&data[position], &header)
-            batches[position] = None
-        else:
+        memset(&found, 0, sizeof(Fault))
+        status = verify_batch(
+            pieces, position, size - position, expected, &batch, &header, &found)
+        if status == STATUS_OK:
             batches[position] = header.base_offset + header.last_offset_delta
             expected = header.base_offset + header.last_offset_delta + 1
-            aborts.follow(&data[position], &header)
+            aborts.follow(batch, &header)
+        else:
+            aborts.lose_track()
+            problems.append({"path": described["path"], "position_bytes": position,
+                             "reason": reason_of(status, &found, described)})
+            if status != STATUS_CORRUPT or not leads_on(
+                    pieces, position, size - position, expected, &header):
+                return expected  # Nothing says where the next batch begins.
+            batches[position] = None
         position += header.batch_bytes
     _verify_index(described, batches, expected, log_end, problems)
     return expected
 
 
+cdef object reason_of(Status status, const Fault* found, dict described):
+    """What is wrong with the file. Raises what says nothing of it, as that there is no memory."""
+    if status == STATUS_IO and found.os_errno == ENODATA:
+        return f"the file is shorter than its {described['size_bytes']} bytes"
+    if status == STATUS_IO and found.os_errno == EIO:
+        return "the device reports an error where the file is read"
+    if status != STATUS_CORRUPT:
+        raise_status(status, found, described["path"], described["path"])
+    return found.reason.decode()
+
+
 cdef Status verify_batch(
+    SegmentPieces pieces, int64_t position_bytes, int64_t bytes_left, int64_t base_offset_min,
+    const uint8_t** batch, BatchHeader* header, Fault* out,
+) noexcept:
+    """Read the batch at a position, and check everything about it; `batch` is good until the next
+    piece is read.
+    """
+    cdef int64_t wanted_bytes = bytes_left
+    cdef uint32_t crc = 0
+    cdef Status status
+    if wanted_bytes > BATCH_HEADER_BYTES:
+        wanted_bytes = BATCH_HEADER_BYTES
+    status = pieces.at(position_bytes, wanted_bytes, batch, out)
+    if status != STATUS_OK:
+        return status
+    if wanted_bytes == BATCH_HEADER_BYTES:
+        batch_header_load(batch[0], header)
+        if batch[0][BATCH_MAGIC] == BATCH_MAGIC_V2 and (
+                BATCH_HEADER_BYTES < header.batch_bytes <= bytes_left):
+            wanted_bytes = header.batch_bytes
+    if wanted_bytes > BELIEVED_BYTES:
+        status = pieces.crc_of(
+            position_bytes + BATCH_ATTRIBUTES, wanted_bytes - BATCH_ATTRIBUTES, &crc, out)
+        if status == STATUS_OK and crc != header.crc:
+            status = fault(out, STATUS_CORRUPT, "batch checksum does not match its bytes",
+                           header.crc, crc)
+    if status == STATUS_OK:
+        status = pieces.at(position_bytes, wanted_bytes, batch, out)
+    if status != STATUS_OK:
+        return status
+    # Its header may have been read twice: no length is believed beyond what is in memory.
+    if wanted_bytes <= LONG_BYTES:
+        return check_batch(batch[0], wanted_bytes, base_offset_min, header, out)
+    with nogil:
+        status = check_batch(batch[0], wanted_bytes, base_offset_min, header, out)
+    return status
+
+
+cdef Status check_batch(
     const uint8_t* batch, int64_t bytes_left, int64_t base_offset_min, BatchHeader* header,
     Fault* out,
 ) noexcept nogil:
-    """Check everything about a batch that stands in a log."""
     cdef RecordCursor cursor
     cdef NativeRecord record
     cdef int32_t _index
@@ -85,23 +134,28 @@ cdef Status verify_batch(
 
 
 cdef bint leads_on(
-    const uint8_t* batch, int64_t bytes_left, int64_t base_offset_min
-) noexcept nogil:
+    SegmentPieces pieces, int64_t position_bytes, int64_t bytes_left, int64_t base_offset_min,
+    BatchHeader* header,
+) noexcept:
     """Whether a broken batch's length is to be believed: another batch, or the end, follows
-    there.
+    there. Its header is loaded.
     """
-    cdef BatchHeader header
     cdef BatchHeader following
-    if bytes_left < BATCH_HEADER_BYTES:
+    cdef Fault ignored
+    cdef const uint8_t* found = NULL
+    if bytes_left < BATCH_HEADER_BYTES or pieces.at(
+            position_bytes, BATCH_HEADER_BYTES, &found, &ignored) != STATUS_OK:
         return False
-    batch_header_load(batch, &header)
+    batch_header_load(found, header)
     if header.batch_bytes < BATCH_HEADER_BYTES or header.batch_bytes > bytes_left:
         return False
     if header.batch_bytes == bytes_left:
         return True
-    if header.batch_bytes + BATCH_HEADER_BYTES > bytes_left:
+    if header.batch_bytes + BATCH_HEADER_BYTES > bytes_left or pieces.at(
+            position_bytes + header.batch_bytes, BATCH_HEADER_BYTES, &found,
+            &ignored) != STATUS_OK:
         return False
-    batch_header_load(batch + header.batch_bytes, &following)
+    batch_header_load(found, &following)
     return following.magic == BATCH_MAGIC_V2 and following.base_offset > base_offset_min and (
         BATCH_HEADER_BYTES <= following.batch_bytes <= bytes_left - header.batch_bytes)
 

@@ -23,6 +23,7 @@ cdef class OpenedLog:
     cdef int _open_log(self, bint clean, int64_t recovery_point, int64_t log_start) except -1
     cdef int _attach(self) except -1
     cdef object _files_found(self)
+    cdef bint _was_deleted(self, int64_t base_offset) except -1
     cdef int _view(self) except -1
     cdef int _view_log(self) except -1
     cdef int _refresh(self) except -1

@@ -464,14 +464,25 @@ cdef class OpenedLog:
             found.append([segment.base_offset, segment.used_bytes, segment.max_timestamp,
                           segment.loaded, segment.time_index.count])
         pthread_mutex_unlock(&self._log.segments_lock)
-        return [self._describe(*fields) for fields in found]
+        described = [self._describe(*fields) for fields in found]
+        return [one for one in described if one is not None]
+
+    cdef bint _was_deleted(self, int64_t base_offset) except -1:
+        """Whether a segment that was listed went since; its files went after this was so."""
+        self._check_open()
+        return control_load(&self._log.page.first_base_offset) > base_offset
 
     def _describe(self, base_offset, size_bytes, max_timestamp, loaded, time_entries):
         path = os.path.join(self.path, f"{base_offset:020d}.log")
         if max_timestamp < 0 and not loaded:
             max_timestamp = _last_time_entry(path[:-4] + ".timeindex")
         if max_timestamp < 0:
-            max_timestamp = int(os.path.getmtime(path) * 1000)
+            try:
+                max_timestamp = int(os.path.getmtime(path) * 1000)
+            except FileNotFoundError:
+                if not self._was_deleted(base_offset):
+                    raise
+                return None
         return {"base_offset": base_offset, "size_bytes": size_bytes,
                 "largest_timestamp_ms": max_timestamp, "path": path}
 

@@ -5,6 +5,7 @@ import os
 
 from eoslog import errors
 from eoslog.bindings.log_verification import verify_segment
+from eoslog.bindings.segment_pieces import open_segment
 
 # Parts of this module's interface: what its methods take, answer and raise.
 from eoslog.bindings.log_reader import Columns  # no-cython-lint
@@ -413,15 +414,30 @@ cdef class PartitionLog(LogTransactions):
             self._let_others_in()
 
     def verify(self):
-        """Check every batch and index entry; a list of {"path", "position_bytes", "reason"}."""
+        """Check every batch and index entry; a list of {"path", "position_bytes", "reason"}.
+
+        Runs beside appends, rolls and deletions, by other processes too. What is appended later is
+        not looked at; a segment that is deleted meanwhile is passed over.
+        """
         cdef list problems = []
         cdef int64_t expected = -1
-        cdef AbortIndexCheck aborts
+        cdef AbortIndexCheck aborts = None
         self._check_open()
         segments = self.segments()
-        aborts = AbortIndexCheck(segments[0]["base_offset"])
         for segment in segments:
+            pieces = open_segment(segment["path"])
+            if pieces is None and self._was_deleted(segment["base_offset"]):
+                # So were all before it: what they hold of transactions does not count any more.
+                aborts = None
+                continue
+            if aborts is None:
+                aborts = AbortIndexCheck(segment["base_offset"])
+            if pieces is None:
+                aborts.lose_track()
+                problems.append({"path": segment["path"], "position_bytes": 0,
+                                 "reason": "the file is gone, or another program has it locked"})
+                continue
             log_end = (lambda: self.log_end_offset) if segment is segments[-1] else None
-            expected = verify_segment(segment, expected, aborts, log_end, problems)
+            expected = verify_segment(segment, pieces, expected, aborts, log_end, problems)
             aborts.check_segment(&self._log, segment, expected, problems)
         return problems

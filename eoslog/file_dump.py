@@ -3,8 +3,6 @@
 The fields, their names and their order are those of Kafka's log dump; what is not set is None.
 """
 
-import mmap
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ from eoslog.index_dump import dump_abort_index, dump_offset_index, dump_time_ind
 from eoslog.log_dump import dump_log
 from eoslog.record_decoders import Decoder
 from eoslog.snapshot_dump import dump_snapshot
+from eoslog.steady_file import steady_file
 
 Fields = dict[str, Any]
 
@@ -36,11 +35,10 @@ def dump_file(
     """
     if path.suffix != ".log" and path.suffix not in _READERS:
         raise ValueError(f"{path}: not a .log, .index, .timeindex, .txnindex or .snapshot file")
-    with open(path, "rb") as file:
-        if os.fstat(file.fileno()).st_size == 0:
+    with steady_file(path) as file:
+        if file.size_bytes == 0:
             return
-        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            if path.suffix == ".log":
-                yield from dump_log(path, mapped, deep=deep, decoder=decoder)
-            else:
-                yield from _READERS[path.suffix](path, bytes(mapped))
+        if path.suffix == ".log":
+            yield from dump_log(path, file, deep=deep, decoder=decoder)
+        else:
+            yield from _READERS[path.suffix](path, file.read(0, file.size_bytes))

@@ -5,7 +5,6 @@ no batch end the walk: it says how many are left, and raises CorruptRecordError.
 the last batch of a file that is still being written are no damage.
 """
 
-import mmap
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,12 +13,14 @@ from typing import Any
 from eoslog.bindings.record_batch import crc32c, decode_records, iter_batches
 from eoslog.errors import CorruptRecordError
 from eoslog.record_decoders import Decoder
+from eoslog.steady_file import SteadyFile
 
 Fields = dict[str, Any]
 
 _BATCH_PREFIX = struct.Struct(">qi")  # base offset, bytes after these twelve
 _BATCH_HEADER = struct.Struct(">qiibIhiqqqhii")
 _CRC_COVERS_FROM = 21
+_ZEROS_LOOK_BYTES = 1 << 20
 _MARKER_KEY = struct.Struct(">hh")
 _MARKER_VALUE = struct.Struct(">hi")
 _CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -29,25 +30,28 @@ _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x08, 0x10, 0x20, 
 
 
 def dump_log(
-    path: Path, mapped: mmap.mmap, *, deep: bool, decoder: Decoder | None
+    path: Path, file: SteadyFile, *, deep: bool, decoder: Decoder | None
 ) -> Iterator[Fields]:
     """The batches of a log file, with `deep` each followed by its records.
 
     A decoder says what keys and values are; one that it cannot read is shown as it is.
     """
     position_bytes = 0
-    size_bytes = len(mapped)
-    while position_bytes < size_bytes:
-        left_bytes = size_bytes - position_bytes
-        prefix = mapped[position_bytes : position_bytes + _BATCH_PREFIX.size]
-        if not any(prefix) and _only_zeros(mapped, position_bytes):
+    while prefix := file.read(position_bytes, _BATCH_PREFIX.size):
+        if not any(prefix) and _only_zeros(file, position_bytes):
             return
+        left_bytes = len(prefix)
+        if left_bytes == _BATCH_PREFIX.size:
+            left_bytes = max(file.size_bytes - position_bytes, left_bytes)
         try:
             batch_bytes = _batch_bytes(path, prefix, position_bytes, left_bytes)
         except CorruptRecordError:
             yield {"invalidBytes": left_bytes}
             raise
-        batch = mapped[position_bytes : position_bytes + batch_bytes]
+        batch = file.read(position_bytes, batch_bytes)
+        if len(batch) < batch_bytes:
+            reason = f"the file was cut to {position_bytes + len(batch)} bytes, inside a batch"
+            raise CorruptRecordError(str(path), position_bytes, reason)
         fields = _batch_fields(batch, position_bytes)
         yield fields
         if deep and fields["isvalid"]:
@@ -55,11 +59,12 @@ def dump_log(
         position_bytes += batch_bytes
 
 
-def _only_zeros(mapped: mmap.mmap, position_bytes: int) -> bool:
-    step_bytes = 1 << 20
-    return not any(
-        any(mapped[at : at + step_bytes]) for at in range(position_bytes, len(mapped), step_bytes)
-    )
+def _only_zeros(file: SteadyFile, position_bytes: int) -> bool:
+    while piece := file.read(position_bytes, _ZEROS_LOOK_BYTES):
+        if any(piece):
+            return False
+        position_bytes += len(piece)
+    return True
 
 
 def _batch_bytes(path: Path, prefix: bytes, position_bytes: int, left_bytes: int) -> int:

@@ -8,6 +8,8 @@ cdef extern from "mapped_io.h" nogil:
     int eos_file_bytes(int fd, int64_t* bytes_out, int64_t* modified_ms_out) noexcept
     int eos_pwrite_all(
         int fd, const uint8_t* data, size_t bytes, int64_t position_bytes) noexcept
+    int eos_pread_upto(
+        int fd, uint8_t* to, size_t bytes, int64_t position_bytes, size_t* done_bytes) noexcept
     int eos_pread_all(int fd, uint8_t* to, size_t bytes, int64_t position_bytes) noexcept
     int eos_truncate(int fd, int64_t bytes) noexcept
     int eos_reserve(
@@ -44,3 +46,6 @@ cdef extern from "<errno.h>" nogil:
     int ENOMEM
     int EROFS
     int EACCES
+    int EIO
+    int ENODATA
+    int EWOULDBLOCK

@@ -64,9 +64,11 @@ static inline int eos_pwrite_all(int fd, const uint8_t *from, size_t bytes, int6
     return 0;
 }
 
-static inline int eos_pread_all(int fd, uint8_t *to, size_t bytes, int64_t position_bytes) {
-    while (bytes > 0) {
-        ssize_t done = pread(fd, to, bytes, (off_t)position_bytes);
+/* Read up to so many bytes; fewer only where the file ends before them. */
+static inline int eos_pread_upto(int fd, uint8_t *to, size_t bytes, int64_t position_bytes, size_t *done_bytes) {
+    *done_bytes = 0;
+    while (*done_bytes < bytes) {
+        ssize_t done = pread(fd, to + *done_bytes, bytes - *done_bytes, (off_t)(position_bytes + (int64_t)*done_bytes));
         if (done < 0) {
             if (errno == EINTR) {
                 continue;
@@ -74,13 +76,20 @@ static inline int eos_pread_all(int fd, uint8_t *to, size_t bytes, int64_t posit
             return errno;
         }
         if (done == 0) {
-            return ENODATA;          /* The file ends before the bytes asked for. */
+            break;
         }
-        to += done;
-        bytes -= (size_t)done;
-        position_bytes += done;
+        *done_bytes += (size_t)done;
     }
     return 0;
+}
+
+static inline int eos_pread_all(int fd, uint8_t *to, size_t bytes, int64_t position_bytes) {
+    size_t done_bytes = 0;
+    int result = eos_pread_upto(fd, to, bytes, position_bytes, &done_bytes);
+    if (result == 0 && done_bytes < bytes) {
+        return ENODATA;              /* The file ends before the bytes asked for. */
+    }
+    return result;
 }
 
 static inline int eos_truncate(int fd, int64_t bytes) {

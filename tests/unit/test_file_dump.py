@@ -1,9 +1,11 @@
 """`eoslog dump` reads files without a store: fields in Kafka's words, damage with its place."""
 
 import json
+import os
 import struct
 
 import pytest
+from forked import in_a_child
 
 from eoslog.bindings.record_batch import BatchEncoder
 from eoslog.errors import CorruptRecordError
@@ -245,3 +247,48 @@ def test_a_dump_can_be_written_as_json(tmp_path):
     text = json.dumps(dumped(written(tmp_path, batch), deep=True), default=json_value)
     payloads = [fields["payload"] for fields in json.loads(text) if "payload" in fields]
     assert payloads == [{"base64": "/wA="}, "é"]
+
+
+def test_a_segment_that_ends_while_it_is_dumped_ends_the_dump(make_partition):
+    in_a_child(lambda: ends_while_it_is_dumped(make_partition))
+
+
+def ends_while_it_is_dumped(make_partition):
+    """The file is cut to its batches then."""
+    files = make_partition(segment_bytes=1 << 20)
+    log = files.open()
+    for _ in range(3):
+        log.append_columns([b"value"], timestamp_ms=1)
+    reserved_bytes = files.path(0).stat().st_size
+    entries = dump_file(files.path(0), deep=True)
+    found = [next(entries)]
+    log.roll()
+    assert files.path(0).stat().st_size < reserved_bytes
+    found += entries
+    assert [one["baseOffset"] for one in found if "baseOffset" in one] == [0, 1, 2]
+
+
+def test_a_segment_that_is_deleted_while_it_is_dumped_keeps_its_bytes(make_partition):
+    files = make_partition(segment_bytes=1 << 20, eoslog_spare_segments=1)
+    log = files.open()
+    for _ in range(3):
+        log.append_columns([b"value"], timestamp_ms=1)
+    log.roll()
+    entries = dump_file(files.path(0), deep=True)
+    found = [next(entries)]
+    log.delete_segments(3)
+    log.prepare_spare()
+    assert not files.path(0).exists()
+    found += entries
+    assert [one["payload"] for one in found if "offset" in one] == [b"value"] * 3
+
+
+def test_a_file_that_is_cut_inside_a_batch_is_damaged(tmp_path):
+    batch = encoded([b"value" * 100])
+    path = written(tmp_path, batch * 2)
+    entries = dump_file(path)
+    next(entries)
+    os.truncate(path, len(batch) + 100)
+    assert next(entries) == {"invalidBytes": 100}
+    with pytest.raises(CorruptRecordError):
+        next(entries)

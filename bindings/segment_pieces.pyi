@@ -1,0 +1,6 @@
+from typing import final
+
+@final
+class SegmentPieces: ...
+
+def open_segment(path: str) -> SegmentPieces | None: ...

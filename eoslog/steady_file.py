@@ -1,0 +1,48 @@
+"""A file that is read while others write, cut or delete it: no access can fault."""
+
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+
+class SteadyFile:
+    """What a file holds at this moment, by position. As long as it is open no store recycles it."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    @property
+    def size_bytes(self) -> int:
+        """May shrink: a segment's file is cut to its batches when the next segment begins."""
+        return os.fstat(self._descriptor).st_size
+
+    def read(self, position_bytes: int, wanted_bytes: int) -> bytes:
+        """So many bytes; fewer only where the file ends before."""
+        found = os.pread(self._descriptor, wanted_bytes, position_bytes)
+        while 0 < len(found) < wanted_bytes:
+            # One call gives 2 GiB at most.
+            more = os.pread(
+                self._descriptor, wanted_bytes - len(found), position_bytes + len(found)
+            )
+            if not more:
+                break
+            found += more
+        return found
+
+
+@contextmanager
+def steady_file(path: Path) -> Iterator[SteadyFile]:
+    """Open a file for reading. Raises OSError; FileNotFoundError also if it is deleted just now."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        # Not every file system can: there, nobody recycles files of a store either.
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), path.stat()):
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        yield SteadyFile(descriptor)
+    finally:
+        os.close(descriptor)
