@@ -3,8 +3,9 @@
    The copies are what a power cut leaves for certain. SHADOWED is the folder, SHADOW where the copies
    go, under the same names. The names that were in a folder when it was synced are kept beside them,
    and the copies of files that were removed since: until the next sync these may come back.
-   With DIE_AT the process kills itself just before the call of that number. No sync reaches the disk:
-   the copies are all that is asked for. */
+   With DIE_AT the process kills itself just before the call of that number, and with SIGUSR1 at any
+   moment. Neither death falls between a call and what is noted of it: a rename, say, is there on both
+   sides or on none. No sync reaches the disk: the copies are all that is asked for. */
 
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -26,11 +27,21 @@ static long die_at;
 static atomic_long calls;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
+static void *die_when_told(void *signals) {
+    int got;
+    sigwait(signals, &got);
+    pthread_mutex_lock(&lock);
+    kill(getpid(), SIGKILL);
+    return NULL;
+}
+
 static int (*real_rename)(const char *, const char *);
 static int (*real_unlink)(const char *);
 static ssize_t (*real_pwrite)(int, const void *, size_t, off_t);
 
 __attribute__((constructor)) static void begin(void) {
+    static sigset_t signals;
+    pthread_t thread;
     const char *number = getenv("DIE_AT");
     shadowed = getenv("SHADOWED");
     shadow = getenv("SHADOW");
@@ -39,6 +50,12 @@ __attribute__((constructor)) static void begin(void) {
     real_rename = dlsym(RTLD_NEXT, "rename");
     real_unlink = dlsym(RTLD_NEXT, "unlink");
     real_pwrite = dlsym(RTLD_NEXT, "pwrite64");
+    /* All threads come after this one, and have it blocked too. */
+    sigemptyset(&signals);
+    sigaddset(&signals, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &signals, NULL);
+    if (pthread_create(&thread, NULL, die_when_told, &signals) != 0)
+        abort();
 }
 
 /* The copy's path; 0 if the file is not below the folder. */
@@ -60,6 +77,7 @@ static int path_of(int fd, char *path) {
     return 1;
 }
 
+/* The caller holds the lock: nobody else is in the midst of a call. */
 static void count_call(void) {
     if (die_at != 0 && atomic_fetch_add(&calls, 1) + 1 == die_at)
         kill(getpid(), SIGKILL);
@@ -127,8 +145,8 @@ static int sync_shadow(int fd) {
     struct stat status;
     if (!path_of(fd, path) || !shadow_path(path, copy) || fstat(fd, &status) != 0)
         return 0;
-    count_call();
     pthread_mutex_lock(&lock);
+    count_call();
     if (S_ISDIR(status.st_mode))
         list_folder(path, copy);
     else
@@ -149,17 +167,17 @@ ssize_t pwrite64(int fd, const void *data, size_t size, off_t at) {
     int is_synced = flags >= 0 && (flags & O_DSYNC) == O_DSYNC;
     if (!is_synced || !path_of(fd, path) || !shadow_path(path, copy))
         return real_pwrite(fd, data, size, at);
+    pthread_mutex_lock(&lock);
     count_call();
     written = real_pwrite(fd, data, size, at);
     if (written > 0) {
-        pthread_mutex_lock(&lock);
         make_folders(copy);
         to = open(copy, O_WRONLY | O_CREAT, 0666);
         if (to < 0 || real_pwrite(to, data, (size_t)written, at) != written)
             abort();
         close(to);
-        pthread_mutex_unlock(&lock);
     }
+    pthread_mutex_unlock(&lock);
     return written;
 }
 
@@ -172,8 +190,8 @@ int rename(const char *from, const char *to) {
     int result, is_shadowed = shadow_path(from, copy_from) && shadow_path(to, copy_to);
     if (!is_shadowed)
         return real_rename(from, to);
-    count_call();
     pthread_mutex_lock(&lock);
+    count_call();
     result = real_rename(from, to);
     if (result == 0) {
         make_folders(copy_to);
@@ -186,12 +204,14 @@ int rename(const char *from, const char *to) {
 
 int unlink(const char *path) {
     char copy[PATH_MAX], gone[PATH_MAX + 8];
+    int result;
     if (!shadow_path(path, copy))
         return real_unlink(path);
-    count_call();
     pthread_mutex_lock(&lock);
+    count_call();
     snprintf(gone, sizeof gone, "%s.gone", copy);
     real_rename(copy, gone);
+    result = real_unlink(path);
     pthread_mutex_unlock(&lock);
-    return real_unlink(path);
+    return result;
 }

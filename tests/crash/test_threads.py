@@ -46,8 +46,11 @@ class Crew:
         self._threads.append(threading.Thread(target=repeat))
         self._threads[-1].start()
 
-    def wait(self, seconds: float) -> None:
+    def wait(self, seconds: float, until: Callable[[], bool]) -> None:
+        """So long at least, and until there is something to look at."""
         self._stop.wait(seconds)
+        while not until() and not self._stop.wait(0.01):
+            pass
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -161,7 +164,7 @@ def everything_at_once(root: Path, deletes: bool) -> None:
         lambda: upkeep(log, noise, deletes=deletes),
     ):
         crew.start(work)
-    crew.wait(SECONDS)
+    crew.wait(SECONDS, until=lambda: all(writer.acknowledged for writer in writers))
     acknowledged = [writer.acknowledged for writer in writers]
     assert min(acknowledged) > 0
     values = [record.value for record in all_records(log)]

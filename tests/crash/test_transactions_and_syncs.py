@@ -27,6 +27,7 @@ pytestmark = pytest.mark.crash
 
 CHILD = HERE / "kill_transactions_child.py"
 DURABILITIES = ("commit", "always")
+ROUNDS_MAX = 100
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ class Machine:
         else:
             while child.poll() is None and time.monotonic() < deadline_s:
                 time.sleep(0.005)
-        child.send_signal(signal.SIGKILL)
+        child.send_signal(signal.SIGUSR1)
         _, errors = child.communicate()
         assert child.returncode == -signal.SIGKILL, errors.decode()
         text = said.read_text()
@@ -93,7 +94,10 @@ class Machine:
 
 def cut_again_and_again(root: Path, library: Path, durability: str, seed: int, rounds: int) -> Said:
     machine = Machine(root, library, durability, seed)
-    for number in range(rounds):
+    # On a slow machine a child may be killed before it got anything done: then there are more.
+    for number in range(ROUNDS_MAX):
+        if number >= rounds and machine.known.acks:
+            break
         # Half of the deaths come at a call, so also in the middle of an opening.
         die_at = machine.noise.choice((0, machine.noise.randint(1, 60)))
         try:

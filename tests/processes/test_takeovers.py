@@ -20,9 +20,9 @@ from processes.lanes import TOPIC, Lanes, make_store, records_of, value_of, writ
 import eoslog
 
 KILLS = int(os.environ.get("EOSLOG_TAKEOVERS", "12"))
-# The slowest answer that a writer may get while others are killed beside it. Two processors serve
-# all of them here; what a takeover costs is for benches to say.
-LONGEST_S = 3.0
+# The slowest answer that a writer may get while others are killed beside it: who waited for the
+# lock of one that is dead would wait for 30 s. What a takeover costs is for benches to say.
+LONGEST_S = 10.0
 
 
 @pytest.mark.parametrize("count", ["small", "large"])
