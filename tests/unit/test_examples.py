@@ -40,7 +40,7 @@ ARGUMENTS = {"compare_with_parquet.py": ("2000", "100", "1")}
 
 def run(name):
     command = [sys.executable, EXAMPLES / name, *ARGUMENTS.get(name, ())]
-    return subprocess.run(command, capture_output=True, text=True, timeout=200)
+    return subprocess.run(command, capture_output=True, text=True, timeout=400)
 
 
 def test_every_example_is_run_here_and_in_the_list():
