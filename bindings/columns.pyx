@@ -106,7 +106,8 @@ cdef int open_arrow(ColumnHolder holder, object source, str name) except -1:
     holder._owner = (schema_capsule, array_capsule)
     column.count = array.length
     if schema.dictionary != NULL:
-        raise TypeError(f"{name}: decode a dictionary array first")
+        raise TypeError(
+            f"{name}: an Arrow binary or string array, not a dictionary: decode it first")
     if form in ("z", "u"):
         column.kind = COLUMN_OFFSETS_32
         column.offsets_32 = <const int32_t*>array.buffers[1] + array.offset

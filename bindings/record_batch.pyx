@@ -12,9 +12,11 @@ from eoslog.bindings.status cimport raise_status
 from eoslog.native.batch_encode cimport batch_bytes_bound, batch_encode, newest_timestamp
 from eoslog.native.crc32c cimport crc32c as native_crc32c
 from eoslog.native.crc32c cimport crc32c_implementation_name
+from eoslog.native.crc32c_combine cimport crc32c_combine
 from eoslog.native.record_batch cimport (
-    ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader as NativeHeader,
-    BatchIdentity, RecordCursor, batch_check, cursor_next, cursor_open,
+    ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_LOG_APPEND_TIME, BATCH_ATTRIBUTES, BATCH_HEADER_BYTES,
+    BatchHeader as NativeHeader, BatchIdentity, RecordCursor, batch_check, batch_header_load,
+    cursor_next, cursor_open,
 )
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status
 from eoslog.native.varint cimport load_varint
@@ -345,6 +347,24 @@ def crc32c(const uint8_t[::1] data not None, Py_ssize_t crc=0):
     if data.shape[0] == 0:
         return crc
     return native_crc32c(<uint32_t>crc, &data[0], <size_t>data.shape[0])
+
+
+def batch_crc32c(const uint8_t[::1] batch not None, Py_ssize_t crc=0):
+    """CRC-32C of one whole batch, or of what `crc` covers followed by it, without reading it again.
+
+    The checksum in the batch's header is believed. Raises ValueError if the length is not the
+    batch's own.
+    """
+    cdef NativeHeader header
+    cdef uint32_t joined
+    if not 0 <= crc <= <Py_ssize_t>0xFFFFFFFF:
+        raise ValueError(f"crc {crc}: 32 bits")
+    if batch.shape[0] >= BATCH_HEADER_BYTES:
+        batch_header_load(&batch[0], &header)
+        if header.batch_bytes == batch.shape[0]:
+            joined = native_crc32c(<uint32_t>crc, &batch[0], BATCH_ATTRIBUTES)
+            return crc32c_combine(joined, header.crc, <size_t>batch.shape[0] - BATCH_ATTRIBUTES)
+    raise ValueError(f"{batch.shape[0]} bytes, which are not one whole batch")
 
 
 def crc32c_implementation():

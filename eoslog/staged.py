@@ -10,23 +10,30 @@ protocol, with what happens when something dies, is `docs/staged-commit.md`.
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 from eoslog.bindings.accumulator import RecordAccumulator
-from eoslog.bindings.record_batch import BatchEncoder
+from eoslog.bindings.batch_filler import checked_records
 from eoslog.config import TOPIC_SETTINGS
 from eoslog.durability import check_durability
 from eoslog.errors import LogClosedError, NotAStoreError, UnknownTopicOrPartitionError
+from eoslog.staged_batches import StagedBatches, StagedTopic
 from eoslog.staged_file import AttemptFiles
 from eoslog.staged_message import StagedFile, StagedMessage
 from eoslog.staged_names import STAGING_DIRECTORY, directory_name, run_path
-from eoslog.staged_rows import BATCH_HEADER_BYTES, RowPlacer, Rows, TopicLimits, check_record_sizes
+from eoslog.staged_rows import (
+    BATCH_HEADER_BYTES,
+    TopicLimits,
+    check_timestamps,
+    header_list,
+    timestamp_column,
+)
 from eoslog.staged_source import VersionSource, version_run_id
 from eoslog.topic_name import check_user_topic_name
-from eoslog.topic_partition import TopicPartition
 
 __all__ = [
     "StagedFile",
@@ -40,11 +47,7 @@ __all__ = [
 META_PROPERTIES = "meta.properties"
 TOPICS_FILE = Path("state") / "topics.json"
 BATCH_BYTES_MAX = 1 << 20
-# Rows are collected until each partition of a topic has a batch's worth, but not more than this.
-COLLECTED_BYTES_MAX = 32 << 20
 _NO_SETTINGS: Mapping[str, int] = MappingProxyType({})
-
-Destination = tuple[str, int | None]
 
 
 class StagedWriter:
@@ -54,7 +57,8 @@ class StagedWriter:
     of the job, `attempt` is unique within the run: each any text. `partitions` says how many
     partitions each topic has that may be written to. `durability` is the store's: with "commit"
     and "always" the files are on disk when `close` returns. Batches have at most
-    `batch_bytes_max` bytes, and at most the topic's `max.message.bytes`.
+    `batch_bytes_max` bytes, and at most the topic's `max.message.bytes`; files at most its
+    `segment.bytes`.
 
     One thread uses a writer. As a context manager it is closed at the end of the block, and
     abandoned if the block raises. Raises NotAStoreError, TypeError, ValueError.
@@ -83,13 +87,8 @@ class StagedWriter:
             raise NotAStoreError(f"{path} is no store: it has no {META_PROPERTIES}")
         self._path = path
         self._topics = _topics(path, partitions)
-        self._files = AttemptFiles(attempt_path, path)
-        self._encoder = BatchEncoder(0)
-        self._batch_bytes_max = batch_bytes_max
-        self._placers: dict[str, RowPlacer] = {}
-        self._collected: dict[Destination, list[Rows]] = {}
-        self._collected_bytes = 0
-        self._collected_bytes_max = self._collectable_bytes()
+        self._files = AttemptFiles(attempt_path, path, self._sync)
+        self._batches = StagedBatches(self._files, batch_bytes_max)
         self._failure: BaseException | None = None
         self._closed_because = ""
         self._message: StagedMessage | None = None
@@ -116,19 +115,29 @@ class StagedWriter:
         numpy arrays of bytes; `timestamps` are milliseconds (-1 for none), now if not given;
         `headers` are lists of (str, bytes or None) for each record. Without a partition, records
         with a key go where Kafka's partitioner puts it, others to one partition after the other.
-        What is appended may be written at once or with a later call.
+        What is appended may be written at once or with a later call; the columns are read now.
 
         Raises TypeError, ValueError, UnknownTopicOrPartitionError, InvalidTimestampError or
         RecordTooLargeError: nothing of the call was added, and the writer goes on. After
         StoreFullError, StoreFailedError or StagedCommitError it can only be abandoned.
         """
         self._check_open()
-        _, limits = self._checked(topic, partition)
-        rows = Rows.of_columns(values, keys, timestamps, headers)
-        rows.check(limits)
-        check_record_sizes(rows, limits.message_bytes_max, self._encoded_bytes)
-        for piece in rows.cut(self._collected_bytes_max):
-            self._collect((topic, partition), piece)
+        known = self._checked(topic, partition)
+        for column in (values, keys):
+            _check_buffers(column)
+        moments = None if timestamps is None else timestamp_column(timestamps)
+        if moments is not None:
+            check_timestamps(moments, known.limits)
+        records = checked_records(
+            values,
+            keys,
+            moments,
+            header_list(headers),
+            timestamp_ms=time.time_ns() // 1_000_000,
+            batch_bytes_max=known.limits.message_bytes_max,
+        )
+        with _FailsFor(self):
+            self._batches.add(topic, known, partition, records)
 
     def append_accumulated(
         self, topic: str, partition: int, accumulator: RecordAccumulator
@@ -138,15 +147,10 @@ class StagedWriter:
         Raises as `append` does.
         """
         self._check_open()
-        _, limits = self._checked(topic, partition)
-        limits.check_timestamps(*accumulator.timestamps_ms)
-        count = accumulator.record_count
+        known = self._checked(topic, partition)
+        known.limits.check_timestamps(*accumulator.timestamps_ms)
         with _FailsFor(self):
-            self._write_collected()
-            file = self._files.file_for(TopicPartition(topic, partition), count)
-            batch = accumulator.encoded(file.producer_id, 0, file.records)
-            self._files.write(file, batch, count)
-            accumulator.clear()
+            self._batches.add_batch(topic, known, partition, accumulator)
 
     def add_topic(
         self, topic: str, partitions: int, config: Mapping[str, int] | None = None
@@ -157,7 +161,6 @@ class StagedWriter:
         which has none of the store's own defaults. Raises ValueError.
         """
         self._topics |= _topics(self._path, {topic: partitions}, config or {})
-        self._collected_bytes_max = self._collectable_bytes()
 
     @property
     def failed(self) -> BaseException | None:
@@ -173,8 +176,9 @@ class StagedWriter:
         if self._message is None:
             self._check_open()
             with _FailsFor(self):
-                self._write_collected()
-                files = self._files.close(self._sync)
+                self._batches.write_all()
+                files = self._files.close()
+            self._batches.drop()
             app_id, run_id, attempt = self._identity
             self._message = StagedMessage(app_id, run_id, attempt, files, self._sync)
             self._closed_because = "the staged writer is closed"
@@ -183,7 +187,7 @@ class StagedWriter:
     def abandon(self) -> None:
         """Remove what was staged; after `close` the files are the driver's, and nothing happens."""
         if self._message is None:
-            self._collected = {}
+            self._batches.drop()
             self._files.remove()
             self._closed_because = "the staged writer was abandoned"
 
@@ -205,15 +209,11 @@ class StagedWriter:
             self.abandon()
             raise
 
-    def _collectable_bytes(self) -> int:
-        partitions_max = max(count for count, _ in self._topics.values())
-        return min(COLLECTED_BYTES_MAX, self._batch_bytes_max * partitions_max)
-
     def _check_open(self) -> None:
         if self._closed_because:
             raise LogClosedError(self._closed_because)
 
-    def _checked(self, topic: str, partition: int | None) -> tuple[int, TopicLimits]:
+    def _checked(self, topic: str, partition: int | None) -> StagedTopic:
         known = self._topics.get(topic)
         if known is None:
             names = ", ".join(sorted(self._topics)) or "none"
@@ -221,75 +221,16 @@ class StagedWriter:
         if partition is not None:
             if not isinstance(partition, int) or isinstance(partition, bool):
                 raise TypeError(f"partition is an int, not {type(partition).__name__}")
-            if not 0 <= partition < known[0]:
+            if not 0 <= partition < known.partitions:
                 raise UnknownTopicOrPartitionError(
-                    f"no partition {partition} in topic {topic!r}, which has {known[0]}"
+                    f"no partition {partition} in topic {topic!r}, which has {known.partitions}"
                 )
         return known
-
-    def _collect(self, destination: Destination, rows: Rows) -> None:
-        rows_bytes = int(rows.sizes.sum())
-        collected = self._collected.setdefault(destination, [])
-        if collected and collected[0].kind != rows.kind:
-            with _FailsFor(self):
-                self._write_rows(destination, self._collected.pop(destination))
-            collected = self._collected.setdefault(destination, [])
-        collected.append(rows)
-        self._collected_bytes += rows_bytes
-        if self._collected_bytes >= self._collected_bytes_max:
-            with _FailsFor(self):
-                self._write_collected()
-
-    def _write_collected(self) -> None:
-        collected, self._collected = self._collected, {}
-        self._collected_bytes = 0
-        for destination, pieces in collected.items():
-            self._write_rows(destination, pieces)
-
-    def _write_rows(self, destination: Destination, pieces: list[Rows]) -> None:
-        topic, partition = destination
-        rows = pieces[0].joined(pieces[1:])
-        if partition is not None:
-            self._write_batches(TopicPartition(topic, partition), rows)
-            return
-        placer = self._placers.get(topic)
-        if placer is None:
-            # Attempts begin at different partitions, so that small ones spread out.
-            first = int.from_bytes(os.urandom(4), "big")
-            batch_bytes = self._batch_bytes_of(topic)
-            placer = RowPlacer(self._topics[topic][0], first, batch_bytes)
-            self._placers[topic] = placer
-        for number, placed in placer.place(rows):
-            self._write_batches(TopicPartition(topic, number), placed)
-
-    def _batch_bytes_of(self, topic: str) -> int:
-        return min(self._batch_bytes_max, self._topics[topic][1].message_bytes_max)
-
-    def _write_batches(self, where: TopicPartition, rows: Rows) -> None:
-        for batch_rows in rows.cut(self._batch_bytes_of(where.topic) - BATCH_HEADER_BYTES):
-            file = self._files.file_for(where, len(batch_rows))
-            batch = self._encode(batch_rows, file.producer_id, file.records)
-            self._files.write(file, batch, len(batch_rows))
-
-    def _encode(self, rows: Rows, producer_id: int, base_sequence: int) -> bytes:
-        values, keys, timestamps, headers = rows.columns()
-        return self._encoder.encode_columns(
-            values,
-            keys,
-            timestamps,
-            headers,
-            timestamp_ms=0,
-            producer_id=producer_id,
-            producer_epoch=0,
-            base_sequence=base_sequence,
-        )
-
-    def _encoded_bytes(self, rows: Rows) -> int:
-        return len(self._encode(rows, 0, 0))
 
     def _fail(self, error: BaseException) -> None:
         self._closed_because = f"the staged writer failed: {error}"
         self._failure = error
+        self._batches.drop()
         self._files.close_descriptors()
 
 
@@ -307,6 +248,14 @@ class _FailsFor:
             self._writer._fail(error)
 
 
+def _check_buffers(column: Any) -> None:
+    """Raise a ValueError if the buffers of an Arrow array are too short for what it says."""
+    if hasattr(column, "__arrow_c_array__") or hasattr(column, "combine_chunks"):
+        validate = getattr(column, "validate", None)
+        if validate is not None:
+            validate()
+
+
 def partition_counts(store_path: str | os.PathLike[str]) -> dict[str, int]:
     """How many partitions each topic has, as the store's file says, without opening the store.
 
@@ -319,8 +268,8 @@ def partition_counts(store_path: str | os.PathLike[str]) -> dict[str, int]:
 
 def _topics(
     store_path: Path, partitions: Mapping[str, int], settings: Mapping[str, int] = _NO_SETTINGS
-) -> dict[str, tuple[int, TopicLimits]]:
-    """The number of partitions and the limits of each topic that may be written to."""
+) -> dict[str, StagedTopic]:
+    """What is known of each topic that may be written to."""
     if not partitions:
         raise ValueError("partitions: say for at least one topic how many partitions it has")
     known = _known_topics(store_path)
@@ -339,9 +288,11 @@ def _topics(
                 "max.message.bytes",
                 "message.timestamp.before.max.ms",
                 "message.timestamp.after.max.ms",
+                "segment.bytes",
             )
         )
-        topics[name] = (count, TopicLimits(*map(int, limits)))
+        *taken, segment_bytes = map(int, limits)
+        topics[name] = StagedTopic(count, TopicLimits(*taken), segment_bytes)
     return topics
 
 

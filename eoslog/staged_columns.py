@@ -1,4 +1,4 @@
-"""Columns of byte strings as a staged writer handles them: measured, regrouped, put together.
+"""Columns of byte strings on their way to several partitions: measured, regrouped, put together.
 
 The three kinds that an append takes: lists of bytes, Arrow arrays (their buffers are not copied,
 and their own `take` and `slice` are used, so that this module needs no pyarrow), and

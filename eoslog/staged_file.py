@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from eoslog.atomic_file import sync_directory
-from eoslog.bindings.record_batch import crc32c
+from eoslog.bindings.file_space import begin_writeback, reserve_behind
+from eoslog.bindings.record_batch import batch_crc32c
 from eoslog.errors import StagedCommitError
 from eoslog.os_errors import named_os_errors
 from eoslog.staged_message import StagedFile, new_staged_producer_id
@@ -23,6 +24,11 @@ from eoslog.topic_partition import TopicPartition
 FILE_RECORDS_MAX = 1 << 30
 # A job may write to more partitions than a process may have files open.
 OPEN_FILES_MAX = 64
+# Space is reserved in steps, once a file has a batch of at least this size: small files need none.
+RESERVED_FROM_BYTES = 256 << 10
+RESERVED_STEP_BYTES = 4 << 20
+# So much is written before the disk is told to begin: a sync at the end then finds most of it done.
+WRITEBACK_STEP_BYTES = 4 << 20
 
 _MAKE_DIRECTORY_CHANCES = 10
 
@@ -37,6 +43,8 @@ class OpenFile:
     bytes: int = 0
     records: int = 0
     crc: int = 0
+    reserved_bytes: int = 0
+    written_back_bytes: int = 0
     descriptor: int = field(default=-1)
 
     def described(self) -> StagedFile:
@@ -52,20 +60,33 @@ class OpenFile:
 
 
 class AttemptFiles:
-    """The directory of one attempt and its files; nothing is on disk before the first batch."""
+    """The directory of one attempt and its files; nothing is on disk before the first batch.
 
-    def __init__(self, path: Path, store_path: Path) -> None:
+    With `sync` the files are on disk after `close`.
+    """
+
+    def __init__(self, path: Path, store_path: Path, sync: bool) -> None:
         self.path = path
         self._store_path = store_path
+        self._sync = sync
         self._made = False
         self._all: list[OpenFile] = []
         self._newest: dict[TopicPartition, OpenFile] = {}
         self._with_descriptor: OrderedDict[str, OpenFile] = OrderedDict()
 
-    def file_for(self, where: TopicPartition, record_count: int) -> OpenFile:
-        """The file that takes the partition's next batch; made if need be."""
+    def file_for(
+        self, where: TopicPartition, record_count: int, batch_bytes: int, file_bytes_max: int
+    ) -> OpenFile:
+        """The file that takes the partition's next batch; made if need be.
+
+        With it the file has at most `file_bytes_max` bytes, or this batch alone.
+        """
         newest = self._newest.get(where)
-        if newest is not None and newest.records + record_count <= FILE_RECORDS_MAX:
+        if (
+            newest is not None
+            and newest.records + record_count <= FILE_RECORDS_MAX
+            and newest.bytes + batch_bytes <= file_bytes_max
+        ):
             return newest
         number = 0 if newest is None else int(newest.name.rsplit(".", 2)[1]) + 1
         name = staged_file_name(where.topic, where.partition, number)
@@ -79,23 +100,30 @@ class AttemptFiles:
         self._newest[where] = file
         return file
 
-    def write(self, file: OpenFile, batch: bytes, record_count: int) -> None:
+    def write(self, file: OpenFile, batch: bytes | memoryview, record_count: int) -> None:
         """Append one encoded batch. StoreFullError or StoreFailedError: give the attempt up."""
+        batch_bytes = len(batch)
         with named_os_errors(f"writing {self.path / file.name}"), self._told_if_swept():
             if file.descriptor < 0:
                 self._hold_open(file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
             self._with_descriptor.move_to_end(file.name)
+            self._reserve(file, batch_bytes)
             written = os.write(file.descriptor, batch)
-            while written < len(batch):
-                written += os.write(file.descriptor, memoryview(batch)[written:])
-        file.crc = crc32c(batch, file.crc)
-        file.bytes += len(batch)
+            while written < batch_bytes:
+                with memoryview(batch) as whole, whole[written:] as rest:
+                    written += os.write(file.descriptor, rest)
+        file.crc = batch_crc32c(batch, file.crc)
+        file.bytes += batch_bytes
         file.records += record_count
+        if self._sync:
+            self._write_back(file, WRITEBACK_STEP_BYTES)
 
-    def close(self, sync: bool) -> tuple[StagedFile, ...]:
-        """Close all files, on disk if `sync`, and describe them."""
-        with named_os_errors(f"syncing {self.path}"), self._told_if_swept():
-            if sync and self._all:
+    def close(self) -> tuple[StagedFile, ...]:
+        """Close all files, on disk if that was asked for, and describe them."""
+        with named_os_errors(f"closing {self.path}"), self._told_if_swept():
+            for file in self._all:
+                self._finish(file)
+            if self._sync and self._all:
                 for file in self._all:
                     if file.descriptor < 0:
                         self._hold_open(file, os.O_WRONLY | os.O_CLOEXEC)
@@ -108,6 +136,29 @@ class AttemptFiles:
                     sync_directory(directory)
         self.close_descriptors()
         return tuple(file.described() for file in self._all)
+
+    def _reserve(self, file: OpenFile, batch_bytes: int) -> None:
+        """Have space for the batch, and some more: large writes into reserved space are cheaper."""
+        wanted_bytes = file.bytes + batch_bytes
+        if batch_bytes >= RESERVED_FROM_BYTES and wanted_bytes > file.reserved_bytes:
+            step_bytes = max(RESERVED_STEP_BYTES, batch_bytes)
+            reserve_behind(file.descriptor, file.bytes, step_bytes)
+            file.reserved_bytes = file.bytes + step_bytes
+
+    def _write_back(self, file: OpenFile, step_bytes: int) -> None:
+        waiting_bytes = file.bytes - file.written_back_bytes
+        if waiting_bytes >= step_bytes:
+            begin_writeback(file.descriptor, file.written_back_bytes, waiting_bytes)
+            file.written_back_bytes = file.bytes
+
+    def _finish(self, file: OpenFile) -> None:
+        """Give back what was reserved beyond the end, and let the disk begin with the rest."""
+        if file.reserved_bytes > file.bytes:
+            if file.descriptor < 0:
+                self._hold_open(file, os.O_WRONLY | os.O_CLOEXEC)
+            os.ftruncate(file.descriptor, file.bytes)
+        if self._sync and file.descriptor >= 0:
+            self._write_back(file, 1)
 
     def remove(self) -> None:
         """Remove everything again; what cannot be removed is left to be swept."""

@@ -81,10 +81,15 @@ class Rows:
         for column in (value_column, key_column):
             if column is not None:
                 sizes += column.sizes()
-        header_list = _header_list(headers, count)
-        if header_list is not None:
-            sizes += np.fromiter(map(_header_bytes, header_list), np.int64, count)
-        return cls(value_column, key_column, _timestamps(timestamps, count), header_list, sizes)
+        pairs = header_list(headers)
+        if pairs is not None:
+            if len(pairs) != count:
+                raise ValueError(f"headers: {len(pairs)} for {count} records")
+            if any(pairs):
+                sizes += np.fromiter(map(_header_bytes, pairs), np.int64, count)
+            else:
+                pairs = None
+        return cls(value_column, key_column, _timestamps(timestamps, count), pairs, sizes)
 
     def __len__(self) -> int:
         return len(self.sizes)
@@ -144,15 +149,7 @@ class Rows:
 
     def check(self, limits: TopicLimits) -> None:
         """Raise InvalidTimestampError for a timestamp that the topic does not take."""
-        if not len(self):
-            return
-        oldest, newest = int(self.timestamps.min()), int(self.timestamps.max())
-        if oldest < 0:
-            known = self.timestamps[self.timestamps != NO_TIMESTAMP]
-            if len(known) == 0:
-                return
-            oldest = int(known.min())
-        limits.check_timestamps(oldest, newest)
+        check_timestamps(self.timestamps, limits)
 
     def cut(self, bytes_max: int) -> Iterator["Rows"]:
         """Pieces of at most so many bytes when encoded, or of one record."""
@@ -233,6 +230,14 @@ def _timestamps(timestamps: object, count: int) -> Timestamps:
     """Milliseconds of each record; where none are given, those of now."""
     if timestamps is None:
         return np.full(count, time.time_ns() // 1_000_000, np.int64)
+    array = timestamp_column(timestamps)
+    if array.shape != (count,):
+        raise ValueError(f"timestamps: {array.shape} for {count} records")
+    return array
+
+
+def timestamp_column(timestamps: object) -> Timestamps:
+    """A copy of what a caller handed in, as milliseconds. Raises TypeError or ValueError."""
     source: Any = timestamps
     if hasattr(source, "to_numpy"):
         if getattr(source, "null_count", 0):
@@ -243,20 +248,29 @@ def _timestamps(timestamps: object, count: int) -> Timestamps:
         array = array.astype("datetime64[ms]").view(np.int64)
     if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"timestamps: integers (milliseconds), not {array.dtype}")
-    if array.shape != (count,):
-        raise ValueError(f"timestamps: {array.shape} for {count} records")
     return np.array(array, np.int64, copy=True)
 
 
-def _header_list(headers: object, count: int) -> Headers | None:
+def check_timestamps(timestamps: Timestamps, limits: TopicLimits) -> None:
+    """Raise InvalidTimestampError for one that the topic does not take; -1 is none, and taken."""
+    if not timestamps.size:
+        return
+    oldest, newest = int(timestamps.min()), int(timestamps.max())
+    if oldest < 0:
+        known = timestamps[timestamps != NO_TIMESTAMP]
+        if len(known) == 0:
+            return
+        oldest = int(known.min())
+    limits.check_timestamps(oldest, newest)
+
+
+def header_list(headers: object) -> Headers | None:
+    """Each record's headers, checked and copied; None if there is no column of them."""
     if headers is None:
         return None
     source: Any = headers
     listed = source.to_pylist() if hasattr(source, "to_pylist") else list(source)
-    if len(listed) != count:
-        raise ValueError(f"headers: {len(listed)} for {count} records")
-    plain = [_header_pairs(one) for one in listed]
-    return plain if any(plain) else None
+    return [_header_pairs(one) for one in listed]
 
 
 def _header_pairs(one: Any) -> list[tuple[str, bytes | None]]:

@@ -8,6 +8,7 @@ import os
 import pickle
 import subprocess
 import sys
+import time
 from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
@@ -16,6 +17,7 @@ import numpy as np
 import pytest
 
 from eoslog import producer_ids, staged_file
+from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.bindings.record_batch import Record, crc32c, decode_records, iter_batches
 from eoslog.errors import (
@@ -201,8 +203,8 @@ def test_headers_follow_their_rows_to_their_partitions(store_path):
 
 
 def test_rows_without_a_time_have_that_of_their_append(store_path, monkeypatch):
-    moments_ns = iter([1_000 * 10**6, 1_000 * 10**6, 2_000 * 10**6, 2_000 * 10**6])
-    monkeypatch.setattr("eoslog.staged_rows.time.time_ns", lambda: next(moments_ns))
+    moments_ns = iter([1_000 * 10**6, 2_000 * 10**6])
+    monkeypatch.setattr("eoslog.staged.time.time_ns", lambda: next(moments_ns))
     with writer_for(store_path) as writer:
         writer.append(TOPIC, 0, [b"a"])
         writer.append(TOPIC, 0, [b"b"])
@@ -461,6 +463,101 @@ def test_a_file_ends_long_before_its_sequences_wrap(store_path, monkeypatch):
     ]
 
 
+@pytest.mark.parametrize("known", [True, False])
+def test_a_file_is_no_larger_than_a_segment_of_its_topic(store_path, known):
+    """Such a file can become a segment of the log as it is."""
+    limit = 20_000
+    if known:
+        write_topic_settings(store_path, segment_bytes=limit)
+    writer = writer_for(store_path, batch_bytes_max=3000)
+    if not known:
+        writer.add_topic(TOPIC, 4, {"segment.bytes": limit})
+    values = [b"%04d" % index + bytes(196) for index in range(400)]
+    for first in range(0, 400, 50):
+        writer.append(TOPIC, 1, values[first : first + 50])
+    message = writer.close()
+    sizes = [file.bytes for file in message.files]
+    assert [file.name for file in message.files] == [
+        f"{TOPIC}-1.{number}.batches" for number in range(len(sizes))
+    ]
+    assert max(sizes) <= limit
+    assert min(sizes[:-1]) > limit - 3000, "a file is filled before the next one begins"
+    assert values_of(store_path, message) == {1: values}
+
+
+def test_a_gathered_batch_begins_the_next_file_too(store_path):
+    writer = writer_for(store_path)
+    writer.add_topic(TOPIC, 4, {"segment.bytes": 1500})
+    for number in range(3):
+        gathered = RecordAccumulator(1 << 16)
+        gathered.add(b"%d" % number + bytes(999), timestamp_ms=time.time_ns() // 1_000_000)
+        writer.append_accumulated(TOPIC, 0, gathered)
+    message = writer.close()
+    assert [file.records for file in message.files] == [1, 1, 1]
+    assert [value[:1] for value in values_of(store_path, message)[0]] == [b"0", b"1", b"2"]
+
+
+def test_no_space_is_kept_beyond_the_end_of_a_file(store_path):
+    writer = writer_for(store_path)
+    writer.append(TOPIC, 0, [bytes(1000)] * 1500)
+    (path,) = (store_path / "staging").rglob("*.batches")
+    # One batch is in the file, and space for more on file systems that can reserve it.
+    before = path.stat()
+    assert 1_000_000 < before.st_size <= 1 << 20
+    message = writer.close()
+    after = path.stat()
+    assert after.st_size == message.bytes > 1_500_000
+    assert after.st_blocks * 512 < after.st_size + (64 << 10)
+    assert len(values_of(store_path, message)[0]) == 1500
+
+
+@pytest.mark.parametrize("durability", ["commit", "process"])
+def test_the_disk_begins_before_the_sync(store_path, monkeypatch, durability):
+    begun: list[tuple[int, int]] = []
+
+    def noting(descriptor: int, position_bytes: int, byte_count: int) -> None:
+        begun.append((position_bytes, byte_count))
+
+    monkeypatch.setattr(staged_file, "begin_writeback", noting)
+    monkeypatch.setattr(staged_file, "WRITEBACK_STEP_BYTES", 2000)
+    writer = writer_for(store_path, durability=durability, batch_bytes_max=1000)
+    for _ in range(10):
+        writer.append(TOPIC, 0, [bytes(900)])
+    message = writer.close()
+    if durability == "process":
+        assert begun == []
+        return
+    assert len(begun) > 3
+    ends = [0, *(position + count for position, count in begun)]
+    assert [position for position, _ in begun] == ends[:-1], "without gaps"
+    assert ends[-1] == message.bytes
+
+
+def test_keyed_and_keyless_rows_keep_their_order_in_a_partition(store_path):
+    writer = writer_for(store_path, partitions={TOPIC: 1}, batch_bytes_max=300)
+    values = [b"%03d" % index for index in range(300)]
+    for index, value in enumerate(values):
+        partition = 0 if index % 3 == 0 else None
+        writer.append(TOPIC, partition, [value], [b"k"] if index % 2 else None)
+    assert values_of(store_path, writer.close()) == {0: values}
+
+
+def test_two_topics_share_what_may_be_held(store_path, monkeypatch):
+    monkeypatch.setattr("eoslog.staged_batches.HELD_BYTES_MAX", 1 << 17)
+    writer = writer_for(store_path, partitions={"a": 8, "b": 8})
+    for index in range(3000):
+        for topic in ("a", "b"):
+            writer.append(topic, index % 8, [b"%05d" % index + bytes(495)])
+    written = sum(path.stat().st_size for path in (store_path / "staging").rglob("*.batches"))
+    message = writer.close()
+    assert written > message.bytes - (1 << 17)
+    found = records_of(store_path, message)
+    assert len(found) == 16
+    for (_, partition), records in found.items():
+        numbers = [int(record.value[:5]) for record in records]
+        assert numbers == list(range(partition, 3000, 8))
+
+
 def test_a_message_survives_json_and_pickle(store_path):
     with writer_for(store_path) as writer:
         writer.append(TOPIC, None, [b"a", b"b"], [b"k", b"l"])
@@ -591,7 +688,7 @@ def test_columns_with_nulls_and_slices_are_measured_by_their_own_cells(store_pat
 
 
 def test_a_large_append_is_staged_in_pieces(store_path, monkeypatch):
-    monkeypatch.setattr("eoslog.staged.COLLECTED_BYTES_MAX", 5000)
+    monkeypatch.setattr("eoslog.staged_batches.HELD_BYTES_MAX", 5000)
     values = [b"%06d" % index + b"x" * 60 for index in range(3000)]
     keys = [b"%d" % (index % 31) for index in range(3000)]
     with writer_for(store_path, batch_bytes_max=2000) as writer:
