@@ -18,6 +18,7 @@ from typing import Any, Self
 
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.batch_filler import checked_records
+from eoslog.bindings.plain_rows import plain_columns
 from eoslog.config import TOPIC_SETTINGS
 from eoslog.durability import check_durability
 from eoslog.errors import LogClosedError, NotAStoreError, UnknownTopicOrPartitionError
@@ -41,6 +42,7 @@ __all__ = [
     "StagedWriter",
     "VersionSource",
     "partition_counts",
+    "plain_columns",
     "version_run_id",
 ]
 

@@ -1,7 +1,7 @@
 """Rows as Python objects: bytes, (key, value) pairs, dicts and Rows with Kafka's columns.
 
-Rows are taken in chunks of about CHUNK_BYTES. A chunk of plain values or of pairs goes to the
-encoder column by column; only rows with Kafka's columns are looked at one by one.
+Rows are taken in chunks of about CHUNK_BYTES. A chunk of plain values or of pairs is taken apart by
+native code; only rows with Kafka's columns, and cells of rarer types, are looked at one by one.
 """
 
 import time
@@ -40,15 +40,13 @@ def _append_chunk(
     writer: "StagedWriter", chunk: list[Any], topic: str | None, first_row: int
 ) -> int:
     """Append the chunk by the shortest way its rows allow; return about how many bytes it holds."""
-    types = set(map(type, chunk))
-    if types == {bytes} and topic is not None:
-        writer.append(topic, None, chunk)
-        return sum(map(len, chunk))
-    if types == {tuple} and topic is not None and set(map(len, chunk)) == {2}:
-        keys, values = map(list, zip(*chunk, strict=True))
-        if {*map(type, keys), *map(type, values)} <= {bytes, type(None)}:
-            writer.append(topic, None, values, keys)
-            return sum(len(cell) for cell in keys + values if cell is not None)
+    from eoslog.staged import plain_columns
+
+    plain = None if topic is None else plain_columns(chunk)
+    if topic is not None and plain is not None:
+        values, keys, held_bytes = plain
+        writer.append(topic, None, values, keys)
+        return held_bytes
     return _append_mixed(writer, chunk, topic, first_row)
 
 
