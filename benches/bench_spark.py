@@ -11,6 +11,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -68,15 +69,20 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 class Rounds:
-    """A store with a new topic for each round, and how long each action took in each of them."""
+    """Stores with a new topic for each round, and how long each action took in each of them.
+
+    The store at `path` has durability `commit`, that at `process_path` durability `process`.
+    """
 
     def __init__(self, path: Path, rounds: int) -> None:
         self.path = path / "store"
+        self.process_path = path / "process-store"
         self._rounds = rounds
         self._number = 0
         self.seconds: dict[str, list[float]] = {}
-        with eoslog.open(self.path, create=True) as store:
-            store.create_topic("first", partitions=TASKS)
+        for store_path in (self.path, self.process_path):
+            with eoslog.open(store_path, create=True) as store:
+                store.create_topic("first", partitions=TASKS)
 
     def run(self, **actions: Callable[[str], object]) -> None:
         """Each action with a topic of its own, once to warm up and then in turns."""
@@ -98,17 +104,22 @@ class Rounds:
     def _new_topic(self) -> str:
         self._number += 1
         topic = f"round-{self._number}"
-        with eoslog.open(self.path, durability=None) as store:
-            store.create_topic(topic, partitions=TASKS)
+        for path in (self.path, self.process_path):
+            with eoslog.open(path, durability=None) as store:
+                store.create_topic(topic, partitions=TASKS)
         return topic
 
     def _remove(self, topic: str) -> None:
-        with eoslog.open(self.path, durability=None) as store:
-            store.delete_topic(topic)
+        for path in (self.path, self.process_path):
+            with eoslog.open(path, durability=None) as store:
+                store.delete_topic(topic)
 
 
-def save(data: DataFrame, path: Path, topic: str, name: str = "eoslog") -> None:
-    data.write.format(name).option("store", str(path)).option("topic", topic).mode("append").save()
+def save(
+    data: DataFrame, path: Path, topic: str, name: str = "eoslog", durability: str = "commit"
+) -> None:
+    writer = data.write.format(name).option("store", str(path)).option("topic", topic)
+    writer.option("durability", durability).mode("append").save()
 
 
 def written(path: Path, topic: str) -> int:
@@ -129,6 +140,9 @@ def bench_spark_write(benchmark: Any, bench_path: Path, sizes: Sizes, spark: Spa
         def to_store(topic: str, data: DataFrame = data, rounds: Rounds = rounds) -> None:
             save(data, rounds.path, topic)
 
+        def to_process_store(topic: str, data: DataFrame = data, rounds: Rounds = rounds) -> None:
+            save(data, rounds.process_path, topic, durability="process")
+
         def to_counter(_: str, data: DataFrame = data) -> None:
             data.write.format("counting").mode("append").save()
 
@@ -136,7 +150,7 @@ def bench_spark_write(benchmark: Any, bench_path: Path, sizes: Sizes, spark: Spa
             data.write.mode("overwrite").parquet(str(bench_path / f"{name}.parquet"))
 
         def run(rounds: Rounds = rounds, with_parquet: bool = value_bytes == KB) -> None:
-            actions = {"eoslog": to_store, "counting": to_counter}
+            actions = {"eoslog": to_store, "process": to_process_store, "counting": to_counter}
             rounds.run(**actions, **({"parquet": to_parquet} if with_parquet else {}))
 
         if value_bytes == KB:
@@ -144,30 +158,65 @@ def bench_spark_write(benchmark: Any, bench_path: Path, sizes: Sizes, spark: Spa
         else:
             run()
         topic = "checked"
-        with eoslog.open(rounds.path, durability=None) as store:
-            store.create_topic(topic, partitions=TASKS)
-        save(data, rounds.path, topic)
-        assert written(rounds.path, topic) == count
-        ratios = rounds.ratios("eoslog", "counting")
-        rate = count / rounds.median("eoslog")
-        record(
-            benchmark,
-            name,
-            statistics.median(ratios),
-            spread=ratios,
-            beside=f"{rate:,.0f} rows/s; the counting sink: "
-            f"{count / rounds.median('counting'):,.0f}",
-        )
-        if value_bytes == KB:
-            ratios = rounds.ratios("eoslog", "parquet")
+        for path, durability in ((rounds.path, "commit"), (rounds.process_path, "process")):
+            with eoslog.open(path, durability=None) as store:
+                store.create_topic(topic, partitions=TASKS)
+            save(data, path, topic, durability=durability)
+            assert written(path, topic) == count
+        for own, suffix in (("eoslog", ""), ("process", "_process")):
+            ratios = rounds.ratios(own, "counting")
             record(
                 benchmark,
-                "spark_write_beside_parquet",
+                name + suffix,
                 statistics.median(ratios),
                 spread=ratios,
-                beside=f"df.write.parquet: {count / rounds.median('parquet'):,.0f} rows/s",
+                beside=f"{count / rounds.median(own):,.0f} rows/s; the counting sink: "
+                f"{count / rounds.median('counting'):,.0f}",
             )
+            if value_bytes == KB:
+                ratios = rounds.ratios(own, "parquet")
+                record(
+                    benchmark,
+                    "spark_write_beside_parquet" + suffix,
+                    statistics.median(ratios),
+                    spread=ratios,
+                    beside=f"df.write.parquet: {count / rounds.median('parquet'):,.0f} rows/s",
+                )
         shutil.rmtree(bench_path / name)
+
+
+def bench_spark_sync(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
+    """What the disk takes at least: the bytes of a job in new files, and how long their sync is."""
+    file_bytes = sizes.spark_rows * KB // TASKS
+    piece = os.urandom(1 << 20)
+    found: list[float] = []
+
+    def sync(path: Path) -> None:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+    def run() -> None:
+        for _ in range(sizes.spark_rounds):
+            paths = [bench_path / str(number) for number in range(TASKS)]
+            for path in paths:
+                with path.open("wb") as file:
+                    for first in range(0, file_bytes, len(piece)):
+                        file.write(piece[: file_bytes - first])
+            with ThreadPoolExecutor(CORES) as threads:
+                found.append(seconds(lambda paths=paths: list(threads.map(sync, paths))))
+            for path in paths:
+                path.unlink()
+
+    benchmark.pedantic(run, rounds=1)
+    taken = statistics.median(found)
+    record(
+        benchmark,
+        "spark_sync_alone",
+        taken,
+        spread=found,
+        beside=f"{file_bytes * TASKS / taken / 1e9:.2f} GB/s, {TASKS} files, {CORES} at a time",
+    )
 
 
 def bench_spark_decision(
@@ -324,15 +373,20 @@ def bench_spark_rdd(benchmark: Any, bench_path: Path, sizes: Sizes, spark: Spark
     def to_store(topic: str) -> None:
         assert write_partitions(rdd, rounds.path, topic).records == per_task * TASKS
 
+    def to_process_store(topic: str) -> None:
+        with eoslog.open(rounds.process_path, durability="process") as store:
+            assert write_partitions(rdd, store, topic).records == per_task * TASKS
+
     def run() -> None:
-        rounds.run(eoslog=to_store, counting=lambda _: rdd.count())
+        rounds.run(eoslog=to_store, process=to_process_store, counting=lambda _: rdd.count())
 
     benchmark.pedantic(run, rounds=1)
-    rates = [per_task * TASKS / taken / CORES for taken in rounds.seconds["eoslog"]]
-    record(
-        benchmark,
-        "spark_rdd_write",
-        statistics.median(rates),
-        spread=rates,
-        beside=f"rdd.count(): {per_task * TASKS / rounds.median('counting') / CORES:,.0f}",
-    )
+    for own, name in (("eoslog", "spark_rdd_write"), ("process", "spark_rdd_write_process")):
+        rates = [per_task * TASKS / taken / CORES for taken in rounds.seconds[own]]
+        record(
+            benchmark,
+            name,
+            statistics.median(rates),
+            spread=rates,
+            beside=f"rdd.count(): {per_task * TASKS / rounds.median('counting') / CORES:,.0f}",
+        )

@@ -160,6 +160,22 @@ FIGURES: dict[str, Figure] = {
     "spark_write_100b": Figure(
         "df.write of 100-byte values beside a sink that only counts bytes", "times", at_least=0.7
     ),
+    "spark_write_1kb_process": Figure(
+        "df.write of 1 KB values, durability process, beside a sink that only counts bytes",
+        "times",
+        at_least=0.8,
+    ),
+    "spark_write_beside_parquet_process": Figure(
+        "the same beside df.write.parquet", "times", at_least=1
+    ),
+    "spark_write_100b_process": Figure(
+        "df.write of 100-byte values, durability process, beside a sink that only counts bytes",
+        "times",
+        at_least=0.7,
+    ),
+    "spark_sync_alone": Figure(
+        "fsync alone of the bytes of 1 million values of 1 KB, in new files", "s"
+    ),
     "spark_decision_cost": Figure(
         "1 million rows of 100 bytes with the driver's decision beside without",
         "% slower",
@@ -180,5 +196,8 @@ FIGURES: dict[str, Figure] = {
         "an RDD born in Python, 1 KB values, by write_partitions",
         "rows/s per core",
         at_least=500_000,
+    ),
+    "spark_rdd_write_process": Figure(
+        "the same, durability process", "rows/s per core", at_least=500_000
     ),
 }
