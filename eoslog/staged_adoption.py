@@ -12,12 +12,10 @@ from typing import NamedTuple
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.partition import Partition
 from eoslog.staged_file_check import mapped
-from eoslog.staged_job import JobFile, StagedJob
+from eoslog.staged_job import BYTES_FOR_THREADS, JobFile, StagedJob
 from eoslog.topic_partition import TopicPartition
 
 SYNC_THREADS_MAX = 16
-# Of less than that a thread costs more than it saves.
-BYTES_FOR_THREADS = 4 << 20
 
 FindPartition = Callable[[TopicPartition], Partition | None]
 Offsets = dict[TopicPartition, tuple[int, int]]

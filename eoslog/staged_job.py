@@ -25,6 +25,8 @@ INLINE_MANIFEST_BYTES_MAX = 16 << 10
 # A file of so many bytes becomes a segment of its partition, where it can. Smaller ones are copied:
 # each segment is four files more to list, to open and to delete.
 WHOLE_FILE_BYTES_MIN = 4 << 20
+# Of a job of less than that a thread costs more than it saves.
+BYTES_FOR_THREADS = 4 << 20
 # Of more than half a million partitions; far below what a record of the internal log may hold.
 BOUNDS_BYTES_MAX = 16 << 20
 

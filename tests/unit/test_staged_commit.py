@@ -82,6 +82,7 @@ def filling(request, monkeypatch):
     """How a job fills its partitions."""
     if request.param == "by threads":
         monkeypatch.setattr("eoslog.staged_adoption.BYTES_FOR_THREADS", 1)
+        monkeypatch.setattr("eoslog.staged_file_check.BYTES_FOR_THREADS", 1)
         monkeypatch.setattr("eoslog.staged_adoption.os.cpu_count", lambda: 2)
     return request.param
 
@@ -539,6 +540,7 @@ def test_a_disk_full_in_adoption_leaves_a_job_that_is_completed_later(
 ):
     if way == "threads":
         monkeypatch.setattr("eoslog.staged_adoption.BYTES_FOR_THREADS", 1)
+        monkeypatch.setattr("eoslog.staged_file_check.BYTES_FOR_THREADS", 1)
         monkeypatch.setattr("eoslog.staged_adoption.os.cpu_count", lambda: 2)
     store.create_topic("other", partitions=PARTITIONS)
     messages = stage_job(store.path, "run-a", JOB)
