@@ -437,28 +437,33 @@ cdef Status flush_alone(PartitionLog* log, bint with_indexes, Fault* out) noexce
     log_unlock(log)
     if status == STATUS_OK:
         log.sync_count += 1
-        status = sync_segments(log, end, out)
+        status = sync_segments(log, end, with_indexes, out)
     if status == STATUS_OK:
         control_raise(&log.page.recovery_point, end)
     return status
 
 
-cdef Status sync_segments(PartitionLog* log, int64_t below_offset, Fault* out) noexcept nogil:
-    """Sync every segment that begins below an offset and has unsynced bytes, with its index files.
+cdef Status sync_segments(
+    PartitionLog* log, int64_t below_offset, bint with_indexes, Fault* out
+) noexcept nogil:
+    """Sync every segment that begins below an offset and has unsynced bytes.
 
-    Also the directory if it changed. The bound keeps a sync from running after the appends that go
-    on meanwhile.
+    Also the directory if it changed, and `with_indexes` the index files of segments that were
+    ended: what a power cut leaves of them is looked at before it is believed, so a commit need not
+    wait for these. The bound keeps a sync from running after the appends that go on meanwhile.
     """
     cdef int64_t after_offset = -1
     cdef Segment* segment
+    cdef bint log_unsynced = False
     cdef int error = 0
     while error == 0:
-        segment = next_unsynced(log, after_offset, below_offset)
+        segment = next_unsynced(log, after_offset, below_offset, with_indexes, &log_unsynced)
         if segment == NULL:
             break
         after_offset = segment.base_offset
-        error = sync_log_file(log, segment)
-        if error == 0 and segment.indexes_unsynced:
+        if log_unsynced:
+            error = sync_log_file(log, segment)
+        if error == 0 and with_indexes and segment.indexes_unsynced:
             segment.indexes_unsynced = False
             error = sync_indexes(log, segment.base_offset)
             if error == ENOENT and (
@@ -476,10 +481,11 @@ cdef Status sync_segments(PartitionLog* log, int64_t below_offset, Fault* out) n
 
 
 cdef Segment* next_unsynced(
-    PartitionLog* log, int64_t after_offset, int64_t below_offset
+    PartitionLog* log, int64_t after_offset, int64_t below_offset, bint with_indexes,
+    bint* log_unsynced,
 ) noexcept nogil:
-    """The next segment past after_offset with unsynced bytes, held and marked as synced from here
-    on.
+    """The next segment past after_offset with unsynced bytes, held; its log is marked as synced
+    from here on. `log_unsynced`: it was not.
     """
     cdef Segment* segment
     cdef int32_t index
@@ -488,7 +494,9 @@ cdef Segment* next_unsynced(
         segment = log.segments[index]
         if segment.base_offset >= below_offset:
             break
-        if segment.base_offset > after_offset and segment.unsynced:
+        if segment.base_offset > after_offset and (
+                segment.unsynced or (with_indexes and segment.indexes_unsynced)):
+            log_unsynced[0] = segment.unsynced
             segment.unsynced = False
             segment.references += 1
             pthread_mutex_unlock(&log.segments_lock)
@@ -550,7 +558,7 @@ cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
         elif log_failure(log) != 0 or log.closed:
             status = STATUS_OK
         if closed_now and status == STATUS_OK:
-            status = sync_segments(log, log_end(log) + 1, out)
+            status = sync_segments(log, log_end(log) + 1, True, out)
         if closed_now and status == STATUS_OK:
             control_raise(&log.page.recovery_point, log_end(log))
             control_set_flag(&log.page.sealed, 1)
