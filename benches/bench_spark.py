@@ -182,7 +182,8 @@ def bench_spark_write(benchmark: Any, bench_path: Path, sizes: Sizes, spark: Spa
                     spread=ratios,
                     beside=f"df.write.parquet: {count / rounds.median('parquet'):,.0f} rows/s",
                 )
-        shutil.rmtree(bench_path / name)
+        # A process of Spark's may still be closing one of the stores.
+        shutil.rmtree(bench_path / name, ignore_errors=True)
 
 
 def bench_spark_sync(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
