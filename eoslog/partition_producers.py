@@ -311,6 +311,19 @@ class PartitionProducers:
             self._rows.delete_producers(self.topic_id, self.partition, gone, changed_up_to=known_to)
 
     @keeping_up
+    def forget_adopted(self, producer_ids: Iterable[int]) -> None:
+        """Drop producers that will never append again, and never had a transaction.
+
+        Those without a row in LMDB, as most that are so young, cost no write there: after a crash a
+        replay from the rows as they are brings them back, and they expire.
+        """
+        gone = set(producer_ids)
+        with self._checkpoint_lock:
+            with_row = self._rows.having_row(self.topic_id, self.partition, gone)
+            self._log.drop_producers(gone - with_row)
+        self.forget_producers(with_row)
+
+    @keeping_up
     def write_down_producers(self, cached_max: int) -> None:
         """Save all producers twice, synced, as rows and as a snapshot: before segments go."""
         self._take_complete_snapshot()

@@ -244,6 +244,18 @@ class ProducerStateStore(LmdbEnvironment):
         if keys:
             self.within(write, write=True)
 
+    def having_row(
+        self, topic_id: str, partition: int, producer_ids: Iterable[int]
+    ) -> frozenset[int]:
+        """Those of the producers that have a row."""
+        keys = {_KEY.pack(id_bytes(topic_id), partition, one): one for one in producer_ids}
+
+        def read(transaction: lmdb.Transaction) -> frozenset[int]:
+            get, rows = transaction.get, self._producers
+            return frozenset(one for key, one in keys.items() if get(key, db=rows) is not None)
+
+        return self.within(read, write=False)
+
     def delete_partition(self, topic_id: str, partition: int) -> None:
         """Forget all rows of a partition: they are untrue, or the partition is gone; durable."""
         prefix = _PREFIX.pack(id_bytes(topic_id), partition)

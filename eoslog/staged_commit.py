@@ -589,14 +589,14 @@ class StagedCommits:
             if partition is None or partition.topic_id != job.topic_ids[where.topic]:
                 continue
             try:
-                partition.forget_producers(producer_ids)
+                partition.forget_adopted(producer_ids)
             except EoslogError as error:
                 # They expire by themselves; the job is complete.
                 _log.warning("%s: %s", where, error)
         for one in job.offsets:
             try:
                 offsets_partition = self._store._partitions.offsets_partition(one.number)
-                offsets_partition.forget_producers([one.producer_id])
+                offsets_partition.forget_adopted([one.producer_id])
             except EoslogError as error:
                 _log.warning("offsets of groups, partition %d: %s", one.number, error)
 

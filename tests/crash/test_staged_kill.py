@@ -261,7 +261,7 @@ AFTER_ADOPTION = [
     ],
     *[Kill(staged_commit, "remove_tree", 1, when) for when in ("before", "within", "after")],
     *[
-        Kill(Partition, "forget_producers", nth, when)
+        Kill(Partition, "forget_adopted", nth, when)
         for nth in (1, 2, PARTITIONS, PARTITIONS + 1)
         for when in ("before", "after")
     ],
@@ -334,7 +334,7 @@ SECOND = [
     *[Kill(HeldPartitions, "sync", 1, when) for when in ("before", "within", "after")],
     *[Kill(StateLog, "append", 1, when) for when in ("before", "after")],
     *[Kill(staged_commit, "remove_tree", 1, when) for when in ("within", "after")],
-    Kill(Partition, "forget_producers", 2, "after"),
+    Kill(Partition, "forget_adopted", 2, "after"),
     *[Kill(GroupOffsets, "adopt", 1, when) for when in ("before", "after")],
     *[Kill(GroupOffsets, "note", 1, when) for when in ("before", "after")],
 ]

@@ -185,7 +185,7 @@ AFTER_DECISION = [
     *[Kill(Partition, "release_readers", nth, "after") for nth in (1, 2)],
     *[Kill(StateLog, "append", 2, when) for when in ("before", "after")],
     *[Kill(staged_commit, "remove_tree", 1, when) for when in ("before", "after")],
-    *[Kill(Partition, "forget_producers", nth, "before") for nth in (1, 2, PARTITIONS + 1)],
+    *[Kill(Partition, "forget_adopted", nth, "before") for nth in (1, 2, PARTITIONS + 1)],
 ]
 
 
@@ -335,7 +335,7 @@ BEHIND_AN_OPEN_ONE = [
     *[Kill(RecentJobs, "note", 1, when) for when in ("before", "after")],
     *[Kill(StateLog, "append", nth, when) for nth in (2, 3) for when in ("before", "after")],
     Kill(staged_commit, "remove_tree", 1, "before"),
-    Kill(Partition, "forget_producers", 2, "before"),
+    Kill(Partition, "forget_adopted", 2, "before"),
 ]
 
 

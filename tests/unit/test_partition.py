@@ -180,3 +180,40 @@ def test_a_producer_that_is_forgotten_after_an_abort_leaves_the_abort_behind(tmp
         partition = store.partition("t", 0)
         assert partition.fetch_records(0, 10, 1 << 20, "read_committed") == ([], 2)
         assert len(partition.fetch_records(0, 10, 1 << 20)[0]) == 1
+
+
+def adopted(partition, producer_id):
+    partition.hold_readers()
+    partition.adopt(memoryview(raw_batch([b"a", b"b"], producer_id, 0, 0)), producer_id)
+    partition.release_readers()
+    return producer_id
+
+
+def test_an_adopted_producer_is_forgotten_without_a_write_to_lmdb(partition, monkeypatch):
+    first, second = adopted(partition, 1 << 62), adopted(partition, (1 << 62) + 1)
+    monkeypatch.setattr(partition._rows, "write_rows", None)
+    monkeypatch.setattr(partition._rows, "delete_producers", None)
+    partition.forget_adopted([first])
+    assert [one.producer_id for one in partition.producers()] == [second]
+
+
+def test_the_row_of_an_adopted_producer_goes_with_it(partition, store, open_store):
+    first, second = adopted(partition, 1 << 62), adopted(partition, (1 << 62) + 1)
+    partition.persist_producers(1000)
+    partition.forget_adopted([first])
+    abandon(store)
+    partition = open_store().partition("t", 0)
+    assert [one.producer_id for one in partition.producers()] == [second]
+
+
+def test_an_adopted_producer_that_a_crash_brought_back_expires(partition, store, open_store):
+    first = adopted(partition, 1 << 62)
+    partition.persist_producers(1000)
+    second = adopted(partition, (1 << 62) + 1)
+    partition.forget_adopted([second])
+    abandon(store)
+    partition = open_store().partition("t", 0)
+    known = [(one.producer_id, one.last_sequence) for one in partition.producers()]
+    assert known == [(first, 1), (second, 1)]
+    assert partition.expire_producers(10**15, frozenset) == 2
+    assert partition.producers() == []
