@@ -13,7 +13,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from eoslog import Store, TopicPartition
 from eoslog.partition import Partition
 from eoslog.spark.offset_bounds import ending_offsets, starting_offsets
-from eoslog.spark.offset_ranges import OffsetRange, SplitRule, bytes_in, ranges_between
+from eoslog.spark.offset_ranges import (
+    BYTES_PER_TASK,
+    OffsetRange,
+    SplitRule,
+    bytes_in,
+    ranges_between,
+)
 from eoslog.spark.open_stores import lent_store
 from eoslog.spark.read_options import ReadOptions
 from eoslog.spark.read_schema import column_names
@@ -80,7 +86,7 @@ def split_ranges(store: Store, rule: SplitRule, ranges: list[OffsetRange]) -> li
 
     def bytes_of(one: OffsetRange) -> int:
         partition = store.partition(*one.where)
-        if partition.size_bytes <= rule.max_bytes:
+        if partition.size_bytes <= (rule.max_bytes or BYTES_PER_TASK):
             return partition.size_bytes
         return bytes_in(partition, one.first, one.upper_bound)
 

@@ -2,10 +2,12 @@
 
 The rules are those of Spark's Kafka source, so that `minPartitions`, `maxRecordsPerPartition` and
 `maxOffsetsPerTrigger` give the numbers that its users know. What is added: a range of many bytes is
-split even if nobody asks, by `maxBytesPerPartition`.
+split even if nobody asks, by `maxBytesPerPartition`, or else into as many pieces as there are
+processors for: a task costs what reading some 50 MB does, whatever it reads.
 """
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -14,7 +16,9 @@ from eoslog import TopicPartition
 from eoslog.partition import Partition
 
 # As large a piece of files as Spark gives a task (spark.sql.files.maxPartitionBytes).
-BYTES_PER_PARTITION = 128 << 20
+BYTES_PER_TASK = 128 << 20
+# So that no processor is long idle at the end.
+TASKS_PER_PROCESSOR = 2
 
 
 @dataclass(frozen=True)
@@ -53,20 +57,30 @@ def ranges_between(
 
 @dataclass(frozen=True)
 class SplitRule:
-    """How ranges become those of single tasks."""
+    """How ranges become those of single tasks.
+
+    Without `max_bytes` a piece has some 128 MB, or more where two tasks for each processor do: all
+    tasks that read run on the store's host.
+    """
 
     # 0: no such wish.
     min_partitions: int = 0
     max_records: int = 0
-    max_bytes: int = BYTES_PER_PARTITION
+    max_bytes: int = 0
 
     def split(
         self, ranges: Iterable[OffsetRange], bytes_of: Callable[[OffsetRange], int]
     ) -> list[OffsetRange]:
         """The ranges, divided where they are too large, then until there are enough of them."""
         pieces: list[OffsetRange] = []
-        for one in ranges:
-            count = math.ceil(bytes_of(one) / self.max_bytes)
+        sizes = {one: bytes_of(one) for one in ranges}
+        tasks = TASKS_PER_PROCESSOR * len(os.sched_getaffinity(0))
+        wanted_bytes = max(BYTES_PER_TASK, sum(sizes.values()) / tasks)
+        for one, size in sizes.items():
+            if self.max_bytes:
+                count = math.ceil(size / self.max_bytes)
+            else:
+                count = round(size / wanted_bytes)
             if self.max_records:
                 count = max(count, math.ceil(one.size / self.max_records))
             pieces += one.divided(max(count, 1))

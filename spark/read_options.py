@@ -13,7 +13,7 @@ from typing import Literal
 
 from eoslog.spark.offset_bounds import STRATEGY, OffsetBound, ending_bound, starting_bound
 from eoslog.spark.offset_json import EARLIEST, LATEST
-from eoslog.spark.offset_ranges import BYTES_PER_PARTITION, SplitRule
+from eoslog.spark.offset_ranges import SplitRule
 from eoslog.spark.read_schema import INCLUDE_HEADERS
 from eoslog.spark.source_options import check_options, find, flag, store_path, text, whole
 from eoslog.spark.topic_choice import CHOICE_OPTIONS, TopicChoice
@@ -118,7 +118,7 @@ def _common(
     split = SplitRule(
         whole(options, "minPartitions", 0, 1),
         whole(options, "maxRecordsPerPartition", 0, 1),
-        whole(options, "maxBytesPerPartition", BYTES_PER_PARTITION, 1),
+        whole(options, "maxBytesPerPartition", 0, 1),
     )
     return ReadOptions(
         store_path(options),

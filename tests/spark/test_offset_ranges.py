@@ -90,6 +90,27 @@ def test_no_piece_is_larger_than_it_may_be():
     assert max(one.size for one in by_bytes) <= 50
 
 
+@pytest.mark.parametrize(
+    ("processors", "sizes_mb", "counts"),
+    [
+        (2, (260, 259, 258, 261), (1, 1, 1, 1)),
+        (64, (260, 259, 258, 261), (2, 2, 2, 2)),
+        (64, (60, 130, 190, 200), (1, 1, 1, 2)),
+        (2, (1000,), (4,)),
+        (2, (8000, 100), (4, 1)),
+        (1, (500, 500, 500), (1, 1, 1)),
+    ],
+)
+def test_pieces_are_large_where_there_are_enough_for_all_processors(
+    monkeypatch, processors, sizes_mb, counts
+):
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(processors)))
+    ranges = [OffsetRange(TopicPartition("a", n), 0, size) for n, size in enumerate(sizes_mb)]
+    pieces = SplitRule().split(ranges, lambda one: one.size << 20)
+    found = [sum(one.where.partition == n for one in pieces) for n in range(len(sizes_mb))]
+    assert tuple(found) == counts
+
+
 def test_a_limit_is_shared_in_proportion():
     starts, ends = {A0: 0, A1: 100, B0: 7}, {A0: 900, A1: 200, B0: 7}
     assert within_limit(starts, ends, 100) == {A0: 90, A1: 110, B0: 7}

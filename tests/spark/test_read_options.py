@@ -22,7 +22,7 @@ def test_a_batch_reads_everything_and_a_stream_what_is_new():
         assert found.fail_on_data_loss
         assert found.choice.topics == ("a",)
         assert (found.split.min_partitions, found.split.max_records) == (0, 0)
-        assert found.split.max_bytes == 128 << 20
+        assert found.split.max_bytes == 0
 
 
 def test_all_options_are_taken_whatever_the_case_of_their_names():
