@@ -7,8 +7,8 @@ from eoslog.native.status cimport Fault, Status
 
 
 cdef class LogReader(OpenedLog):
-    cdef Status _fill(
-        self, ReadRange* found, int64_t offset, const FetchSizes* sizes, object columns,
-        Fault* fault) except *
+    cdef Status _decode(
+        self, ReadRange* found, int64_t offset, int64_t bound, int64_t max_records,
+        FetchSizes* sizes, object into, Fault* fault) except *
     cdef list _headers(self, ReadRange* found, int64_t offset, int64_t record_count)
     cdef list _records(self, ReadRange* found, int64_t offset, int64_t record_count)

@@ -9,13 +9,13 @@ import numpy
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
-from libc.string cimport memset
+from libc.stdlib cimport free, malloc
 
 from eoslog.bindings.record_batch cimport make_record
 from eoslog.native.abort_index cimport filter_rewind, filter_takes_out
 from eoslog.native.log_read cimport (
-    FetchColumns, fetch_fill, fetch_measure, offset_for_timestamp, range_copy, read_close,
-    read_open, scan_headers,
+    FetchCells, FetchColumns, fetch_copy, fetch_decode, fetch_measure, fetch_records_max,
+    offset_for_timestamp, range_copy, read_close, read_open, scan_headers,
 )
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, Record as NativeRecord,
@@ -107,12 +107,8 @@ cdef class LogReader(OpenedLog):
         if found.segment == NULL:
             return None
         try:
-            with nogil:
-                status = fetch_measure(&found, offset, bound, max_records, &sizes, &fault)
-            if status != STATUS_OK:
-                self._raise_read(status, &fault, offset)
             columns = Columns.__new__(Columns)
-            status = self._fill(&found, offset, &sizes, columns, &fault)
+            status = self._decode(&found, offset, bound, max_records, &sizes, columns, &fault)
             if status != STATUS_OK:
                 self._raise_read(status, &fault, offset)
             if sizes.header_count:
@@ -121,58 +117,59 @@ cdef class LogReader(OpenedLog):
         finally:
             read_close(&self._log, &found)
 
-    cdef Status _fill(
-        self, ReadRange* found, int64_t offset, const FetchSizes* sizes, object into,
-        Fault* fault,
+    cdef Status _decode(
+        self, ReadRange* found, int64_t offset, int64_t bound, int64_t max_records,
+        FetchSizes* sizes, object into, Fault* fault,
     ) except *:
         cdef Columns columns = into
-        cdef int64_t count = sizes.record_count
         cdef FetchColumns target
-        cdef int64_t[::1] offsets = numpy.empty(count, numpy.int64)
-        cdef int64_t[::1] timestamps = numpy.empty(count, numpy.int64)
-        cdef int32_t[::1] key_offsets = numpy.empty(count + 1, numpy.int32)
-        cdef int32_t[::1] value_offsets = numpy.empty(count + 1, numpy.int32)
-        cdef uint8_t[::1] key_data = numpy.empty(sizes.key_bytes, numpy.uint8)
-        cdef uint8_t[::1] value_data = numpy.empty(sizes.value_bytes, numpy.uint8)
-        cdef uint8_t[::1] key_validity = None
-        cdef uint8_t[::1] value_validity = None
+        cdef int64_t records_max = fetch_records_max(found, max_records)
+        cdef int64_t[::1] offsets = numpy.empty(records_max, numpy.int64)
+        cdef int64_t[::1] timestamps = numpy.empty(records_max, numpy.int64)
+        cdef int32_t[::1] key_ends = numpy.empty(records_max + 1, numpy.int32)
+        cdef int32_t[::1] value_ends = numpy.empty(records_max + 1, numpy.int32)
+        cdef const uint8_t** sources = <const uint8_t**>malloc(
+            <size_t>(2 * records_max + 1) * sizeof(uint8_t*))
         cdef Status status
-        memset(&target, 0, sizeof(FetchColumns))
-        target.offsets = &offsets[0] if count else NULL
-        target.timestamps = &timestamps[0] if count else NULL
-        target.key_offsets = &key_offsets[0]
-        target.value_offsets = &value_offsets[0]
-        target.key_data = &key_data[0] if sizes.key_bytes else NULL
-        target.value_data = &value_data[0] if sizes.value_bytes else NULL
-        if sizes.null_key_count:
-            key_validity = numpy.zeros((count + 7) // 8, numpy.uint8)
-            target.key_validity = &key_validity[0]
-            columns.key_validity = key_validity.base
-        if sizes.null_value_count:
-            value_validity = numpy.zeros((count + 7) // 8, numpy.uint8)
-            target.value_validity = &value_validity[0]
-            columns.value_validity = value_validity.base
-        with nogil:
-            status = fetch_fill(found, offset, sizes, &target, fault)
-        columns.record_count = count
-        columns.next_offset = sizes.next_offset
-        columns.offsets = offsets.base
-        columns.timestamps = timestamps.base
-        columns.key_offsets = key_offsets.base
-        columns.value_offsets = value_offsets.base
-        columns.key_data = key_data.base
-        columns.value_data = value_data.base
-        return status
+        cdef int64_t count
+        if sources == NULL:
+            raise MemoryError(f"{records_max} records")
+        target.records_max = records_max
+        target.offsets = &offsets[0] if records_max else NULL
+        target.timestamps = &timestamps[0] if records_max else NULL
+        target.keys.sources = sources
+        target.keys.ends = &key_ends[0]
+        target.values.sources = sources + records_max
+        target.values.ends = &value_ends[0]
+        try:
+            with nogil:
+                status = fetch_decode(found, offset, bound, &target, sizes, fault)
+            if status != STATUS_OK:
+                return status
+            count = sizes.record_count
+            columns.record_count = count
+            columns.next_offset = sizes.next_offset
+            columns.offsets = offsets.base[:count]
+            columns.timestamps = timestamps.base[:count]
+            columns.key_offsets = key_ends.base[:count + 1]
+            columns.value_offsets = value_ends.base[:count + 1]
+            columns.key_data, columns.key_validity = copied_cells(
+                &target.keys, count, sizes.key_bytes, sizes.null_key_count)
+            columns.value_data, columns.value_validity = copied_cells(
+                &target.values, count, sizes.value_bytes, sizes.null_value_count)
+            return status
+        finally:
+            free(sources)
 
     cdef list _headers(self, ReadRange* found, int64_t offset, int64_t record_count):
-        """Headers of the records that fetch_fill copied; only where some record has any."""
+        """Headers of the records that fetch_decode took; only where some record has any."""
         cdef list headers = []
         for record in self._records(found, offset, record_count):
             headers.append(record.headers)
         return headers
 
     cdef list _records(self, ReadRange* found, int64_t offset, int64_t record_count):
-        """Records of a range that fetch_measure verified, from `offset` on."""
+        """Records of a range that was verified, from `offset` on."""
         cdef list records = []
         cdef int64_t position = 0
         cdef BatchHeader header
@@ -265,3 +262,21 @@ cdef class LogReader(OpenedLog):
         if status != STATUS_OK:
             self._raise_read(status, &fault, offset)
         return None if offset < 0 else (offset, timestamp)
+
+
+cdef tuple copied_cells(
+    const FetchCells* cells, int64_t count, int64_t data_bytes, int64_t null_count
+):
+    """The bytes of the cells one after the other, and the bitmap of which is not null, if any is.
+    """
+    cdef uint8_t[::1] data = numpy.empty(data_bytes, numpy.uint8)
+    cdef uint8_t[::1] validity = None
+    cdef uint8_t* data_at = &data[0] if data_bytes else NULL
+    cdef uint8_t* validity_at = NULL
+    if null_count:
+        validity = numpy.zeros((count + 7) // 8, numpy.uint8)
+        validity_at = &validity[0]
+    if null_count < count:
+        with nogil:
+            fetch_copy(cells, count, data_at, validity_at)
+    return data.base, None if validity is None else validity.base

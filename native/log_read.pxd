@@ -25,16 +25,19 @@ cdef struct FetchSizes:
     int64_t header_count
     int64_t next_offset
 
-# Where fetch_fill puts them; validity bitmaps may be NULL, and are zeroed by the caller otherwise.
+# Keys or values of records, cell after cell: where fetch_decode found them, and where their bytes
+# go. `ends` has room for one more than the records; its first is 0.
+cdef struct FetchCells:
+    const uint8_t** sources          # NULL: the record has none.
+    int32_t* ends
+
+# Where fetch_decode puts records; there is room for `records_max`.
 cdef struct FetchColumns:
+    int64_t records_max
     int64_t* offsets
     int64_t* timestamps
-    int32_t* key_offsets
-    uint8_t* key_data
-    uint8_t* key_validity
-    int32_t* value_offsets
-    uint8_t* value_data
-    uint8_t* value_validity
+    FetchCells keys
+    FetchCells values
 
 cdef Status read_open(
     PartitionLog* log, int64_t offset, int64_t upper_bound, int64_t bytes_max, bint committed,
@@ -43,9 +46,13 @@ cdef void read_close(PartitionLog* log, ReadRange* found) noexcept nogil
 cdef Status fetch_measure(
     ReadRange* found, int64_t offset, int64_t upper_bound, int64_t records_max,
     FetchSizes* sizes, Fault* out) noexcept nogil
-cdef Status fetch_fill(
-    ReadRange* found, int64_t offset, const FetchSizes* sizes, FetchColumns* columns,
-    Fault* out) noexcept nogil
+cdef int64_t fetch_records_max(ReadRange* found, int64_t records_max) noexcept nogil
+cdef Status fetch_decode(
+    ReadRange* found, int64_t offset, int64_t upper_bound, const FetchColumns* columns,
+    FetchSizes* sizes, Fault* out) noexcept nogil
+cdef void fetch_copy(
+    const FetchCells* cells, int64_t record_count, uint8_t* data, uint8_t* validity
+) noexcept nogil
 cdef int64_t range_copy(ReadRange* found, uint8_t* target) noexcept nogil
 cdef Status scan_headers(
     PartitionLog* log, int64_t offset, int64_t upper_bound, int64_t* batch_count,

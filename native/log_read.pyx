@@ -3,9 +3,10 @@
 """Reading a partition's log: by offset, by time, into columns.
 
 Invariants: nothing at or above the upper bound is handed out; a range holds its segment's mapping
-until it is closed; records are decoded only from batches whose checksum was found true in the same
+until it is closed; no record is handed out of a batch whose checksum was not found true in the same
 call.
 """
+from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
 
 from eoslog.native.abort_index cimport (
@@ -13,18 +14,25 @@ from eoslog.native.abort_index cimport (
 )
 from eoslog.native.atomics cimport load_acquire_64
 from eoslog.native.control_page cimport control_load
+from eoslog.native.crc32c cimport crc32c
 from eoslog.native.partition_log cimport (
     log_acquire, log_end, log_next_base, log_release,
 )
 from eoslog.native.record_batch cimport (
-    ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, BATCH_HEADER_BYTES, BatchHeader, Record,
-    RecordCursor, batch_check, batch_header_load, cursor_next, cursor_open,
+    ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, BATCH_ATTRIBUTES, BATCH_HEADER_BYTES,
+    BatchHeader, Record, RecordCursor, batch_check, batch_counts_check, batch_frame_check,
+    batch_header_load, cursor_next, cursor_open,
 )
 from eoslog.native.segment cimport batch_end_offset, batch_in_chain, segment_find
 from eoslog.native.status cimport (
     STATUS_CORRUPT, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
 )
 from eoslog.native.time_index cimport time_index_lookup
+
+cdef enum:
+    CHECKED_BYTES = 16384            # Taken into the checksum, and decoded while they are in cache.
+    RECORD_BYTES_MIN = 7             # Of a record without key, value and headers.
+    CELL_BYTES_MAX = 0x7FFFFFF0      # Of a column: its offsets have 31 bits.
 
 
 cdef Status check_offset(
@@ -200,26 +208,20 @@ cdef Status fetch_measure(
     cdef RecordCursor cursor
     cdef Record record
     cdef FetchSizes before
+    cdef int64_t passed_bytes
     cdef int32_t _index
     cdef Status status
-    sizes.record_count = sizes.key_bytes = sizes.value_bytes = sizes.header_count = 0
-    sizes.null_key_count = sizes.null_value_count = 0
-    sizes.next_offset = offset
+    sizes_begin(sizes, offset)
     filter_rewind(&found.filter)
     while position < found.data_bytes:
-        if found.filter.count > 0:
-            # Passed over by its header alone: nobody sees its records.
-            batch_header_load(found.data + position, &header)
-            if filter_takes_out(&found.filter, &header):
-                if batch_end_offset(&header) > sizes.next_offset:
-                    sizes.next_offset = batch_end_offset(&header)
-                position += header.batch_bytes
-                continue
+        passed_bytes = passed_over(found, position, sizes)
+        if passed_bytes > 0:
+            position += passed_bytes
+            continue
         before = sizes[0]
         status = batch_check(found.data + position, found.data_bytes - position, &header, out)
-        if status == STATUS_OK and header.attributes & ATTRIBUTE_COMPRESSION_MASK:
-            status = fault(out, STATUS_CORRUPT, "compressed batches cannot be read by this version",
-                           0, header.attributes & ATTRIBUTE_COMPRESSION_MASK)
+        if status == STATUS_OK:
+            status = check_uncompressed(&header, out)
         if status == STATUS_OK and not header.attributes & ATTRIBUTE_CONTROL:
             cursor_open(&cursor, found.data + position, &header)
             for _index in range(header.record_count):
@@ -229,19 +231,64 @@ cdef Status fetch_measure(
                 if record.offset < offset:
                     continue
                 if record.offset >= upper_bound or sizes.record_count == records_max or (
-                        sizes.value_bytes + record.value_bytes > 0x7FFFFFF0
-                        or sizes.key_bytes + record.key_bytes > 0x7FFFFFF0):
+                        not has_room(&record, sizes)):
                     return STATUS_OK
                 measure_record(&record, sizes)
         if status != STATUS_OK:
-            sizes[0] = before
-            if sizes.record_count > 0:
-                return STATUS_OK
-            return corrupt_at(found, position, status, out)
-        if header.base_offset + header.last_offset_delta + 1 > sizes.next_offset:
-            sizes.next_offset = header.base_offset + header.last_offset_delta + 1
+            return batch_failed(found, position, status, &before, sizes, out)
+        batch_passed(&header, sizes)
         position += header.batch_bytes
     return STATUS_OK
+
+
+cdef inline void sizes_begin(FetchSizes* sizes, int64_t offset) noexcept nogil:
+    sizes.record_count = sizes.key_bytes = sizes.value_bytes = sizes.header_count = 0
+    sizes.null_key_count = sizes.null_value_count = 0
+    sizes.next_offset = offset
+
+
+cdef int64_t passed_over(
+    ReadRange* found, int64_t position, FetchSizes* sizes
+) noexcept nogil:
+    """The bytes of a batch of an aborted transaction, by its header alone: nobody sees its records.
+    0 for all others.
+    """
+    cdef BatchHeader header
+    if found.filter.count == 0:
+        return 0
+    batch_header_load(found.data + position, &header)
+    if not filter_takes_out(&found.filter, &header):
+        return 0
+    batch_passed(&header, sizes)
+    return header.batch_bytes
+
+
+cdef inline void batch_passed(const BatchHeader* header, FetchSizes* sizes) noexcept nogil:
+    if batch_end_offset(header) > sizes.next_offset:
+        sizes.next_offset = batch_end_offset(header)
+
+
+cdef Status check_uncompressed(const BatchHeader* header, Fault* out) noexcept nogil:
+    if header.attributes & ATTRIBUTE_COMPRESSION_MASK:
+        return fault(out, STATUS_CORRUPT, "compressed batches cannot be read by this version",
+                     0, header.attributes & ATTRIBUTE_COMPRESSION_MASK)
+    return STATUS_OK
+
+
+cdef Status batch_failed(
+    const ReadRange* found, int64_t position, Status status, const FetchSizes* before,
+    FetchSizes* sizes, Fault* out,
+) noexcept nogil:
+    """Good records before the bad batch end the range; as the first one it is the answer."""
+    sizes[0] = before[0]
+    if sizes.record_count > 0:
+        return STATUS_OK
+    return corrupt_at(found, position, status, out)
+
+
+cdef inline bint has_room(const Record* record, const FetchSizes* sizes) noexcept nogil:
+    return (sizes.value_bytes + record.value_bytes <= CELL_BYTES_MAX
+            and sizes.key_bytes + record.key_bytes <= CELL_BYTES_MAX)
 
 
 cdef inline void measure_record(const Record* record, FetchSizes* sizes) noexcept nogil:
@@ -258,61 +305,142 @@ cdef inline void measure_record(const Record* record, FetchSizes* sizes) noexcep
         sizes.null_value_count += 1
 
 
-cdef Status fetch_fill(
-    ReadRange* found, int64_t offset, const FetchSizes* sizes, FetchColumns* columns,
-    Fault* out,
-) noexcept nogil:
-    """Copy the records that fetch_measure counted into the columns."""
+cdef int64_t fetch_records_max(ReadRange* found, int64_t records_max) noexcept nogil:
+    """How many records the range can have, by its batches' headers and bytes, and at most
+    records_max of them (-1: no limit).
+    """
     cdef int64_t position = 0
-    cdef int64_t row = 0
-    cdef int32_t key_end = 0
-    cdef int32_t value_end = 0
+    cdef int64_t count = 0
+    cdef int64_t fitting
     cdef BatchHeader header
-    cdef RecordCursor cursor
-    cdef Record record
-    cdef int32_t _index
-    columns.key_offsets[0] = 0
-    columns.value_offsets[0] = 0
-    filter_rewind(&found.filter)
-    while row < sizes.record_count and position < found.data_bytes:
+    while position < found.data_bytes:
         batch_header_load(found.data + position, &header)
-        if not header.attributes & ATTRIBUTE_CONTROL and not filter_takes_out(
-                &found.filter, &header):
-            cursor_open(&cursor, found.data + position, &header)
-            for _index in range(header.record_count):
-                if row == sizes.record_count:
-                    break
-                if cursor_next(&cursor, &record, out) != STATUS_OK:
-                    return corrupt_at(found, position, STATUS_CORRUPT, out)
-                if record.offset < offset:
-                    continue
-                columns.offsets[row] = record.offset
-                columns.timestamps[row] = record.timestamp
-                key_end = fill_cell(columns.key_data, columns.key_validity, row, key_end,
-                                    record.key, record.key_bytes)
-                value_end = fill_cell(columns.value_data, columns.value_validity, row, value_end,
-                                      record.value, record.value_bytes)
-                columns.key_offsets[row + 1] = key_end
-                columns.value_offsets[row + 1] = value_end
-                row += 1
+        fitting = (header.batch_bytes - BATCH_HEADER_BYTES) // RECORD_BYTES_MIN
+        if header.record_count > 0:
+            count += fitting if fitting < header.record_count else header.record_count
         position += header.batch_bytes
-    if row != sizes.record_count:
-        fault(out, STATUS_CORRUPT, "the batches changed while being read", sizes.record_count, row)
-        return corrupt_at(found, 0, STATUS_CORRUPT, out)
+    return count if records_max < 0 or count < records_max else records_max
+
+
+cdef Status fetch_decode(
+    ReadRange* found, int64_t offset, int64_t upper_bound, const FetchColumns* columns,
+    FetchSizes* sizes, Fault* out,
+) noexcept nogil:
+    """Verify and decode the range's batches, from `offset` on, all but the bytes of the cells.
+
+    Stops where there is no room for another record, and where sizes would leave 31 bits. A bad
+    batch behind good records ends the range; as the first one it is the answer.
+    """
+    cdef int64_t position = 0
+    cdef BatchHeader header
+    cdef FetchSizes before
+    cdef int64_t passed_bytes
+    cdef bint is_full = False
+    cdef Status status
+    sizes_begin(sizes, offset)
+    columns.keys.ends[0] = columns.values.ends[0] = 0
+    filter_rewind(&found.filter)
+    while position < found.data_bytes and not is_full:
+        passed_bytes = passed_over(found, position, sizes)
+        if passed_bytes > 0:
+            position += passed_bytes
+            continue
+        before = sizes[0]
+        status = decode_batch(
+            found, position, offset, upper_bound, columns, sizes, &header, &is_full, out)
+        if status != STATUS_OK:
+            return batch_failed(found, position, status, &before, sizes, out)
+        if not is_full:
+            batch_passed(&header, sizes)
+        position += header.batch_bytes
     return STATUS_OK
 
 
-cdef inline int32_t fill_cell(
-    uint8_t* data, uint8_t* validity, int64_t row, int32_t end, const uint8_t* cell,
-    int32_t cell_bytes,
+cdef Status decode_batch(
+    ReadRange* found, int64_t position, int64_t offset, int64_t upper_bound,
+    const FetchColumns* columns, FetchSizes* sizes, BatchHeader* header, bint* is_full,
+    Fault* out,
 ) noexcept nogil:
-    """Copy one cell behind `end`; answers the new end."""
-    if cell_bytes < 0:
-        return end
-    if validity != NULL:
-        validity[row >> 3] |= <uint8_t>(1 << (row & 7))
-    memcpy(data + end, cell, <size_t>cell_bytes)
-    return end + cell_bytes
+    """Decode a batch while its checksum is taken, a piece at a time: each piece is read from memory
+    once. Only with STATUS_OK was the checksum true, and may the records be believed.
+    """
+    cdef const uint8_t* at = found.data + position + BATCH_ATTRIBUTES    # Up to here it is taken.
+    cdef const uint8_t* end
+    cdef uint32_t crc = 0
+    cdef RecordCursor cursor
+    cdef Record record
+    cdef int32_t _index
+    cdef Status decoded = STATUS_OK
+    cdef Status status = batch_frame_check(
+        found.data + position, found.data_bytes - position, header, out)
+    if status != STATUS_OK:
+        return status
+    end = found.data + position + header.batch_bytes
+    if not header.attributes & (ATTRIBUTE_COMPRESSION_MASK | ATTRIBUTE_CONTROL):
+        cursor_open(&cursor, found.data + position, header)
+        for _index in range(header.record_count):
+            while at <= cursor.at and at < end:
+                crc = checksum_piece(crc, &at, end)
+            decoded = cursor_next(&cursor, &record, out)
+            if decoded != STATUS_OK:
+                break
+            if record.offset < offset:
+                continue
+            if record.offset >= upper_bound or sizes.record_count == columns.records_max or (
+                    not has_room(&record, sizes)):
+                is_full[0] = True
+                break
+            put_record(&record, sizes.record_count, columns)
+            measure_record(&record, sizes)
+    while at < end:
+        crc = checksum_piece(crc, &at, end)
+    status = batch_counts_check(header, crc, out)
+    if status == STATUS_OK:
+        status = check_uncompressed(header, out)
+    return decoded if status == STATUS_OK else status
+
+
+cdef inline uint32_t checksum_piece(
+    uint32_t crc, const uint8_t** at, const uint8_t* end
+) noexcept nogil:
+    cdef int64_t piece_bytes = end - at[0]
+    if piece_bytes > CHECKED_BYTES:
+        piece_bytes = CHECKED_BYTES
+    crc = crc32c(crc, at[0], <size_t>piece_bytes)
+    at[0] += piece_bytes
+    return crc
+
+
+cdef inline void put_record(
+    const Record* record, int64_t row, const FetchColumns* columns
+) noexcept nogil:
+    columns.offsets[row] = record.offset
+    columns.timestamps[row] = record.timestamp
+    put_cell(&columns.keys, row, record.key, record.key_bytes)
+    put_cell(&columns.values, row, record.value, record.value_bytes)
+
+
+cdef inline void put_cell(
+    const FetchCells* cells, int64_t row, const uint8_t* cell, int32_t cell_bytes
+) noexcept nogil:
+    cells.sources[row] = cell if cell_bytes >= 0 else NULL
+    cells.ends[row + 1] = cells.ends[row] + (cell_bytes if cell_bytes > 0 else 0)
+
+
+cdef void fetch_copy(
+    const FetchCells* cells, int64_t record_count, uint8_t* data, uint8_t* validity
+) noexcept nogil:
+    """Copy the bytes of cells that fetch_decode found; a bitmap (or NULL) is zeroed before."""
+    cdef int64_t row
+    cdef int32_t cell_bytes
+    for row in range(record_count):
+        if cells.sources[row] == NULL:
+            continue
+        if validity != NULL:
+            validity[row >> 3] |= <uint8_t>(1 << (row & 7))
+        cell_bytes = cells.ends[row + 1] - cells.ends[row]
+        if cell_bytes > 0:
+            memcpy(data + cells.ends[row], cells.sources[row], <size_t>cell_bytes)
 
 
 cdef Status scan_headers(

@@ -77,6 +77,13 @@ cdef void batch_header_load(const uint8_t* batch, BatchHeader* header) noexcept 
 cdef Status batch_check(
     const uint8_t* batch, int64_t available_bytes, BatchHeader* header, Fault* out
 ) noexcept nogil
+# The two halves of batch_check, for whoever takes the checksum himself.
+cdef Status batch_frame_check(
+    const uint8_t* batch, int64_t available_bytes, BatchHeader* header, Fault* out
+) noexcept nogil
+cdef Status batch_counts_check(
+    const BatchHeader* header, uint32_t crc, Fault* out
+) noexcept nogil
 cdef void batch_terminate(uint8_t* end, uint8_t* limit) noexcept nogil
 cdef void batch_header_store(
     uint8_t* at, int64_t batch_bytes, int32_t record_count, int64_t base_timestamp,

@@ -5,6 +5,7 @@
 Invariants: a batch that batch_check let pass has a true checksum and fits in what is there;
 cursor_next never reads past the end of its batch.
 """
+from libc.stdint cimport uint64_t
 from libc.string cimport memcpy, memset
 
 from eoslog.native.byte_order cimport (
@@ -40,6 +41,17 @@ cdef Status batch_check(
     Only after STATUS_OK may the other fields be believed.
     """
     cdef uint32_t crc
+    cdef Status status = batch_frame_check(batch, available_bytes, header, out)
+    if status != STATUS_OK:
+        return status
+    crc = crc32c(0, batch + BATCH_ATTRIBUTES, <size_t>(header.batch_bytes - BATCH_ATTRIBUTES))
+    return batch_counts_check(header, crc, out)
+
+
+cdef Status batch_frame_check(
+    const uint8_t* batch, int64_t available_bytes, BatchHeader* header, Fault* out
+) noexcept nogil:
+    """Load the header at `batch`, and judge what can be judged before the checksum: it fits."""
     if available_bytes < BATCH_HEADER_BYTES:
         return fault(out, STATUS_CORRUPT, "fewer bytes left than a batch header",
                      BATCH_HEADER_BYTES, available_bytes)
@@ -54,7 +66,13 @@ cdef Status batch_check(
     if header.batch_bytes > available_bytes:
         return fault(out, STATUS_CORRUPT, "batch runs past the end of the bytes",
                      header.batch_bytes, available_bytes)
-    crc = crc32c(0, batch + BATCH_ATTRIBUTES, <size_t>(header.batch_bytes - BATCH_ATTRIBUTES))
+    return STATUS_OK
+
+
+cdef Status batch_counts_check(
+    const BatchHeader* header, uint32_t crc, Fault* out
+) noexcept nogil:
+    """Judge the rest of a batch that fits, by the checksum of its bytes."""
     if crc != header.crc:
         return fault(out, STATUS_CORRUPT, "batch checksum does not match its bytes",
                      header.crc, crc)
@@ -161,10 +179,11 @@ cdef Status cursor_next(RecordCursor* cursor, Record* record, Fault* out) noexce
     if record.header_count > 0 and not headers_fill(at, end, record.header_count):
         return fault(out, STATUS_CORRUPT, "record headers do not fill the record",
                      record.header_count, end - at)
-    record.offset = cursor.base_offset + offset_delta
+    # Wrapping: the checksum of what is decoded may still be outstanding.
+    record.offset = <int64_t>(<uint64_t>cursor.base_offset + <uint64_t>offset_delta)
     record.timestamp = cursor.append_timestamp
     if record.timestamp < 0:
-        record.timestamp = cursor.base_timestamp + timestamp_delta
+        record.timestamp = <int64_t>(<uint64_t>cursor.base_timestamp + <uint64_t>timestamp_delta)
     cursor.at = end
     cursor.remaining_count -= 1
     if cursor.remaining_count == 0 and end != cursor.end:

@@ -217,3 +217,57 @@ def test_an_adopted_producer_that_a_crash_brought_back_expires(partition, store,
     assert known == [(first, 1), (second, 1)]
     assert partition.expire_producers(10**15, frozenset) == 2
     assert partition.producers() == []
+
+
+@pytest.fixture
+def two_batches(store):
+    """A partition with two batches of 22 records, each in several pieces when it is read."""
+    store.create_topic("t")
+    partition = store.partition("t", 0)
+    for _ in range(2):
+        partition.append_columns(CELLS, list(reversed(CELLS)))
+    return partition
+
+
+CELLS = [bytes([number]) * 5000 for number in range(20)] + [None, b""]
+
+
+def cells_of(data, ends, validity):
+    nulls = [validity is not None and not validity[n // 8] >> n % 8 & 1 for n in range(len(ends))]
+    return [None if nulls[n] else bytes(data[ends[n] : ends[n + 1]]) for n in range(len(ends) - 1)]
+
+
+def test_columns_begin_and_end_anywhere_in_a_batch(two_batches):
+    for first in (0, 1, 19, 21, 22, 43):
+        for count in (1, 2, 30, -1):
+            found = two_batches.fetch_columns(first, 1 << 20, count)
+            end = 44 if count < 0 else min(44, first + count)
+            assert list(found.offsets) == list(range(first, end))
+            assert found.next_offset == end
+            values = cells_of(found.value_data, found.value_offsets, found.value_validity)
+            assert values == (CELLS * 2)[first:end]
+            keys = cells_of(found.key_data, found.key_offsets, found.key_validity)
+            assert keys == (CELLS[::-1] * 2)[first:end]
+
+
+@pytest.mark.parametrize("place", [22, 61, 62, 30_000, 120_000, -1], ids=str)
+def test_nothing_of_a_batch_with_a_wrong_bit_is_given(two_batches, place):
+    batch_bytes = two_batches.size_bytes // 2
+    position = (2 * batch_bytes if place < 0 else batch_bytes) + place
+    (log_path,) = two_batches.path.glob("*.log")
+
+    def flip():
+        with log_path.open("r+b") as file:
+            file.seek(position)
+            byte = file.read(1)[0]
+            file.seek(position)
+            file.write(bytes([byte ^ 0x40]))
+
+    flip()
+    found = two_batches.fetch_columns(0, 1 << 20)
+    assert (found.record_count, found.next_offset) == (22, 22)
+    for count in (-1, 1):
+        with pytest.raises(CorruptRecordError, match="checksum"):
+            two_batches.fetch_columns(22, 1 << 20, count)
+    flip()
+    assert two_batches.fetch_columns(22, 1 << 20).record_count == 22
