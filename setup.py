@@ -35,7 +35,11 @@ LAYERS = {
 }
 # Spark looks for top-level packages with such names: so it finds the data source by itself.
 FOUND_BY_SPARK = "pyspark_eoslog"
-PACKAGES = {**LAYERS, FOUND_BY_SPARK: f"spark/{FOUND_BY_SPARK}"}
+PACKAGES = {
+    **LAYERS,
+    "eoslog.checking": "eoslog/checking",
+    FOUND_BY_SPARK: f"spark/{FOUND_BY_SPARK}",
+}
 CYTHON_LAYERS = ("native", "bindings")
 HEADERS = Path("native/include")
 STAGED_PXD = Path("build/pxd")

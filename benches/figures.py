@@ -200,4 +200,7 @@ FIGURES: dict[str, Figure] = {
     "spark_rdd_write_process": Figure(
         "the same, durability process", "rows/s per core", at_least=500_000
     ),
+    # bench_checking.py
+    "check_history": Figure("checking a clean history of 1 million operations", "s", at_most=60),
+    "check_operations": Figure("the same", "operations/s"),
 }

@@ -60,6 +60,8 @@ class Sizes:
     spark_small_rows: int
     spark_decided_rows: int
     spark_micro_batches: int
+    checked_operation_count: int
+    checked_rounds: int
 
 
 FULL = Sizes(
@@ -107,6 +109,8 @@ FULL = Sizes(
     spark_small_rows=4_000_000,
     spark_decided_rows=1_000_000,
     spark_micro_batches=40,
+    checked_operation_count=1_000_000,
+    checked_rounds=3,
 )
 
 TINY = Sizes(
@@ -154,6 +158,8 @@ TINY = Sizes(
     spark_small_rows=8_000,
     spark_decided_rows=8_000,
     spark_micro_batches=2,
+    checked_operation_count=2_000,
+    checked_rounds=1,
 )
 
 

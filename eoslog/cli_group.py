@@ -15,6 +15,7 @@ from eoslog.cli_options import Settings
 
 # name: (module that holds a click command under the same name, help line)
 COMMANDS = {
+    "check": ("eoslog.cli_check", "Check a history of what clients of a log saw."),
     "consume": ("eoslog.cli_consume", "Print records of a topic."),
     "demo": ("eoslog.spark.cli_demo", "Land a real data set through Spark, killing a worker."),
     "dump": ("eoslog.cli_dump", "Print what the files of a partition hold, as Kafka's tool does."),

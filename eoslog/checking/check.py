@@ -1,0 +1,118 @@
+"""The check itself: everything that is derived from a history, then each kind of anomaly."""
+
+from collections.abc import Iterable
+from os import PathLike
+
+import numpy as np
+
+from eoslog.checking.aborted_reads import aborted_reads
+from eoslog.checking.anomaly import ANOMALIES
+from eoslog.checking.duplicates import duplicates
+from eoslog.checking.evidence import Evidence
+from eoslog.checking.group_offsets import GroupOffsets, group_offsets, note_commits
+from eoslog.checking.history import History
+from eoslog.checking.history_reader import read_history
+from eoslog.checking.inconsistent_offsets import inconsistent_offsets
+from eoslog.checking.information_flow import circular_information_flow
+from eoslog.checking.invisible_records import invisible_records
+from eoslog.checking.lost_writes import lost_writes, seen_in_part, torn_transactions
+from eoslog.checking.missing_records import missing_records
+from eoslog.checking.non_monotonic import non_monotonic_polls, non_monotonic_sends
+from eoslog.checking.offset_divergence import offset_divergence
+from eoslog.checking.passed_offsets import passed_offsets
+from eoslog.checking.poll_skips import poll_skips
+from eoslog.checking.precommitted_reads import precommitted_reads
+from eoslog.checking.record_places import record_places
+from eoslog.checking.report import Report
+from eoslog.checking.transactions import transactions_of
+from eoslog.checking.zombie_writes import zombie_writes
+
+VISIBLE_WITHIN_S = 1.0
+EXAMPLES_MAX = 10
+
+
+def check(
+    paths: Iterable[str | PathLike[str]],
+    *,
+    visible_within_s: float = VISIBLE_WITHIN_S,
+    clock_error_ms: float = 0.0,
+    examples_max: int = EXAMPLES_MAX,
+) -> Report:
+    """Check the history that these files hold together; what each anomaly is: docs/checking.md.
+
+    `visible_within_s` (0 or more) is how long a committed record may take to be read by whoever
+    waits for it. `clock_error_ms` (0 or more) is how far the clocks of two clients may differ.
+    `examples_max` (0 or more) limits how many anomalies of each kind the report shows; it counts
+    all of them.
+
+    Raises HistoryError for a line that is not of the format, ValueError for a number below 0 and
+    OSError for a file that cannot be read.
+    """
+    limits = {"visible_within_s": visible_within_s, "clock_error_ms": clock_error_ms}
+    for name, given in {**limits, "examples_max": examples_max}.items():
+        if not 0 <= given < 1e9:
+            raise ValueError(f"{name} {given}: not from 0 to 1e9")
+    evidence, offsets = _gather(
+        read_history(paths),
+        visible_within_ns=int(visible_within_s * 1e9),
+        clock_error_ns=int(clock_error_ms * 1e6),
+        examples_max=examples_max,
+    )
+    return _report(evidence, offsets)
+
+
+def _gather(
+    history: History, *, visible_within_ns: int, clock_error_ns: int, examples_max: int
+) -> tuple[Evidence, GroupOffsets]:
+    """What the history proves; first what became of its transactions."""
+    transactions = transactions_of(history)
+    offsets = group_offsets(history)
+    note_commits(history, transactions, offsets)
+    evidence = Evidence(
+        history=history,
+        transactions=transactions,
+        records=record_places(history, transactions),
+        passed=passed_offsets(history),
+        clock_error_ns=clock_error_ns,
+        visible_within_ns=visible_within_ns,
+        examples_max=examples_max,
+    )
+    return evidence, offsets
+
+
+def _report(evidence: Evidence, offsets: GroupOffsets) -> Report:
+    missing = missing_records(evidence)
+    torn = np.flatnonzero(seen_in_part(evidence))
+    found = [
+        lost_writes(evidence, missing),
+        duplicates(evidence),
+        aborted_reads(evidence),
+        precommitted_reads(evidence),
+        torn_transactions(evidence, missing),
+        circular_information_flow(evidence),
+        inconsistent_offsets(evidence),
+        non_monotonic_sends(evidence),
+        non_monotonic_polls(evidence),
+        poll_skips(evidence),
+        zombie_writes(evidence),
+        offset_divergence(evidence, offsets, missing, torn),
+        invisible_records(evidence, missing),
+    ]
+    return Report(
+        counts=_counts(evidence),
+        found=tuple(sorted(found, key=lambda one: ANOMALIES.index(one.kind))),
+    )
+
+
+def _counts(evidence: Evidence) -> dict[str, int]:
+    history = evidence.history
+    written = np.zeros(len(history.names.values), dtype=bool)
+    written[history.sends.value] = True
+    return {
+        "operations": len(history.ops),
+        "clients": len(history.names.clients),
+        "records_sent": len(history.sends),
+        "records_read": len(history.reads),
+        "records_of_nobody": int((~written[evidence.records.rows.value]).sum()),
+        "transactions": len(history.names.transactions),
+    }

@@ -1,0 +1,111 @@
+"""What groups of consumers stand at: each offset that was written, and each that was read.
+
+The offset of a group at a partition is one value. A write in a transaction takes effect with its
+commit, one outside of transactions while it is under way; an unknown one at any time, or never.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from eoslog.checking.groups_of_rows import least
+from eoslog.checking.history import Columns, Flags, History, Numbers
+from eoslog.checking.operation_kinds import FAIL, NEVER_NS, NONE, OK
+from eoslog.checking.transactions import Transactions
+
+
+class OffsetWrites(Columns):
+    """One row per offset that an operation was to write."""
+
+    op: Numbers
+    place: Numbers  # A number for the group and the partition.
+    offset: Numbers
+    transaction: Numbers
+
+
+class OffsetReads(Columns):
+    """One row per offset that a read was answered with; NONE where the group had none."""
+
+    op: Numbers
+    place: Numbers
+    offset: Numbers
+
+
+@dataclass
+class GroupOffsets:
+    """All of them; `partition_count` splits a place into its group and partition."""
+
+    writes: OffsetWrites
+    reads: OffsetReads
+    partition_count: int
+
+    @property
+    def place_count(self) -> int:
+        return 1 + int(max(self.writes.place.max(initial=-1), self.reads.place.max(initial=-1)))
+
+    def possible(self, history: History, transactions: Transactions) -> Flags:
+        """Per write: whether it may have taken effect."""
+        happened = history.ops.outcome[self.writes.op] != FAIL
+        able: Flags = happened & transactions.is_possible(self.writes.transaction)
+        return able
+
+    def times(self, history: History, transactions: Transactions) -> tuple[Numbers, Numbers]:
+        """Per write: the earliest and the latest time of its effect; NEVER_NS for no such time."""
+        writes, ops = self.writes, history.ops
+        begin, end = ops.begin[writes.op].copy(), ops.end[writes.op].copy()
+        inside = writes.transaction != NONE
+        of = writes.transaction[inside]
+        begin[inside] = transactions.commit_begin[of]
+        sure = transactions.committed[of] & (ops.outcome[writes.op[inside]] == OK)
+        end[inside] = np.where(sure, transactions.committed_by[of], NEVER_NS)
+        return begin, end
+
+
+def group_offsets(history: History) -> GroupOffsets:
+    """The offsets of all groups that the history names."""
+    ops, width = history.ops, max(1, len(history.names.partitions))
+    given, answered = history.offset_writes, history.offset_reads
+    writes = OffsetWrites(
+        op=given.op,
+        place=ops.group[given.op] * width + given.partition,
+        offset=given.offset,
+        transaction=ops.transaction[given.op],
+    )
+    reads = OffsetReads(
+        op=answered.op,
+        place=ops.group[answered.op] * width + answered.partition,
+        offset=answered.offset,
+    )
+    return GroupOffsets(writes, reads, width)
+
+
+def note_commits(history: History, transactions: Transactions, offsets: GroupOffsets) -> None:
+    """A transaction is committed if a group stands where nothing else can have put it.
+
+    That is so if the group is known to have stood elsewhere before the commit began, and no other
+    write of the history puts it there.
+    """
+    writes, reads, ops = offsets.writes, offsets.reads, history.ops
+    possible = offsets.possible(history, transactions)
+    open_ones = np.zeros(len(writes), dtype=bool)
+    inside = writes.transaction != NONE
+    of = writes.transaction[inside]
+    open_ones[inside] = transactions.possible[of] & ~transactions.committed[of]
+    begin, end = offsets.times(history, transactions)
+    for row in np.flatnonzero(open_ones & possible):
+        place, offset, transaction = (
+            int(column[row]) for column in (writes.place, writes.offset, writes.transaction)
+        )
+        here = writes.place == place
+        others = here & possible & (writes.offset == offset) & (writes.transaction != transaction)
+        shown = np.flatnonzero((reads.place == place) & (reads.offset == offset))
+        if others.any() or not len(shown):
+            continue
+        elsewhere = (reads.place == place) & (reads.offset != offset)
+        stood = least(
+            np.zeros(int(elsewhere.sum()), dtype=np.int64), ops.end[reads.op[elsewhere]], 1
+        )[0]
+        other_ends = end[here & possible & (writes.offset != offset)]
+        if min(int(stood), int(other_ends.min(initial=NEVER_NS))) < begin[row]:
+            seen_by = ops.end[reads.op[shown]].min(keepdims=True)
+            transactions.commit(np.array([transaction]), seen_by)

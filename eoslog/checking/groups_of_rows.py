@@ -1,0 +1,68 @@
+"""Rows that belong together, in numpy: the least per group, the row before, runs of equal keys."""
+
+from typing import Any
+
+import numpy as np
+
+from eoslog.checking.history import Flags, Numbers
+from eoslog.checking.operation_kinds import NEVER_NS, OFFSET_BITS
+
+
+def least(groups: Numbers, values: Numbers, count: int, default: int = NEVER_NS) -> Numbers:
+    """The least value of each group; `default` for a group without rows."""
+    found = np.full(count, default, dtype=np.int64)
+    np.minimum.at(found, groups, values)
+    return found
+
+
+def greatest(groups: Numbers, values: Numbers, count: int, default: int) -> Numbers:
+    """The greatest value of each group; `default` for a group without rows."""
+    found = np.full(count, default, dtype=np.int64)
+    np.maximum.at(found, groups, values)
+    return found
+
+
+def any_of(groups: Numbers, chosen: Flags, count: int) -> Flags:
+    """Whether any row of each group is chosen."""
+    found = np.zeros(count, dtype=bool)
+    found[groups[chosen]] = True
+    return found
+
+
+def distinct(values: Numbers) -> Numbers:
+    """The values that there are, sorted, each once."""
+    ordered = np.sort(values)
+    return ordered[~same_as_before(ordered)]
+
+
+def same_as_before(*keys: Numbers) -> Flags:
+    """For sorted rows: whether a row has the keys of the row before it."""
+    same = np.ones(len(keys[0]), dtype=bool)
+    same[:1] = False
+    for key in keys:
+        same[1:] &= key[1:] == key[:-1]
+    return same
+
+
+def group_numbers(same: Flags) -> Numbers:
+    """For sorted rows: the number of each row's group, from 0 on."""
+    numbers: Numbers = np.cumsum(~same, dtype=np.int64) - 1
+    return numbers
+
+
+def place_keys(partitions: Numbers, offsets: Numbers) -> Numbers:
+    """One number for a partition and an offset; their order is that of both."""
+    return (partitions << OFFSET_BITS) | offsets
+
+
+def rows_of(keys: Numbers, key: int) -> Any:
+    """The rows of a sorted column that hold a key, as a slice."""
+    return slice(int(np.searchsorted(keys, key, "left")), int(np.searchsorted(keys, key, "right")))
+
+
+def running_greatest(groups: Numbers, values: Numbers) -> Numbers:
+    """For rows sorted by group: the greatest value of the group up to and with each row."""
+    ordered, ranks = np.unique(values, return_inverse=True)
+    width = len(values) + 1
+    found = np.maximum.accumulate(groups * width + ranks)
+    return ordered[found - groups * width]

@@ -1,0 +1,95 @@
+"""The fields of one line of a history: each is of its type and in its range, or is named."""
+
+from typing import Any, NoReturn
+
+from eoslog.checking.history_error import HistoryError
+from eoslog.checking.operation_kinds import NONE, OFFSET_MAX
+
+_INT64_MAX = (1 << 63) - 1
+_EPOCH_MAX = (1 << 31) - 1
+TIME_MAX = 1 << 61
+
+
+class Place:
+    """Which line of which file is being read."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.line_number = 0
+
+    def refuse(self, field: str, reason: str) -> NoReturn:
+        """Raise HistoryError for a field of this line."""
+        raise HistoryError(self.path, self.line_number, field, reason)
+
+    def text(self, line: dict[str, Any], field: str) -> str:
+        """A text that must be there and not be empty."""
+        found = line.get(field)
+        if type(found) is not str or not found:
+            self.refuse(field, _wrong("a text", line, field))
+        return found
+
+    def optional_text(self, line: dict[str, Any], field: str) -> str | None:
+        """A text, or None where there is none."""
+        return None if line.get(field) is None else self.text(line, field)
+
+    def moment(self, line: dict[str, Any], field: str) -> int:
+        """Nanoseconds of a clock that never goes back."""
+        found = line.get(field)
+        if type(found) is not int or not 0 <= found <= TIME_MAX:
+            self.refuse(field, _wrong("nanoseconds, a whole number from 0 on", line, field))
+        return found
+
+    def number(self, line: dict[str, Any], field: str, maximum: int) -> int:
+        """A whole number from 0 to `maximum`; NONE where there is none."""
+        found = line.get(field)
+        if found is None:
+            return NONE
+        if type(found) is not int or not 0 <= found <= maximum:
+            self.refuse(field, _wrong(f"a whole number from 0 to {maximum}", line, field))
+        return found
+
+    def offset(self, found: object, field: str) -> int:
+        """An offset of a partition."""
+        if type(found) is not int or not 0 <= found <= OFFSET_MAX:
+            self.refuse(field, f"{found!r:.80} is not an offset from 0 to {OFFSET_MAX}")
+        return found
+
+    def producer(self, line: dict[str, Any]) -> tuple[int, int]:
+        """The producer's id and epoch, both or neither."""
+        producer_id = self.number(line, "producer_id", _INT64_MAX)
+        epoch = self.number(line, "producer_epoch", _EPOCH_MAX)
+        if (producer_id == NONE) != (epoch == NONE):
+            missing = "producer_id" if producer_id == NONE else "producer_epoch"
+            self.refuse(missing, "an id and an epoch say something together only")
+        return producer_id, epoch
+
+    def mapping(self, line: dict[str, Any], field: str) -> dict[str, Any]:
+        """An object whose names are partitions."""
+        found = line.get(field)
+        if type(found) is not dict:
+            self.refuse(field, _wrong("an object of partitions", line, field))
+        return found
+
+    def values(self, line: dict[str, Any]) -> list[Any]:
+        """The records' identities of a send."""
+        one = line.get("value")
+        if (type(one) is str or type(one) is int) and "values" not in line:
+            return [one]
+        if ("value" in line) == ("values" in line):
+            self.refuse("value", "a send has either `value` or `values`")
+        found = line["values"] if "values" in line else [line["value"]]
+        if type(found) is not list or not found:
+            self.refuse("values", "not a list with something in it")
+        for one in found:
+            if type(one) is not str and type(one) is not int:
+                self.refuse("values" if "values" in line else "value", f"{one!r:.80}: {_VALUE}")
+        return found
+
+
+_VALUE = "a value is a text or a whole number"
+
+
+def _wrong(expected: str, line: dict[str, Any], field: str) -> str:
+    if field not in line:
+        return f"it is missing: {expected}"
+    return f"{line[field]!r:.80} is not {expected}"

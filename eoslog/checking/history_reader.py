@@ -1,0 +1,355 @@
+"""Reading histories: JSON Lines, each line checked, into columns.
+
+The last line of an operation counts: a recorder writes one with the outcome "unknown" before a call
+that it may not survive, and another after it.
+"""
+
+import json
+from array import array
+from collections.abc import Callable, Iterable
+from json.decoder import JSONDecodeError
+from os import PathLike, fspath
+from typing import Any, TypeVar
+
+import numpy as np
+
+from eoslog.checking.history import (
+    Columns,
+    Flags,
+    History,
+    Names,
+    Numbers,
+    Operations,
+    Positions,
+    Reads,
+    Sends,
+)
+from eoslog.checking.history_fields import TIME_MAX, Place
+from eoslog.checking.operation_kinds import (
+    FIELDS,
+    ISOLATION_LEVELS,
+    KINDS,
+    NEVER_NS,
+    NONE,
+    OFFSET_MAX,
+    OK,
+    OUTCOMES,
+    PARTITIONS_MAX,
+    UNKNOWN,
+)
+
+_INT32_MAX = (1 << 31) - 1
+_KIND_NUMBERS = {name: number for number, name in enumerate(KINDS)}
+_OUTCOME_NUMBERS = {name: number for number, name in enumerate(OUTCOMES)}
+_ISOLATION_NUMBERS = {name: number for number, name in enumerate(ISOLATION_LEVELS)}
+
+Table = TypeVar("Table", bound=Columns)
+
+
+def read_history(paths: Iterable[str | PathLike[str]]) -> History:
+    """The history that these files hold together, one file per process that recorded.
+
+    Raises HistoryError for a line that is not of the format, and OSError for a file that cannot be
+    read. What a killed process left of a last line is not a line.
+    """
+    reader = _Reader()
+    for path in paths:
+        reader.read(fspath(path))
+    return reader.history()
+
+
+class _Reader:
+    """Gathers the rows of all tables."""
+
+    def __init__(self) -> None:
+        self._names = Names()
+        self._ops, self._sends, self._reads = array("q"), array("q"), array("q")
+        self._next, self._seeks, self._ends = array("q"), array("q"), array("q")
+        self._offset_writes, self._offset_reads = array("q"), array("q")
+        self._row = 0
+        self._replaced: list[int] = []
+        self._numbered: dict[tuple[int, int], int] = {}
+        self._clients: dict[str, int] = {}
+        self._transactions: dict[str, int] = {}
+        self._transactional_ids: dict[str, int] = {}
+        self._groups: dict[str, int] = {}
+        self._topics: dict[str, int] = {}
+        self._partitions: dict[str, int] = {}
+        self._values: list[dict[str | int, int]] = []
+        self._place = Place("")
+        self._file = 0
+        self._parts: dict[str, Callable[[dict[str, Any], int], None]] = {
+            "send": self._take_send,
+            "poll": self._take_poll,
+            "seek": self._take_seek,
+            "init": self._take_init,
+            "commit": self._take_end,
+            "abort": self._take_end,
+            "offsets": self._take_offsets,
+            "committed": self._take_committed,
+            "ends": self._take_ends,
+        }
+
+    def read(self, path: str) -> None:
+        """Take in all lines of a file."""
+        self._place = place = Place(path)
+        self._file = len(self._names.files)
+        self._names.files.append(path)
+        decode = json.JSONDecoder().raw_decode
+        with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
+            for number, text in enumerate(lines, 1):
+                place.line_number = number
+                if text[0].isspace():
+                    text = text.lstrip()
+                    if not text:
+                        continue
+                try:
+                    line, end = decode(text)
+                except (JSONDecodeError, RecursionError) as error:
+                    if not text.endswith("\n"):
+                        break  # The process was killed while it wrote.
+                    place.refuse("", f"not JSON: {error}")
+                if type(line) is not dict or (end + 1 < len(text) and text[end:].strip()):
+                    place.refuse("", "not one JSON object")
+                self._take(line)
+
+    def _take(self, line: dict[str, Any]) -> None:
+        place, get = self._place, line.get
+        kind = get("kind")
+        fields = FIELDS.get(kind) if type(kind) is str else None
+        if kind is None or fields is None:
+            place.refuse("kind", f"{kind!r:.80} is not one of {', '.join(KINDS)}")
+        if not line.keys() <= fields:
+            unknown = min(line.keys() - fields)
+            place.refuse(unknown, f"a {kind} has no such field")
+        outcome = _known(_OUTCOME_NUMBERS, get("outcome"))
+        if outcome is None:
+            place.refuse("outcome", f"{get('outcome')!r:.80}: not one of {', '.join(OUTCOMES)}")
+        client = _known(self._clients, get("client"))
+        if client is None:
+            client = _number_of(self._clients, self._names.clients, place.text(line, "client"))
+        begin, end = get("begin_ns"), get("end_ns")
+        if outcome == UNKNOWN or type(begin) is not int or type(end) is not int or begin > end:
+            begin, end = self._times(line, outcome)
+        elif begin < 0 or end > TIME_MAX:
+            self._times(line, outcome)
+        transaction = transactional_id = group = isolation = producer_id = epoch = NONE
+        if get("transaction") is not None:
+            name = place.text(line, "transaction")
+            transaction = _number_of(self._transactions, self._names.transactions, name)
+        if get("transactional_id") is not None:
+            name = place.text(line, "transactional_id")
+            transactional_id = _number_of(
+                self._transactional_ids, self._names.transactional_ids, name
+            )
+        if "group" in fields:
+            group = _number_of(self._groups, self._names.groups, place.text(line, "group"))
+        if "producer_id" in line or "producer_epoch" in line:
+            producer_id, epoch = place.producer(line)
+        if "isolation" in fields:
+            found = _known(_ISOLATION_NUMBERS, get("isolation", ISOLATION_LEVELS[0]))
+            if found is None:
+                place.refuse("isolation", f"not one of {', '.join(ISOLATION_LEVELS)}")
+            isolation = found
+        kind_number = _KIND_NUMBERS[kind]
+        if get("op") is not None:
+            self._replace(client, place.number(line, "op", NEVER_NS), kind_number)
+        self._parts[kind](line, outcome)
+        self._ops.extend(
+            (
+                client,
+                kind_number,
+                outcome,
+                begin,
+                end,
+                transaction,
+                transactional_id,
+                producer_id,
+                epoch,
+                group,
+                isolation,
+                self._file,
+                place.line_number,
+            )
+        )
+        self._row += 1
+
+    def _times(self, line: dict[str, Any], outcome: int) -> tuple[int, int]:
+        begin = self._place.moment(line, "begin_ns")
+        if outcome == UNKNOWN:
+            if line.get("end_ns") is not None:
+                self._place.moment(line, "end_ns")
+            return begin, NEVER_NS
+        end = self._place.moment(line, "end_ns")
+        if end < begin:
+            self._place.refuse("end_ns", f"{end} is before begin_ns, {begin}")
+        return begin, end
+
+    def _replace(self, client: int, number: int, kind: int) -> None:
+        """An earlier line of the same operation counts no more."""
+        before = self._numbered.get((client, number))
+        if before is not None:
+            if self._ops[before * len(Operations.names()) + 1] != kind:
+                self._place.refuse("op", f"operation {number} of this client is of another kind")
+            self._replaced.append(before)
+        self._numbered[client, number] = self._row
+
+    # What each kind has besides.
+
+    def _take_send(self, line: dict[str, Any], outcome: int) -> None:
+        place, row = self._place, self._row
+        topic_name = place.text(line, "topic")
+        topic = self._topics.get(topic_name)
+        if topic is None:
+            topic = self._add_topic(topic_name)
+        partition = offset = NONE
+        if line.get("partition") is not None:
+            number = place.number(line, "partition", _INT32_MAX)
+            partition = self._partition(f"{topic_name}-{number}", "partition")
+        if line.get("offset") is not None:
+            offset = place.number(line, "offset", OFFSET_MAX)
+            if partition == NONE or outcome != OK:
+                place.refuse("offset", "only a send that is ok, to a partition, has an offset")
+        known, values = self._values[topic], self._names.values
+        for value in place.values(line):
+            identity = known.get(value)
+            if identity is None:
+                identity = known[value] = len(values)
+                values.append(value)
+            self._sends.extend((row, topic, partition, offset, identity))
+            if offset != NONE:
+                offset += 1
+
+    def _take_poll(self, line: dict[str, Any], outcome: int) -> None:
+        if outcome != OK:
+            return
+        place, row, reads, names = self._place, self._row, self._reads, self._names
+        for name, records in place.mapping(line, "records").items():
+            partition = self._partitions.get(name)
+            if partition is None:
+                partition = self._partition(name, "records")
+            known, values = self._values[names.partition_topics[partition]], names.values
+            if type(records) is not list:
+                place.refuse("records", f"{name}: not a list of [offset, value]")
+            for record in records:
+                if type(record) is not list or len(record) != 2:
+                    place.refuse("records", f"{name}: {record!r:.80} is not [offset, value]")
+                offset, value = record
+                if type(offset) is not int or not 0 <= offset <= OFFSET_MAX:
+                    place.offset(offset, "records")
+                if type(value) is not str and type(value) is not int:
+                    place.refuse("records", f"{value!r:.80}: a value is a text or a whole number")
+                identity = known.get(value)
+                if identity is None:
+                    identity = known[value] = len(values)
+                    values.append(value)
+                reads.extend((row, partition, offset, identity))
+        if line.get("next") is not None:
+            self._take_positions(line, "next", self._next, optional=False)
+
+    def _take_seek(self, line: dict[str, Any], outcome: int) -> None:
+        if outcome == OK:
+            self._take_positions(line, "positions", self._seeks, optional=True)
+
+    def _take_init(self, line: dict[str, Any], outcome: int) -> None:
+        if line.get("transactional_id") is None and line.get("producer_id") is None:
+            self._place.refuse("transactional_id", "an init names it, or a producer id and epoch")
+
+    def _take_end(self, line: dict[str, Any], outcome: int) -> None:
+        self._place.text(line, "transaction")
+
+    def _take_offsets(self, line: dict[str, Any], outcome: int) -> None:
+        self._take_positions(line, "offsets", self._offset_writes, optional=False)
+
+    def _take_committed(self, line: dict[str, Any], outcome: int) -> None:
+        if outcome == OK:
+            self._take_positions(line, "offsets", self._offset_reads, optional=True)
+
+    def _take_ends(self, line: dict[str, Any], outcome: int) -> None:
+        if outcome == OK:
+            self._take_positions(line, "offsets", self._ends, optional=False)
+
+    def _take_positions(
+        self, line: dict[str, Any], field: str, table: "array[int]", *, optional: bool
+    ) -> None:
+        for name, offset in self._place.mapping(line, field).items():
+            partition = self._partition(name, field)
+            if offset is not None or not optional:
+                self._place.offset(offset, field)
+            table.extend((self._row, partition, NONE if offset is None else offset))
+
+    # Names.
+
+    def _add_topic(self, name: str) -> int:
+        self._values.append({})
+        return _number_of(self._topics, self._names.topics, name)
+
+    def _partition(self, name: str, field: str) -> int:
+        """The number of a partition that is called `topic-0`."""
+        found = self._partitions.get(name)
+        if found is not None:
+            return found
+        topic_name, dash, digits = name.rpartition("-")
+        if not topic_name or not dash or not digits.isdecimal() or str(int(digits)) != digits:
+            self._place.refuse(
+                field, f"{name!r:.80} is not a topic and a partition, as in orders-0"
+            )
+        if len(self._partitions) == PARTITIONS_MAX:
+            self._place.refuse(field, f"more than {PARTITIONS_MAX} partitions")
+        topic = self._topics.get(topic_name)
+        if topic is None:
+            topic = self._add_topic(topic_name)
+        self._names.partition_topics.append(topic)
+        return _number_of(self._partitions, self._names.partitions, name)
+
+    # The end.
+
+    def history(self) -> History:
+        """All that was read."""
+        ops = _table(Operations, self._ops)
+        alive = np.ones(len(ops), dtype=bool)
+        alive[self._replaced] = False
+        numbers = np.cumsum(alive) - 1
+
+        def counted(kind: type[Table], rows: "array[int]") -> Table:
+            table: Table = _alive(_table(kind, rows), alive, numbers)
+            return table
+
+        return History(
+            names=self._names,
+            ops=ops.where(alive),
+            sends=counted(Sends, self._sends),
+            reads=counted(Reads, self._reads),
+            next=counted(Positions, self._next),
+            seeks=counted(Positions, self._seeks),
+            offset_writes=counted(Positions, self._offset_writes),
+            offset_reads=counted(Positions, self._offset_reads),
+            ends=counted(Positions, self._ends),
+        )
+
+
+def _number_of(numbers: dict[str, int], names: list[str], name: str) -> int:
+    """The number of a name, which is a new one if it was not met before."""
+    number = numbers.get(name)
+    if number is None:
+        number = numbers[name] = len(names)
+        names.append(name)
+    return number
+
+
+def _known(numbers: dict[str, int], name: object) -> int | None:
+    """The number of a name that was met before; None for anything else."""
+    return numbers.get(name) if type(name) is str else None
+
+
+def _table(kind: type[Table], rows: "array[int]") -> Table:
+    names = kind.names()
+    given = np.array(rows, dtype=np.int64).reshape(-1, len(names))
+    return kind(**{name: np.ascontiguousarray(given[:, at]) for at, name in enumerate(names)})
+
+
+def _alive(table: Any, alive: Flags, numbers: Numbers) -> Any:
+    """Without the rows of operations that were replaced; the others are counted anew."""
+    kept = table.where(alive[table.op])
+    kept.op = numbers[kept.op]
+    return kept

@@ -1,0 +1,114 @@
+"""Circular information flow (G1c): transactions that were each fed by the other.
+
+A transaction feeds another that polled one of its records as its own input. Only reads make edges:
+the records of several transactions interleave in a partition, in any order, without any fault.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from eoslog.checking.anomaly import Anomaly, Found
+from eoslog.checking.evidence import Evidence
+from eoslog.checking.groups_of_rows import distinct
+from eoslog.checking.history import Numbers
+from eoslog.checking.operation_kinds import NONE, READ_COMMITTED
+
+KIND = "circular information flow"
+
+
+def circular_information_flow(evidence: Evidence) -> Found:
+    """Cycles of transactions over what they read of each other; one per set that is linked so."""
+    history, rows = evidence.history, evidence.records.rows
+    ops, reads = history.ops, history.reads
+    writers = rows.writer[evidence.records.of_read]
+    found = np.flatnonzero(
+        (writers != NONE)
+        & (ops.transaction[reads.op] != NONE)
+        & (ops.isolation[reads.op] == READ_COMMITTED)
+    )
+    fed = ops.transaction[reads.op[found]]
+    feeder = ops.transaction[history.sends.op[writers[found]]]
+    proper = (feeder != NONE) & (feeder != fed)
+    proper[proper] &= ~evidence.transactions.refused[feeder[proper]]
+    found, feeder, fed = found[proper], feeder[proper], fed[proper]
+    if not _may_cycle(evidence, feeder, fed):
+        return Found(KIND, 0, [])
+    cycles = list(_linked(feeder, fed, len(history.names.transactions)))
+
+    def show(at: int) -> Anomaly:
+        links = _cycle(feeder, fed, cycles[at])
+        names = [evidence.transaction(int(feeder[link])) for link in links]
+        what = " fed ".join([*names, names[0]])
+        ops_of = [
+            op
+            for link in links
+            for op in (evidence.send_op(int(writers[found[link]])), int(reads.op[found[link]]))
+        ]
+        return evidence.anomaly(KIND, what, ops_of)
+
+    return evidence.found(KIND, range(len(cycles)), show)
+
+
+def _may_cycle(evidence: Evidence, feeder: Numbers, fed: Numbers) -> bool:
+    """Whether any edge goes back in time: without one there is no cycle."""
+    begun = evidence.transactions.commit_begin
+    return bool(len(feeder)) and not bool((begun[feeder] < begun[fed]).all())
+
+
+def _linked(feeder: Numbers, fed: Numbers, count: int) -> Iterator[set[int]]:
+    """Sets of two or more transactions that all reach each other (Tarjan, without recursion)."""
+    order = np.argsort(feeder, kind="stable")
+    starts = np.searchsorted(feeder[order], np.arange(count + 1)).tolist()
+    nexts = fed[order].tolist()
+    index = [NONE] * count
+    low = [0] * count
+    on_stack = [False] * count
+    stack: list[int] = []
+    met = 0
+    for root in distinct(feeder).tolist():
+        work = [(root, starts[root])] if index[root] == NONE else []
+        while work:
+            node, at = work.pop()
+            if index[node] == NONE:
+                index[node] = low[node] = met
+                met += 1
+                stack.append(node)
+                on_stack[node] = True
+            for edge in range(at, starts[node + 1]):
+                other = nexts[edge]
+                if index[other] == NONE:
+                    work += [(node, edge), (other, starts[other])]
+                    break
+                if on_stack[other]:
+                    low[node] = min(low[node], low[other])
+            else:
+                if low[node] == index[node]:
+                    members: set[int] = set()
+                    while node not in members:
+                        last = stack.pop()
+                        on_stack[last] = False
+                        members.add(last)
+                    if len(members) > 1:
+                        yield members
+
+
+def _cycle(feeder: Numbers, fed: Numbers, members: set[int]) -> list[int]:
+    """Edges of one cycle among the members, the shortest through the first of them."""
+    start = min(members)
+    inside = np.isin(feeder, list(members)) & np.isin(fed, list(members))
+    edges: dict[int, list[int]] = {}
+    for edge in np.flatnonzero(inside).tolist():
+        edges.setdefault(int(feeder[edge]), []).append(edge)
+    came: dict[int, int] = {}
+    waiting = [start]
+    while start not in came:
+        node = waiting.pop(0)
+        for edge in edges[node]:
+            if int(fed[edge]) not in came:
+                came[int(fed[edge])] = edge
+                waiting.append(int(fed[edge]))
+    path = [came[start]]
+    while int(feeder[path[-1]]) != start:
+        path.append(came[int(feeder[path[-1]])])
+    return path[::-1]

@@ -1,0 +1,135 @@
+"""Records that are to be in the log, and that no reader has, though readers passed their places.
+
+Where an unanswered record must be follows from the records that its client sent before and after
+it, and from the ends of partitions that were asked for before the send and after it was done.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from eoslog.checking.evidence import Evidence, sent_offsets
+from eoslog.checking.groups_of_rows import (
+    distinct,
+    group_numbers,
+    place_keys,
+    running_greatest,
+    same_as_before,
+)
+from eoslog.checking.history import Flags, Numbers
+from eoslog.checking.operation_kinds import NONE, OFFSET_MAX, OK, READ_UNCOMMITTED
+
+
+@dataclass
+class MissingRecords:
+    """Rows of the sends whose records are missing, and each one's transaction, or NONE."""
+
+    sends: Numbers
+    transactions: Numbers
+
+
+def missing_records(evidence: Evidence) -> MissingRecords:
+    """Sends that are ok, of no transaction or a committed one, whose places were passed in vain."""
+    history, records = evidence.history, evidence.records
+    sends, ops = history.sends, history.ops
+    of = ops.transaction[sends.op]
+    there = (ops.outcome[sends.op] == OK) & evidence.transactions.is_committed(of)
+    rows = np.flatnonzero(there & ~records.value_seen[sends.value])
+    if not len(rows):
+        return MissingRecords(rows, rows)
+    _, first = np.unique(sends.value[rows], return_index=True)
+    rows = rows[np.sort(first)]
+    lowest, highest = offset_brackets(evidence, rows)
+    known = sends.partition[rows] != NONE
+    passed = np.zeros(len(rows), dtype=bool)
+    passed[known] = _passed(
+        evidence, rows[known], sends.partition[rows[known]], lowest[known], highest[known]
+    )
+    passed[~known] = _passed_anywhere(evidence, rows[~known])
+    # What stands in its place instead is another anomaly.
+    taken = distinct(records.rows.key[records.rows.seen])
+    answered = sends.offset[rows] != NONE
+    passed[answered] &= ~np.isin(
+        place_keys(sends.partition[rows[answered]], sends.offset[rows[answered]]), taken
+    )
+    return MissingRecords(rows[passed], of[rows[passed]])
+
+
+def offset_brackets(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Numbers]:
+    """For rows of the sends: the least offset that each record can have, and the upper bound."""
+    history = evidence.history
+    sends, ops = history.sends, history.ops
+    offsets = sent_offsets(history, evidence.records)
+    order = np.flatnonzero((ops.outcome[sends.op] == OK) & (sends.partition != NONE))
+    op = sends.op[order]
+    order = order[np.lexsort((order, op, ops.begin[op], sends.partition[order], ops.client[op]))]
+    same = same_as_before(sends.partition[order], ops.client[sends.op[order]])
+    groups = group_numbers(same)
+    lowest = np.zeros(len(sends), dtype=np.int64)
+    highest = np.full(len(sends), OFFSET_MAX + 1, dtype=np.int64)
+    lowest[order] = running_greatest(groups, offsets[order]) + 1
+    later = np.where(offsets[order] == NONE, OFFSET_MAX + 1, offsets[order])[::-1]
+    highest[order] = -running_greatest(groups.max(initial=0) - groups[::-1], -later)[::-1]
+    answered = sends.offset != NONE
+    lowest[answered], highest[answered] = sends.offset[answered], sends.offset[answered] + 1
+    for partition in distinct(sends.partition[rows]):
+        if partition != NONE:
+            chosen = rows[(sends.partition[rows] == partition) & ~answered[rows]]
+            begin, end = _ends_around(evidence, chosen, int(partition))
+            lowest[chosen] = np.maximum(lowest[chosen], begin)
+            highest[chosen] = np.minimum(highest[chosen], end)
+    return lowest[rows], highest[rows]
+
+
+def _ends_around(evidence: Evidence, rows: Numbers, partition: int) -> tuple[Numbers, Numbers]:
+    """The partition's end as it was asked for before each send began and after it was done."""
+    history = evidence.history
+    ends, ops, sends = history.ends, history.ops, history.sends
+    asked = np.flatnonzero(ends.partition == partition)
+    asked = asked[np.argsort(ops.end[ends.op[asked]], kind="stable")]
+    op, offset = ends.op[asked], ends.offset[asked]
+    before = np.searchsorted(ops.end[op] + evidence.clock_error_ns, ops.begin[sends.op[rows]])
+    lowest = np.concatenate([[0], np.maximum.accumulate(offset)])[before]
+    # An end that leaves out open transactions may be below a record that is there.
+    whole = ops.isolation[op] == READ_UNCOMMITTED
+    op, offset = op[whole], offset[whole]
+    order = np.argsort(ops.begin[op], kind="stable")
+    op, offset = op[order], offset[order]
+    done = ops.end[sends.op[rows]]
+    of = ops.transaction[sends.op[rows]]
+    done[of != NONE] = evidence.transactions.committed_by[of[of != NONE]]
+    after = np.searchsorted(ops.begin[op], done + evidence.clock_error_ns, "right")
+    later = np.minimum.accumulate(offset[::-1])[::-1]
+    return lowest, np.concatenate([later, [OFFSET_MAX + 1]])[after]
+
+
+def _passed(
+    evidence: Evidence, rows: Numbers, partitions: Numbers, lowest: Numbers, highest: Numbers
+) -> Flags:
+    """Whether readers who would have been given each record passed all places it can have."""
+    bounded = (highest <= OFFSET_MAX) & (lowest < highest)
+    first = place_keys(partitions, np.minimum(lowest, OFFSET_MAX))
+    end = place_keys(partitions, np.minimum(highest, OFFSET_MAX))
+    by_committed = evidence.passed.committed.hold(first, end)
+    by_all = evidence.passed.uncommitted.hold(first, end)
+    unseen = ~evidence.records.value_seen_at_all[evidence.history.sends.value[rows]]
+    found: Flags = bounded & (by_committed | (by_all & unseen))
+    return found
+
+
+def _passed_anywhere(evidence: Evidence, rows: Numbers) -> Flags:
+    """The same for sends to an unknown partition: in every partition of the topic."""
+    history = evidence.history
+    topics = np.array(history.names.partition_topics, dtype=np.int64)
+    passed = np.zeros(len(rows), dtype=bool)
+    asked = distinct(history.ends.partition)
+    for topic in distinct(history.sends.topic[rows]):
+        mine = np.flatnonzero(history.sends.topic[rows] == topic)
+        partitions = asked[topics[asked] == topic] if len(asked) else asked
+        passed[mine] = len(partitions) > 0
+        for partition in partitions:
+            lowest, highest = _ends_around(evidence, rows[mine], int(partition))
+            everywhere = np.full(len(mine), partition)
+            empty = lowest == highest
+            passed[mine] &= empty | _passed(evidence, rows[mine], everywhere, lowest, highest)
+    return passed

@@ -1,0 +1,66 @@
+"""Non-monotonic sends and polls: a client's records stand, or were handed out, in another order."""
+
+import numpy as np
+
+from eoslog.checking.anomaly import Anomaly, Found
+from eoslog.checking.evidence import Evidence, sent_offsets
+from eoslog.checking.groups_of_rows import group_numbers, running_greatest, same_as_before
+from eoslog.checking.operation_kinds import NEVER_NS, NONE, OK
+
+SENDS, POLLS = "non-monotonic send", "non-monotonic poll"
+
+
+def non_monotonic_sends(evidence: Evidence) -> Found:
+    """Records of a client that stand before, or at, one that it had sent earlier."""
+    history = evidence.history
+    ops, sends = history.ops, history.sends
+    offsets = sent_offsets(history, evidence.records)
+    rows = np.flatnonzero(
+        (offsets != NONE) & (ops.outcome[sends.op] == OK) & (sends.partition != NONE)
+    )
+    op = sends.op[rows]
+    order = np.lexsort((rows, op, ops.begin[op], sends.partition[rows], ops.client[op]))
+    rows = rows[order]
+    same = same_as_before(sends.partition[rows], ops.client[sends.op[rows]])
+    highest = running_greatest(group_numbers(same), offsets[rows])
+    wrong = np.flatnonzero(same[1:] & (offsets[rows[1:]] <= highest[:-1])) + 1
+
+    def show(at: int) -> Anomaly:
+        earlier = at - 1
+        while offsets[rows[earlier]] != highest[at - 1]:
+            earlier -= 1
+        one, other = int(rows[earlier]), int(rows[at])
+        what = (
+            f"{evidence.value(int(sends.value[one]))} was sent before "
+            f"{evidence.value(int(sends.value[other]))}, and stands behind it in "
+            f"{evidence.partition(int(sends.partition[one]))}: "
+            f"offsets {offsets[one]} and {offsets[other]}"
+        )
+        return evidence.anomaly(SENDS, what, [evidence.send_op(one), evidence.send_op(other)])
+
+    return evidence.found(SENDS, wrong, show)
+
+
+def non_monotonic_polls(evidence: Evidence) -> Found:
+    """Polls that gave records in another order than the log's, or went back without a seek."""
+    passes, reads = evidence.passed.passes, evidence.history.reads
+    of_read = evidence.passed.of_read
+    order = np.argsort(of_read, kind="stable")
+    same = same_as_before(of_read[order])
+    down = np.flatnonzero(same[1:] & (reads.offset[order[1:]] <= reads.offset[order[:-1]])) + 1
+    back = np.zeros(len(passes), dtype=bool)
+    back[of_read[order[down]]] = True
+    stood = passes.before != NONE
+    back |= stood & ((passes.first < passes.before) | (passes.after < passes.before))
+    back |= (passes.first != NEVER_NS) & (passes.after <= passes.first)
+
+    def show(at: int) -> Anomaly:
+        rows = np.flatnonzero(of_read == at)
+        got = ", ".join(map(str, reads.offset[rows][:10])) or "nothing"
+        stood = int(passes.before[at])
+        where = f"from {evidence.partition(int(passes.partition[at]))}"
+        place = "" if stood == NONE else f" when it stood at offset {stood}"
+        what = f"a poll returned {got} {where}{place}, and left it at {passes.after[at]}"
+        return evidence.anomaly(POLLS, what, [int(passes.previous_op[at]), int(passes.op[at])])
+
+    return evidence.found(POLLS, np.flatnonzero(back), show)

@@ -1,0 +1,224 @@
+"""A consumer of eoslog that writes down what it is asked and answered."""
+
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from eoslog.checking.recorder import Call, Recorder, partitions_as_json
+from eoslog.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from eoslog.bindings.record_batch import Record
+    from eoslog.consumer import Consumer
+    from eoslog.group_metadata import ConsumerGroupMetadata
+
+OnChange = Callable[["RecordedConsumer", list[TopicPartition]], object]
+
+
+class RecordedConsumer:
+    """A consumer and its history; `Recorder.consumer` makes it. One thread uses it.
+
+    Its methods take and raise what those of the consumer do. Whatever moves the consumer other than
+    a poll is recorded as a `seek`: an assignment, a rebalance, a reset by retention too.
+    """
+
+    def __init__(self, recorder: Recorder, consumer: "Consumer", client: str) -> None:
+        self._recorder = recorder
+        self._consumer = consumer
+        self._client = client
+        self._isolation: str = consumer._isolation_level
+        self._group: str | None = consumer._group
+        self._stands: dict[TopicPartition, int] = {}
+        self._moved: set[TopicPartition] = set()
+        self._last_poll: Call | None = None
+
+    @property
+    def consumer(self) -> "Consumer":
+        """The consumer itself: what is asked of it directly is not recorded."""
+        return self._consumer
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Do `assign`: positions are known again with the next poll."""
+        chosen = list(partitions)
+        self._consumer.assign(chosen)
+        self._forget(chosen)
+
+    def subscribe(
+        self,
+        topics: Iterable[str] = (),
+        *,
+        pattern: Any = None,
+        on_assigned: OnChange | None = None,
+        on_revoked: OnChange | None = None,
+        on_lost: OnChange | None = None,
+    ) -> None:
+        """Do `subscribe`; partitions that the group gives are recorded as a `seek`."""
+
+        def assigned(_: "Consumer", partitions: list[TopicPartition]) -> None:
+            self._moved.update(partitions)
+            if on_assigned is not None:
+                on_assigned(self, partitions)
+
+        self._consumer.subscribe(
+            topics,
+            pattern=pattern,
+            on_assigned=assigned,
+            on_revoked=self._passed_on(on_revoked),
+            on_lost=self._passed_on(on_lost),
+        )
+
+    def seek(self, topic_partition: TopicPartition, offset: int) -> None:
+        """Record and do `seek`."""
+        begin = time.monotonic_ns()
+        self._consumer.seek(topic_partition, offset)
+        where = TopicPartition(*topic_partition)
+        self._stands[where] = offset
+        self._write("seek", begin, positions=partitions_as_json({where: offset}))
+
+    def seek_to_beginning(self, *partitions: TopicPartition) -> None:
+        """Record and do `seek_to_beginning`."""
+        self._consumer.seek_to_beginning(*partitions)
+        self._forget(partitions or self._consumer.assignment())
+
+    def seek_to_end(self, *partitions: TopicPartition) -> None:
+        """Record and do `seek_to_end`."""
+        self._consumer.seek_to_end(*partitions)
+        self._forget(partitions or self._consumer.assignment())
+
+    def seek_to_committed(self, *partitions: TopicPartition) -> None:
+        """Record and do `seek_to_committed`."""
+        self._consumer.seek_to_committed(*partitions)
+        self._forget(partitions or self._consumer.assignment())
+
+    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> "list[Record]":
+        """Record and do `poll`: what it returned, and where it left the consumer.
+
+        A poll that raises says nothing of where the consumer stands: the next one begins anew.
+        """
+        begin = time.monotonic_ns()
+        try:
+            records = self._consumer.poll(timeout, max_records)
+        except BaseException:
+            self._moved.clear()
+            self._forget(self._consumer.assignment() if not self._consumer.closed else ())
+            raise
+        given: dict[TopicPartition, list[list[Any]]] = {}
+        for record in records:
+            where = TopicPartition(record.topic, record.partition)
+            identity = self._recorder.identity(record.key, record.value)
+            given.setdefault(where, []).append([record.offset, identity])
+        positions = self._positions()
+        self._note_moves(begin, given, positions)
+        self._stands |= positions
+        self._last_poll = self._recorder.write(
+            self._client,
+            "poll",
+            begin,
+            isolation=self._isolation,
+            records=partitions_as_json(given),
+            next=partitions_as_json(positions),
+        )
+        return records
+
+    def last_poll_was_for(self, transaction: str) -> None:
+        """Record that a transaction was made from what the last poll returned."""
+        if self._last_poll is not None:
+            self._last_poll.again(transaction=transaction)
+
+    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+        """Record and do `commit`: an `offsets` outside of transactions."""
+        chosen = self._positions() if offsets is None else dict(offsets)
+        call = self._recorder.start(
+            self._client, "offsets", group=self._group, offsets=partitions_as_json(chosen)
+        )
+        try:
+            self._consumer.commit(chosen)
+        except BaseException as error:
+            call.raised(error)
+            raise
+        call.ok()
+
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int | None]:
+        """Record and do `committed`."""
+        begin = time.monotonic_ns()
+        found = self._consumer.committed(list(partitions))
+        self._write("committed", begin, group=self._group, offsets=partitions_as_json(found))
+        return found
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Record and do `end_offsets`: an `ends`. Name all partitions of a topic."""
+        begin = time.monotonic_ns()
+        found = self._consumer.end_offsets(list(partitions))
+        ends = partitions_as_json(found)
+        self._write("ends", begin, isolation=self._isolation, offsets=ends)
+        return found
+
+    def position(self, topic_partition: TopicPartition) -> int:
+        """The offset that is read next."""
+        return self._consumer.position(topic_partition)
+
+    def assignment(self) -> list[TopicPartition]:
+        """The partitions that are read."""
+        return self._consumer.assignment()
+
+    def group_metadata(self) -> "ConsumerGroupMetadata":
+        """Who commits, for `send_offsets_to_transaction`."""
+        return self._consumer.group_metadata()
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
+
+    def __enter__(self) -> "RecordedConsumer":
+        return self
+
+    def __exit__(self, error_type: object, error: object, traceback: object) -> None:
+        self.close()
+
+    def _passed_on(self, call: OnChange | None) -> Any:
+        """A callback of the consumer's that is given this one instead."""
+        if call is None:
+            return None
+        return lambda _, partitions: call(self, partitions)
+
+    def _positions(self) -> dict[TopicPartition, int]:
+        """Where the consumer stands, in the partitions that it began to read."""
+        return dict(self._consumer._positions.begun())
+
+    def _note_moves(
+        self,
+        begin: int,
+        given: Mapping[TopicPartition, list[list[Any]]],
+        positions: Mapping[TopicPartition, int],
+    ) -> None:
+        """What moved the consumer during a poll, besides what it read."""
+        for where, position in positions.items():
+            stood = self._stands.get(where)
+            if stood is not None and self._jumped(where, stood, given, position):
+                self._moved.add(where)
+        if self._moved:
+            self._forget(self._moved, begin)
+            self._moved.clear()
+
+    def _jumped(
+        self,
+        where: TopicPartition,
+        stood: int,
+        given: Mapping[TopicPartition, list[list[Any]]],
+        position: int,
+    ) -> bool:
+        """Whether the log no longer held what stood at the position: the consumer was reset."""
+        first = given[where][0][0] if given.get(where) else position
+        return first > stood and self._consumer.beginning_offsets([where])[where] > stood
+
+    def _forget(self, partitions: Iterable[TopicPartition], begin: int | None = None) -> None:
+        """Record that these positions changed, to what the next poll shows."""
+        moved = [TopicPartition(*one) for one in partitions]
+        for where in moved:
+            self._stands.pop(where, None)
+        if moved:
+            begin = time.monotonic_ns() if begin is None else begin
+            self._write("seek", begin, positions=partitions_as_json(dict.fromkeys(moved)))
+
+    def _write(self, kind: str, begin: int, **fields: Any) -> None:
+        self._recorder.write(self._client, kind, begin, **fields)

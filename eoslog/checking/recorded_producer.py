@@ -1,0 +1,208 @@
+"""A producer of eoslog that writes down what it is asked and answered."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from eoslog.bindings.partition_log import AppendResult
+from eoslog.checking.recorded_consumer import RecordedConsumer
+from eoslog.checking.recorder import Call, Recorder, partitions_as_json
+from eoslog.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+    from eoslog.producer import Producer
+    from eoslog.transactional_producer import TransactionalProducer
+
+Headers = Iterable[tuple[str, bytes | None]] | dict[str, bytes | None] | None
+
+
+class RecordedProducer:
+    """A producer and its history; `Recorder.producer` makes it. One thread uses it.
+
+    Its methods take and raise what those of the producer do. `send` gathers: a plain producer's
+    record is acknowledged by the next `flush`; one of a transaction belongs to it at once.
+    """
+
+    def __init__(
+        self, recorder: Recorder, producer: "Producer | TransactionalProducer", client: str
+    ) -> None:
+        self._recorder = recorder
+        self._producer = producer
+        self._client = client
+        self._transactional = self._transactional_id is not None
+        self._transaction: str | None = None
+        self._gathered: list[Call] = []
+
+    @property
+    def producer(self) -> "Producer | TransactionalProducer":
+        """The producer itself: what is asked of it directly is not recorded."""
+        return self._producer
+
+    def init_transactions(self) -> None:
+        """Record and do `init_transactions`: an `init`, with the id and epoch that it gave."""
+        call = self._start("init", transactional_id=self._transactional_id)
+        self._done(call, self._producer.init_transactions)
+        call.again(**self._identity())
+
+    def begin_transaction(self, inputs: Iterable[RecordedConsumer] = ()) -> str:
+        """Begin a transaction, and return the name that the history gives it.
+
+        What these consumers polled last is recorded as what the transaction was made from.
+        """
+        self._producer.begin_transaction()
+        name = f"{self._transactional_id}-{os.urandom(6).hex()}"
+        for consumer in inputs:
+            consumer.last_poll_was_for(name)
+        self._transaction = name
+        return name
+
+    @contextmanager
+    def transaction(self, inputs: Iterable[RecordedConsumer] = ()) -> Iterator[str]:
+        """Begin, then commit; an exception inside aborts. Yields the transaction's name."""
+        name = self.begin_transaction(inputs)
+        try:
+            yield name
+        except BaseException:
+            self.abort_transaction()
+            raise
+        self.commit_transaction()
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None = None,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Headers = None,
+        timestamp_ms: int | None = None,
+    ) -> None:
+        """Record and do `send`."""
+        identity = self._recorder.identity(key, value)
+        call = self._start_write(topic, partition, value=identity)
+        try:
+            self._producer.send(topic, value, key, partition, headers, timestamp_ms)
+        except BaseException as error:
+            # A full batch was to be appended first: its records, and this one, may be gathered.
+            call.unknown(error)
+            raise
+        if self._transactional:
+            call.ok()
+        else:
+            self._gathered.append(call)
+
+    def append(
+        self,
+        topic: str,
+        partition: int | None = None,
+        values: Any = None,
+        keys: Any = None,
+        timestamps: Any = None,
+        headers: Any = None,
+    ) -> AppendResult | dict[int, AppendResult]:
+        """Record and do `append`; the columns' records are taken from them one by one."""
+        bodies = _items(values)
+        names = _items(keys) if keys is not None else [None] * len(bodies)
+        identities = [
+            self._recorder.identity(key, value) for key, value in zip(names, bodies, strict=True)
+        ]
+        if not identities:
+            return self._producer.append(topic, partition, values, keys, timestamps, headers)
+        call = self._start_write(topic, partition, values=identities)
+        try:
+            result = self._producer.append(topic, partition, values, keys, timestamps, headers)
+        except BaseException as error:
+            # Of a call in several batches the first may be in.
+            (call.unknown if getattr(error, "appended_record_count", 1) else call.raised)(error)
+            raise
+        call.ok(**_answer(result, len(identities)))
+        return result
+
+    def send_offsets_to_transaction(
+        self,
+        offsets: "Mapping[TopicPartition, int | OffsetAndMetadata]",
+        group: "str | ConsumerGroupMetadata",
+    ) -> None:
+        """Record and do `send_offsets_to_transaction`."""
+        numbers = {where: at if isinstance(at, int) else at.offset for where, at in offsets.items()}
+        name = group if isinstance(group, str) else group.group_id
+        call = self._start("offsets", group=name, offsets=partitions_as_json(numbers))
+        self._done(call, lambda: self._producer.send_offsets_to_transaction(offsets, group))
+
+    def commit_transaction(self) -> None:
+        """Record and do `commit_transaction`."""
+        self._done(self._start("commit"), self._producer.commit_transaction)
+        self._transaction = None
+
+    def abort_transaction(self) -> None:
+        """Record and do `abort_transaction`."""
+        self._done(self._start("abort"), self._producer.abort_transaction)
+        self._transaction = None
+
+    def flush(self) -> None:
+        """Flush: what a plain producer gathered is acknowledged by it."""
+        self._producer.flush()
+        self._acknowledge()
+
+    def close(self) -> None:
+        """Close the producer, which flushes it; an open transaction is aborted."""
+        if self._transaction is not None:
+            self._done(self._start("abort"), self._producer.close)
+            self._transaction = None
+        else:
+            self._producer.close()
+        self._acknowledge()
+
+    def __enter__(self) -> "RecordedProducer":
+        return self
+
+    def __exit__(self, error_type: object, error: object, traceback: object) -> None:
+        self.close()
+
+    @property
+    def _transactional_id(self) -> str | None:
+        return getattr(self._producer, "transactional_id", None)
+
+    def _acknowledge(self) -> None:
+        for call in self._gathered:
+            call.ok(**self._identity())
+        self._gathered.clear()
+
+    def _start(self, kind: str, **fields: Any) -> Call:
+        if self._transaction is not None:
+            fields |= {"transaction": self._transaction, "transactional_id": self._transactional_id}
+            fields |= self._identity()
+        return self._recorder.start(self._client, kind, **fields)
+
+    def _start_write(self, topic: str, partition: int | None, **fields: Any) -> Call:
+        return self._start("send", topic=topic, partition=partition, **fields)
+
+    def _done(self, call: Call, do: Any) -> None:
+        try:
+            do()
+        except BaseException as error:
+            call.raised(error)
+            raise
+        call.ok()
+
+    def _identity(self) -> dict[str, int]:
+        """The producer's id and epoch, once it has them."""
+        producer_id = int(getattr(self._producer, "producer_id", -1))
+        epoch = int(getattr(self._producer, "producer_epoch", -1))
+        return {"producer_id": producer_id, "producer_epoch": epoch} if producer_id >= 0 else {}
+
+
+def _items(column: Any) -> list[bytes | None]:
+    """A column's records as bytes."""
+    listed = column.to_pylist() if hasattr(column, "to_pylist") else column
+    listed = listed.tolist() if hasattr(listed, "tolist") else listed
+    return [one if one is None else bytes(one) for one in listed]
+
+
+def _answer(result: Any, count: int) -> dict[str, Any]:
+    """The offset of the first record, if the answer tells those of all."""
+    whole = isinstance(result, AppendResult) and (
+        result.last_offset - result.base_offset + 1 == count
+    )
+    return {"offset": result.base_offset} if whole else {}

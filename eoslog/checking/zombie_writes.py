@@ -1,0 +1,147 @@
+"""Zombie writes: a producer wrote or committed after its successor had taken over.
+
+Whoever takes over a transactional id, or opens a producer id under a newer epoch, fences the one
+before from the moment its `init` returned. In the log itself the records of an older epoch never
+stand behind those of a newer one, whatever clocks say.
+"""
+
+import numpy as np
+
+from eoslog.checking.anomaly import Anomaly, Found
+from eoslog.checking.evidence import Evidence
+from eoslog.checking.groups_of_rows import distinct, group_numbers, running_greatest, same_as_before
+from eoslog.checking.history import Columns, Numbers
+from eoslog.checking.operation_kinds import COMMIT, INIT, NEVER_NS, NONE, OK, SEND
+
+KIND = "zombie write"
+
+
+class _Fences(Columns):
+    """Per operation: from when on its producer was fenced, and by which `init`."""
+
+    since: Numbers
+    by: Numbers
+
+
+def zombie_writes(evidence: Evidence) -> Found:
+    """Sends and commits of producers that were fenced, and that took effect."""
+    history = evidence.history
+    ops = history.ops
+    fences = _fences(evidence)
+    late = ops.begin > np.where(fences.by == NONE, NEVER_NS, fences.since + evidence.clock_error_ns)
+    wrote = (ops.kind == COMMIT) & (ops.outcome == OK)
+    wrote[_ops_that_appended(evidence)] = True
+    zombies = np.flatnonzero(late & wrote)
+    behind = _behind_newer(evidence, zombies)
+
+    def show(at: int) -> Anomaly:
+        if at >= len(zombies):
+            place, newer = behind[at - len(zombies)]
+            rows = evidence.records.rows
+            what = (
+                f"{evidence.place(place)} is of an older epoch than {evidence.place(newer)}, "
+                "behind which it stands"
+            )
+            sent = [evidence.send_op(int(rows.writer[one])) for one in (newer, place)]
+            return evidence.anomaly(KIND, what, [*sent, evidence.place_op(place)])
+        op = int(zombies[at])
+        did = "committed" if ops.kind[op] == COMMIT else "wrote"
+        by = int(fences.by[op])
+        client, other = (history.names.clients[ops.client[one]] for one in (op, by))
+        what = f"{client!r} {did} after the init of its successor {other!r} had returned"
+        return evidence.anomaly(KIND, what, [by, op])
+
+    return evidence.found(KIND, range(len(zombies) + len(behind)), show)
+
+
+def _ops_that_appended(evidence: Evidence) -> Numbers:
+    """Sends of which a record is certainly in the log."""
+    rows, sends = evidence.records.rows, evidence.history.sends
+    writers = rows.writer[rows.writer != NONE]
+    return distinct(sends.op[writers])
+
+
+def _fences(evidence: Evidence) -> _Fences:
+    ops = evidence.history.ops
+    since = np.full(len(ops), NEVER_NS, dtype=np.int64)
+    by = np.full(len(ops), NONE, dtype=np.int64)
+    fences = _Fences(since=since, by=by)
+    inits = np.flatnonzero((ops.kind == INIT) & (ops.outcome == OK))
+    writes = np.flatnonzero((ops.kind == SEND) | (ops.kind == COMMIT))
+    for column, fence in (
+        (ops.transactional_id, _fence_by_id),
+        (ops.producer_id, _fence_by_epoch),
+    ):
+        mine, theirs = inits[column[inits] != NONE], writes[column[writes] != NONE]
+        mine = mine[np.argsort(column[mine], kind="stable")]
+        theirs = theirs[np.argsort(column[theirs], kind="stable")]
+        starts = np.flatnonzero(~same_as_before(column[mine]))
+        for first, end in zip(starts, np.append(starts, len(mine))[1:], strict=True):
+            name = column[mine[first]]
+            left, right = np.searchsorted(column[theirs], [name, name + 1])
+            if right > left:
+                fence(evidence, mine[first:end], theirs[left:right], fences)
+    return fences
+
+
+def _fence_by_id(evidence: Evidence, inits: Numbers, writes: Numbers, fences: _Fences) -> None:
+    """Of one transactional id: each write belongs to its client's last init before it."""
+    ops = evidence.history.ops
+    if len(inits) < 2:
+        return
+    inits = inits[np.argsort(ops.begin[inits], kind="stable")]
+    # For each init, the first end among those that began after it had returned.
+    ends = ops.end[inits]
+    soonest = np.minimum.accumulate(ends[::-1])[::-1]
+    last = np.searchsorted(ops.begin[inits], ends + evidence.clock_error_ns, "right")
+    for client in distinct(ops.client[writes]):
+        own = np.flatnonzero(ops.client[inits] == client)
+        theirs = writes[ops.client[writes] == client]
+        at = np.searchsorted(ops.begin[inits[own]], ops.begin[theirs], "right") - 1
+        theirs, at = theirs[at >= 0], own[at[at >= 0]]
+        theirs, at = theirs[last[at] < len(inits)], at[last[at] < len(inits)]
+        _fence(fences, ops, theirs, soonest[last[at]], inits)
+
+
+def _fence_by_epoch(evidence: Evidence, inits: Numbers, writes: Numbers, fences: _Fences) -> None:
+    """Of one producer id: each write is fenced by the inits of greater epochs."""
+    ops = evidence.history.ops
+    inits = inits[np.argsort(ops.epoch[inits], kind="stable")]
+    soonest = np.minimum.accumulate(ops.end[inits][::-1])[::-1]
+    at = np.searchsorted(ops.epoch[inits], ops.epoch[writes], "right")
+    writes, at = writes[at < len(inits)], at[at < len(inits)]
+    _fence(fences, ops, writes, soonest[at], inits)
+
+
+def _fence(fences: _Fences, ops: Columns, writes: Numbers, since: Numbers, inits: Numbers) -> None:
+    """Note a fence for these writes, and the init that ended then, unless an earlier one is."""
+    earlier = since < fences.since[writes]
+    writes, since = writes[earlier], since[earlier]
+    ended = ops.__dict__["end"][inits]
+    order = np.argsort(ended, kind="stable")
+    fences.since[writes] = since
+    fences.by[writes] = inits[order[np.searchsorted(ended[order], since)]]
+
+
+def _behind_newer(evidence: Evidence, zombies: Numbers) -> list[tuple[int, int]]:
+    """Places of an older epoch behind one of a newer, of the same producer id: both places."""
+    rows, history = evidence.records.rows, evidence.history
+    ops = history.ops
+    places = np.flatnonzero(rows.writer != NONE)
+    copies = np.bincount(rows.writer[places], minlength=len(history.sends))
+    places = places[copies[rows.writer[places]] == 1]  # Copies are duplicates.
+    op = history.sends.op[rows.writer[places]]
+    named = ops.producer_id[op] != NONE
+    places, op = places[named], op[named]
+    order = np.lexsort((places, rows.partition[places], ops.producer_id[op]))
+    places, op = places[order], op[order]
+    epochs = ops.epoch[op]
+    same = same_as_before(rows.partition[places], ops.producer_id[op])
+    groups = group_numbers(same)
+    newest = running_greatest(groups, epochs)
+    older = np.flatnonzero((epochs < newest) & ~np.isin(op, zombies))
+    found = []
+    for at in older:
+        before = np.flatnonzero((groups[:at] == groups[at]) & (epochs[:at] == newest[at]))
+        found.append((int(places[at]), int(places[before[-1]])))
+    return found

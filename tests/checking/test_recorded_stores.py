@@ -1,0 +1,118 @@
+"""Histories of real stores, used by threads and by processes that are killed, raise no alarm."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from recorded_worker import LANES, Worker, finish, make_topics
+
+import eoslog
+from eoslog.checking import Recorder, Report, check
+
+WORKER = Path(__file__).with_name("recorded_worker.py")
+
+
+def seen(files: list[Path]) -> Counter[tuple[str, str]]:
+    """How many operations of each kind ended how."""
+    last: dict[tuple[str, int], tuple[str, str]] = {}
+    for path in files:
+        for text in path.read_text().splitlines():
+            line = json.loads(text)
+            last[line["client"], line["op"]] = line["kind"], line["outcome"]
+    return Counter(last.values())
+
+
+def checked(files: list[Path]) -> Report:
+    report = check(files, visible_within_s=0)
+    assert report.clean, "\n".join(report.lines())
+    assert report.counts["records_of_nobody"] == 0
+    return report
+
+
+def test_threads_that_fence_each_other(tmp_path: Path) -> None:
+    path, history = tmp_path / "store", tmp_path / "h.jsonl"
+    make_topics(path)
+    until = time.monotonic() + 4
+    failures: list[BaseException] = []
+    with eoslog.open(path, durability=None) as store, Recorder(history) as recorder:
+
+        def work(number: int) -> None:
+            try:
+                Worker(
+                    store, recorder, number % LANES, number, lambda: time.monotonic() > until
+                ).run()
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not failures
+    finish(path, tmp_path / "last.jsonl")
+    files = [history, tmp_path / "last.jsonl"]
+    report = checked(files)
+    kinds = seen(files)
+    assert report.counts["records_sent"] > 100
+    for wanted in (("commit", "ok"), ("abort", "ok"), ("offsets", "ok"), ("poll", "ok")):
+        assert kinds[wanted] > 0, kinds
+
+
+def kill_often(rounds: int, folder: Path) -> list[Path]:
+    """Processes of all lanes, killed at any time and started again; their histories."""
+    noise = random.Random(rounds)
+    files: list[Path] = []
+    children: dict[int, tuple[subprocess.Popen[str], Path]] = {}
+    try:
+        for _ in range(rounds):
+            for number in range(LANES + 1):
+                if number not in children:
+                    files.append(folder / f"{len(files)}.jsonl")
+                    command = [sys.executable, str(WORKER), str(folder / "store"), str(files[-1])]
+                    command += [str(number % LANES), str(noise.randrange(1 << 30))]
+                    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+                    children[number] = child, files[-1]
+            for child, history in children.values():
+                wait_for(history, child)
+            time.sleep(noise.uniform(0, 0.3))
+            for number in noise.sample(sorted(children), 2):
+                child, _ = children.pop(number)
+                child.kill()
+                child.communicate()
+    finally:
+        for child, _ in children.values():
+            child.kill()
+            child.communicate()
+    return files
+
+
+def wait_for(history: Path, child: subprocess.Popen[str]) -> None:
+    """Until a process has done something; it runs for ever."""
+    deadline = time.monotonic() + 60
+    while not history.exists() or history.stat().st_size < 20_000:
+        assert child.poll() is None, child.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("rounds", [6, pytest.param(150, marks=pytest.mark.soak)])
+def test_processes_that_are_killed(rounds: int, tmp_path: Path) -> None:
+    make_topics(tmp_path / "store")
+    files = kill_often(rounds, tmp_path)
+    finish(tmp_path / "store", tmp_path / "last.jsonl")
+    files.append(tmp_path / "last.jsonl")
+    report = checked(files)
+    kinds = seen(files)
+    assert report.counts["transactions"] > 20
+    assert kinds["commit", "ok"] > 10, kinds
+    assert sum(count for (_, outcome), count in kinds.items() if outcome == "unknown") > 0, kinds

@@ -1,0 +1,244 @@
+"""The recorder: a line before each call and one after it, and what the wrapped clients write."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from forked import in_a_child
+
+import eoslog
+from eoslog import TopicPartition
+from eoslog.checking import Recorder, check
+from eoslog.errors import EoslogError, ForkedProcessError, LogClosedError, ProducerFencedError
+
+WHERE = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[eoslog.Store]:
+    with eoslog.open(tmp_path / "store", create=True, durability="process") as store:
+        store.create_topic("t", partitions=2)
+        yield store
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Path:
+    return tmp_path / "h.jsonl"
+
+
+@pytest.fixture
+def recorder(history: Path) -> Iterator[Recorder]:
+    with Recorder(history) as recorder:
+        yield recorder
+
+
+def lines_of(history: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in history.read_text().splitlines()]
+
+
+def last_lines(history: Path) -> list[dict[str, Any]]:
+    last = {(line["client"], line["op"]): line for line in lines_of(history)}
+    return list(last.values())
+
+
+def test_a_call_is_unknown_until_it_ends(recorder: Recorder, history: Path) -> None:
+    call = recorder.start("a", "send", topic="t", partition=0, value="v")
+    (begun,) = lines_of(history)
+    assert (begun["outcome"], begun["end_ns"]) == ("unknown", None)
+    call.ok(offset=7)
+    ended = lines_of(history)[1]
+    assert ended == begun | {"outcome": "ok", "offset": 7, "end_ns": ended["end_ns"]}
+    assert ended["end_ns"] >= begun["begin_ns"]
+    recorder.start("a", "send", topic="t", partition=0, value="w").fail("refused")
+    recorder.start("b", "send", topic="t", partition=0, value="x").unknown(OSError("gone"))
+    assert [(one["client"], one["op"], one["outcome"]) for one in last_lines(history)] == [
+        ("a", 0, "ok"),
+        ("a", 1, "fail"),
+        ("b", 0, "unknown"),
+    ]
+    assert check([history]).clean
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (ProducerFencedError("x"), "fail"),
+        (eoslog.errors.StoreFailedError("x"), "unknown"),
+        (OSError("x"), "unknown"),
+        (KeyboardInterrupt(), "unknown"),
+    ],
+)
+def test_an_error_is_a_failure_if_it_says_so(
+    error: BaseException, outcome: str, recorder: Recorder, history: Path
+) -> None:
+    recorder.start("a", "commit", transaction="x").raised(error)
+    assert last_lines(history)[0]["outcome"] == outcome
+    assert type(error).__name__ in last_lines(history)[0]["error"]
+
+
+def test_threads_write_whole_lines(recorder: Recorder, history: Path) -> None:
+    def work(name: str) -> None:
+        for number in range(200):
+            recorder.start(name, "send", topic="t", value=f"{name}-{number}").ok()
+
+    threads = [threading.Thread(target=work, args=(f"client-{one}",)) for one in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert check([history]).counts == {
+        "operations": 800,
+        "clients": 4,
+        "records_sent": 800,
+        "records_read": 0,
+        "records_of_nobody": 0,
+        "transactions": 0,
+    }
+
+
+def test_a_recorder_is_of_one_process_and_ends(history: Path) -> None:
+    recorder = Recorder(history)
+
+    def use() -> None:
+        with pytest.raises(ForkedProcessError):
+            recorder.start("a", "init", transactional_id="x")
+
+    in_a_child(use)
+    recorder.close()
+    recorder.close()
+    with pytest.raises(LogClosedError):
+        recorder.start("a", "init", transactional_id="x")
+    assert history.stat().st_size == 0
+
+
+def test_values_are_texts_or_digests(recorder: Recorder) -> None:
+    assert recorder.identity(None, b"text") == "text"
+    assert str(recorder.identity(None, b"\xff")).startswith("blake2b:")
+    assert recorder.identity(None, b"x" * 101) != recorder.identity(None, b"x" * 102)
+    assert len(str(recorder.identity(None, b"x" * 10_000))) < 60
+    with pytest.raises(ValueError, match="identify"):
+        recorder.identity(b"key", None)
+
+
+def test_a_plain_send_is_acknowledged_by_the_flush(
+    store: eoslog.Store, recorder: Recorder, history: Path
+) -> None:
+    producer = recorder.producer(store.producer(), client="p")
+    producer.send("t", b"one", partition=0)
+    assert last_lines(history)[0]["outcome"] == "unknown"
+    producer.flush()
+    producer.append("t", 1, np.array([b"two", b"six"], dtype="S3"))
+    producer.send("t", b"three")
+    producer.close()
+    found = [(one["outcome"], one.get("offset"), one["partition"]) for one in last_lines(history)]
+    assert found == [("ok", None, 0), ("ok", 0, 1), ("ok", None, None)]
+    assert lines_of(history)[-1]["producer_id"] >= 0
+
+
+def test_a_loop_is_recorded_with_its_inputs(
+    store: eoslog.Store, recorder: Recorder, history: Path
+) -> None:
+    with store.producer() as given:
+        given.append("t", partition=0, values=[b"a", b"b"])
+    producer = recorder.producer(store.producer(transactional_id="x"), client="p")
+    consumer = recorder.consumer(store.consumer("g", isolation_level="read_committed"), client="c")
+    producer.init_transactions()
+    consumer.assign([WHERE])
+    records = consumer.poll(0)
+    with producer.transaction([consumer]) as name:
+        for record in records:
+            producer.send("t", (record.value or b"") + b"!", partition=1)
+        producer.send_offsets_to_transaction({WHERE: consumer.position(WHERE)}, "g")
+    with pytest.raises(ArithmeticError), producer.transaction():
+        raise ArithmeticError
+    assert consumer.committed([WHERE]) == {WHERE: 2}
+    consumer.commit({WHERE: 1})
+    assert consumer.end_offsets([WHERE]) == {WHERE: 2}
+    found = last_lines(history)
+    assert [(one["kind"], one["outcome"]) for one in found] == [
+        ("init", "ok"),
+        ("seek", "ok"),
+        ("poll", "ok"),
+        ("send", "ok"),
+        ("send", "ok"),
+        ("offsets", "ok"),
+        ("commit", "ok"),
+        ("abort", "ok"),
+        ("committed", "ok"),
+        ("offsets", "ok"),
+        ("ends", "ok"),
+    ]
+    assert found[2]["records"] == {"t-0": [[0, "a"], [1, "b"]]}
+    assert found[2]["next"] == {"t-0": 2}
+    assert {one["transaction"] for one in found[2:7]} == {name}
+    assert found[7]["transaction"] != name
+    assert found[0]["producer_epoch"] <= found[3]["producer_epoch"]
+    assert check([history], visible_within_s=0).clean
+
+
+def test_a_fenced_producer_is_recorded_as_refused(
+    store: eoslog.Store, recorder: Recorder, history: Path
+) -> None:
+    old = recorder.producer(store.producer(transactional_id="x"), client="old")
+    old.init_transactions()
+    old.begin_transaction()
+    old.append("t", 0, [b"lost"])
+    new = recorder.producer(store.producer(transactional_id="x"), client="new")
+    new.init_transactions()
+    with pytest.raises(EoslogError):
+        old.commit_transaction()
+    (commit,) = [one for one in last_lines(history) if one["kind"] == "commit"]
+    assert commit["outcome"] == "fail"
+    assert check([history], visible_within_s=0).clean
+
+
+def test_a_reset_by_retention_is_a_seek(tmp_path: Path, recorder: Recorder, history: Path) -> None:
+    """The records in between were deleted: nobody skipped them."""
+    config = {"segment.bytes": 4096}
+    with eoslog.open(tmp_path / "small", create=True, durability="process") as store:
+        store.create_topic("t", partitions=1, config=config)
+        producer = recorder.producer(store.producer())
+        everything = recorder.consumer(store.consumer())
+        behind = recorder.consumer(store.consumer())
+        for reader in (everything, behind):
+            reader.assign([WHERE])
+            reader.seek_to_beginning()
+            reader.poll(0)
+        for number in range(100):
+            producer.append("t", 0, [b"%d" % number + b"x" * 500])
+            everything.poll(0)
+        store.partition("t", 0).delete_segments(60)
+        assert everything.consumer.beginning_offsets([WHERE])[WHERE] > 0
+        while behind.poll(0):
+            pass
+    report = check([history], visible_within_s=0)
+    assert report.clean, "\n".join(report.lines())
+
+
+def test_a_subscribed_consumer_records_its_rebalances(
+    store: eoslog.Store, recorder: Recorder, history: Path
+) -> None:
+    heard: list[Any] = []
+    first = recorder.consumer(store.consumer("g"), client="first")
+    first.subscribe(["t"], on_assigned=lambda who, given: heard.append((who, given)))
+    with store.producer() as producer:
+        producer.append("t", partition=0, values=[b"a"])
+        producer.append("t", partition=1, values=[b"b"])
+    assert len(first.poll(0.1)) + len(first.poll(0.1)) == 2
+    assert heard[0][0] is first
+    second = recorder.consumer(store.consumer("g"), client="second")
+    second.subscribe(["t"])
+    for _ in range(10):
+        first.poll(0.02)
+        second.poll(0.02)
+    seeks = [one for one in last_lines(history) if one["kind"] == "seek"]
+    assert {one["client"] for one in seeks} == {"first", "second"}
+    first.close()
+    second.close()
+    assert check([history], visible_within_s=0).clean
