@@ -92,14 +92,17 @@ def note_commits(history: History, transactions: Transactions, offsets: GroupOff
     of = writes.transaction[inside]
     open_ones[inside] = transactions.possible[of] & ~transactions.committed[of]
     begin, end = offsets.times(history, transactions)
-    for row in np.flatnonzero(open_ones & possible):
+    answers = set(zip(reads.place.tolist(), reads.offset.tolist(), strict=True))
+    for row in np.flatnonzero(open_ones & possible).tolist():
         place, offset, transaction = (
             int(column[row]) for column in (writes.place, writes.offset, writes.transaction)
         )
+        if (place, offset) not in answers:
+            continue
         here = writes.place == place
         others = here & possible & (writes.offset == offset) & (writes.transaction != transaction)
         shown = np.flatnonzero((reads.place == place) & (reads.offset == offset))
-        if others.any() or not len(shown):
+        if others.any():
             continue
         elsewhere = (reads.place == place) & (reads.offset != offset)
         stood = least(

@@ -18,6 +18,7 @@ from eoslog.checking.groups_of_rows import (
 )
 from eoslog.checking.history import Flags, Numbers
 from eoslog.checking.operation_kinds import NONE, OFFSET_MAX, OK, READ_UNCOMMITTED
+from eoslog.checking.record_places import RecordPlaces
 
 
 @dataclass
@@ -47,12 +48,18 @@ def missing_records(evidence: Evidence) -> MissingRecords:
     )
     passed[~known] = _passed_anywhere(evidence, rows[~known])
     # What stands in its place instead is another anomaly.
-    taken = distinct(records.rows.key[records.rows.seen])
-    answered = sends.offset[rows] != NONE
-    passed[answered] &= ~np.isin(
-        place_keys(sends.partition[rows[answered]], sends.offset[rows[answered]]), taken
-    )
+    answered = np.flatnonzero(sends.offset[rows] != NONE)
+    passed[answered] &= ~_taken(records)[records.of_send[rows[answered]]]
     return MissingRecords(rows[passed], of[rows[passed]])
+
+
+def _taken(records: RecordPlaces) -> Flags:
+    """Per place: whether another value was seen there."""
+    rows = records.rows
+    of_key = group_numbers(same_as_before(rows.key))
+    seen = np.bincount(of_key, weights=rows.seen).astype(np.int64)
+    others: Flags = seen[of_key] > rows.seen
+    return others
 
 
 def offset_brackets(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Numbers]:
@@ -107,13 +114,14 @@ def _passed(
     evidence: Evidence, rows: Numbers, partitions: Numbers, lowest: Numbers, highest: Numbers
 ) -> Flags:
     """Whether readers who would have been given each record passed all places it can have."""
-    bounded = (highest <= OFFSET_MAX) & (lowest < highest)
+    bounded = (highest <= OFFSET_MAX) & (lowest <= highest)
     first = place_keys(partitions, np.minimum(lowest, OFFSET_MAX))
     end = place_keys(partitions, np.minimum(highest, OFFSET_MAX))
     by_committed = evidence.passed.committed.hold(first, end)
     by_all = evidence.passed.uncommitted.hold(first, end)
     unseen = ~evidence.records.value_seen_at_all[evidence.history.sends.value[rows]]
-    found: Flags = bounded & (by_committed | (by_all & unseen))
+    # Without room between its neighbours a record is nowhere.
+    found: Flags = bounded & ((lowest == highest) | by_committed | (by_all & unseen))
     return found
 
 
@@ -130,6 +138,5 @@ def _passed_anywhere(evidence: Evidence, rows: Numbers) -> Flags:
         for partition in partitions:
             lowest, highest = _ends_around(evidence, rows[mine], int(partition))
             everywhere = np.full(len(mine), partition)
-            empty = lowest == highest
-            passed[mine] &= empty | _passed(evidence, rows[mine], everywhere, lowest, highest)
+            passed[mine] &= _passed(evidence, rows[mine], everywhere, lowest, highest)
     return passed

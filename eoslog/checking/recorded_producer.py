@@ -116,7 +116,7 @@ class RecordedProducer:
             # Of a call in several batches the first may be in.
             (call.unknown if getattr(error, "appended_record_count", 1) else call.raised)(error)
             raise
-        call.ok(**_answer(result, len(identities)))
+        call.ok(**_answer(result, len(identities)), **self._identity())
         return result
 
     def send_offsets_to_transaction(

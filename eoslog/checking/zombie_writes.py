@@ -23,6 +23,16 @@ class _Fences(Columns):
     by: Numbers
 
 
+class _Ranks(Columns):
+    """Places by producer id and partition, in the order of offsets, each with its epoch."""
+
+    place: Numbers
+    op: Numbers
+    group: Numbers
+    epoch: Numbers
+    newest: Numbers  # The greatest epoch of the group up to here.
+
+
 def zombie_writes(evidence: Evidence) -> Found:
     """Sends and commits of producers that were fenced, and that took effect."""
     history = evidence.history
@@ -32,11 +42,13 @@ def zombie_writes(evidence: Evidence) -> Found:
     wrote = (ops.kind == COMMIT) & (ops.outcome == OK)
     wrote[_ops_that_appended(evidence)] = True
     zombies = np.flatnonzero(late & wrote)
-    behind = _behind_newer(evidence, zombies)
+    ranks = _by_epoch(evidence)
+    behind = _behind_newer(evidence, ranks, zombies)
 
     def show(at: int) -> Anomaly:
         if at >= len(zombies):
-            place, newer = behind[at - len(zombies)]
+            row = int(behind[at - len(zombies)])
+            place, newer = int(ranks.place[row]), _newer(ranks, row)
             rows = evidence.records.rows
             what = (
                 f"{evidence.place(place)} is of an older epoch than {evidence.place(newer)}, "
@@ -123,8 +135,8 @@ def _fence(fences: _Fences, ops: Columns, writes: Numbers, since: Numbers, inits
     fences.by[writes] = inits[order[np.searchsorted(ended[order], since)]]
 
 
-def _behind_newer(evidence: Evidence, zombies: Numbers) -> list[tuple[int, int]]:
-    """Places of an older epoch behind one of a newer, of the same producer id: both places."""
+def _by_epoch(evidence: Evidence) -> _Ranks:
+    """The places whose writers' producer ids and epochs are known."""
     rows, history = evidence.records.rows, evidence.history
     ops = history.ops
     places = np.flatnonzero(rows.writer != NONE)
@@ -135,13 +147,22 @@ def _behind_newer(evidence: Evidence, zombies: Numbers) -> list[tuple[int, int]]
     places, op = places[named], op[named]
     order = np.lexsort((places, rows.partition[places], ops.producer_id[op]))
     places, op = places[order], op[order]
+    groups = group_numbers(same_as_before(rows.partition[places], ops.producer_id[op]))
     epochs = ops.epoch[op]
-    same = same_as_before(rows.partition[places], ops.producer_id[op])
-    groups = group_numbers(same)
     newest = running_greatest(groups, epochs)
-    older = np.flatnonzero((epochs < newest) & ~np.isin(op, zombies))
-    found = []
-    for at in older:
-        before = np.flatnonzero((groups[:at] == groups[at]) & (epochs[:at] == newest[at]))
-        found.append((int(places[at]), int(places[before[-1]])))
-    return found
+    return _Ranks(place=places, op=op, group=groups, epoch=epochs, newest=newest)
+
+
+def _behind_newer(evidence: Evidence, ranks: _Ranks, zombies: Numbers) -> Numbers:
+    """Rows of an older epoch behind one of a newer, whose sends are not zombies by time."""
+    known = np.zeros(len(evidence.history.ops), dtype=bool)
+    known[zombies] = True
+    return np.flatnonzero((ranks.epoch < ranks.newest) & ~known[ranks.op])
+
+
+def _newer(ranks: _Ranks, row: int) -> int:
+    """The last place before a row that is of the newest epoch there."""
+    before = np.flatnonzero(
+        (ranks.group[:row] == ranks.group[row]) & (ranks.epoch[:row] == ranks.newest[row])
+    )
+    return int(ranks.place[before[-1]])

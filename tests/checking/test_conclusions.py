@@ -1,0 +1,312 @@
+"""What is concluded from what, by hand: small histories, and the one thing that matters in each."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from eoslog.checking import Report, check
+
+
+class Small:
+    """A history that is written call by call; each call takes from `at` to `at + 1`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "h.jsonl"
+        self.lines: list[dict[str, Any]] = []
+
+    def do(self, at: int, client: str, kind: str, outcome: str = "ok", **fields: Any) -> None:
+        times = {"begin_ns": at * 1_000_000, "end_ns": (at + 1) * 1_000_000}
+        self.lines.append({"client": client, "kind": kind, "outcome": outcome, **times, **fields})
+
+    def send(self, at: int, client: str, value: str, outcome: str = "ok", **fields: Any) -> None:
+        where = {"topic": "t", "partition": 0} | fields
+        self.do(at, client, "send", outcome, value=value, **where)
+
+    def poll(self, at: int, client: str, *records: list[Any], **fields: Any) -> None:
+        self.do(at, client, "poll", records={"t-0": list(records)}, **fields)
+
+    def checked(self, **options: Any) -> Report:
+        self.path.write_text("".join(json.dumps(line) + "\n" for line in self.lines))
+        return check([self.path], **{"visible_within_s": 0, **options})
+
+    def found(self, **options: Any) -> dict[str, int]:
+        return {one.kind: one.count for one in self.checked(**options).found if one.count}
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Small:
+    return Small(tmp_path)
+
+
+# Two tries of one record.
+
+
+def test_a_second_try_after_an_aborted_one_is_no_duplicate(small: Small) -> None:
+    small.send(0, "a", "v", transaction="1", offset=0)
+    small.do(2, "a", "abort", transaction="1")
+    small.send(4, "a", "v", transaction="2")
+    small.do(6, "a", "commit", transaction="2")
+    small.poll(8, "b", [0, "v"], [2, "v"], isolation="read_uncommitted")
+    small.poll(8, "c", [2, "v"])
+    assert small.found() == {}
+    small.poll(9, "d", [0, "v"], [2, "v"])
+    assert small.found() == {"aborted read": 1, "duplicate": 1}
+
+
+def test_a_second_try_of_an_unknown_one_may_be_there_once(small: Small) -> None:
+    small.send(0, "a", "v", "unknown")
+    small.send(4, "a2", "v")
+    small.poll(8, "b", [0, "v"])
+    assert small.found() == {}
+    small.poll(10, "b", [1, "v"])
+    assert small.found() == {"duplicate": 1}
+
+
+def test_which_try_a_reader_of_all_data_has_is_not_known(small: Small) -> None:
+    small.send(0, "a", "v", transaction="1")
+    small.do(2, "a", "abort", transaction="1")
+    small.send(4, "a", "v")
+    small.poll(8, "b", [0, "v"], [2, "v"], isolation="read_uncommitted")
+    assert small.found() == {}
+
+
+def test_a_plain_record_is_twice_for_a_reader_of_all_data_too(small: Small) -> None:
+    small.send(4, "a", "v")
+    small.poll(8, "b", [0, "v"], [1, "v"], isolation="read_uncommitted")
+    assert small.found() == {"duplicate": 1}
+
+
+# Where an unanswered record must be.
+
+
+def test_a_lost_record_is_between_its_clients_others(small: Small) -> None:
+    for at, value in enumerate("abc"):
+        small.send(2 * at, "a", value)
+    small.poll(10, "r", [0, "a"], [1, "c"])
+    assert small.found() == {"lost write": 1}
+
+
+def test_a_record_for_which_there_is_no_room_is_lost(small: Small) -> None:
+    """Nobody read anything: the partition has the same end before and after."""
+    small.do(0, "w", "ends", offsets={"t-0": 3})
+    small.send(2, "a", "x")
+    small.do(4, "w", "ends", offsets={"t-0": 4}, isolation="read_uncommitted")
+    assert small.found() == {}
+    small.lines[-1]["offsets"] = {"t-0": 3}
+    assert small.found() == {"lost write": 1}
+
+
+def test_a_record_behind_the_last_that_was_read_is_not_lost(small: Small) -> None:
+    small.send(0, "a", "x")
+    small.send(2, "a", "y")
+    small.poll(10, "r", [0, "x"], next={"t-0": 2})
+    assert small.found() == {}
+    small.do(12, "w", "ends", offsets={"t-0": 2}, isolation="read_committed")
+    assert small.found() == {}, "an end without open transactions says nothing of them"
+    small.do(14, "w", "ends", offsets={"t-0": 2}, isolation="read_uncommitted")
+    assert small.found() == {"lost write": 1}
+
+
+def test_a_lost_record_of_an_unknown_partition(small: Small) -> None:
+    small.send(4, "a", "x", partition=None)
+    small.do(8, "w", "ends", offsets={"t-0": 1, "t-1": 1}, isolation="read_uncommitted")
+    small.do(10, "r", "seek", positions={"t-0": 0, "t-1": 0})
+    small.do(12, "r", "poll", records={"t-0": [[0, "other"]]})
+    assert small.found() == {}, "the other partition was not read"
+    small.do(14, "r", "poll", records={"t-1": [[0, "another"]]})
+    assert small.found() == {"lost write": 1}
+
+
+def test_a_reader_that_seeks_passes_nothing(small: Small) -> None:
+    for offset, value in enumerate("abc"):
+        small.send(offset, "w", value, offset=offset)
+    small.poll(10, "q", [0, "a"], [1, "b"], [2, "c"])
+    small.poll(10, "r", [0, "a"])
+    small.do(12, "r", "seek", positions={"t-0": None})
+    small.poll(14, "r", [2, "c"])
+    assert small.found() == {}
+    del small.lines[-2]
+    assert small.found() == {"poll skip": 1}
+
+
+def test_a_poll_that_failed_leaves_the_consumer_anywhere(small: Small) -> None:
+    for offset, value in enumerate("abc"):
+        small.send(offset, "w", value, offset=offset)
+    small.poll(10, "q", [0, "a"], [1, "b"], [2, "c"])
+    small.poll(10, "r", [0, "a"])
+    small.do(12, "r", "poll", "unknown")
+    small.poll(14, "r", [2, "c"])
+    assert small.found() == {}
+
+
+def test_only_readers_of_committed_data_miss_what_others_have(small: Small) -> None:
+    small.send(0, "a", "x", transaction="1", offset=0)
+    small.do(2, "a", "commit", transaction="1")
+    small.poll(4, "q", [0, "x"], isolation="read_uncommitted")
+    assert small.found() == {}
+    small.do(6, "r", "seek", positions={"t-0": 0})
+    small.poll(8, "r", next={"t-0": 2})
+    assert small.found() == {"lost write": 1}
+
+
+# Transactions of unknown outcome.
+
+
+def test_an_abort_decides_what_an_unknown_commit_did_not(small: Small) -> None:
+    small.send(0, "a", "x", transaction="1", offset=0)
+    small.send(1, "a", "y", transaction="1", offset=1)
+    small.do(2, "a", "commit", "unknown", transaction="1")
+    small.do(4, "a2", "abort", transaction="1")
+    small.poll(6, "r", [0, "x"], next={"t-0": 3})
+    assert small.found() == {"aborted read": 1}
+
+
+def test_an_unknown_commit_is_decided_by_what_is_seen(small: Small) -> None:
+    small.send(0, "a", "x", transaction="1", offset=0)
+    small.send(2, "a", "y", transaction="1", offset=1)
+    small.do(4, "a", "commit", "unknown", transaction="1")
+    small.do(6, "r", "seek", positions={"t-0": 0})
+    small.poll(8, "r", next={"t-0": 3})
+    assert small.found() == {}, "it was aborted, then"
+    small.lines[-1]["records"] = {"t-0": [[0, "x"]]}
+    assert small.found() == {"torn transaction": 1}
+    small.lines[-1]["records"] = {"t-0": [[0, "x"], [1, "y"]]}
+    assert small.found() == {}
+
+
+def test_a_commit_that_failed_may_be_tried_again(small: Small) -> None:
+    small.send(0, "a", "x", transaction="1", offset=0)
+    small.do(2, "a", "commit", "fail", transaction="1")
+    small.poll(4, "r", [0, "x"])
+    assert small.found() == {"aborted read": 1}
+    small.lines.pop()
+    small.do(4, "a", "commit", "unknown", transaction="1")
+    small.poll(6, "r", [0, "x"])
+    assert small.found() == {}
+
+
+def test_a_groups_offset_shows_a_commit(small: Small) -> None:
+    """The group went where only this transaction leads; its record is not there."""
+    small.do(0, "c", "committed", group="g", offsets={"in-0": None})
+    small.send(2, "a", "x", transaction="1", offset=0)
+    small.do(4, "a", "offsets", group="g", offsets={"in-0": 5}, transaction="1")
+    small.do(6, "a", "commit", "unknown", transaction="1")
+    small.do(8, "r", "seek", positions={"t-0": 0})
+    small.poll(10, "r", next={"t-0": 2})
+    assert small.found() == {}
+    small.do(12, "c", "committed", group="g", offsets={"in-0": 5})
+    assert small.found() == {"offset-output divergence": 1}
+    # If the group may have stood there before, the offset shows nothing.
+    del small.lines[0]
+    assert small.found() == {}
+
+
+def test_an_offset_that_another_wrote_too_shows_nothing(small: Small) -> None:
+    small.do(0, "c", "committed", group="g", offsets={"in-0": None})
+    small.send(2, "a", "x", transaction="1", offset=0)
+    small.do(4, "a", "offsets", group="g", offsets={"in-0": 5}, transaction="1")
+    small.do(6, "a", "commit", "unknown", transaction="1")
+    small.do(7, "b", "offsets", group="g", offsets={"in-0": 5}, transaction="2")
+    small.do(8, "b", "commit", transaction="2")
+    small.do(10, "r", "seek", positions={"t-0": 0})
+    small.poll(11, "r", next={"t-0": 2})
+    small.do(12, "c", "committed", group="g", offsets={"in-0": 5})
+    assert small.found() == {}
+
+
+def test_an_offset_before_its_commit(small: Small) -> None:
+    small.do(0, "a", "offsets", group="g", offsets={"in-0": 5}, transaction="1")
+    small.do(2, "c", "committed", group="g", offsets={"in-0": 5})
+    small.do(4, "a", "commit", transaction="1")
+    assert small.found() == {"offset-output divergence": 1}
+    small.lines[1]["end_ns"] = small.lines[2]["begin_ns"]
+    assert small.found() == {}
+
+
+def test_a_group_that_is_moved_by_hand_may_process_again(small: Small) -> None:
+    for at, name in ((10, "1"), (20, "2")):
+        small.do(at, f"c{name}", "poll", records={"in-0": [[0, "i"]]}, transaction=name)
+        small.do(at + 2, "a", "offsets", group="g", offsets={"in-0": 1}, transaction=name)
+        small.do(at + 4, "a", "commit", transaction=name)
+    assert small.found() == {"offset-output divergence": 1}
+    small.do(16, "h", "offsets", group="g", offsets={"in-0": 0})
+    assert small.found() == {}
+
+
+# Times.
+
+
+def test_clocks_that_differ_prove_less(small: Small) -> None:
+    small.send(0, "a", "x", transaction="1")
+    small.poll(2, "r", [0, "x"])
+    small.do(5, "a", "commit", transaction="1")
+    assert small.found() == {"precommitted read": 1}
+    assert small.found(clock_error_ms=1.5) == {"precommitted read": 1}
+    assert small.found(clock_error_ms=2) == {}
+    small.lines[1]["client"] = "a"
+    assert small.found(clock_error_ms=2) == {"precommitted read": 1}, "one client has one clock"
+
+
+def test_a_zombie_is_late_by_more_than_the_clocks_differ(small: Small) -> None:
+    for at, client in ((0, "old"), (2, "new")):
+        small.do(at, client, "init", transactional_id="i")
+    small.send(5, "old", "x", offset=0, transaction="1", transactional_id="i")
+    assert small.found() == {"zombie write": 1}
+    assert small.found(clock_error_ms=3) == {}
+    small.lines[2]["begin_ns"] = small.lines[1]["end_ns"]
+    assert small.found() == {}, "it may have been there first"
+
+
+# Waiting readers.
+
+
+def waiting(small: Small) -> None:
+    small.do(0, "r", "seek", positions={"t-0": 0})
+    small.send(2, "a", "x", offset=0)
+    small.do(10, "r", "poll", records={}, next={"t-0": 0})
+    small.do(40, "r", "poll", records={}, next={"t-0": 0})
+
+
+def test_a_record_may_take_a_while_to_be_seen(small: Small) -> None:
+    waiting(small)
+    assert small.found() == {"invisible record": 1}
+    assert small.found(visible_within_s=0.031) == {"invisible record": 1}
+    assert small.found(visible_within_s=0.032) == {}
+
+
+def test_a_record_that_somebody_read_is_visible(small: Small) -> None:
+    waiting(small)
+    small.poll(50, "q", [0, "x"])
+    assert small.found() == {}
+
+
+@pytest.mark.parametrize(
+    ("end", "held"),
+    [
+        (None, True),
+        ({"kind": "commit", "outcome": "unknown"}, True),
+        ({"kind": "abort", "outcome": "fail"}, True),
+        ({"kind": "abort", "outcome": "ok"}, False),
+        ({"kind": "init", "outcome": "ok"}, False),
+    ],
+)
+def test_an_open_transaction_holds_back_what_is_behind_it(
+    end: dict[str, Any] | None, held: bool, small: Small
+) -> None:
+    waiting(small)
+    of = {"transaction": "1", "transactional_id": "i"}
+    small.send(1, "b", "before", offset=7, **of)
+    if end is not None:
+        fields = {"transactional_id": "i"} if end["kind"] == "init" else of
+        small.do(5, "b2", end["kind"], end["outcome"], **fields)
+    assert small.found() == ({} if held else {"invisible record": 1})
+
+
+def test_what_began_later_holds_nothing_back(small: Small) -> None:
+    waiting(small)
+    small.send(4, "b", "later", transaction="1")
+    assert small.found() == {"invisible record": 1}
