@@ -261,6 +261,26 @@ def test_a_zombie_is_late_by_more_than_the_clocks_differ(small: Small) -> None:
     assert small.found() == {}, "it may have been there first"
 
 
+def test_an_older_epoch_is_late_by_more_than_the_clocks_differ(small: Small) -> None:
+    small.do(2, "new", "init", producer_id=4, producer_epoch=8)
+    of = {"producer_id": 4, "producer_epoch": 7}
+    small.send(5, "old", "x", offset=0, **of)
+    assert small.found() == {"zombie write": 1}
+    assert small.found(clock_error_ms=2) == {}
+    small.lines[1]["producer_epoch"] = 8
+    assert small.found() == {}
+
+
+def test_what_a_zombie_only_gathered_is_no_write(small: Small) -> None:
+    for at, client in ((0, "old"), (2, "new")):
+        small.do(at, client, "init", transactional_id="i")
+    small.send(5, "old", "x", transaction="1", transactional_id="i")
+    small.do(7, "old", "commit", "fail", transaction="1", transactional_id="i")
+    assert small.found() == {}
+    small.poll(9, "r", [0, "x"], isolation="read_uncommitted")
+    assert small.found() == {"zombie write": 1}
+
+
 # Waiting readers.
 
 
