@@ -36,7 +36,8 @@ from eoslog.native.time_index cimport (
 
 cdef enum:
     RESERVE_STEP_BYTES_MIN = 65536
-    RESERVE_STEP_BYTES_MAX = 67108864
+    # Filled with the lock held: in less than a millisecond, and larger steps cost no less a byte.
+    RESERVE_STEP_BYTES_MAX = 1048576
 
 
 cdef void segment_init(Segment* segment, int64_t base_offset) noexcept nogil:
