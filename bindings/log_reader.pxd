@@ -12,3 +12,6 @@ cdef class LogReader(OpenedLog):
         FetchSizes* sizes, object into, Fault* fault) except *
     cdef list _headers(self, ReadRange* found, int64_t offset, int64_t record_count)
     cdef list _records(self, ReadRange* found, int64_t offset, int64_t record_count)
+    cdef tuple _fetch(
+        self, int64_t offset, int64_t max_records, int64_t max_bytes, int64_t bound,
+        bint committed)

@@ -51,6 +51,9 @@ class LogReader(OpenedLog):
         upper_bound: int = -1,
         committed: bool = False,
     ) -> tuple[list[Record], int]: ...
+    def fetch_next(
+        self, offset: int, max_records: int, max_bytes: int, committed: bool
+    ) -> tuple[list[Record], int, int]: ...
     def scan_headers(self, offset: int = 0, upper_bound: int = -1) -> tuple[int, int, int]: ...
     def offset_for_timestamp(
         self, timestamp_ms: int, upper_bound: int = -1

@@ -204,13 +204,16 @@ cdef class LogReader(OpenedLog):
                       Py_ssize_t max_bytes=1 << 20, Py_ssize_t upper_bound=-1,
                       bint committed=False):
         """Records from `offset` on as (list of Record, offset to go on from)."""
+        self._check_open()
+        return self._fetch(
+            offset, max_records, max_bytes, self._bound(upper_bound, committed), committed)
+
+    cdef tuple _fetch(self, int64_t offset, int64_t max_records, int64_t max_bytes, int64_t bound,
+                      bint committed):
         cdef ReadRange found
         cdef FetchSizes sizes
         cdef Fault fault
         cdef Status status
-        cdef int64_t bound
-        self._check_open()
-        bound = self._bound(upper_bound, committed)
         self._fault_init(&fault)
         with nogil:
             status = read_open(
@@ -227,6 +230,20 @@ cdef class LogReader(OpenedLog):
             return self._records(&found, offset, sizes.record_count), sizes.next_offset
         finally:
             read_close(&self._log, &found)
+
+    def fetch_next(self, Py_ssize_t offset, Py_ssize_t max_records, Py_ssize_t max_bytes,
+                   bint committed):
+        """What a consumer at `offset` reads next: (list of Record, offset to go on from, up to
+        where there is something to read).
+
+        `committed`: up to where all is decided. Raises OffsetOutOfRangeError.
+        """
+        cdef int64_t end
+        self._check_open()
+        end = self._readable_end(committed)
+        if offset == end:
+            return [], offset, end
+        return self._fetch(offset, max_records, max_bytes, end, committed) + (end,)
 
     def scan_headers(self, Py_ssize_t offset=0, Py_ssize_t upper_bound=-1):
         """Walk the batch headers from `offset` on: (batches, records, offset behind the last)."""

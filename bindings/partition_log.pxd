@@ -2,7 +2,7 @@
 from libc.stdint cimport int64_t
 
 from eoslog.bindings.log_transactions cimport LogTransactions
-from eoslog.native.log_append cimport AppendOutcome
+from eoslog.native.log_append cimport AppendOutcome, ProducerStamp
 from eoslog.native.status cimport Fault, Status
 
 
@@ -20,3 +20,6 @@ cdef AppendResult make_result(const AppendOutcome* outcome)
 cdef class PartitionLog(LogTransactions):
     cdef int _raise_append(
         self, Status status, Fault* fault, const AppendOutcome* outcome) except -1
+    cdef AppendResult append_stamped(
+        self, object values, object keys, object timestamps, object headers, int64_t timestamp_ms,
+        ProducerStamp* stamp, int64_t batch_records_max, int64_t batch_bytes_max)

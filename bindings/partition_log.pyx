@@ -88,29 +88,38 @@ cdef class PartitionLog(LogTransactions):
         `transactional`: the producer's transaction, in which its coordinator has this partition;
         without a base sequence it is an append of the coordinator itself.
         """
-        cdef ColumnSet opened = open_columns(values, keys, timestamps, headers, timestamp_ms)
-        cdef ProducerStamp stamp
-        cdef AppendOutcome outcome
-        cdef Fault fault
-        cdef Status status
-        self._check_open()
-        if opened.columns.count == 0:
-            raise ValueError("no records to append")
         if not transactional or base_sequence != -1:
             check_identity(producer_id, producer_epoch, base_sequence)
         elif not (producer_id >= 0 and 0 <= producer_epoch <= 0x7FFF):
             raise ValueError(f"producer id {producer_id}, epoch {producer_epoch}")
         if transactional and producer_id < 0:
             raise ValueError("a transaction has a producer id")
+        cdef ProducerStamp stamp
         stamp.transactional = transactional
         stamp.producer_id = producer_id
         stamp.producer_epoch = <int16_t>producer_epoch
         stamp.base_sequence = <int32_t>base_sequence
+        return self.append_stamped(
+            values, keys, timestamps, headers, timestamp_ms, &stamp, batch_records_max,
+            batch_bytes_max)
+
+    cdef AppendResult append_stamped(
+        self, object values, object keys, object timestamps, object headers, int64_t timestamp_ms,
+        ProducerStamp* stamp, int64_t batch_records_max, int64_t batch_bytes_max
+    ):
+        """As append_columns, for a producer whose identity was checked."""
+        cdef ColumnSet opened = open_columns(values, keys, timestamps, headers, timestamp_ms)
+        cdef AppendOutcome outcome
+        cdef Fault fault
+        cdef Status status
+        self._check_open()
+        if opened.columns.count == 0:
+            raise ValueError("no records to append")
         memset(&outcome, 0, sizeof(AppendOutcome))
         self._fault_init(&fault)
         with nogil:
             status = log_append_columns(
-                &self._log, &opened.columns, &stamp, batch_records_max, batch_bytes_max, &outcome,
+                &self._log, &opened.columns, stamp, batch_records_max, batch_bytes_max, &outcome,
                 &fault)
         if status < 0:
             self._raise_append(status, &fault, &outcome)

@@ -33,6 +33,9 @@ cdef class Sender:
     cdef bint _lingering                     # A record was added since the last look.
     cdef readonly Exclusive exclusive
     cdef object _refused                     # Why no record is taken now; None while they are.
+    cdef dict _ready                         # SequencedLog by (topic, partition).
+    cdef public dict _unsynced               # Partition -> up to where this sender wrote to it.
 
     cdef bint _add(self, str topic, object value, object key, object partition, object headers,
                    int64_t timestamp, bint may_drain) except -1
+    cdef bint _holds(self, topic, Py_ssize_t partition) except -1

@@ -14,6 +14,8 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from eoslog.bindings.accumulator cimport RecordAccumulator
+from eoslog.bindings.partition_log cimport AppendResult, PartitionLog
+from eoslog.bindings.sequenced_log cimport SequencedLog
 from eoslog.native.murmur2 cimport murmur2 as hash_of
 from eoslog.native.murmur2 cimport partition_for_hash
 from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX
@@ -97,6 +99,8 @@ cdef class Sender:
         self._lingering = False
         self.exclusive = Exclusive()
         self._refused = None
+        self._ready = {}
+        self._unsynced = {}
 
     def send(self, str topic not None, value=None, key=None, partition=None, headers=None,
              timestamp_ms=None):
@@ -189,6 +193,50 @@ cdef class Sender:
                 self._listed.append(buffer)
         return True
 
+    def _append_few(self, topic, partition, values):
+        """Append a few values to a partition that was written to: an AppendResult.
+
+        None where that needs more than the partition's log; nothing was done then.
+        """
+        cdef SequencedLog ready
+        cdef PartitionLog log
+        cdef AppendResult result
+        if type(topic) is not str or type(partition) is not int:
+            return None
+        found = self._ready.get((topic, partition))
+        if found is None or self._refused is not None:
+            return None
+        ready = <SequencedLog?>found
+        log = ready.log_for(values)
+        if log is None:
+            return None
+        log.announce()
+        self.exclusive.take()
+        try:
+            if self._refused is not None or ready.in_doubt or self._holds(topic, partition):
+                return None
+            try:
+                result = ready.append_values(log, values)
+                if result.duplicate:
+                    ready.refuse_duplicate(result)
+            except Exception as error:
+                self._append_failed(ready, error)
+                return None
+            self._unsynced[ready.partition] = result.last_offset + 1
+            if not ready.partition._change_noted:
+                ready.partition.note_append()
+            return result
+        finally:
+            self.exclusive.give_back()
+
+    cdef bint _holds(self, topic, Py_ssize_t partition) except -1:
+        """Whether records were gathered for a partition that are not in the log."""
+        found = self._topics.get(topic)
+        if found is None:
+            return False
+        return (<PartitionBuffer>(<TopicBuffers>found).buffers[partition]
+                ).accumulator._record_count > 0
+
     def __reduce__(self):
         raise TypeError("a producer cannot be pickled or copied: make one where it is needed")
 
@@ -197,6 +245,10 @@ cdef class Sender:
 
     def _set_refused(self, reason):
         self._refused = reason
+
+    def _set_ready(self, dict ready not None):
+        """By (topic, partition): the SequencedLogs that _append_few may use."""
+        self._ready = ready
 
     def _buffers_of(self, str topic not None):
         """The buffers of a topic's partitions; none if nothing was sent to it."""
@@ -243,6 +295,10 @@ cdef class Sender:
 
     def _failed(self, error):
         """A record was refused with this error, which is raised next."""
+
+    def _append_failed(self, ready, error):
+        """An append of a few values was refused: raise, or do nothing and it goes the long way."""
+        raise NotImplementedError
 
     def _start_lingering(self):
         """Records wait from now on."""

@@ -44,18 +44,18 @@ class AppendSignal:
     """One for a store. A writer pays next to nothing as long as nobody waits."""
 
     def __init__(self, shared: SharedPage | None = None) -> None:
-        self._shared = shared
+        self.shared = shared
         self._sleeping: set[threading.Lock] = set()
 
     def appended(self) -> None:
         """Something was appended, and published: what the engine does not tell others itself."""
-        if self._shared is None and self._sleeping:
+        if self.shared is None and self._sleeping:
             self.wake()
 
     def wake(self) -> None:
         """Have everybody look again, in all processes, after a change that is no append."""
-        if self._shared is not None:
-            self._shared.wake()
+        if self.shared is not None:
+            self.shared.wake()
             return
         for lock in list(self._sleeping):
             try:
@@ -68,14 +68,14 @@ class AppendSignal:
 
         Raises what the partitions raise: LogClosedError.
         """
-        if self._shared is not None:
+        if self.shared is not None:
             for partition in partitions:
                 partition.want_wakeup()
 
     def sleeper(self) -> Sleeper:
         """One who waits, for as long as the block lasts."""
-        if self._shared is not None:
-            return _SharedSleeper(self._shared)
+        if self.shared is not None:
+            return _SharedSleeper(self.shared)
         return _OwnSleeper(self._sleeping)
 
     def wait(

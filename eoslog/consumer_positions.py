@@ -8,8 +8,11 @@ transaction may move the group. An offset that the log does not hold is left for
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
+from eoslog.append_signal import AppendSignal
+from eoslog.bindings.tail_wait import wait_for_more
 from eoslog.durability import IsolationLevel
 from eoslog.errors import (
+    FellBehindError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     UnstableOffsetCommitError,
@@ -76,6 +79,8 @@ class ConsumerPositions:
 
     def begin_all(self) -> None:
         """Begin at every partition, but where the group's offset is not decided."""
+        if self.are_begun():
+            return
         for where, position in self._positions.items():
             if position is None:
                 with suppress(UnstableOffsetCommitError):
@@ -122,6 +127,35 @@ class ConsumerPositions:
     def end_of(self, partition: Partition) -> int:
         """Up to where the consumer may read a partition."""
         return partition.readable_end(self._isolation_level)
+
+    def are_begun(self) -> bool:
+        """Whether there is a position at every partition."""
+        return None not in self._positions.values()
+
+    def wait_for_more(self, signal: AppendSignal, timeout_s: float) -> None:
+        """Sleep until there may be something to read; all partitions were begun.
+
+        May return early. Raises LogClosedError for a partition that is closed.
+        """
+        partitions, positions = self.partitions, self.begun()
+        if signal.shared is None:
+            signal.wait(partitions.values(), self.anything_to_read, timeout_s)
+            return
+        with suppress(FellBehindError):  # The next look takes it up anew.
+            wait_for_more(
+                signal.shared,
+                [partitions[where].log for where in positions],
+                list(positions.values()),
+                self._committed_only,
+                timeout_s,
+            )
+
+    def only(self) -> tuple[TopicPartition, int] | None:
+        """The only partition with its position; None if there are more, or it was not begun."""
+        if len(self._positions) != 1:
+            return None
+        ((where, position),) = self._positions.items()
+        return None if position is None else (where, position)
 
     def waits_for_the_group(self) -> bool:
         """Whether a partition may not begin before the group's offset is decided."""

@@ -348,6 +348,11 @@ class Partition(PartitionProducers):
             self.sync_up_to(result.last_offset + 1)
         self._signal.appended()
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether an append to the log is all there is to it, but for `note_append`."""
+        return self.durability != "always" and self._signal.shared is not None
+
     def note_append(self) -> None:
         """The log was appended to by a way around this object: its checkpoint is due some time."""
         if not self._change_noted:
@@ -411,6 +416,16 @@ class Partition(PartitionProducers):
         end = self.readable_end(isolation_level)
         committed = isolation_level == "read_committed"
         return self._log.fetch_records(offset, max_records, max_bytes, end, committed)
+
+    def fetch_next(
+        self, offset: int, max_records: int, max_bytes: int, committed: bool
+    ) -> tuple[list[Record], int, int]:
+        """Records from `offset` on, the offset to go on from, and up to where there are any."""
+        while True:
+            try:
+                return self._log.fetch_next(offset, max_records, max_bytes, committed)
+            except FellBehindError:
+                self.take_up_anew()
 
     @keeping_up
     def fetch_columns(
@@ -492,6 +507,14 @@ class Partition(PartitionProducers):
     def refresh(self) -> int:
         """Take in what other processes appended, as every call here does; the log's end."""
         return self._log.refresh()
+
+    @property
+    def log(self) -> PartitionLog:
+        """The engine's log. Raises LogClosedError once the partition is closed."""
+        log: Any = self._log
+        if isinstance(log, (_ClosedLog, _LogOfParent)):
+            log.refresh()  # Raises.
+        return cast(PartitionLog, log)
 
     def want_wakeup(self) -> None:
         """Whoever appends next, in whatever process, wakes those who sleep on the store's signal.

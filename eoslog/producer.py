@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Self, overload
 
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sender import PartitionBuffer
+from eoslog.bindings.status import ProducerNotCached
 from eoslog.column_placement import placed_columns
 from eoslog.config import PRODUCER_SETTINGS, parse_config, with_defaults
 from eoslog.errors import (
     EoslogError,
+    FellBehindError,
     InvalidProducerEpochError,
     LogClosedError,
     OutOfOrderSequenceError,
@@ -70,10 +72,11 @@ class Producer(GatheringSender, TransactionCalls):
         self._lost: EoslogError | None = None
         self._closed = False
         self._keyless_turn = 0
-        self._unsynced: dict[Partition, int] = {}
         self._identity = ProducerIdentity(store, name, self._idempotent)
         if name is not None:
             self._identity.take_name(name, self)
+        self._written = self._identity.ready()
+        self._set_ready(self._written)
 
     # Who it is.
 
@@ -142,8 +145,12 @@ class Producer(GatheringSender, TransactionCalls):
         StoreFullError or StoreFailedError: the error's `appended_record_count` tells how many
         records are in (with a partition: the first so many of the columns).
         """
+        if keys is None and timestamps is None and headers is None:
+            few = self._append_few(topic, partition, values)
+            if few is not None:
+                return few
         if type(topic) is str and type(partition) is int:
-            ready = self._identity.ready((topic, partition))
+            ready = self._written.get((topic, partition))  # type: ignore[call-overload]
             if ready is not None:
                 result = self._append_to(ready, values, keys, timestamps, headers)
                 if result is not None:
@@ -271,26 +278,35 @@ class Producer(GatheringSender, TransactionCalls):
     ) -> AppendResult | None:
         """The short way to a partition that was written to; None if it has to be the long one."""
         with self.exclusive:
-            topic, number = where = ready.partition.topic_partition
+            topic, number = ready.partition.topic_partition
+            if self._refusal is not None or self._store.closed:
+                return None
             buffers = self._buffers_of(topic)
-            if (
-                self._refusal is not None
-                or self._store.closed
-                or (buffers and buffers[number].accumulator.record_count)
-                or length_of(values if values is not None else keys) > RECORDS_PER_CALL_MAX
-            ):
+            if buffers and buffers[number].accumulator.record_count:
+                return None
+            if length_of(values if values is not None else keys) > RECORDS_PER_CALL_MAX:
                 return None
             try:
                 result = ready.append_columns(values, keys, timestamps, headers)
             except EoslogError as error:
-                if isinstance(error, LogClosedError) and not self._store.closed:
-                    # The topic was deleted, with all that is in it: there may be a new one.
-                    return None
-                understood = self._understood(error, where)
-                self._failed(understood)
-                raise understood from error
+                self._append_failed(ready, error)
+                return None
             self._unsynced[ready.partition] = result.last_offset + 1
             return result
+
+    def _append_failed(self, ready: SequencedPartition, error: Exception) -> None:
+        if isinstance(error, (ProducerNotCached, FellBehindError)) and not getattr(
+            error, "appended_record_count", 0
+        ):
+            ready.in_doubt = False  # Nothing was written, and there is a way.
+            return
+        if isinstance(error, LogClosedError) and not self._store.closed:
+            return  # The topic was deleted, with all that is in it: there may be a new one.
+        if not isinstance(error, EoslogError):
+            raise error
+        understood = self._understood(error, ready.partition.topic_partition)
+        self._failed(understood)
+        raise understood from error
 
     def _append_columns(
         self,

@@ -60,13 +60,11 @@ class ProducerIdentity:
         """The partition, if this producer wrote to it."""
         return self._partitions.get(where)
 
-    def ready(self, where: tuple[str, int]) -> SequencedPartition | None:
-        """A partition that was written to, if there is no name that may have to be renewed there.
-        Its log tells if the topic was deleted meanwhile.
+    def ready(self) -> dict[TopicPartition, SequencedPartition]:
+        """The partitions that were written to, as they come and go, if there is no name that may
+        have to be renewed there. Their logs tell if the topic was deleted meanwhile.
         """
-        if self._named is not None:
-            return None
-        return self._partitions.get(where)  # type: ignore[call-overload, no-any-return]
+        return self._partitions if self._named is None else {}
 
     def sequenced(self, where: TopicPartition) -> SequencedPartition:
         """The partition, ready for the next append: registered with the name, or renewed there."""

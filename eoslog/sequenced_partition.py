@@ -7,10 +7,11 @@ is never numbered like one that is in the log, which would pass for its duplicat
 """
 
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any, Never, Protocol
 
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partition_log import AppendResult
+from eoslog.bindings.sequenced_log import SequencedLog
 from eoslog.errors import OutOfOrderSequenceError
 from eoslog.partition import Partition
 from eoslog.sequence import NO_SEQUENCE, SEQUENCE_MAX, records_between, sequence_after
@@ -29,7 +30,7 @@ class Held(Protocol):
         """Raise ProducerFencedError if another process has the id; the lock is held."""
 
 
-class SequencedPartition:
+class SequencedPartition(SequencedLog):
     """A partition as one producer writes it. The producer's lock guards it."""
 
     def __init__(
@@ -40,16 +41,9 @@ class SequencedPartition:
         position: int,
         held: Held | None = None,
     ) -> None:
-        self.partition = partition
-        self.position = position
-        self.in_doubt = False
-        self._producer_id = producer_id
-        self._producer_epoch = producer_epoch
+        is_plain = held is None and partition.is_plain
+        super().__init__(partition, producer_id, producer_epoch, position, is_plain)
         self._held = held
-        # Kept ready for the next append: the hot path only adds and compares.
-        self._idempotent = producer_id != NO_PRODUCER_ID
-        self._next_sequence = 0 if self._idempotent else NO_SEQUENCE
-        self._appended = False
 
     @property
     def last_sequence(self) -> int:
@@ -77,7 +71,7 @@ class SequencedPartition:
         self, values: object, keys: object, timestamps: object, headers: object
     ) -> AppendResult:
         base_sequence = self._begin()
-        result = self.partition.append_columns(
+        result: AppendResult = self.partition.append_columns(
             values,
             keys,
             timestamps,
@@ -99,7 +93,7 @@ class SequencedPartition:
 
     def _append_accumulated(self, accumulator: RecordAccumulator) -> AppendResult:
         base_sequence = self._begin()
-        result = self.partition.append_accumulated(
+        result: AppendResult = self.partition.append_accumulated(
             accumulator, self._producer_id, self._producer_epoch, base_sequence
         )
         self._end(result)
@@ -126,12 +120,16 @@ class SequencedPartition:
         self.in_doubt = True
         return self._next_sequence
 
+    def refuse_duplicate(self, result: AppendResult) -> Never:
+        """An append came back as one that was in the log before."""
+        raise OutOfOrderSequenceError(
+            f"{self.partition.topic_partition}: somebody else wrote under producer id "
+            f"{self._producer_id}, epoch {self._producer_epoch}, at offset {result.base_offset}"
+        )
+
     def _end(self, result: AppendResult) -> None:
         if result.duplicate:
-            raise OutOfOrderSequenceError(
-                f"{self.partition.topic_partition}: somebody else wrote under producer id "
-                f"{self._producer_id}, epoch {self._producer_epoch}, at offset {result.base_offset}"
-            )
+            self.refuse_duplicate(result)
         count = result.record_count
         if self._idempotent:
             self._next_sequence = (self._next_sequence + count) & SEQUENCE_MAX

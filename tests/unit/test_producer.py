@@ -343,7 +343,7 @@ def test_an_append_of_unknown_end_is_settled_before_the_next(store, monkeypatch,
     producer.append("t", 0, [b"0"])
     DiskFullOnce(error, written=True).patch(monkeypatch, "append_columns")
     with pytest.raises(type(error)):
-        producer.append("t", 0, [b"1"])
+        producer.append("t", 0, [b"1"], keys=[None])
     # Of the same length as the one in doubt: under its number it would pass for a duplicate.
     producer.append("t", 0, [b"2"])
     assert values_of(store, "t") == [b"0", b"1", b"2"]

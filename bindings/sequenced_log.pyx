@@ -1,0 +1,95 @@
+# cython: language_level=3
+"""One producer at one partition: the numbers of its records, and the short way of a few of them.
+
+Invariant: what was appended is counted before anybody can interrupt; until then it is in doubt.
+"""
+
+from cpython.bytes cimport PyBytes_GET_SIZE
+from libc.stdint cimport int16_t, int32_t, int64_t
+
+from eoslog.bindings.partition_log cimport AppendResult, PartitionLog
+from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX
+from eoslog.native.log_append cimport ProducerStamp
+from eoslog.native.record_batch cimport BATCH_HEADER_BYTES, sequence_add
+
+cdef extern from "<time.h>" nogil:
+    struct timespec:
+        int64_t tv_sec
+        long tv_nsec
+    int clock_gettime(int clock, timespec* out) noexcept
+    enum:
+        CLOCK_REALTIME
+
+cdef enum:
+    NO_SEQUENCE = -1
+    # They are in the log sooner than a reader is awake.
+    FEW_RECORDS = 64
+    FEW_BYTES = 65536
+
+
+cdef class SequencedLog:
+    """What an append of a producer to a partition needs to know; the producer's lock guards it.
+
+    `is_plain`: nobody else writes under the id, nothing is synced by the append, and the engine
+    itself wakes readers.
+    """
+
+    def __init__(self, partition, int64_t producer_id, int producer_epoch, int64_t position,
+                 bint is_plain):
+        self.partition = partition
+        self.position = position
+        self.in_doubt = False
+        self._producer_id = producer_id
+        self._producer_epoch = <int16_t>producer_epoch
+        # Kept ready for the next append: the hot path only adds and compares.
+        self._idempotent = producer_id >= 0
+        self._next_sequence = 0 if producer_id >= 0 else NO_SEQUENCE
+        self._appended = False
+        self.is_plain = is_plain
+
+    cdef PartitionLog log_for(self, object values):
+        """The log, if these are few enough to enter it as one batch, and no more is to be done."""
+        cdef int64_t total_bytes = BATCH_HEADER_BYTES
+        cdef object log
+        if not self.is_plain or self.in_doubt or type(values) is not list or not (
+                0 < len(<list>values) <= FEW_RECORDS):
+            return None
+        log = self.partition._log        # Another kind of object once it is closed.
+        if type(log) is not PartitionLog:
+            return None
+        for value in <list>values:
+            total_bytes += RECORD_OVERHEAD_BYTES_MAX
+            if type(value) is bytes:
+                total_bytes += PyBytes_GET_SIZE(value)
+            elif value is not None:
+                return None
+        if total_bytes > FEW_BYTES or (
+                total_bytes > (<PartitionLog>log)._log.options.max_message_bytes):
+            return None
+        return <PartitionLog>log
+
+    cdef AppendResult append_values(self, PartitionLog log, object values):
+        """Append these, which log_for found few, and count them unless they are a duplicate."""
+        cdef ProducerStamp stamp
+        cdef timespec moment
+        cdef AppendResult result
+        clock_gettime(CLOCK_REALTIME, &moment)
+        stamp.transactional = False
+        stamp.producer_id = self._producer_id
+        stamp.producer_epoch = self._producer_epoch
+        stamp.base_sequence = self._next_sequence
+        self.in_doubt = True
+        result = log.append_stamped(
+            values, None, None, None, moment.tv_sec * 1000 + moment.tv_nsec // 1000000, &stamp,
+            0, 0)
+        if not result.duplicate:
+            self.took(result)
+        return result
+
+    cdef int took(self, AppendResult result) except -1:
+        if self._idempotent:
+            self._next_sequence = sequence_add(self._next_sequence, <int32_t>result.record_count)
+        self._appended = True
+        self.position += result.record_count
+        self.in_doubt = False
+        return 0

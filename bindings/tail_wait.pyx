@@ -1,0 +1,105 @@
+# cython: language_level=3
+"""Sleeping until a log has more to read: the wake-up of a reader, without Python in between.
+
+In this order: the word is read, a wake-up is wanted at each log, each is looked at; then the sleep
+ends with whatever raised the word since. Who appends in a moment may wake readers ahead.
+"""
+
+from cpython.exc cimport PyErr_CheckSignals
+from libc.stdint cimport int64_t, uint32_t
+
+from eoslog.bindings.log_reader cimport LogReader
+from eoslog.bindings.opened_log cimport OpenedLog
+from eoslog.bindings.shared_page cimport SharedPage
+from eoslog.native.control_page cimport control_await, control_want
+from eoslog.native.partition_log cimport log_end
+from eoslog.native.shared_page cimport shared_word_load, shared_word_wait
+
+cdef enum:
+    NOBODY = -1
+    # Python handles signals between two sleeps, and a writer may die before its wake-up.
+    SLEEP_NS_MAX = 1_000_000_000
+
+
+def wait_for_more(SharedPage page not None, list logs not None, list positions not None,
+                  bint committed, double timeout_s):
+    """Sleep until one of the logs can be read beyond its position; its index, or -1.
+
+    Comes back early, with -1: woken for anything else, on a signal, after a second. `committed`:
+    only what is decided counts. Raises LogClosedError, FellBehindError.
+    """
+    if len(logs) != len(positions):
+        raise ValueError(f"{len(logs)} logs, {len(positions)} positions")
+    page._check_counter(0)
+    for log in logs:
+        if not isinstance(log, OpenedLog):
+            raise TypeError(f"a log, not {type(log).__name__}")
+    return sleep_for_more(page, logs, positions, committed, timeout_s)
+
+
+def next_records(SharedPage page not None, LogReader log not None, int64_t position,
+                 bint committed, double timeout_s, int64_t max_records, int64_t max_bytes):
+    """Sleep until a log can be read beyond a position: (list of Record, offset to go on from).
+
+    None if it cannot: as wait_for_more comes back with -1. Raises as that and fetch_next do.
+    """
+    cdef list logs = [log]
+    cdef list positions = [position]
+    page._check_counter(0)
+    if sleep_for_more(page, logs, positions, committed, timeout_s) == NOBODY:
+        return None
+    return log._fetch(position, max_records, max_bytes, log._readable_end(committed), committed)
+
+
+cdef Py_ssize_t sleep_for_more(SharedPage page, list logs, list positions, bint committed,
+                               double timeout_s) except -2:
+    cdef Py_ssize_t index
+    cdef uint32_t word = shared_word_load(&page._page.wakeup)
+    cdef int64_t timeout_ns
+    cdef OpenedLog log
+    for index in range(len(logs)):
+        log = <OpenedLog>logs[index]
+        log._check_open()
+        control_want(log._log.page)
+    index = first_with_more(logs, positions, committed)
+    if index != NOBODY or timeout_s <= 0:
+        return index
+    timeout_ns = SLEEP_NS_MAX if timeout_s >= 1 else <int64_t>(timeout_s * 1e9)
+    with nogil:
+        shared_word_wait(&page._page.wakeup, word, timeout_ns)
+    index = first_with_more(logs, positions, committed)
+    if index == NOBODY:
+        PyErr_CheckSignals()
+        index = first_announced(logs, positions, committed)
+    return index
+
+
+cdef Py_ssize_t first_with_more(list logs, list positions, bint committed) except -2:
+    cdef Py_ssize_t index
+    cdef int64_t position
+    cdef OpenedLog log
+    for index in range(len(logs)):
+        log = <OpenedLog>logs[index]
+        position = positions[index]
+        log._check_open()
+        if log._readable_end(committed) > position:
+            return index
+    return NOBODY
+
+
+cdef Py_ssize_t first_announced(list logs, list positions, bint committed) except -2:
+    """Woken, and there is nothing: an append may be under way that woke its readers ahead."""
+    cdef Py_ssize_t index
+    cdef int64_t position
+    cdef OpenedLog log
+    cdef bint has_come
+    for index in range(len(logs)):
+        log = <OpenedLog>logs[index]
+        position = positions[index]
+        with nogil:
+            has_come = control_await(log._log.page, log_end(&log._log))
+        if has_come:
+            log._check_open()
+            if log._readable_end(committed) > position:
+                return index
+    return NOBODY

@@ -1,0 +1,212 @@
+"""From an append to the records in a reader that sleeps: the short way, and what leads off it."""
+
+import ctypes
+import threading
+import time
+
+import pytest
+from other_process import OtherProcess
+
+import eoslog
+from eoslog import TopicPartition
+from eoslog.bindings.tail_wait import next_records, wait_for_more
+from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+LONG_S = 30
+
+
+@pytest.fixture
+def topic(store):
+    store.create_topic("t", partitions=2)
+    return store
+
+
+@pytest.fixture
+def tail(topic):
+    consumer = topic.consumer()
+    consumer.assign([T0])
+    return consumer
+
+
+def in_a_moment(call, *arguments, after_s=0.2):
+    timer = threading.Timer(after_s, call, arguments)
+    timer.start()
+    return timer
+
+
+def waited(call):
+    begun_s = time.monotonic()
+    found = call()
+    return found, time.monotonic() - begun_s
+
+
+def test_a_record_ends_the_wait_of_whoever_reads_one_partition(topic, tail):
+    producer = topic.producer()
+    for value in (b"a", b"b"):
+        in_a_moment(producer.append, "t", 0, [value]).join(0)
+        records, took_s = waited(lambda: tail.poll(timeout=LONG_S))
+        assert [one.value for one in records] == [value]
+        assert took_s < LONG_S / 2
+    assert tail.position(T0) == 2
+    assert tail.poll(timeout=0) == []
+
+
+def test_a_record_ends_the_wait_of_whoever_reads_several(topic):
+    consumer = topic.consumer()
+    consumer.assign([T0, T1])
+    in_a_moment(topic.producer().append, "t", 1, [b"a"])
+    records, took_s = waited(lambda: consumer.poll(timeout=LONG_S))
+    assert [(one.partition, one.value) for one in records] == [(1, b"a")]
+    assert took_s < LONG_S / 2
+
+
+def test_a_waiting_reader_takes_no_more_than_it_asked_for(topic, tail):
+    in_a_moment(topic.producer().append, "t", 0, [b"%d" % number for number in range(5)])
+    assert [one.offset for one in tail.poll(timeout=LONG_S, max_records=2)] == [0, 1]
+    assert [one.offset for one in tail.poll(timeout=0)] == [2, 3, 4]
+
+
+def test_undecided_records_do_not_end_a_committed_wait(topic):
+    consumer = topic.consumer(isolation_level="read_committed")
+    consumer.assign([T0])
+    producer = topic.producer(transactional_id="x")
+    producer.init_transactions()
+
+    def abort_one_commit_one():
+        for value, end in ((b"no", "abort_transaction"), (b"yes", "commit_transaction")):
+            producer.begin_transaction()
+            producer.append("t", 0, [value])
+            time.sleep(0.1)
+            getattr(producer, end)()
+
+    in_a_moment(abort_one_commit_one)
+    assert [one.value for one in consumer.poll(timeout=LONG_S)] == [b"yes"]
+
+
+def test_readers_that_are_held_back_sleep_on(topic, tail):
+    partition = topic.partition("t", 0)
+    partition.hold_readers(0)
+    topic.producer().append("t", 0, [b"a"])
+    assert tail.poll(timeout=0.1) == []
+    in_a_moment(partition.release_readers)
+    assert [one.value for one in tail.poll(timeout=LONG_S)] == [b"a"]
+
+
+def test_a_reader_whose_place_was_deleted_goes_on_where_the_log_begins(topic, tail):
+    partition, producer = topic.partition("t", 0), topic.producer()
+
+    def append_roll_delete():
+        producer.append("t", 0, [b"a"])
+        partition.roll()
+        producer.append("t", 0, [b"b"])
+        partition.delete_segments(1)
+
+    tail.seek(T0, 0)
+    append_roll_delete()
+    assert [one.value for one in tail.poll(timeout=LONG_S)] == [b"b"]
+
+
+def test_a_close_ends_the_wait(topic, tail):
+    in_a_moment(tail.close)
+    begun_s = time.monotonic()
+    with pytest.raises(LogClosedError, match="the consumer is closed"):
+        tail.poll(timeout=LONG_S)
+    assert time.monotonic() - begun_s < LONG_S / 2
+
+
+def test_the_end_of_the_store_ends_the_wait(tmp_path):
+    store = eoslog.open(tmp_path / "s", create=True, durability="process")
+    store.create_topic("t")
+    consumer = store.consumer()
+    consumer.assign([T0])
+    in_a_moment(store.close)
+    with pytest.raises(LogClosedError, match="the store"):
+        consumer.poll(timeout=LONG_S)
+
+
+def test_a_deletion_ends_the_wait(topic, tail):
+    in_a_moment(topic.delete_topic, "t")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        tail.poll(timeout=LONG_S)
+
+
+def test_what_an_interrupt_keeps_from_the_caller_is_read_again(topic, tail, monkeypatch):
+    """It comes with the record, so that it is raised when all but the return is done."""
+    topic.producer().append("t", 0, [b"a"])
+    assert tail.position(T0) == 0
+    whole = tail._positions.set
+
+    def interrupted(where, position):
+        whole(where, position)
+        if position == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(tail._positions, "set", interrupted)
+    monkeypatch.setattr(tail, "_fetched_records", lambda records_max: [])
+    with pytest.raises(KeyboardInterrupt):
+        tail.poll(timeout=LONG_S)
+    monkeypatch.undo()
+    assert [one.value for one in tail.poll(timeout=0)] == [b"a"]
+
+
+def test_a_bad_call_is_refused(topic):
+    shared, log = topic._signal.shared, topic.partition("t", 0).log
+    with pytest.raises(ValueError, match="1 logs, 0 positions"):
+        wait_for_more(shared, [log], [], False, 0)
+    with pytest.raises(TypeError, match="a log, not str"):
+        wait_for_more(shared, ["no"], [0], False, 0)
+    assert wait_for_more(shared, [log], [0], False, 0) == -1
+    assert next_records(shared, log, 0, False, 0, 1, 1) is None
+
+
+def test_an_announcement_that_nothing_follows_costs_a_moment_once(topic, tail):
+    """Its writer was refused, or died: whoever is woken looks for it, and sleeps again."""
+    other = topic.consumer()
+    other.assign([T0])
+    page = coming(topic)
+    page.value = 1
+    in_a_moment(topic._signal.wake)
+    used_s = time.thread_time()
+    assert tail.poll(timeout=0.5) == []
+    assert time.thread_time() - used_s < 0.1
+    assert page.value == 0
+
+
+def coming(store):
+    """The flag of an announcement on the page of t-0, mapped once more."""
+    import mmap
+
+    (path,) = (store.path / "state" / "control").glob("t-0")
+    with path.open("r+b") as file:
+        return ctypes.c_uint32.from_buffer(mmap.mmap(file.fileno(), 4096), COMING_AT)
+
+
+# Behind the flag that says that a reader sleeps; see control_page.h.
+COMING_AT = 116
+
+
+def test_writers_announce_a_few_records_to_another_process_and_each_arrives(tmp_path):
+    path = tmp_path / "s"
+    with eoslog.open(path, create=True, durability="process") as store:
+        store.create_topic("t")
+        reader = OtherProcess(f"""
+import eoslog
+with eoslog.open({str(path)!r}, durability="process") as store:
+    consumer = store.consumer()
+    consumer.assign([eoslog.TopicPartition("t", 0)])
+    say("reads")
+    found = []
+    while len(found) < 300:
+        found += [(one.offset, one.value) for one in consumer.poll(timeout=30)]
+    say([offset for offset, _ in found] == list(range(300)))
+    say([value for _, value in found] == [b"%d" % number for number in range(300)])
+""")
+        assert reader.hear() == "reads"
+        producer = store.producer()
+        for number in range(300):
+            producer.append("t", 0, [b"%d" % number])
+            time.sleep(0.001)
+        assert reader.hear() == "True"
+        assert reader.hear() == "True"
+        reader.end()
