@@ -17,20 +17,27 @@ import time
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from logs import BATCH_RECORDS, KB, TOPIC, arrow_batches, open_store, renew_segments
 from measure import percentile, record
-from process_child import FETCH_BYTES, MOMENT_BYTES
+from process_child import MOMENT_BYTES, wait_until
 from sizes import Sizes
 
+from eoslog.consumer import ARROW_BYTES_MAX
+
 CHILD = Path(__file__).parent / "process_child.py"
+MEMORY_CHILD = Path(__file__).parent / "memory_child.py"
+# The C library copies this much and more past the caches.
+PAST_THE_CACHES = {"GLIBC_TUNABLES": "glibc.cpu.x86_non_temporal_threshold=262144"}
 SMALL_RECORDS = 10
 SMALL_WRITERS = 4
 # Between two records: long enough for the other process to be asleep again.
 PAUSE_S = 0.001
+# Records, and the same over a pipe, and so on, take turns so often.
+WAKE_BLOCKS = 10
 START_IN_NS = 50_000_000
 # A process that was stopped and kept others waiting for so long holds the lock.
 HELD_S = 0.05
@@ -38,13 +45,14 @@ TRIES_PER_TAKEOVER = 40
 
 
 class Process:
-    """A child with the store open."""
+    """A child with the store open, or another one that does what it is told."""
 
-    def __init__(self, store_path: Path) -> None:
+    def __init__(self, store_path: Path, command: list[str] | None = None) -> None:
         self._child = subprocess.Popen(
-            [sys.executable, str(CHILD), str(store_path)],
+            command or [sys.executable, str(CHILD), str(store_path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            env={**os.environ, **(PAST_THE_CACHES if command else {})},
         )
         self.answer()
 
@@ -80,15 +88,23 @@ class Process:
 
 
 @contextmanager
-def processes(store_path: Path, count: int) -> Iterator[list[Process]]:
+def processes(
+    store_path: Path, count: int, command: list[str] | None = None
+) -> Iterator[list[Process]]:
     started: list[Process] = []
     try:
         for _ in range(count):
-            started.append(Process(store_path))
+            started.append(Process(store_path, command))
         yield started
     finally:
         for one in started:
             one.end()
+
+
+def memory_processes(total_bytes: int, count: int) -> AbstractContextManager[list[Process]]:
+    """Processes that share nothing, and only move bytes."""
+    command = [sys.executable, str(MEMORY_CHILD), str(total_bytes)]
+    return processes(Path(), count, command)
 
 
 def renew(partition: Any, children: list[Process]) -> None:
@@ -103,27 +119,44 @@ def soon_ns() -> int:
 
 
 def bench_two_partitions(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
-    """1,000 records of 1 KB a batch: two processes, each to its partition, beside one of them."""
+    """1,000 records of 1 KB a batch: two processes, each to its partition, beside one of them. The
+    same by processes that share nothing, and only copy as much past the caches.
+    """
     batches = max(1, sizes.process_append_bytes // (KB * BATCH_RECORDS))
     alone: list[float] = []
     together: list[float] = []
+    copied: list[float] = []
     path = bench_path / "store"
     with (
         open_store(path, segment_bytes=sizes.segment_bytes, partitions=2) as store,
         processes(path, 2) as children,
+        memory_processes(sizes.process_append_bytes, 2) as peers,
     ):
 
-        def append(*numbers: int) -> float:
+        def rate(writers: list[Process], tell: Callable[[int, int], None]) -> float:
             """Batches a second, for as long as all of these write."""
             start_ns = soon_ns()
-            for number in numbers:
-                children[number].tell("append", number, batches, start_ns)
-            ends = [children[number].answer() for number in numbers]
+            for number in range(len(writers)):
+                tell(number, start_ns)
+            ends = [writer.answer() for writer in writers]
             first_done_ns = min(each[-1] for each in ends)
             done = sum(bisect_right(each, first_done_ns) for each in ends)
             return done / (first_done_ns - start_ns) * 1e9
 
+        def append(*numbers: int) -> float:
+            def tell(index: int, start_ns: int) -> None:
+                children[numbers[index]].tell("append", numbers[index], batches, start_ns)
+
+            return rate([children[number] for number in numbers], tell)
+
+        def copy(*numbers: int) -> float:
+            def tell(index: int, start_ns: int) -> None:
+                peers[numbers[index]].tell("copy", start_ns)
+
+            return rate([peers[number] for number in numbers], tell)
+
         def run() -> None:
+            copied.append(copy(0, 1) / statistics.mean([copy(0), copy(1)]))
             for number, child in enumerate(children):
                 child.ask("renew", number)
             alone.append(statistics.mean([append(0), append(1)]))
@@ -146,16 +179,20 @@ def bench_two_partitions(benchmark: Any, bench_path: Path, sizes: Sizes) -> None
         statistics.median(ratios),
         spread=ratios,
         beside=f"{amount * statistics.median(together[2:]):.2f} GB/s and "
-        f"{amount * statistics.median(alone[2:]):.2f} GB/s",
+        f"{amount * statistics.median(alone[2:]):.2f} GB/s; two that share nothing and only copy: "
+        f"{statistics.median(copied[2:]):.2f} times",
     )
 
 
 def bench_one_partition(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
-    """Batches of 10 records of 100 bytes: four processes to one partition, beside one alone."""
+    """Batches of 10 records of 100 bytes: four processes to one partition, beside one alone. How
+    long one stands still is asked of four that only count, too.
+    """
     alone: list[float] = []
     together: list[float] = []
     pauses_ms: list[float] = []
     alone_pauses_ms: list[float] = []
+    counting_pauses_ms: list[float] = []
     least_shares: list[float] = []
     duration_ns = int(sizes.process_seconds * 1e9)
     path = bench_path / "store"
@@ -185,7 +222,11 @@ def bench_one_partition(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
             counts = [answer["count"] for answer in answers]
             together.append(sum(counts) / sizes.process_seconds)
             least_shares.append(min(counts) / sum(counts))
-            pauses_ms.append(max(answer["pause_ns"] for answer in answers) / 1e6)
+            pauses_ms.append(longest_ms(answers))
+            start_ns = soon_ns()
+            for child in children:
+                child.tell("count", start_ns, start_ns + duration_ns)
+            counting_pauses_ms.append(longest_ms([child.answer() for child in children]))
 
         append(children)  # So that each has seen the partition.
         benchmark.pedantic(run, rounds=sizes.rounds)
@@ -203,9 +244,14 @@ def bench_one_partition(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
         "processes_one_partition_pause",
         max(pauses_ms),
         spread=pauses_ms,
-        beside=f"one alone: {max(alone_pauses_ms):.0f} ms; the slowest wrote "
+        beside=f"one alone: {max(alone_pauses_ms):.0f} ms; four that share nothing and only count: "
+        f"{max(counting_pauses_ms):.0f} ms; the slowest wrote "
         f"{100 * min(least_shares):.0f} % of all",
     )
+
+
+def longest_ms(answers: list[dict[str, int]]) -> float:
+    return max(answer["pause_ns"] for answer in answers) / 1e6
 
 
 def bench_wake_up(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
@@ -225,25 +271,29 @@ def bench_wake_up(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
         producer = store.producer()
 
         def run() -> None:
-            child.ask("watch", 0, sizes.wake_count)
-            for _ in range(sizes.wake_count):
+            for _ in range(WAKE_BLOCKS):
+                block(sizes.wake_count // WAKE_BLOCKS)
+
+        def block(count: int) -> None:
+            child.ask("watch", 0, count)
+            for _ in range(count):
                 time.sleep(PAUSE_S)
                 moment = time.perf_counter_ns().to_bytes(MOMENT_BYTES, "big")
                 producer.append(TOPIC, partition=0, values=[moment])
             latencies.extend(one / 1000 for one in child.answer())
-            child.ask("watch_pipe", sizes.wake_count)
-            for _ in range(sizes.wake_count):
+            child.ask("watch_pipe", count)
+            for _ in range(count):
                 time.sleep(PAUSE_S)
                 child.give(time.perf_counter_ns().to_bytes(MOMENT_BYTES, "big"))
             of_pipe.extend(one / 1000 for one in child.answer())
-            child.ask("watch_word", sizes.wake_count)
-            for _ in range(sizes.wake_count):
+            child.ask("watch_word", count)
+            for _ in range(count):
                 time.sleep(PAUSE_S)
                 moment_ns = time.perf_counter_ns()
                 store._signal.wake()
                 child.give(moment_ns.to_bytes(MOMENT_BYTES, "big"))
             of_word.extend(one / 1000 for one in child.answer())
-            for _ in range(sizes.wake_count):
+            for _ in range(count):
                 time.sleep(PAUSE_S)
                 moment_ns = time.perf_counter_ns()
                 producer.append(TOPIC, partition=0, values=[b"nobody"])
@@ -264,15 +314,19 @@ def bench_wake_up(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
 
 
 def bench_tail(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
-    """1,000 records of 1 KB a batch at full speed, with and without another process that reads."""
+    """1,000 records of 1 KB a batch at full speed, with and without another process that reads; and
+    with one that shares nothing and only copies as many bytes, at the same speed.
+    """
     columns = arrow_batches(KB, sizes.distinct_batches)
     batches = max(1, sizes.process_append_bytes // (KB * BATCH_RECORDS))
     alone: list[float] = []
     read: list[float] = []
+    beside_copies: list[float] = []
     path = bench_path / "store"
     with (
         open_store(path, segment_bytes=sizes.segment_bytes) as store,
         processes(path, 1) as (child,),
+        memory_processes(sizes.process_append_bytes, 1) as (peer,),
     ):
         partition = store.partition(TOPIC, 0)
         producer = store.producer()
@@ -290,10 +344,22 @@ def bench_tail(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
             child.ask("tail", 0, batches * BATCH_RECORDS)
             read.append(append())
             assert child.answer()["rows"] >= batches * BATCH_RECORDS
+            renew(partition, [child])
+            start_ns = soon_ns()
+            peer.tell("read", start_ns, int(alone[-1] * 1e9))
+            wait_until(start_ns)
+            beside_copies.append(append())
+            peer.answer()
 
         benchmark.pedantic(run, rounds=sizes.process_rounds, warmup_rounds=2)
-        assert partition.log_end_offset == 2 * (sizes.process_rounds + 2) * batches * BATCH_RECORDS
-    slower = [100 * (after / before - 1) for before, after in zip(alone[2:], read[2:], strict=True)]
+        assert partition.log_end_offset == 3 * (sizes.process_rounds + 2) * batches * BATCH_RECORDS
+    slower, beside_slower = (
+        [
+            100 * (after / before - 1)
+            for before, after in zip(alone[2:], with_other[2:], strict=True)
+        ]
+        for with_other in (read, beside_copies)
+    )
     amount = batches * BATCH_RECORDS * KB / 1e9
     record(
         benchmark,
@@ -301,7 +367,9 @@ def bench_tail(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
         statistics.median(slower),
         spread=slower,
         beside=f"{amount / statistics.median(read[2:]):.2f} GB/s and "
-        f"{amount / statistics.median(alone[2:]):.2f} GB/s; reads of {FETCH_BYTES >> 20} MiB",
+        f"{amount / statistics.median(alone[2:]):.2f} GB/s; reads of {ARROW_BYTES_MAX >> 20} MiB; "
+        f"beside one that shares nothing and only copies as much: "
+        f"{statistics.median(beside_slower):.1f} % slower",
     )
 
 

@@ -21,8 +21,8 @@ import eoslog
 from eoslog import TopicPartition
 
 SMALL_BYTES = 100
-FETCH_BYTES = 8 << 20
 MOMENT_BYTES = 8
+COUNT_TO = 200  # Takes about as long as a small append.
 
 
 class Child:
@@ -71,6 +71,17 @@ class Child:
             last_ns = now_ns
             count += 1
         return {"count": count, "pause_ns": pause_ns}
+
+    def count(self, start_ns: int, end_ns: int) -> dict[str, int]:
+        """Nothing but counting between two moments: the longest time in which it stood still."""
+        wait_until(start_ns)
+        pause_ns, last_ns = 0, start_ns
+        while last_ns < end_ns:
+            sum(range(COUNT_TO))
+            now_ns = time.perf_counter_ns()
+            pause_ns = max(pause_ns, now_ns - last_ns)
+            last_ns = now_ns
+        return {"pause_ns": pause_ns}
 
     def append_for_ever(self, partition: int) -> None:
         """Say so, and append until killed."""
@@ -121,16 +132,14 @@ class Child:
         print("{}", flush=True)
         rows = batches = 0
         while rows < count:
-            rows += consumer.poll_arrow(timeout=60, max_bytes=FETCH_BYTES).num_rows
+            rows += consumer.poll_arrow(timeout=60).num_rows
             batches += 1
         return {"rows": rows, "batches": batches}
 
     def _tail(self, partition: int) -> Any:
         consumer = self._consumers.get(partition)
         if consumer is None:
-            consumer = self._consumers[partition] = self.store.consumer(
-                config={"max.partition.fetch.bytes": FETCH_BYTES}
-            )
+            consumer = self._consumers[partition] = self.store.consumer()
             consumer.assign([TopicPartition(TOPIC, partition)])
         consumer.seek_to_end()
         return consumer
@@ -150,6 +159,7 @@ COMMANDS: dict[str, Callable[..., Any]] = {
         Child.append,
         Child.append_small,
         Child.append_for_ever,
+        Child.count,
         Child.watch,
         Child.watch_pipe,
         Child.watch_word,
