@@ -64,6 +64,7 @@ cdef class BatchFiller:
     cdef NativeFiller _filler
     cdef int32_t _shown              # The partition whose batch is handed out.
     cdef Py_ssize_t _exports
+    cdef bint _busy                  # A thread is in native code, without the GIL.
 
     def __cinit__(self):
         memset(&self._filler, 0, sizeof(NativeFiller))
@@ -114,15 +115,17 @@ cdef class BatchFiller:
         cdef int32_t stopped
         if partition != -1:
             self._check(partition)
-        self._check_unshown()
+        self._check_free()
         if not 0 <= first <= records._opened.columns.count:
             raise ValueError(f"record {first} of {records._opened.columns.count}")
         if held_bytes_max < 0:
             held_bytes_max = 0
+        self._busy = True
         with nogil:
             stopped = filler_fill(
                 &self._filler, &records._opened.columns, &index, <int32_t>partition,
                 <size_t>held_bytes_max)
+        self._busy = False
         if stopped == FILL_NO_MEMORY:
             raise MemoryError("a batch of a staged file")
         return index, stopped
@@ -135,7 +138,7 @@ cdef class BatchFiller:
         """
         cdef BatchIdentity identity
         self._check(partition)
-        self._check_unshown()
+        self._check_free()
         check_identity(producer_id, producer_epoch, base_sequence)
         if self._filler.batches[partition].record_count == 0:
             raise ValueError(f"partition {partition} has no records")
@@ -145,20 +148,22 @@ cdef class BatchFiller:
         identity.base_sequence = <int32_t>base_sequence
         identity.producer_epoch = <int16_t>producer_epoch
         identity.attributes = 0
+        self._busy = True
         with nogil:
             filler_finish(&self._filler, <int32_t>partition, &identity)
+        self._busy = False
         self._shown = <int32_t>partition
         return memoryview(self)
 
     def empty(self, Py_ssize_t partition):
         """Forget the records of a partition's batch."""
         self._check(partition)
-        self._check_unshown()
+        self._check_free()
         filler_empty(&self._filler, <int32_t>partition)
 
     def release(self):
         """Forget all records and give their memory back."""
-        self._check_unshown()
+        self._check_free()
         filler_release(&self._filler)
 
     def __getbuffer__(self, Py_buffer* view, int flags):
@@ -179,7 +184,9 @@ cdef class BatchFiller:
             raise ValueError(f"partition {partition} of {self._filler.partition_count}")
         return 0
 
-    cdef int _check_unshown(self) except -1:
+    cdef int _check_free(self) except -1:
+        if self._busy:
+            raise RuntimeError("the batches are being filled by another thread")
         if self._exports > 0:
             raise BufferError("a batch of this filler is still looked at")
         self._shown = NOTHING_SHOWN

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 
 import numpy as np
 import pytest
@@ -175,6 +176,26 @@ def test_a_batch_that_is_looked_at_does_not_change():
         memoryview(filler)
     with pytest.raises(ValueError, match="no records"):
         filler.finish(0, **PRODUCER)
+
+
+def test_a_second_thread_is_refused_while_batches_are_filled():
+    records = records_for([bytes(1000)] * 20_000)
+    for _ in range(100):
+        filler = BatchFiller(1, 1 << 30)
+        other = threading.Thread(target=filler.fill, args=(records, 0, 0, ROOM))
+        other.start()
+        refused = 0
+        while other.is_alive():
+            try:
+                filler.held(0)
+                filler.empty(0)
+            except RuntimeError as error:
+                assert "another thread" in str(error)
+                refused += 1
+        other.join()
+        if refused:
+            return
+    pytest.fail("no call met the other thread at work")
 
 
 def test_a_batch_outlives_its_filler():
