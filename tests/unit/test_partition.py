@@ -271,3 +271,13 @@ def test_nothing_of_a_batch_with_a_wrong_bit_is_given(two_batches, place):
             two_batches.fetch_columns(22, 1 << 20, count)
     flip()
     assert two_batches.fetch_columns(22, 1 << 20).record_count == 22
+
+
+def test_a_new_file_is_filled_in_small_steps(store):
+    """Whoever fills it has the lock: other writers wait for him."""
+    store.create_topic("t")
+    partition = store.partition("t", 0)
+    (file,) = partition.path.glob("*.log")
+    for _ in range(40):
+        partition.append_columns([bytes(1 << 18)])
+        assert file.stat().st_size - partition.size_bytes <= 1 << 20
