@@ -32,5 +32,4 @@ cdef class OpenedLog:
     cdef int _raise_read(self, Status status, Fault* fault, int64_t offset) except -1
     cdef int _check_open(self) except -1
     cdef int64_t _bound(self, int64_t upper_bound, bint committed) except -2
-    cdef int announce(self) except -1
     cdef int64_t _readable_end(self, bint committed) except -1

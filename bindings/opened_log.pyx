@@ -19,8 +19,8 @@ from eoslog.bindings.status cimport raise_status
 from eoslog.native.atomics cimport load_acquire_64
 from eoslog.bindings.shared_page cimport SharedPage
 from eoslog.native.control_page cimport (
-    CONTROL_NO_HOLD, CONTROL_PAGE_BYTES, ControlPage, control_announce, control_flag, control_init,
-    control_is_ready, control_load, control_set_flag, control_store, control_unlock, control_want,
+    CONTROL_NO_HOLD, CONTROL_PAGE_BYTES, ControlPage, control_flag, control_init, control_is_ready,
+    control_load, control_set_flag, control_store, control_unlock, control_want,
 )
 from eoslog.native.log_follow cimport log_attach, log_attach_lock, log_forget_segments
 from eoslog.native.log_recovery cimport log_open
@@ -32,7 +32,6 @@ from eoslog.native.partition_log cimport (
     log_stable_end, log_view, log_view_end, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport Segment
-from eoslog.native.shared_page cimport shared_word_wake
 from eoslog.native.status cimport STATUS_OK
 
 _SEGMENT_NAME = re.compile(r"^(\d{20})\.log$")
@@ -325,14 +324,6 @@ cdef class OpenedLog:
         if committed:
             end = log_stable_end(&self._log)
         return end if upper_bound < 0 or upper_bound > end else upper_bound
-
-    cdef int announce(self) except -1:
-        """A short append follows: whoever sleeps for one may as well wake up meanwhile."""
-        if self._page_map != NULL and self._log.wake_word != NULL and not self._log.closed and (
-                control_announce(self._log.page)):
-            with nogil:
-                shared_word_wake(self._log.wake_word)
-        return 0
 
     cdef int64_t _readable_end(self, bint committed) except -1:
         """Up to where a reader may read now, with what others appended."""

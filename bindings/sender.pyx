@@ -210,7 +210,6 @@ cdef class Sender:
         log = ready.log_for(values)
         if log is None:
             return None
-        log.announce()
         self.exclusive.take()
         try:
             if self._refused is not None or ready.in_doubt or self._holds(topic, partition):

@@ -22,7 +22,6 @@ cdef extern from "<time.h>" nogil:
 
 cdef enum:
     NO_SEQUENCE = -1
-    # They are in the log sooner than a reader is awake.
     FEW_RECORDS = 64
     FEW_BYTES = 65536
 

@@ -2,7 +2,7 @@
 """Sleeping until a log has more to read: the wake-up of a reader, without Python in between.
 
 In this order: the word is read, a wake-up is wanted at each log, each is looked at; then the sleep
-ends with whatever raised the word since. Who appends in a moment may wake readers ahead.
+ends with whatever raised the word since.
 """
 
 from cpython.exc cimport PyErr_CheckSignals
@@ -11,8 +11,7 @@ from libc.stdint cimport int64_t, uint32_t
 from eoslog.bindings.log_reader cimport LogReader
 from eoslog.bindings.opened_log cimport OpenedLog
 from eoslog.bindings.shared_page cimport SharedPage
-from eoslog.native.control_page cimport control_await, control_want
-from eoslog.native.partition_log cimport log_end
+from eoslog.native.control_page cimport control_want
 from eoslog.native.shared_page cimport shared_word_load, shared_word_wait
 
 cdef enum:
@@ -70,7 +69,6 @@ cdef Py_ssize_t sleep_for_more(SharedPage page, list logs, list positions, bint 
     index = first_with_more(logs, positions, committed)
     if index == NOBODY:
         PyErr_CheckSignals()
-        index = first_announced(logs, positions, committed)
     return index
 
 
@@ -84,22 +82,4 @@ cdef Py_ssize_t first_with_more(list logs, list positions, bint committed) excep
         log._check_open()
         if log._readable_end(committed) > position:
             return index
-    return NOBODY
-
-
-cdef Py_ssize_t first_announced(list logs, list positions, bint committed) except -2:
-    """Woken, and there is nothing: an append may be under way that woke its readers ahead."""
-    cdef Py_ssize_t index
-    cdef int64_t position
-    cdef OpenedLog log
-    cdef bint has_come
-    for index in range(len(logs)):
-        log = <OpenedLog>logs[index]
-        position = positions[index]
-        with nogil:
-            has_come = control_await(log._log.page, log_end(&log._log))
-        if has_come:
-            log._check_open()
-            if log._readable_end(committed) > position:
-                return index
     return NOBODY

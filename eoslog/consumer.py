@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, overload
 
 from eoslog.bindings.partition_log import Columns
 from eoslog.bindings.record_batch import Record
-from eoslog.bindings.tail_wait import next_records
 from eoslog.config import CONSUMER_SETTINGS, INT64_MAX, parse_config, with_defaults
 from eoslog.consumer_lookups import OffsetAndTimestamp, PartitionLookups
 from eoslog.consumer_positions import RESETS, ConsumerPositions
@@ -28,7 +27,6 @@ from eoslog.consumer_subscription import (
 )
 from eoslog.durability import check_isolation_level
 from eoslog.errors import (
-    EoslogError,
     IllegalStateError,
     InvalidConfigError,
     LogClosedError,
@@ -542,36 +540,15 @@ class Consumer(PartitionLookups):
                 return records, following < end
 
     def _awaited_records(self, records_max: int, timeout_s: float) -> list[Record]:
-        """Sleep until there may be something to read; the next records of a single partition, where
-        nothing else has to be looked at first.
-        """
-        positions, shared = self._positions, self._store._signal.shared
-        before = positions.only() if self._subscription is None else None
-        if before is None or shared is None:
+        """Sleep until there may be something to read; the records, where that is all to be done."""
+        shared = self._store._signal.shared
+        if self._subscription is not None or shared is None or not self._positions.is_one():
             self._wait(time.monotonic() + timeout_s)
             return []
-        where, position = before
-        try:
-            found = next_records(
-                shared,
-                positions.partitions[where].log,
-                position,
-                self._committed_only,
-                timeout_s,
-                records_max,
-                self._bytes_max,
-            )
-            if found is None or self._closed:
-                self._check_open()
-                return []
-            positions.set(where, found[1])
-            return found[0]
-        except EoslogError:
+        records = self._positions.awaited_records(shared, timeout_s, records_max, self._bytes_max)
+        if not records or self._closed:
             self._check_open()
-            return []  # The next look meets it too.
-        except BaseException:
-            positions.set(where, position)
-            raise
+        return records
 
     def _fetched_columns(self, bytes_max: int) -> tuple[TopicPartition, Columns] | None:
         self._positions.begin_all()

@@ -9,9 +9,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 from eoslog.append_signal import AppendSignal
-from eoslog.bindings.tail_wait import wait_for_more
+from eoslog.bindings.record_batch import Record
+from eoslog.bindings.shared_page import SharedPage
+from eoslog.bindings.tail_wait import next_records, wait_for_more
 from eoslog.durability import IsolationLevel
 from eoslog.errors import (
+    EoslogError,
     FellBehindError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
@@ -150,12 +153,36 @@ class ConsumerPositions:
                 timeout_s,
             )
 
-    def only(self) -> tuple[TopicPartition, int] | None:
-        """The only partition with its position; None if there are more, or it was not begun."""
-        if len(self._positions) != 1:
-            return None
-        ((where, position),) = self._positions.items()
-        return None if position is None else (where, position)
+    def is_one(self) -> bool:
+        """Whether there is a single partition, and a position at it."""
+        return len(self._positions) == 1 and self.are_begun()
+
+    def awaited_records(
+        self, shared: SharedPage, timeout_s: float, max_records: int, max_bytes: int
+    ) -> list[Record]:
+        """Sleep until the single partition has more: its next records, with the position behind
+        them. May return early, without any.
+        """
+        ((where, position),) = self.begun().items()
+        try:
+            found = next_records(
+                shared,
+                self.partitions[where].log,
+                position,
+                self._committed_only,
+                timeout_s,
+                max_records,
+                max_bytes,
+            )
+            if found is None:
+                return []
+            self._positions[where] = found[1]
+            return found[0]
+        except EoslogError:
+            return []  # The next look meets it too.
+        except BaseException:
+            self._positions[where] = position
+            raise
 
     def waits_for_the_group(self) -> bool:
         """Whether a partition may not begin before the group's offset is decided."""

@@ -48,8 +48,6 @@ cdef extern from "control_page.h" nogil:
     bint control_view(const ControlPage* page, ControlView* view) noexcept
     void control_want(ControlPage* page) noexcept
     bint control_take_wanted(ControlPage* page) noexcept
-    bint control_announce(ControlPage* page) noexcept
-    bint control_await(ControlPage* page, int64_t known_end) noexcept
     int control_sync_take(ControlPage* page, int64_t timeout_ns, int32_t process_id) noexcept
     int32_t control_sync_holder(const ControlPage* page) noexcept
     uint32_t control_sync_round(const ControlPage* page) noexcept

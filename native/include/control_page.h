@@ -26,9 +26,6 @@
 #define CONTROL_SLEEP_NS INT64_C(5000000)
 #define CONTROL_PATIENCE_NS INT64_C(2000000)
 #define CONTROL_MOMENT_NS 50000
-/* For how long a reader that was woken ahead looks for what was announced, before it sleeps again. */
-#define CONTROL_AWAIT_NS INT64_C(100000)
-#define CONTROL_AWAIT_LOOKS 64
 
 typedef struct ControlPage {
     uint64_t magic;
@@ -50,7 +47,6 @@ typedef struct ControlPage {
     int32_t failed_errno;            /* A sync failed: no append is taken until the log is recovered. */
     int32_t holder;                  /* For people: the process that took the lock last. */
     uint32_t wanted;                 /* A reader sleeps, or is about to: to be woken with the next publish. */
-    uint32_t coming;                 /* A short append was announced to readers who slept. A hint: its writer may have died, or failed. */
     _Alignas(64) pthread_mutex_t lock;
     _Alignas(64) pthread_mutex_t sync_lock;
     uint32_t sync_round;             /* Rises after each turn. */
@@ -131,8 +127,6 @@ static inline void control_make_way(ControlPage *page, int64_t wanted_ns) {
 
 static inline void control_unlock(ControlPage *page) {
     int64_t wanted_ns = __atomic_load_n(&page->lock_wanted_ns, __ATOMIC_RELAXED);
-    if (__atomic_load_n(&page->coming, __ATOMIC_RELAXED) != 0)
-        __atomic_store_n(&page->coming, 0, __ATOMIC_RELEASE);
     pthread_mutex_unlock(&page->lock);
     if (wanted_ns != 0)
         control_make_way(page, wanted_ns);
@@ -198,35 +192,6 @@ static inline void control_want(ControlPage *page) {
 static inline int control_take_wanted(ControlPage *page) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     return __atomic_load_n(&page->wanted, __ATOMIC_RELAXED) != 0 && __atomic_exchange_n(&page->wanted, 0, __ATOMIC_SEQ_CST) != 0;
-}
-
-/* Before an append that is over in a moment: whether readers sleep, who are to be woken now. They are up by the time there is
-   something to see; one that goes to sleep again before says so again. */
-static inline int control_announce(ControlPage *page) {
-    if (__atomic_load_n(&page->wanted, __ATOMIC_RELAXED) == 0)
-        return 0;
-    __atomic_store_n(&page->coming, 1, __ATOMIC_SEQ_CST);
-    return control_take_wanted(page);
-}
-
-/* A reader was woken, and the log still ends where it did: if an append was announced, look for it for a moment. Whether the log
-   ends elsewhere now. */
-static inline int control_await(ControlPage *page, int64_t known_end) {
-    int64_t until_ns = 0;
-    int look;
-    while (__atomic_load_n(&page->coming, __ATOMIC_ACQUIRE) != 0) {
-        for (look = 0; look < CONTROL_AWAIT_LOOKS; look++) {
-            if (__atomic_load_n(&page->log_end_offset, __ATOMIC_ACQUIRE) != known_end)
-                return 1;
-            shared_pause();
-        }
-        if (until_ns == 0)
-            until_ns = control_now_ns() + CONTROL_AWAIT_NS;
-        else if (control_now_ns() > until_ns)
-            __atomic_store_n(&page->coming, 0, __ATOMIC_RELEASE); /* Not for the next one who is woken. */
-        sched_yield(); /* The writer may want this processor. */
-    }
-    return __atomic_load_n(&page->log_end_offset, __ATOMIC_ACQUIRE) != known_end;
 }
 
 /* The turn to sync: one thread at a time, of all processes. Those who wait for the result of the turn under way are woken

@@ -55,7 +55,7 @@ typedef struct World {
     int32_t stop;              /* Atomic, as all below that several change. */
     int64_t sequences[WRITERS]; /* The next number of each writer: changed under the page's lock. */
     int64_t acknowledged[WRITERS];
-    int64_t deaths, repairs, wakes, late_wakes, views, torn_views, syncs, takeovers, followed, announced, awaited;
+    int64_t deaths, repairs, wakes, late_wakes, views, torn_views, syncs, takeovers, followed;
     Guarded guarded[GUARDED];
     uint64_t records[RECORDS_MAX];
 } World;
@@ -170,12 +170,6 @@ static void append_unlock(void) {
 static int64_t append(int64_t writer, int64_t record_count, int64_t *end) {
     ControlPage *page = &world->page;
     int64_t base, sequence, index;
-    if (random_below(2) == 0 && control_announce(page)) {
-        count(&world->announced);
-        shared_word_wake(&world->shared.wakeup);
-        if (random_below(8) == 0)
-            usleep(2 * CONTROL_AWAIT_NS / 1000); /* Nobody waits for it so long. */
-    }
     append_lock();
     base = control_load(&page->log_end_offset);
     sequence = world->sequences[writer];
@@ -303,10 +297,6 @@ static void sleep_on(void) {
             end = control_load(&world->page.log_end_offset);
             if (end > seen)
                 count(is_late(word) ? &world->late_wakes : &world->followed);
-            else if (shared_word_load(&world->shared.wakeup) != word && control_await(&world->page, end)) {
-                count(&world->awaited);
-                end = control_load(&world->page.log_end_offset);
-            }
         }
         check_records(&seen, end, expected);
     }
@@ -470,10 +460,10 @@ static void check_end(void) {
         change_guarded(index);
     if (world->deaths == 0 && world->late_wakes != 0)
         fail("%lld wake-ups were lost", (long long)world->late_wakes);
-    printf("records %lld deaths %lld repairs %lld views %lld torn %lld syncs %lld wakes %lld woken %lld late %lld takeovers %lld announced %lld awaited %lld\n",
+    printf("records %lld deaths %lld repairs %lld views %lld torn %lld syncs %lld wakes %lld woken %lld late %lld takeovers %lld\n",
            (long long)seen, (long long)world->deaths, (long long)world->repairs, (long long)world->views, (long long)world->torn_views,
            (long long)world->syncs, (long long)world->wakes, (long long)world->followed, (long long)world->late_wakes,
-           (long long)world->takeovers, (long long)world->announced, (long long)world->awaited);
+           (long long)world->takeovers);
 }
 
 int main(int argument_count, char **arguments) {

@@ -91,13 +91,12 @@ def run_for(program, kind, seconds, **named):
 def check_threads(program, seconds):
     counts = run_for(program, "threads", seconds, under_sanitizer=True)
     assert counts["records"] and counts["views"] and counts["syncs"] and counts["woken"], counts
-    assert counts["announced"] and counts["awaited"], counts
     assert not counts["late"] and not counts["repairs"], counts
 
 
 def check_deaths(program, kind, seconds):
     counts = run_for(program, kind, seconds)
-    for name in ("deaths", "repairs", "takeovers", "syncs", "woken", "announced", "awaited"):
+    for name in ("deaths", "repairs", "takeovers", "syncs", "woken"):
         assert counts[name], counts
 
 
@@ -119,11 +118,6 @@ BROKEN = {
     "the wish comes too late": (
         "__atomic_exchange_n(&page->wanted, 0, __ATOMIC_SEQ_CST) != 0",
         "(__atomic_store_n(&page->wanted, 0, __ATOMIC_SEQ_CST), 0)",
-        "wake-ups were lost",
-    ),
-    "an announcement takes the wish and wakes nobody": (
-        "return control_take_wanted(page);",
-        "return control_take_wanted(page) && 0;",
         "wake-ups were lost",
     ),
     "views are not taken together": (

@@ -1,6 +1,5 @@
 """From an append to the records in a reader that sleeps: the short way, and what leads off it."""
 
-import ctypes
 import threading
 import time
 
@@ -135,14 +134,18 @@ def test_what_an_interrupt_keeps_from_the_caller_is_read_again(topic, tail, monk
     """It comes with the record, so that it is raised when all but the return is done."""
     topic.producer().append("t", 0, [b"a"])
     assert tail.position(T0) == 0
-    whole = tail._positions.set
 
-    def interrupted(where, position):
-        whole(where, position)
-        if position == 1:
-            raise KeyboardInterrupt
+    class Interrupted(list):
+        """Found, and one more look at it is interrupted."""
 
-    monkeypatch.setattr(tail._positions, "set", interrupted)
+        def __getitem__(self, index):
+            if index == 0:
+                raise KeyboardInterrupt
+            return super().__getitem__(index)
+
+    monkeypatch.setattr(
+        "eoslog.consumer_positions.next_records", lambda *given: Interrupted(next_records(*given))
+    )
     monkeypatch.setattr(tail, "_fetched_records", lambda records_max: [])
     with pytest.raises(KeyboardInterrupt):
         tail.poll(timeout=LONG_S)
@@ -160,33 +163,7 @@ def test_a_bad_call_is_refused(topic):
     assert next_records(shared, log, 0, False, 0, 1, 1) is None
 
 
-def test_an_announcement_that_nothing_follows_costs_a_moment_once(topic, tail):
-    """Its writer was refused, or died: whoever is woken looks for it, and sleeps again."""
-    other = topic.consumer()
-    other.assign([T0])
-    page = coming(topic)
-    page.value = 1
-    in_a_moment(topic._signal.wake)
-    used_s = time.thread_time()
-    assert tail.poll(timeout=0.5) == []
-    assert time.thread_time() - used_s < 0.1
-    assert page.value == 0
-
-
-def coming(store):
-    """The flag of an announcement on the page of t-0, mapped once more."""
-    import mmap
-
-    (path,) = (store.path / "state" / "control").glob("t-0")
-    with path.open("r+b") as file:
-        return ctypes.c_uint32.from_buffer(mmap.mmap(file.fileno(), 4096), COMING_AT)
-
-
-# Behind the flag that says that a reader sleeps; see control_page.h.
-COMING_AT = 116
-
-
-def test_writers_announce_a_few_records_to_another_process_and_each_arrives(tmp_path):
+def test_records_appended_and_sent_by_another_process_all_arrive(tmp_path):
     path = tmp_path / "s"
     with eoslog.open(path, create=True, durability="process") as store:
         store.create_topic("t")
@@ -205,7 +182,11 @@ with eoslog.open({str(path)!r}, durability="process") as store:
         assert reader.hear() == "reads"
         producer = store.producer()
         for number in range(300):
-            producer.append("t", 0, [b"%d" % number])
+            if number % 2:
+                producer.append("t", 0, [b"%d" % number])
+            else:
+                producer.send("t", b"%d" % number)
+                producer.flush()
             time.sleep(0.001)
         assert reader.hear() == "True"
         assert reader.hear() == "True"
