@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from quick_java import make_java_quick
 
 MARKERS = (
     "crash: kills processes or breaks files, and recovers from it",
@@ -36,6 +37,7 @@ settings.register_profile(
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    make_java_quick()
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     wanted = str(config.getoption("markexpr"))

@@ -16,11 +16,11 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from quick_java import QUICK_JAVA
+
 from eoslog.spark import find_java
 
 START_TIMEOUT_S = 120.0
-# For Java that lives for seconds: compile quickly, collect with one thread.
-QUICK_JAVA = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 NAMESPACES = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child"]
 
 

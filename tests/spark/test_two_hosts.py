@@ -3,8 +3,9 @@
 from types import SimpleNamespace
 
 import pytest
-from cluster import QUICK_JAVA, Cluster, why_not_apart
+from cluster import Cluster, why_not_apart
 from exactly_once import assert_exactly_once, assert_swept
+from quick_java import QUICK_JAVA
 from read_back import records_in, values_in
 from remote_driver import RemoteDriver
 from spark_jobs import add_file
