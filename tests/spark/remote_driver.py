@@ -77,6 +77,9 @@ class RemoteDriver:
         self.close()
 
     def close(self) -> None:
+        """End all of it, if nobody has yet."""
+        if self._child.returncode is not None:
+            return  # Its number may be another process's by now.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
         self._child.wait()

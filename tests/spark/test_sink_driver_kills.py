@@ -1,7 +1,8 @@
 """A driver is killed, Java and all, while its jobs and queries stand at each step of theirs.
 
 One driver runs all of them at once, each against a store of its own, and dies once for all. Then
-they are run again in the tests' own session, with other numbers of tasks.
+they are run again in the tests' own session, with other numbers of tasks. Before that, what two
+drivers do beside each other is tested with the same one.
 """
 
 import time
@@ -58,26 +59,100 @@ class Held:
 
 
 @pytest.fixture(scope="module")
-def held(spark, tmp_path_factory):
+def driver(spark, tmp_path_factory):
+    """A driver beside the tests' own, up; `held` kills it."""
+    driver = RemoteDriver(tmp_path_factory.mktemp("driver") / "driver.log", MASTER)
+    try:
+        driver.wait_until_up()
+        yield driver
+    finally:
+        driver.close()
+
+
+def test_two_drivers_on_one_checkpoint(steered_spark, driver, tmp_path, store_path, gates):
+    """The older one, held in its commit meanwhile, is out once the newer one has decided."""
+    for number in range(2):
+        add_file(tmp_path / "in", f"{number}.txt", range(number * ROWS, (number + 1) * ROWS))
+    query = {
+        "folder": tmp_path / "in",
+        "store": store_path,
+        "checkpoint": tmp_path / "checkpoint",
+    }
+    gates.set(f"commit of batch {BATCH}", "hold")
+    run = driver.begin("stream_files", **query, gates=gates.folder, available_now=False)
+    gates.wait_for(f"commit of batch {BATCH}")
+    newer = start_files(
+        steered_spark,
+        **query,
+        gates=str(tmp_path / "no gates"),
+        tasks=2,
+        available_now=False,
+    )
+    try:
+        newer.processAllAvailable()
+        assert_exactly_once(store_path, range(2 * ROWS))
+        gates.open(f"commit of batch {BATCH}")
+        with pytest.raises(RuntimeError, match="StagedRunFencedError"):
+            driver.end(run)
+        add_file(tmp_path / "in", "2.txt", range(2 * ROWS, 3 * ROWS))
+        newer.processAllAvailable()
+    finally:
+        newer.stop()
+    assert_exactly_once(store_path, range(3 * ROWS))
+    assert_swept(store_path)
+
+
+@pytest.mark.soak
+def test_two_drivers_that_race_on_one_checkpoint(
+    steered_spark, driver, tmp_path, store_path, gates
+):
+    """Spark stops one of them, or the store does; a third one brings the rest in."""
+    files = 8
+    for number in range(files):
+        add_file(tmp_path / "in", f"{number}.txt", range(number * 50, (number + 1) * 50))
+    query = {
+        "folder": tmp_path / "in",
+        "store": store_path,
+        "checkpoint": tmp_path / "checkpoint",
+        "gates": gates.folder,
+    }
+    # Both stand in a commit, if both get there.
+    gates.set("commit", "hold")
+    run = driver.begin("stream_files", **query)
+    gates.wait_for("commit")
+    own = start_files(steered_spark, **query, tasks=2)
+    until_s = time.monotonic() + 20
+    while own.isActive and gates.reached("commit") < 2 and time.monotonic() < until_s:
+        time.sleep(0.02)
+    gates.open("commit")
+    ended = []
+    for end in (own.awaitTermination, lambda: driver.end(run)):
+        try:
+            end()
+        except Exception as error:
+            ended.append(str(error))
+    assert len(ended) < 2 or "Fenced" in "".join(ended) or "oncurrent" in "".join(ended), ended
+    start_files(steered_spark, **query, tasks=3).awaitTermination()
+    assert_exactly_once(store_path, range(files * 50))
+    assert_swept(store_path)
+
+
+@pytest.fixture(scope="module")
+def held(driver, tmp_path_factory, request):
     """All of them, after the death of their driver."""
     root = tmp_path_factory.mktemp("killed")
-    driver = RemoteDriver(root / "driver.log", MASTER)
     found = {}
-    try:
-        for step in STEPS:
-            found["job", step] = Held(root / f"job {step}", step)
-            found["query", step] = Held(root / f"query {step}", f"{step} of batch {BATCH}")
-        found["late", "commit"] = Held(root / "late", f"commit of batch {BATCH}")
-        for (kind, _), one in found.items():
-            one.folder.mkdir()
-            one.hold("survive" if kind == "late" else "hold")
-        driver.wait_until_up()
-        for (kind, _), one in found.items():
-            begin(driver, kind, one)
-        for one in found.values():
-            one.gates.wait_for(one.step)
-    finally:
-        driver.kill()
+    users = [item for item in request.session.items if "held" in getattr(item, "fixturenames", ())]
+    for kind, step in [item.callspec.params["name"] for item in users]:
+        gate = step if kind == "job" else f"{step} of batch {BATCH}"
+        found[kind, step] = one = Held(root / f"{kind} {step}", gate)
+        one.folder.mkdir()
+        one.hold("survive" if kind == "late" else "hold")
+    for (kind, _), one in found.items():
+        begin(driver, kind, one)
+    for one in found.values():
+        one.gates.wait_for(one.step)
+    driver.kill()
     yield found
     for one in found.values():
         one.gates.open(one.step)
@@ -100,15 +175,23 @@ def begin(driver, kind, one):
     driver.begin("stream_files", **one.query)
 
 
+def held_at(kind, *short):
+    """A parameter for each step; at those that are not in the short form a soak dies."""
+    return [
+        pytest.param((kind, step), id=step, marks=[] if step in short else [pytest.mark.soak])
+        for step in STEPS
+    ]
+
+
 def landed_before(kind, step):
     """How many rows are in the log once the driver is dead."""
     return (ROWS if kind == "query" else 0) + (ROWS if step in ("decided", "committed") else 0)
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_a_job_whose_driver_was_killed_is_run_again(steered_spark, held, step):
-    one = held["job", step]
-    assert numbers_in(one.store) == list(range(landed_before("job", step)))
+@pytest.mark.parametrize("name", held_at("job", "staged 1", "decided"))
+def test_a_job_whose_driver_was_killed_is_run_again(steered_spark, held, name):
+    one, step = held[name], name[1]
+    assert numbers_in(one.store) == list(range(landed_before(*name)))
     if step in ("staged 1", "commit"):
         assert staged_files(one.store)
     one.gates.open(step)
@@ -129,19 +212,20 @@ def test_a_job_whose_driver_was_killed_is_run_again(steered_spark, held, step):
     assert staged_files(one.store) == []
 
 
-@pytest.mark.parametrize("step", STEPS)
-def test_a_query_whose_driver_was_killed_goes_on(steered_spark, held, step):
-    one = held["query", step]
-    assert numbers_in(one.store) == list(range(landed_before("query", step)))
+@pytest.mark.parametrize("name", held_at("query", "write 1", "commit", "committed"))
+def test_a_query_whose_driver_was_killed_goes_on(steered_spark, held, name):
+    one = held[name]
+    assert numbers_in(one.store) == list(range(landed_before(*name)))
     one.gates.open(one.step)
     start_files(steered_spark, tasks=2, **one.query).awaitTermination()
     assert_exactly_once(one.store, range(3 * ROWS))
     assert_swept(one.store)
 
 
-def test_a_commit_that_outlives_its_driver_changes_nothing(steered_spark, held):
+@pytest.mark.parametrize("name", [("late", "commit")], ids=["commit"])
+def test_a_commit_that_outlives_its_driver_changes_nothing(steered_spark, held, name):
     """It comes to its decision when the next driver has decided that batch, and one more."""
-    one = held["late", "commit"]
+    one = held[name]
     late = one.gates.process_at(one.step)
     # The gate is the next driver's too: so it has gates of its own.
     query = {**one.query, "gates": str(one.folder / "no gates")}
@@ -156,80 +240,3 @@ def test_a_commit_that_outlives_its_driver_changes_nothing(steered_spark, held):
     assert not one.gates.reached(through), "it was not refused"
     assert_exactly_once(one.store, range(3 * ROWS))
     assert_swept(one.store)
-
-
-@pytest.fixture(scope="module")
-def other(spark, tmp_path_factory):
-    """A driver beside the tests' own."""
-    driver = RemoteDriver(tmp_path_factory.mktemp("other") / "driver.log", "local[2,2]")
-    try:
-        driver.wait_until_up()
-        yield driver
-    finally:
-        driver.kill()
-
-
-def test_two_drivers_on_one_checkpoint(steered_spark, other, tmp_path, store_path, gates):
-    """The older one, held in its commit meanwhile, is out once the newer one has decided."""
-    for number in range(2):
-        add_file(tmp_path / "in", f"{number}.txt", range(number * ROWS, (number + 1) * ROWS))
-    query = {
-        "folder": tmp_path / "in",
-        "store": store_path,
-        "checkpoint": tmp_path / "checkpoint",
-    }
-    gates.set(f"commit of batch {BATCH}", "hold")
-    run = other.begin("stream_files", **query, gates=gates.folder, available_now=False)
-    gates.wait_for(f"commit of batch {BATCH}")
-    newer = start_files(
-        steered_spark,
-        **query,
-        gates=str(tmp_path / "no gates"),
-        tasks=2,
-        available_now=False,
-    )
-    try:
-        newer.processAllAvailable()
-        assert_exactly_once(store_path, range(2 * ROWS))
-        gates.open(f"commit of batch {BATCH}")
-        with pytest.raises(RuntimeError, match="StagedRunFencedError"):
-            other.end(run)
-        add_file(tmp_path / "in", "2.txt", range(2 * ROWS, 3 * ROWS))
-        newer.processAllAvailable()
-    finally:
-        newer.stop()
-    assert_exactly_once(store_path, range(3 * ROWS))
-    assert_swept(store_path)
-
-
-@pytest.mark.soak
-def test_two_drivers_that_race_on_one_checkpoint(steered_spark, other, tmp_path, store_path, gates):
-    """Spark stops one of them, or the store does; a third one brings the rest in."""
-    files = 8
-    for number in range(files):
-        add_file(tmp_path / "in", f"{number}.txt", range(number * 50, (number + 1) * 50))
-    query = {
-        "folder": tmp_path / "in",
-        "store": store_path,
-        "checkpoint": tmp_path / "checkpoint",
-        "gates": gates.folder,
-    }
-    # Both stand in a commit, if both get there.
-    gates.set("commit", "hold")
-    run = other.begin("stream_files", **query)
-    gates.wait_for("commit")
-    own = start_files(steered_spark, **query, tasks=2)
-    until_s = time.monotonic() + 20
-    while own.isActive and gates.reached("commit") < 2 and time.monotonic() < until_s:
-        time.sleep(0.02)
-    gates.open("commit")
-    ended = []
-    for end in (own.awaitTermination, lambda: other.end(run)):
-        try:
-            end()
-        except Exception as error:
-            ended.append(str(error))
-    assert len(ended) < 2 or "Fenced" in "".join(ended) or "oncurrent" in "".join(ended), ended
-    start_files(steered_spark, **query, tasks=3).awaitTermination()
-    assert_exactly_once(store_path, range(files * 50))
-    assert_swept(store_path)
