@@ -411,8 +411,8 @@ class StagedCommits:
         files = files_of_messages(self._staging_path, messages)
         partitions = frozenset(one.file.topic_partition for one in files)
         self._make_way(partitions)
-        check_room(files, self._store.path, self._store._segment_bytes)
         topic_ids = check_job(files, self._store._find_partition, self._store._batch_bytes_max)
+        check_room(files, self._store.path, self._store._segment_bytes)
         if self._store.durability != "process":
             unsynced = [message for message in messages if not message.synced]
             sync_staged(

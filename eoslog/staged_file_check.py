@@ -154,19 +154,27 @@ def check_room(
     with named_os_errors(f"measuring {store_path}"):
         disk = os.statvfs(store_path)
         device = store_path.stat().st_dev
-        wanted_bytes = sum(
-            one.file.bytes
-            for one in files
-            if not one.is_large
-            or one.file.bytes > segment_bytes(one.file.topic)
-            or one.path.stat().st_dev != device
-        )
+    wanted_bytes = sum(
+        one.file.bytes
+        for one in files
+        if not one.is_large
+        or one.file.bytes > segment_bytes(one.file.topic)
+        or not _is_on(device, one.path)
+    )
     free_bytes = disk.f_bavail * disk.f_frsize
     if wanted_bytes > free_bytes:
         raise StoreFullError(
             f"{store_path}: the job needs {wanted_bytes} bytes beside its staged files, and "
             f"{free_bytes} are free; nothing of it was decided"
         )
+
+
+def _is_on(device: int, path: Path) -> bool:
+    """Whether the file is on a device; one that is missing is named by the checks that follow."""
+    try:
+        return path.stat().st_dev == device
+    except OSError:
+        return False
 
 
 def make_run_directory(run: Path, store_path: Path, sync: bool) -> None:

@@ -180,6 +180,16 @@ def test_a_read_has_every_transaction_whole_while_others_write(store, read, stag
     assert seen[-1] > seen[0]
 
 
+def test_a_frame_stays_on_its_snapshot_and_the_next_load_sees_more(store, read):
+    fill(store, 10)
+    frame = read()
+    assert frame.count() == 10
+    fill(store, 5, first=10)
+    assert frame.count() == 10
+    assert sorted(numbers(frame)) == list(range(10))
+    assert read().count() == 15
+
+
 def test_a_view_of_sql_reads_it_too(spark, store, read, store_path):
     fill(store, 10)
     read()  # Registers the source.

@@ -23,7 +23,7 @@ from staged_jobs import (
 
 import eoslog
 from eoslog import staged_job
-from eoslog.errors import CorruptRecordError, StoreFullError
+from eoslog.errors import CorruptRecordError, StagedCommitError, StoreFullError
 from eoslog.partition import Partition
 
 NUMBERS = range(100)
@@ -365,3 +365,21 @@ def test_others_append_while_files_are_adopted(store):
     jobs = [range(100 * version, 100 * version + 100) for version in range(8)]
     assert [number for number in found if number < 1000] == expected_numbers(*jobs)[0]
     assert store.verify() == []
+
+
+@pytest.mark.usefixtures("whole")
+def test_a_large_file_that_is_missing_is_named(store):
+    messages = stage_job(store.path, "run-0", NUMBERS)
+    path = staged_path(store, messages[0])
+    path.unlink()
+    with pytest.raises(StagedCommitError, match="missing") as caught:
+        store.commit_staged(APP, 0, messages)
+    assert str(path) in str(caught.value)
+
+
+def test_a_large_file_of_an_unknown_topic_is_refused(store, monkeypatch):
+    monkeypatch.setattr(staged_job, "WHOLE_FILE_BYTES_MIN", 0)
+    messages = stage_job(store.path, "run-0", NUMBERS, topic="nowhere")
+    with pytest.raises(StagedCommitError, match="no partition nowhere"):
+        store.commit_staged(APP, 0, messages)
+    assert store.application(APP) is None
