@@ -9,7 +9,6 @@ whoever finds it there, after a crash, finds batches of this log. Its staged nam
 writes to it as long as it has both (docs/staged-commit.md).
 """
 from libc.stdint cimport int32_t, uint64_t
-from libc.stdlib cimport free
 from libc.string cimport memset
 
 from eoslog.native.atomics cimport store_release_64
@@ -18,13 +17,14 @@ from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport control_write_begin
 from eoslog.native.empty_segment cimport empty_segment_reload
 from eoslog.native.log_append cimport append_whole, outcome_add
+from eoslog.native.log_follow cimport log_take_up_segment
 from eoslog.native.mapped_io cimport (
     close_fd, eos_count_names, eos_file_bytes, eos_identity, eos_is_at, eos_link,
     eos_make_private, eos_map, eos_open_staged, eos_pwrite_all, eos_rename, eos_sync_file, munmap,
 )
 from eoslog.native.partition_log cimport (
-    log_active, log_add_segment, log_end, log_fail, log_lock, log_publish, log_unlock,
-    pthread_mutex_lock, pthread_mutex_unlock,
+    log_active, log_end, log_fail, log_lock, log_publish, log_unlock, pthread_mutex_lock,
+    pthread_mutex_unlock,
 )
 from eoslog.native.producer_table cimport table_find_whole, table_insert, table_remove
 from eoslog.native.record_batch cimport (
@@ -32,8 +32,8 @@ from eoslog.native.record_batch cimport (
     BATCH_MAGIC_V2, BatchHeader, batch_check, batch_header_load, sequence_add,
 )
 from eoslog.native.segment cimport (
-    SEGMENT_PATH_BYTES_MAX, SEGMENT_UNNAMED_SUFFIX, Segment, segment_begin_anew, segment_load,
-    segment_note_batch, segment_path, segment_seal,
+    SEGMENT_PATH_BYTES_MAX, SEGMENT_UNNAMED_SUFFIX, Segment, segment_note_batch, segment_path,
+    segment_seal,
 )
 from eoslog.native.sequence_window cimport (
     NO_EPOCH, ProducerEntry, window_accept, window_last_sequence,
@@ -342,7 +342,6 @@ cdef Status add_behind(
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t end = log_end(log)
     cdef Segment* sealed = log_active(log)
-    cdef Segment* segment
     cdef Status status = check_directory(log, out)
     if status != STATUS_OK:
         return status
@@ -353,19 +352,7 @@ cdef Status add_behind(
     if eos_is_at(staged.fd, path) != 0:
         unlink(path)
         return STATUS_OK
-    log.directory_unsynced = True
-    pthread_mutex_lock(&log.segments_lock)
-    status = log_add_segment(log, end, 0)
-    if status == STATUS_OK:
-        segment = log_active(log)
-        segment.active = True
-        status = segment_load(segment, log.directory, True, &log.options.segment, out)
-        if status == STATUS_OK:
-            segment_begin_anew(segment)
-        else:
-            log.segment_count -= 1
-            free(segment)
-    pthread_mutex_unlock(&log.segments_lock)
+    status = log_take_up_segment(log, end, out)
     if status != STATUS_OK:
         unlink(path)
         return status

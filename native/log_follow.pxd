@@ -1,4 +1,6 @@
 # Knowing what other processes appended, and repairing what one of them left behind.
+from libc.stdint cimport int64_t
+
 from eoslog.native.partition_log cimport PartitionLog
 from eoslog.native.status cimport Fault, Status
 
@@ -7,3 +9,5 @@ cdef Status log_repair(PartitionLog* log, Fault* out) noexcept nogil
 cdef Status log_attach(PartitionLog* log, Fault* out) noexcept nogil
 cdef Status log_attach_lock(PartitionLog* log, Fault* out) noexcept nogil
 cdef void log_forget_segments(PartitionLog* log) noexcept nogil
+cdef Status log_take_up_segment(
+    PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil

@@ -115,6 +115,17 @@ cdef Status add_active(
     PartitionLog* log, int64_t base_offset, int64_t first_base_offset, Fault* out
 ) noexcept nogil:
     """Have a segment that another process made as the last one, nothing of it taken in yet."""
+    cdef Status status = log_take_up_segment(log, base_offset, out)
+    if status == STATUS_IO and out.os_errno == ENOENT and base_offset < first_base_offset:
+        status = fault(
+            out, STATUS_FELL_BEHIND,
+            "segments were deleted before this process had looked at them; call again",
+            first_base_offset, base_offset)
+    return status
+
+
+cdef Status log_take_up_segment(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil:
+    """Have a segment whose file is there as the active one, nothing of it taken in yet."""
     cdef Segment* segment
     cdef Status status
     pthread_mutex_lock(&log.segments_lock)
@@ -129,11 +140,6 @@ cdef Status add_active(
         else:
             segment_begin_anew(segment)
     pthread_mutex_unlock(&log.segments_lock)
-    if status == STATUS_IO and out.os_errno == ENOENT and base_offset < first_base_offset:
-        status = fault(
-            out, STATUS_FELL_BEHIND,
-            "segments were deleted before this process had looked at them; call again",
-            first_base_offset, base_offset)
     log.directory_unsynced = True
     return status
 
