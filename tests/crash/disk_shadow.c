@@ -2,7 +2,8 @@
 
    The copies are what a power cut leaves for certain. SHADOWED is the folder, SHADOW where the copies
    go, under the same names. The names that were in a folder when it was synced are kept beside them,
-   and the copies of files that were removed since: until the next sync these may come back.
+   and the copies of files that were removed since, or that another one took the name of: until the next
+   sync these may come back.
    With DIE_AT the process kills itself just before the call of that number, and with SIGUSR1 at any
    moment. Neither death falls between a call and what is noted of it: a rename, say, is there on both
    sides or on none. No sync reaches the disk: the copies are all that is asked for. */
@@ -37,6 +38,7 @@ static void *die_when_told(void *signals) {
 
 static int (*real_rename)(const char *, const char *);
 static int (*real_unlink)(const char *);
+static int (*real_link)(const char *, const char *);
 static ssize_t (*real_pwrite)(int, const void *, size_t, off_t);
 
 __attribute__((constructor)) static void begin(void) {
@@ -49,6 +51,7 @@ __attribute__((constructor)) static void begin(void) {
     die_at = number == NULL ? 0 : atol(number);
     real_rename = dlsym(RTLD_NEXT, "rename");
     real_unlink = dlsym(RTLD_NEXT, "unlink");
+    real_link = dlsym(RTLD_NEXT, "link");
     real_pwrite = dlsym(RTLD_NEXT, "pwrite64");
     /* All threads come after this one, and have it blocked too. */
     sigemptyset(&signals);
@@ -119,6 +122,23 @@ static void copy_file(const char *path, char *copy) {
         abort();
 }
 
+/* The folder's names are on the disk: what they stood for before does not come back. */
+static void forget_former(const char *copy) {
+    char former[PATH_MAX + 264];
+    struct dirent *entry;
+    DIR *folder = opendir(copy);
+    if (folder == NULL)
+        return;
+    while ((entry = readdir(folder)) != NULL) {
+        size_t bytes = strlen(entry->d_name);
+        if (bytes > 7 && strcmp(entry->d_name + bytes - 7, ".before") == 0) {
+            snprintf(former, sizeof former, "%s/%s", copy, entry->d_name);
+            real_unlink(former);
+        }
+    }
+    closedir(folder);
+}
+
 static void list_folder(const char *path, char *copy) {
     char building[PATH_MAX + 32], listed[PATH_MAX + 8];
     struct dirent *entry;
@@ -136,6 +156,7 @@ static void list_folder(const char *path, char *copy) {
         fprintf(out, "%s\n", entry->d_name);
     fclose(out);
     closedir(folder);
+    forget_former(copy);
     if (real_rename(building, listed) != 0)
         abort();
 }
@@ -186,7 +207,7 @@ ssize_t pwrite(int fd, const void *data, size_t size, off_t at) {
 }
 
 int rename(const char *from, const char *to) {
-    char copy_from[PATH_MAX], copy_to[PATH_MAX];
+    char copy_from[PATH_MAX], copy_to[PATH_MAX], former[PATH_MAX + 8];
     int result, is_shadowed = shadow_path(from, copy_from) && shadow_path(to, copy_to);
     if (!is_shadowed)
         return real_rename(from, to);
@@ -195,6 +216,8 @@ int rename(const char *from, const char *to) {
     result = real_rename(from, to);
     if (result == 0) {
         make_folders(copy_to);
+        snprintf(former, sizeof former, "%s.before", copy_to);
+        real_link(copy_to, former); /* The one of before, if there is any; the first since a sync stays. */
         if (real_rename(copy_from, copy_to) != 0)
             real_unlink(copy_to);
     }
@@ -212,6 +235,24 @@ int unlink(const char *path) {
     snprintf(gone, sizeof gone, "%s.gone", copy);
     real_rename(copy, gone);
     result = real_unlink(path);
+    pthread_mutex_unlock(&lock);
+    return result;
+}
+
+/* Both names have what was synced under one of them. */
+int link(const char *from, const char *to) {
+    char copy_from[PATH_MAX], copy_to[PATH_MAX];
+    int result;
+    if (!shadow_path(from, copy_from) || !shadow_path(to, copy_to))
+        return real_link(from, to);
+    pthread_mutex_lock(&lock);
+    count_call();
+    result = real_link(from, to);
+    if (result == 0) {
+        make_folders(copy_to);
+        real_unlink(copy_to);
+        real_link(copy_from, copy_to);
+    }
     pthread_mutex_unlock(&lock);
     return result;
 }

@@ -18,6 +18,7 @@ from crash.lost_power import SECTOR_BYTES
 SOURCE = Path(__file__).with_name("disk_shadow.c")
 NAMES = ".names"
 GONE = ".gone"
+BEFORE = ".before"
 SHARES = (0.0, 0.1, 0.5, 0.9, 0.98, 1.0)
 
 
@@ -55,6 +56,7 @@ def begin_shadow(store: Path, shadow: Path) -> None:
 def cut_power(store: Path, shadow: Path, target: Path, noise: random.Random) -> None:
     """What one cut leaves of the files of a process that was killed."""
     share = noise.choice((*SHARES, None))  # None: each file has its own.
+    written: dict[int, Path] = {}  # By inode: a file with two names is one file.
     for path in sorted(store.rglob("*")):
         name = path.relative_to(store)
         if path.is_dir():
@@ -63,14 +65,25 @@ def cut_power(store: Path, shadow: Path, target: Path, noise: random.Random) -> 
         copy = shadow / name
         if not copy.exists() and name.name not in _names(shadow, name) and noise.random() < 0.3:
             continue
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        former = copy.with_name(copy.name + BEFORE)
+        if former.exists() and noise.random() < 0.3:
+            shutil.copyfile(former, target / name)
+            continue
+        status = path.stat()
+        if status.st_ino in written:
+            os.link(written[status.st_ino], target / name)
+            continue
         old = copy.read_bytes() if copy.exists() else b""
         own = noise.choice(SHARES) if share is None else share
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
         (target / name).write_bytes(_sectors(old, path.read_bytes(), own, noise))
+        if status.st_nlink > 1:
+            written[status.st_ino] = target / name
     for path in shadow.rglob(f"*{GONE}"):
         name = path.relative_to(shadow).with_name(path.name.removesuffix(GONE))
         is_named = name.name in _names(shadow, name)
         if is_named and not (store / name).exists() and noise.random() < 0.5:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, target / name)
 
 
