@@ -32,8 +32,6 @@ KB = 1024
 # About 1 MB of values in a record batch of Spark's.
 ROWS_PER_BATCH = {KB: 1000, 100: 10_000}
 MICRO_BATCH_ROWS = 1000
-# The first ones start Python workers and fill caches.
-MICRO_BATCHES_SKIPPED = 5
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +72,11 @@ class Rounds:
     The store at `path` has durability `commit`, that at `process_path` durability `process`.
     """
 
-    def __init__(self, path: Path, rounds: int) -> None:
+    def __init__(self, path: Path, sizes: Sizes) -> None:
         self.path = path / "store"
         self.process_path = path / "process-store"
-        self._rounds = rounds
+        self._rounds = sizes.spark_rounds
+        self._warmup_rounds = sizes.spark_warmup_rounds
         self._number = 0
         self.seconds: dict[str, list[float]] = {}
         for store_path in (self.path, self.process_path):
@@ -85,13 +84,13 @@ class Rounds:
                 store.create_topic("first", partitions=TASKS)
 
     def run(self, **actions: Callable[[str], object]) -> None:
-        """Each action with a topic of its own, once to warm up and then in turns."""
-        for round_number in range(self._rounds + 1):
+        """Each action with a topic of its own, in turns; first those rounds that warm up."""
+        for round_number in range(self._warmup_rounds + self._rounds):
             for name, action in actions.items():
                 topic = self._new_topic()
                 taken = seconds(lambda action=action, topic=topic: action(topic))
                 self._remove(topic)
-                if round_number > 0:
+                if round_number >= self._warmup_rounds:
                     self.seconds.setdefault(name, []).append(taken)
 
     def ratios(self, of: str, to: str) -> list[float]:
@@ -135,7 +134,7 @@ def bench_spark_write(benchmark: Any, bench_path: Path, sizes: Sizes, spark: Spa
         (100, sizes.spark_small_rows, "spark_write_100b"),
     ):
         data = rows_of(spark, count, value_bytes)
-        rounds = Rounds(bench_path / name, sizes.spark_rounds)
+        rounds = Rounds(bench_path / name, sizes)
 
         def to_store(topic: str, data: DataFrame = data, rounds: Rounds = rounds) -> None:
             save(data, rounds.path, topic)
@@ -225,7 +224,7 @@ def bench_spark_decision(
 ) -> None:
     """The same sink with and without the driver's decision."""
     data = rows_of(spark, sizes.spark_decided_rows, 100)
-    rounds = Rounds(bench_path, sizes.spark_rounds)
+    rounds = Rounds(bench_path, sizes)
 
     def run() -> None:
         rounds.run(
@@ -266,13 +265,15 @@ def bench_spark_micro_batch(
             .option("checkpointLocation", str(bench_path / f"{name}-{number}"))
             .start()
         )
-        wanted = sizes.spark_micro_batches + MICRO_BATCHES_SKIPPED
+        # The first ones start Python workers and fill caches.
+        skipped = sizes.spark_micro_batches_skipped
+        wanted = skipped + sizes.spark_micro_batches
         while len(query.recentProgress) < wanted and query.isActive:
             time.sleep(0.05)
         query.stop()
         if query.exception() is not None:
             raise RuntimeError(str(query.exception()))
-        progress = query.recentProgress[MICRO_BATCHES_SKIPPED:wanted]
+        progress = query.recentProgress[skipped:wanted]
         return [float(one["durationMs"]["triggerExecution"]) for one in progress]
 
     def run() -> None:
@@ -362,7 +363,7 @@ def write_batch(store: Any, path: Path, spark_schema: StructType) -> None:
 
 def bench_spark_rdd(benchmark: Any, bench_path: Path, sizes: Sizes, spark: SparkSession) -> None:
     """An RDD whose rows are born in Python, each a value of 1 KB, by write_partitions."""
-    rounds = Rounds(bench_path, sizes.spark_rounds)
+    rounds = Rounds(bench_path, sizes)
     per_task = sizes.spark_rows // TASKS
 
     def values(_: Iterator[int]) -> Iterator[bytes]:

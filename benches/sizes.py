@@ -56,10 +56,12 @@ class Sizes:
     wake_count: int
     takeover_count: int
     spark_rounds: int
+    spark_warmup_rounds: int
     spark_rows: int
     spark_small_rows: int
     spark_decided_rows: int
     spark_micro_batches: int
+    spark_micro_batches_skipped: int
     checked_operation_count: int
     checked_rounds: int
 
@@ -105,10 +107,12 @@ FULL = Sizes(
     wake_count=5_000,
     takeover_count=20,
     spark_rounds=5,
+    spark_warmup_rounds=1,
     spark_rows=1_000_000,
     spark_small_rows=4_000_000,
     spark_decided_rows=1_000_000,
     spark_micro_batches=40,
+    spark_micro_batches_skipped=5,
     checked_operation_count=1_000_000,
     checked_rounds=3,
 )
@@ -154,10 +158,12 @@ TINY = Sizes(
     wake_count=20,
     takeover_count=1,
     spark_rounds=1,
+    spark_warmup_rounds=0,
     spark_rows=8_000,
     spark_small_rows=8_000,
     spark_decided_rows=8_000,
-    spark_micro_batches=2,
+    spark_micro_batches=1,
+    spark_micro_batches_skipped=0,
     checked_operation_count=2_000,
     checked_rounds=1,
 )
