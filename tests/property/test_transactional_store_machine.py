@@ -223,7 +223,7 @@ def run(max_examples: int, steps: int) -> None:
 
 
 def test_the_store_does_as_the_model():
-    run(max_examples=40, steps=30)
+    run(max_examples=25, steps=30)
 
 
 @pytest.mark.soak

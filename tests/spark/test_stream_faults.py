@@ -1,10 +1,12 @@
 """`df.writeStream.format("eoslog")` when tasks, commits, queries or drivers go wrong."""
 
 import time
+from itertools import product
 
 import pytest
 from exactly_once import assert_exactly_once, assert_swept, wait_for_the_end_of
 from read_back import numbers_in
+from short_form import short_form
 from spark_jobs import add_file, start_files
 
 import eoslog
@@ -89,8 +91,15 @@ def test_a_task_that_writes_on_after_the_query_failed_changes_nothing(query, sto
 # The commit.
 
 
-@pytest.mark.parametrize("step", ["commit", "decided", "committed"])
-@pytest.mark.parametrize("action", ["raise", "kill"])
+@pytest.mark.parametrize(
+    ("action", "step"),
+    short_form(
+        product(("raise", "kill"), ("commit", "decided", "committed")),
+        ("raise", "commit"),
+        ("kill", "decided"),
+        ("raise", "committed"),
+    ),
+)
 def test_a_commit_that_goes_wrong_is_replayed(query, store_path, gates, step, action):
     """The replay has another run id and other tasks. Spark never knew that the batch was in."""
     gates.set(f"{step} of batch 1", action)

@@ -1,11 +1,13 @@
 """Tasks that fail, are killed, run twice, or write on when the job is over: exactly once."""
 
 import time
+from itertools import product
 from pathlib import Path
 
 import pytest
 from faults import FailWhileAnotherWrites, Fault
 from read_back import numbers_in, staged_files, values_in
+from short_form import short_form
 
 import eoslog
 from eoslog.errors import StagedCommitError, StagedRunFencedError
@@ -36,8 +38,11 @@ def small_batches(spark):
 # Attempts that do not make it.
 
 
-@pytest.mark.parametrize("kind", ["raise", "kill"])
-@pytest.mark.parametrize("after", [0, 1, 10], ids=["at once", "half-way", "at the end"])
+# At once, half-way, and at the end.
+@pytest.mark.parametrize(
+    ("kind", "after"),
+    short_form(product(("raise", "kill"), (0, 1, 10)), ("raise", 0), ("kill", 1), ("raise", 10)),
+)
 def test_a_task_that_dies_is_tried_again(small_batches, frame, store_path, kind, after):
     fault = Fault(kind, partition=1, after=after)
     result = write_partitions(frame, store_path, "orders", each_task=fault)

@@ -197,7 +197,7 @@ def test_killed_again_and_again_each_input_is_written_once(store_path, open_stor
         "first = p.next_sequence('t', 0)\n"
         "for i in range(first, min(first + 70, 250)): p.send('t', b'%d' % i)\n"
     )
-    for _ in range(6):
+    for _ in range(4):
         run_and_kill(store_path, body)
     store = open_store()
     with store.producer(name="n") as producer:

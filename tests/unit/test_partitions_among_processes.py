@@ -10,6 +10,7 @@ import time
 import pytest
 from conftest import QUIET, run_and_kill
 from prompted_process import PromptedProcess, PromptedProcessError
+from short_form import short_form
 
 from eoslog import TopicPartition
 from eoslog.errors import LogClosedError, OutOfOrderSequenceError, UnknownTopicOrPartitionError
@@ -92,7 +93,7 @@ def appending_there(other, topic="t"):
 
 
 # By seed 1 a process keeps no more than one producer in memory.
-@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.soak) for n in (0, 2, 3))])
+@pytest.mark.parametrize("seed", short_form(range(4), 1))
 def test_producers_that_are_evicted_in_one_process_and_write_in_another(open_store, other, seed):
     noise = random.Random(seed)
     cached_max = noise.choice((1, 3, 8))
