@@ -50,6 +50,7 @@ cdef extern from "<errno.h>" nogil:
 
 cdef enum:
     ATTACH_TIMEOUT_NS = 30_000_000_000
+    LOADED_SEGMENTS_MAX = 32         # Of one log.
 
 
 cdef Status log_follow(PartitionLog* log, Fault* out) noexcept nogil:
@@ -124,11 +125,33 @@ cdef Status add_active(
     return status
 
 
+cdef void log_unload_idle(PartitionLog* log) noexcept nogil:
+    """Before another segment is opened: give back files and maps of some that nobody reads now.
+
+    Else a log of many segments would take a process all the files that it may have open. The caller
+    holds segments_lock.
+    """
+    cdef Segment* segment
+    cdef int32_t index
+    cdef int32_t loaded_count = 0
+    for index in range(log.segment_count):
+        loaded_count += log.segments[index].loaded
+    if loaded_count < LOADED_SEGMENTS_MAX:
+        return
+    for index in range(log.segment_count - 1):
+        segment = log.segments[index]
+        if segment.loaded and not segment.active and segment.references == 0 and (
+                loaded_count > LOADED_SEGMENTS_MAX // 2):
+            segment_unload(segment)
+            loaded_count -= 1
+
+
 cdef Status log_take_up_segment(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil:
     """Have a segment whose file is there as the active one, nothing of it taken in yet."""
     cdef Segment* segment
     cdef Status status
     pthread_mutex_lock(&log.segments_lock)
+    log_unload_idle(log)
     status = log_add_segment(log, base_offset, 0)
     if status == STATUS_OK:
         segment = log.segments[log.segment_count - 1]

@@ -24,7 +24,7 @@ from eoslog.native.control_page cimport (
     control_sync_holder, control_sync_take, control_sync_wait, control_take_wanted, control_unlock,
     control_write_begin, control_write_end,
 )
-from eoslog.native.log_follow cimport log_follow, log_repair
+from eoslog.native.log_follow cimport log_follow, log_repair, log_unload_idle
 from eoslog.native.mapped_io cimport (
     close_fd, eos_file_bytes, eos_identity, eos_open, eos_sync_data, eos_sync_directory,
 )
@@ -132,6 +132,7 @@ cdef Status log_load_segment(
     cdef Status status
     if segment.loaded:
         return STATUS_OK
+    log_unload_idle(log)
     status = segment_load(segment, log.directory, writable, &log.options.segment, out)
     if status != STATUS_OK:
         return status
@@ -314,6 +315,7 @@ cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out
         return fault(
             out, STATUS_IO, "the log's directory was replaced while it was open", 0, ESTALE)
     pthread_mutex_lock(&log.segments_lock)
+    log_unload_idle(log)
     status = log_add_segment(log, base_offset, 0)
     if status == STATUS_OK:
         segment = log.segments[log.segment_count - 1]

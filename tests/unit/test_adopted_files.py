@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import in_a_child
 from staged_jobs import (
     APP,
     MEMORY,
@@ -383,3 +385,32 @@ def test_a_large_file_of_an_unknown_topic_is_refused(store, monkeypatch):
     with pytest.raises(StagedCommitError, match="no partition nowhere"):
         store.commit_staged(APP, 0, messages)
     assert store.application(APP) is None
+
+
+# Many of them.
+
+
+@pytest.mark.usefixtures("whole")
+def test_a_log_of_many_segments_needs_few_open_files(tmp_path):
+    """A job that makes more segments than a process may have files open, and who reads it."""
+    path = tmp_path / "many"
+    numbers = range(900)
+
+    def work() -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (250, hard))
+        with eoslog.open(path, create=True) as store:
+            store.create_topic(TOPIC, partitions=3)
+            messages = stage_job(path, "run-0", numbers, tasks=150)
+            store.commit_staged(APP, 0, messages)
+            assert visible_numbers(store) == expected_numbers(numbers)
+            assert len(log_files(store)) > 100
+        with eoslog.open(path) as store:
+            for _ in range(2):
+                assert visible_numbers(store) == expected_numbers(numbers)
+            assert store.verify() == []
+            with store.producer() as producer:
+                producer.send(TOPIC, value=value_of(900), partition=0)
+            assert len(list(Path("/proc/self/fd").iterdir())) < 200
+
+    in_a_child(work)
