@@ -45,5 +45,8 @@ def sizes() -> Sizes:
 @pytest.fixture
 def bench_path() -> Iterator[Path]:
     """An empty directory on the disk that is measured; removed with all that is in it."""
-    with tempfile.TemporaryDirectory(prefix="eoslog-bench-", dir=bench_root()) as path:
+    # A process of Spark's may still be closing a store in it.
+    with tempfile.TemporaryDirectory(
+        prefix="eoslog-bench-", dir=bench_root(), ignore_cleanup_errors=True
+    ) as path:
         yield Path(path)

@@ -142,7 +142,8 @@ def held(driver, tmp_path_factory, request):
     """All of them, after the death of their driver."""
     root = tmp_path_factory.mktemp("killed")
     found = {}
-    users = [item for item in request.session.items if "held" in getattr(item, "fixturenames", ())]
+    here = [item for item in request.session.items if item.path == request.path]
+    users = [item for item in here if "held" in item.fixturenames]
     for kind, step in [item.callspec.params["name"] for item in users]:
         gate = step if kind == "job" else f"{step} of batch {BATCH}"
         found[kind, step] = one = Held(root / f"{kind} {step}", gate)
