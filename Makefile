@@ -10,7 +10,16 @@ INSTALLED := $(VENV)/.installed
 BUILT := $(VENV)/.built
 PYTHON_FOLDERS := eoslog spark tests benches tools setup.py
 
-.PHONY: venv build test soak sanitize lint demo bench wheel sdist clean check-tools
+# How long `make fuzz` looks, and at which targets: all of them if none is named.
+SECONDS ?= 600
+TARGET ?=
+
+# How many states of power cuts are built.
+STATES ?= 10000
+# What `make soak` and `make power-loss` begin with; not given: another one for each soak, 1 for power cuts.
+SEED ?=
+
+.PHONY: venv build test soak crash-points power-loss sanitize sanitize-short fuzz audit lint demo bench wheel sdist clean check-tools
 
 venv: $(BUILT)
 
@@ -41,17 +50,44 @@ build: $(INSTALLED)
 	touch $(BUILT)
 
 test: venv
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
+# MINUTES: for how long processes are killed while they write down what they are told. What was found
+# is kept in build/soak; a seed repeats it: make soak MINUTES=1 SEED=7.
+MINUTES ?= 5
 soak: venv
-	$(BIN)/python -m pytest -m soak --timeout=3600
+	EOSLOG_SOAK_MINUTES=$(MINUTES) $(if $(SEED),EOSLOG_SEED=$(SEED)) \
+	  $(BIN)/python -m pytest -m soak -s --timeout=3600 tests/processes/test_recorded_life.py
+	$(BIN)/python -m pytest -m soak --timeout=3600 \
+	  --ignore=tests/processes/test_recorded_life.py
 
-# The engine's tests, with every load and store checked.
+# A store's process dies at each of its changes in turn. CRASH_POINTS="--only 1234" repeats one death,
+# "--mode beside" has another process live on, "--again --step 20" has the next one die as well.
+crash-points: venv
+	bash tools/run_crash_points.sh $(BIN)/python "$(CC)" $(CRASH_POINTS)
+
+# Stores whose power was cut at random moments of all kinds of work. One state again:
+# REPEAT=work:durability:seed:number
+power-loss: venv
+	cd tests && ../$(BIN)/python -m power_loss --states $(STATES) --seed $(or $(SEED),1) $(if $(REPEAT),--repeat $(REPEAT))
+
+# The engine's tests, with every load and store checked; the short form is what CI runs.
+SANITIZED_SHORT := tests/fuzz tests/format tests/conformance tests/unit/test_crc32c.py \
+  tests/crash/test_torn_tails.py tests/crash/test_flipped_bits.py tests/crash/test_lost_derived_files.py
 sanitize: venv
-	bash tools/run_sanitized.sh $(BIN)/python "$(CC)" tests/conformance tests/format \
-	  tests/crash/test_torn_tails.py tests/crash/test_flipped_bits.py \
-	  tests/crash/test_lost_derived_files.py tests/crash/test_lost_power.py \
-	  tests/property tests/unit/test_crc32c.py
+	bash tools/run_sanitized.sh $(BIN)/python "$(CC)" $(SANITIZED_SHORT) \
+	  tests/bad_input tests/crash/test_lost_power.py tests/property
+
+sanitize-short: venv
+	bash tools/run_sanitized.sh $(BIN)/python "$(CC)" $(SANITIZED_SHORT)
+
+# Whatever decodes bytes from outside, in a build with sanitizers that says which way it goes.
+fuzz: venv
+	bash tools/run_fuzz.sh $(BIN)/python "$(CC)" $(SECONDS) $(TARGET)
+
+# Known weaknesses of what is installed; needs the network.
+audit: venv
+	bash tools/run_audit.sh $(BIN)/python
 
 lint: venv
 	$(BIN)/ruff check $(wildcard $(PYTHON_FOLDERS))

@@ -1,9 +1,11 @@
 """Build eoslog's extension modules; all else that packaging needs is in pyproject.toml.
 
-Three environment variables choose another build than the release one:
+Five environment variables choose another build than the release one:
 
 - ``EOSLOG_DEBUG=1``: line tracing, costly checks, ``-O1 -g``;
 - ``EOSLOG_SANITIZE=address,undefined``: built with these sanitizers of the C compiler;
+- ``EOSLOG_COVERAGE=trace-pc,trace-cmp``: tells a fuzzer where it goes and what it compares;
+- ``EOSLOG_CRASH_POINTS=1``: a process may die at each store that others see (crash_point.h);
 - ``EOSLOG_WERROR=1``: a warning of the C compiler fails the build.
 
 A change of any of them rebuilds every module; otherwise only what changed is rebuilt.
@@ -48,6 +50,8 @@ INCLUDED_HEADER = re.compile(r'^\s*#\s*include\s+[<"]([^">]+)[">]', re.MULTILINE
 
 DEBUG = os.environ.get("EOSLOG_DEBUG", "") not in ("", "0")
 SANITIZERS = os.environ.get("EOSLOG_SANITIZE", "")
+COVERAGE = os.environ.get("EOSLOG_COVERAGE", "")
+CRASH_POINTS = os.environ.get("EOSLOG_CRASH_POINTS", "") not in ("", "0")
 WARNINGS_ARE_ERRORS = os.environ.get("EOSLOG_WERROR", "") not in ("", "0")
 
 
@@ -63,9 +67,12 @@ def compile_flags() -> list[str]:
     # Cython writes unused parameters, partial initialisers and casts of method pointers.
     flags += ["-Wno-unused-parameter", "-Wno-missing-field-initializers"]
     flags += ["-Wno-cast-function-type", "-Wno-unused-function", "-Wno-sign-compare"]
-    flags += ["-O1", "-g", "-fno-omit-frame-pointer"] if DEBUG or SANITIZERS else ["-O3"]
+    for_tests = DEBUG or SANITIZERS or CRASH_POINTS
+    flags += ["-O1", "-g", "-fno-omit-frame-pointer"] if for_tests else ["-O3"]
     if SANITIZERS:
         flags += [f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all"]
+    if COVERAGE:
+        flags.append(f"-fsanitize-coverage={COVERAGE}")
     if WARNINGS_ARE_ERRORS:
         flags.append("-Werror")
     return flags
@@ -75,6 +82,8 @@ def compile_macros() -> list[tuple[str, str]]:
     macros = [("NPY_NO_DEPRECATED_API", "NPY_1_7_API_VERSION")]
     if DEBUG:
         macros += [("EOSLOG_DEBUG", "1"), ("CYTHON_TRACE", "1"), ("CYTHON_TRACE_NOGIL", "1")]
+    if CRASH_POINTS:
+        macros.append(("EOSLOG_CRASH_POINTS", "1"))
     return macros
 
 

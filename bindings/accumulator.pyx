@@ -106,7 +106,7 @@ cdef class RecordAccumulator:
             grown = <uint8_t*>realloc(
                 self._buffer, <size_t>(2 * self._capacity_bytes + self._used_bytes + bound))
             if grown == NULL:
-                raise MemoryError("a record accumulator")
+                raise errors.OutOfMemoryError("a record accumulator")
             self._capacity_bytes = 2 * self._capacity_bytes + self._used_bytes + bound
             self._buffer = grown
         if self._record_count == 0:

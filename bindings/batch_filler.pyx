@@ -82,7 +82,7 @@ cdef class BatchFiller:
             raise ValueError(f"first_partition {first_partition} of {partition_count}")
         if filler_open(&self._filler, <int32_t>partition_count, <int32_t>first_partition,
                        <size_t>batch_bytes_max) < 0:
-            raise MemoryError(f"batches of {partition_count} partitions")
+            raise errors.OutOfMemoryError(f"batches of {partition_count} partitions")
 
     def __dealloc__(self):
         filler_close(&self._filler)
@@ -127,7 +127,7 @@ cdef class BatchFiller:
                 <size_t>held_bytes_max)
         self._busy = False
         if stopped == FILL_NO_MEMORY:
-            raise MemoryError("a batch of a staged file")
+            raise errors.OutOfMemoryError("a batch of a staged file")
         return index, stopped
 
     def finish(self, Py_ssize_t partition, *, Py_ssize_t producer_id, Py_ssize_t producer_epoch,

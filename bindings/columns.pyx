@@ -5,6 +5,8 @@ copied.
 
 import numpy
 
+from eoslog import errors
+
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.pycapsule cimport PyCapsule_GetPointer
@@ -73,7 +75,7 @@ cdef int open_list(ColumnHolder holder, object source, str name) except -1:
     cdef Py_ssize_t index
     holder._scratch = malloc(<size_t>(count + 1) * (sizeof(uint8_t*) + sizeof(int64_t)))
     if holder._scratch == NULL:
-        raise MemoryError(f"{name}: {count} pointers")
+        raise errors.OutOfMemoryError(f"{name}: {count} pointers")
     pointers = <const uint8_t**>holder._scratch
     lengths = <int64_t*>(pointers + count + 1)
     for index in range(count):

@@ -266,7 +266,7 @@ cdef class KnownTransaction:
             free(parts)
         kept = <uint8_t*>malloc(<size_t>value.shape[0])
         if kept == NULL:
-            raise MemoryError(f"a record of {value.shape[0]} bytes")
+            raise errors.OutOfMemoryError(f"a record of {value.shape[0]} bytes")
         memcpy(kept, &value[0], <size_t>value.shape[0])
         free(self._txn.value)
         self._txn.value = kept
@@ -308,7 +308,7 @@ cdef class KnownTransaction:
                     &self._txn, <const uint8_t*>PyBytes_AS_STRING(topic),
                     <int32_t>PyBytes_GET_SIZE(topic), parts[index].partition, NULL)
                 if place < 0:
-                    raise MemoryError(f"{state.partition_count} partitions")
+                    raise errors.OutOfMemoryError(f"{state.partition_count} partitions")
                 self._txn.parts[place].registration = 0
             self._txn.state.partition_count = self._txn.part_count
             self._held = list(once)
@@ -346,7 +346,7 @@ cdef class KnownTransaction:
             &self._txn, topic, <int32_t>PyBytes_GET_SIZE(part._topic_bytes), part.partition,
             &part.log._log)
         if index < 0:
-            raise MemoryError("a partition of a transaction")
+            raise errors.OutOfMemoryError("a partition of a transaction")
         return 0
 
     cdef object _failure(self, Status status, Fault* fault, bint appending):
@@ -363,7 +363,8 @@ cdef class KnownTransaction:
                     f"{self.transactional_id!r}: {fault.reason.decode()} (got {fault.actual}, "
                     f"expected {fault.expected})")
             if status == STATUS_NO_MEMORY:
-                return MemoryError(f"{self.transactional_id!r}: {fault.reason.decode()}")
+                return errors.OutOfMemoryError(
+                    f"{self.transactional_id!r}: {fault.reason.decode()}")
             return fault_error(
                 status, fault, f"{self._state_log.topic}-{self._state_log.partition}",
                 self._state_log.path)

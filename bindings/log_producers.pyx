@@ -33,7 +33,7 @@ from eoslog.native.producer_table cimport (
     table_complete, table_is_incomplete, table_memory_bytes, table_note_whole, table_remove,
 )
 from eoslog.native.record_batch cimport BatchHeader, batch_header_load
-from eoslog.native.sequence_window cimport ProducerEntry
+from eoslog.native.sequence_window cimport NO_EPOCH, ProducerEntry
 from eoslog.native.snapshot cimport snapshot_load, snapshot_write
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_FAILED, STATUS_OK, Fault, Status
 
@@ -49,6 +49,12 @@ cdef int64_t copy_changed(const ProducerTable* table, ProducerEntry* copied) noe
             copied[count] = entry[0]
             count += 1
     return count
+
+
+cdef inline bint is_idle(const ProducerEntry* entry, int64_t oldest_timestamp_ms) noexcept nogil:
+    """Whether a producer was last seen before a time, and has nothing open."""
+    return (entry.producer_epoch != NO_EPOCH and entry.current_txn_first_offset < 0
+            and entry.last_timestamp < oldest_timestamp_ms)
 
 
 cdef class LogProducers(LogReader):
@@ -304,7 +310,7 @@ cdef class LogProducers(LogReader):
                 count = copy_changed(&self._log.producers, copied)
             log_view_end(&self._log)
         if copied == NULL:
-            raise MemoryError("no memory for the rows of changed producers")
+            raise errors.OutOfMemoryError("no memory for the rows of changed producers")
         try:
             return PyBytes_FromStringAndSize(
                 <const char*>copied, count * <Py_ssize_t>sizeof(ProducerEntry)), end
@@ -360,7 +366,7 @@ cdef class LogProducers(LogReader):
                     self._log.producers.evicted_count -= 1
             log_view_end(&self._log)
         if target == NULL:
-            raise MemoryError("no memory for another producer")
+            raise errors.OutOfMemoryError("no memory for another producer")
 
     def incomplete_producer_ids(self):
         """The producers that were evicted here and that other processes wrote under since: of these
@@ -376,7 +382,10 @@ cdef class LogProducers(LogReader):
             log_view_end(&self._log)
 
     def expired_producers(self, Py_ssize_t oldest_timestamp_ms):
-        """Ids last seen before the given time that have no open transaction."""
+        """Ids last seen before the given time that have no open transaction.
+
+        One that was only given its place, for its first batch, was not seen yet.
+        """
         cdef list ids = []
         cdef ProducerEntry* entry
         cdef uint32_t index
@@ -385,29 +394,39 @@ cdef class LogProducers(LogReader):
         try:
             for index in range(self._log.producers.entry_count):
                 entry = table_at(&self._log.producers, index)
-                if entry.current_txn_first_offset < 0 and (
-                        entry.last_timestamp < oldest_timestamp_ms):
+                if is_idle(entry, oldest_timestamp_ms):
                     ids.append(entry.producer_id)
         finally:
             log_view_end(&self._log)
         return ids
 
-    def drop_producers(self, ids):
-        """Forget producers; those with an open transaction stay. How many went."""
+    def drop_producers(self, ids, oldest_timestamp_ms=None):
+        """Forget producers; those with an open transaction stay, and such as were seen at the given
+        time or after it, or not seen yet. The ids of those that stay.
+        """
         cdef Py_ssize_t producer_id
+        cdef Py_ssize_t oldest_ms = 0
+        cdef bint only_idle = oldest_timestamp_ms is not None
         cdef ProducerEntry* entry
-        cdef int dropped = 0
+        cdef bint stays
+        cdef list staying = []
+        if only_idle:
+            oldest_ms = oldest_timestamp_ms
         self._check_open()
         for value in ids:
             producer_id = value
             self._view()
             with nogil:
                 entry = table_find(&self._log.producers, producer_id)
-                if entry != NULL and entry.current_txn_first_offset < 0:
+                stays = entry != NULL and (
+                    entry.current_txn_first_offset >= 0
+                    or (only_idle and not is_idle(entry, oldest_ms)))
+                if entry != NULL and not stays:
                     table_remove(&self._log.producers, producer_id)
-                    dropped += 1
                 log_view_end(&self._log)
-        return dropped
+            if stays:
+                staying.append(producer_id)
+        return staying
 
     def producer(self, Py_ssize_t producer_id):
         """The ProducerState of an id in memory, or None."""

@@ -6,6 +6,8 @@ No lock is taken: a read holds the mapping of its segment, and sees what was pub
 
 import numpy
 
+from eoslog import errors
+
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint8_t
@@ -133,7 +135,7 @@ cdef class LogReader(OpenedLog):
         cdef Status status
         cdef int64_t count
         if sources == NULL:
-            raise MemoryError(f"{records_max} records")
+            raise errors.OutOfMemoryError(f"{records_max} records")
         target.records_max = records_max
         target.offsets = &offsets[0] if records_max else NULL
         target.timestamps = &timestamps[0] if records_max else NULL

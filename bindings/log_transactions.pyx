@@ -1,6 +1,8 @@
 # cython: language_level=3
 """The transactions of an opened log: which are open, which were aborted."""
 
+from eoslog import errors
+
 cimport cython
 from libc.stdint cimport int32_t, int64_t, uint32_t
 from libc.stdlib cimport free
@@ -102,7 +104,7 @@ cdef class LogTransactions(LogProducers):
         with nogil:
             status = abort_index_collect(&self._log.aborts, first, upper_bound, &native, &count)
         if status != STATUS_OK:
-            raise MemoryError("aborted transactions")
+            raise errors.OutOfMemoryError("aborted transactions")
         try:
             for index in range(count):
                 aborted = AbortedTransaction.__new__(AbortedTransaction)

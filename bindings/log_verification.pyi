@@ -2,6 +2,7 @@ from collections.abc import Callable
 from typing import Any
 
 from eoslog.bindings.abort_index_verification import AbortIndexCheck
+from eoslog.bindings.producers_verification import ProducersCheck
 from eoslog.bindings.segment_pieces import SegmentPieces
 
 def verify_segment(
@@ -9,6 +10,8 @@ def verify_segment(
     pieces: SegmentPieces,
     expected: int,
     aborts: AbortIndexCheck,
+    producers: ProducersCheck,
+    log_start: int,
     log_end: Callable[[], int] | None,
     problems: list[dict[str, Any]],
 ) -> int: ...

@@ -8,6 +8,8 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memset
 
 from eoslog.bindings.abort_index_verification cimport AbortIndexCheck
+from eoslog.bindings.index_verification import verify_offset_index, verify_time_index
+from eoslog.bindings.producers_verification cimport ProducersCheck
 from eoslog.bindings.segment_pieces cimport SegmentPieces
 from eoslog.bindings.status cimport raise_status
 from eoslog.native.mapped_io cimport EIO, ENODATA
@@ -25,14 +27,15 @@ cdef enum:
 
 def verify_segment(
     dict described, SegmentPieces pieces, Py_ssize_t expected, AbortIndexCheck aborts,
-    object log_end, list problems
+    ProducersCheck producers, Py_ssize_t log_start, object log_end, list problems
 ):
-    """Check a segment's batches and index; its problems go to the list. The offset behind it.
+    """Check a segment's batches and indexes; its problems go to the list. The offset behind it.
 
     `described` is an entry of PartitionLog.segments(): what stands behind its size is left alone.
-    `expected` is the end of the segment before, -1 for the first. `aborts` follows the transactions
-    of the sound batches. `log_end()` is asked for where the last segment ends, which may have moved
-    on meanwhile; None for others.
+    `expected` is the end of the segment before, -1 for the first; from `log_start` on no offset may
+    be missing. `aborts` follows the transactions of the sound batches, `producers` their writers.
+    `log_end()` is asked for where the last segment ends, which may have moved on meanwhile; None
+    for others.
     """
     cdef BatchHeader header
     cdef Fault found
@@ -41,6 +44,9 @@ def verify_segment(
     cdef int64_t position = 0
     cdef int64_t size = described["size_bytes"]
     cdef dict batches = {}
+    cdef dict peaks = {}
+    cdef int64_t greatest_time = -1
+    cdef bint is_whole = True
     if expected < 0:
         expected = described["base_offset"]
     while position < size:
@@ -48,11 +54,24 @@ def verify_segment(
         status = verify_batch(
             pieces, position, size - position, expected, &batch, &header, &found)
         if status == STATUS_OK:
+            reason = producers.follow(batch, &header)
+            if header.base_offset > expected and header.base_offset > log_start and (
+                    not producers._lost):
+                reason = (f"offsets {max(expected, log_start)} to {header.base_offset - 1} are "
+                          "missing")
+            if reason is not None:
+                problems.append(
+                    {"path": described["path"], "position_bytes": position, "reason": reason})
             batches[position] = header.base_offset + header.last_offset_delta
             expected = header.base_offset + header.last_offset_delta + 1
+            if header.max_timestamp >= greatest_time:
+                greatest_time = header.max_timestamp
+                peaks[expected - 1] = greatest_time
             aborts.follow(batch, &header)
         else:
+            is_whole = False
             aborts.lose_track()
+            producers.lose_track()
             problems.append({"path": described["path"], "position_bytes": position,
                              "reason": reason_of(status, &found, described)})
             if status != STATUS_CORRUPT or not leads_on(
@@ -60,7 +79,8 @@ def verify_segment(
                 return expected  # Nothing says where the next batch begins.
             batches[position] = None
         position += header.batch_bytes
-    _verify_index(described, batches, expected, log_end, problems)
+    verify_offset_index(described, batches, expected, log_end, problems)
+    verify_time_index(described, peaks if is_whole else None, expected, log_end, problems)
     return expected
 
 
@@ -158,29 +178,3 @@ cdef bint leads_on(
     batch_header_load(found, &following)
     return following.magic == BATCH_MAGIC_V2 and following.base_offset > base_offset_min and (
         BATCH_HEADER_BYTES <= following.batch_bytes <= bytes_left - header.batch_bytes)
-
-
-def _verify_index(
-    dict described, dict batches, Py_ssize_t expected, object log_end, list problems
-):
-    """Each .index entry names the batch that stands at its position."""
-    path = described["path"][:-4] + ".index"
-    try:
-        with open(path, "rb") as file:
-            raw = file.read()
-    except FileNotFoundError:
-        return                       # The active segment's index is in memory until it is stored.
-    end = expected if log_end is None else log_end()
-    if len(raw) % 8:
-        problems.append({"path": path, "position_bytes": len(raw), "reason": "not whole entries"})
-    for position in range(0, len(raw) - 7, 8):
-        relative = int.from_bytes(raw[position:position + 4], "big", signed=True)
-        place = int.from_bytes(raw[position + 4:position + 8], "big", signed=True)
-        if relative == 0 and place == 0:
-            return                   # The zero tail of a file that was made larger ahead of need.
-        if expected <= described["base_offset"] + relative < end and place not in batches:
-            return                   # Of a batch that came in while the others were looked at.
-        if batches.get(place, -1) not in (None, described["base_offset"] + relative):
-            problems.append({"path": path, "position_bytes": position,
-                             "reason": f"no batch at {place} ends at relative offset {relative}"})
-            return

@@ -22,6 +22,7 @@ from eoslog.native.control_page cimport (
     CONTROL_NO_HOLD, CONTROL_PAGE_BYTES, ControlPage, control_flag, control_init, control_is_ready,
     control_load, control_set_flag, control_store, control_unlock, control_want,
 )
+from eoslog.native.deleted_segments cimport deleted_segments_free
 from eoslog.native.log_follow cimport log_attach, log_attach_lock, log_forget_segments
 from eoslog.native.log_recovery cimport log_open
 from eoslog.native.mapped_io cimport (
@@ -32,7 +33,8 @@ from eoslog.native.partition_log cimport (
     log_stable_end, log_view, log_view_end, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport Segment
-from eoslog.native.status cimport STATUS_OK
+from eoslog.native.snapshot cimport snapshot_check
+from eoslog.native.status cimport STATUS_FAILED, STATUS_IO, STATUS_OK
 
 _SEGMENT_NAME = re.compile(r"^(\d{20})\.log$")
 _SNAPSHOT_NAME = re.compile(r"^(\d{20})\.snapshot$")
@@ -68,6 +70,8 @@ cdef class OpenedLog:
         self._spare_bytes = os.fsencode(spare_path)
         self._cut_bytes = os.fsencode(cut_path)
         for directory in (spare_path, cut_path, os.path.dirname(control_path)):
+            # The mode is that of the last one alone.
+            os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
             os.makedirs(directory, mode=0o700, exist_ok=True)
         self._log.directory = self._directory_bytes
         self._log.spare_directory = self._spare_bytes
@@ -199,7 +203,7 @@ cdef class OpenedLog:
         count = <int32_t>len(found)
         files = <SegmentFile*>malloc((count + 1) * sizeof(SegmentFile))
         if files == NULL:
-            raise MemoryError(f"{count} segments")
+            raise errors.OutOfMemoryError(f"{count} segments")
         for index in range(count):
             files[index].base_offset = found[index][0]
             files[index].file_bytes = found[index][1]
@@ -212,6 +216,8 @@ cdef class OpenedLog:
             self._raise(status, &fault)
         self._log.own_end = log_end(&self._log)
         self._remove_stray_snapshots()
+        if not clean:
+            self._remove_spoiled_snapshots()
         return 0
 
     cdef int _attach(self) except -1:
@@ -243,6 +249,7 @@ cdef class OpenedLog:
             self._log.closed = not is_attached
             pthread_mutex_unlock(&self._log.view_lock)
             control_unlock(self._log.page)
+            deleted_segments_free(&self._log)
         if status != STATUS_OK:
             self._raise(status, &fault)
         return 0
@@ -261,6 +268,10 @@ cdef class OpenedLog:
         fault.base_offset = -1
 
     cdef int _raise(self, Status status, Fault* fault) except -1:
+        if status in (STATUS_IO, STATUS_FAILED) and self._page_map != NULL and (
+                control_flag(&self._log.page.deleted)):
+            # A file was not there any more: another process deletes the topic just now.
+            raise errors.LogClosedError(f"{self.topic}-{self.partition} was deleted")
         return raise_status(status, fault, f"{self.topic}-{self.partition}", self.path)
 
     cdef int _check_open(self) except -1:
@@ -516,6 +527,23 @@ cdef class OpenedLog:
         stray = [offset for offset in found if offset != newest and offset not in bases]
         for offset in stray:
             os.unlink(self._snapshot_path(offset))
+
+    def _remove_spoiled_snapshots(self):
+        """The newest one that is left is whole: nobody takes what a power cut spoiled for the copy
+        that remembers the producers.
+        """
+        for offset in reversed(self.snapshots()):
+            with open(self._snapshot_path(offset), "rb") as file:
+                if snapshot_is_whole(file.read()):
+                    return
+            os.unlink(self._snapshot_path(offset))
+
+
+cdef bint snapshot_is_whole(bytes raw) except -1:
+    cdef const uint8_t* data = raw
+    cdef Fault fault
+    memset(&fault, 0, sizeof(Fault))
+    return snapshot_check(data, len(raw), &fault) == STATUS_OK
 
 
 def _last_time_entry(path):

@@ -5,6 +5,7 @@ import os
 
 from eoslog import errors
 from eoslog.bindings.log_verification import verify_segment
+from eoslog.bindings.producers_verification cimport ProducersCheck
 from eoslog.bindings.segment_pieces import open_segment
 
 # Parts of this module's interface: what its methods take, answer and raise.
@@ -23,17 +24,16 @@ from eoslog.bindings.accumulator cimport RecordAccumulator
 from eoslog.bindings.log_transactions cimport LogTransactions
 from eoslog.bindings.record_batch cimport ColumnSet, check_identity, open_columns
 from eoslog.bindings.status cimport raise_status
-from eoslog.native.control_page cimport control_flag, control_store
+from eoslog.native.control_page cimport control_flag, control_load, control_store
+from eoslog.native.deleted_segments cimport deleted_segments_free, log_delete_segments
 from eoslog.native.log_adopt cimport log_adopt, log_adopt_file
 from eoslog.native.log_append cimport (
     AppendOutcome, ProducerStamp, log_append_batch, log_append_columns,
 )
 from eoslog.native.log_marker cimport Marker, log_append_marker
 from eoslog.native.log_recovery cimport log_truncate
-from eoslog.native.partition_log cimport (
-    log_close, log_delete_segments, log_detach, log_flush, log_lock, log_roll, log_sync_up_to,
-    log_unlock,
-)
+from eoslog.native.log_sync cimport log_flush, log_sync_up_to
+from eoslog.native.partition_log cimport log_close, log_detach, log_lock, log_roll, log_unlock
 from eoslog.native.record_batch cimport ATTRIBUTE_TRANSACTIONAL, BatchIdentity
 from eoslog.native.spare_file cimport spare_prepare
 from eoslog.native.status cimport STATUS_OK, Fault, Status
@@ -204,12 +204,12 @@ cdef class PartitionLog(LogTransactions):
         return (outcome.base_offset if outcome.record_count else -1), outcome.record_count
 
     def adopt_file(self, str path not None, Py_ssize_t file_bytes, Py_ssize_t producer_id, *,
-                   bint checked, bint sync):
+                   bint checked):
         """Make a staged file of one producer id a segment of the log, without a copy.
 
         The file keeps its own name beside that of the segment, and nobody may write to it any more.
-        `checked`: its checksums were verified just now. With `sync` its bytes are on disk on
-        return; that they are in the log is so with the next flush.
+        `checked`: its checksums were verified just now. With the next flush it is in the log on
+        disk too.
 
         Returns (first offset, records), or None where it has to be copied: some of it is in the log
         already, it does not fit a segment, it cannot be linked here. Raises CorruptRecordError or a
@@ -226,8 +226,7 @@ cdef class PartitionLog(LogTransactions):
         self._fault_init(&fault)
         with nogil:
             status = log_adopt_file(
-                &self._log, raw_path, file_bytes, producer_id, checked, sync, &adopted, &outcome,
-                &fault)
+                &self._log, raw_path, file_bytes, producer_id, checked, &adopted, &outcome, &fault)
         if status < 0:
             raise_status(status, &fault, f"{self.topic}-{self.partition}", path)
         return (outcome.base_offset, outcome.record_count) if adopted else None
@@ -317,7 +316,10 @@ cdef class PartitionLog(LogTransactions):
         """Delete the oldest segments that end at or below up_to_offset; how many went.
 
         The log start offset moves to the first one left. Files are kept as spares, up to
-        eoslog.spare.segments. The caller has written down what it needs of them.
+        eoslog.spare.segments. The caller has written down what it needs of them. Each is gone on
+        disk too before the next one goes.
+
+        Raises StoreFailedError when a sync fails, as `flush` does.
         """
         cdef int32_t deleted = 0
         cdef Fault fault
@@ -325,13 +327,23 @@ cdef class PartitionLog(LogTransactions):
         self._check_open()
         self._fault_init(&fault)
         with nogil:
-            status = log_lock(&self._log, &fault)
-            if status == STATUS_OK:
-                deleted = log_delete_segments(&self._log, up_to_offset)
-                log_unlock(&self._log)
+            status = log_delete_segments(&self._log, up_to_offset, &deleted, &fault)
+            deleted_segments_free(&self._log)
         if status != STATUS_OK:
             self._raise(status, &fault)
         return deleted
+
+    def free_deleted(self):
+        """Give back the files of segments that are deleted and read by nobody any more; how many.
+
+        Other processes delete segments too, and this one holds their files until then. It may take
+        long: a file system frees a large file slowly.
+        """
+        cdef int32_t freed = 0
+        if self._page_map != NULL and self._log.opened:
+            with nogil:
+                freed = deleted_segments_free(&self._log)
+        return freed
 
     def advance_log_start(self, Py_ssize_t offset):
         """Raise the log start offset; records below it can no longer be read."""
@@ -383,8 +395,8 @@ cdef class PartitionLog(LogTransactions):
                 f"{count} spare files; eoslog.spare.segments is {self._log.options.spare_segments}")
         self._fault_init(&fault)
         with nogil:
-            status = spare_prepare(self._log.spare_directory, <int32_t>count,
-                                   self._log.options.segment.segment_bytes,
+            status = spare_prepare(self._log.directory, self._log.spare_directory,
+                                   <int32_t>count, self._log.options.segment.segment_bytes,
                                    self._log.options.segment.fill_bytes, &made, &fault)
         if status != STATUS_OK:
             self._raise(status, &fault)
@@ -422,31 +434,86 @@ cdef class PartitionLog(LogTransactions):
                 log_detach(&self._log)
             self._let_others_in()
 
-    def verify(self):
-        """Check every batch and index entry; a list of {"path", "position_bytes", "reason"}.
+    def verify(self, *, decisions=None, rows=None, Py_ssize_t expiration_ms=86_400_000):
+        """Check every batch and index entry, and what is remembered of producers and transactions;
+        a list of {"path", "position_bytes", "reason"}.
 
-        Runs beside appends, rolls and deletions, by other processes too. What is appended later is
-        not looked at; a segment that is deleted meanwhile is passed over.
+        `decisions`: see ProducersCheck. `rows()` gives stored rows when the log was followed: where
+        they are kept, the rows, and at which offset they are true. Runs beside appends, rolls and
+        deletions, by other processes too. What is appended later is not looked at; a segment that
+        is deleted meanwhile is passed over.
         """
         cdef list problems = []
         cdef int64_t expected = -1
         cdef AbortIndexCheck aborts = None
+        cdef ProducersCheck producers = None
         self._check_open()
+        log_start = self.log_start_offset
         segments = self.segments()
         for segment in segments:
             pieces = open_segment(segment["path"])
             if pieces is None and self._was_deleted(segment["base_offset"]):
                 # So were all before it: what they hold of transactions does not count any more.
-                aborts = None
+                aborts = producers = None
+                expected = -1
                 continue
             if aborts is None:
                 aborts = AbortIndexCheck(segment["base_offset"])
+                producers = ProducersCheck(segment["base_offset"], decisions, expiration_ms)
             if pieces is None:
                 aborts.lose_track()
+                producers.lose_track()
                 problems.append({"path": segment["path"], "position_bytes": 0,
                                  "reason": "the file is gone, or another program has it locked"})
                 continue
+            if expected == segment["base_offset"]:
+                producers.check_snapshot(segment["path"][:-4] + ".snapshot", problems)
             log_end = (lambda: self.log_end_offset) if segment is segments[-1] else None
-            expected = verify_segment(segment, pieces, expected, aborts, log_end, problems)
+            expected = verify_segment(
+                segment, pieces, expected, aborts, producers, log_start, log_end, problems)
             aborts.check_segment(&self._log, segment, expected, problems)
+        if 0 <= expected < log_start:
+            problems.append({"path": self.path, "position_bytes": 0, "reason": (
+                f"the log starts at offset {log_start}, and its batches end at {expected}")})
+        if producers is not None:
+            self._verify_producers(producers, expected, rows, problems)
         return problems
+
+    def _verify_producers(
+        self, ProducersCheck producers, Py_ssize_t expected, rows, list problems
+    ):
+        """Whether the newest snapshot, the rows and the engine say what the log was found to."""
+        newest = max(self.snapshots(), default=-1)
+        if newest == expected:
+            producers.check_snapshot(self._snapshot_path(newest), problems, is_newest=True)
+        stored = None if rows is None else rows()
+        if stored is not None:
+            path, rows_found, true_at = stored
+            problems.extend(
+                {"path": path, "position_bytes": 0,
+                 "reason": f"{self.topic}-{self.partition}: {reason}"}
+                for _, reason in producers.check_rows(rows_found, true_at, expected))
+        problems.extend(
+            {"path": self.path, "position_bytes": 0, "reason": f"in memory: {reason}"}
+            for reason in self._wrong_transactions(producers.open_transactions(), expected))
+
+    def _wrong_transactions(self, dict followed, int64_t expected):
+        """In what the open transactions that the engine knows differ from those of the log."""
+        if followed is None:
+            return []
+        first_base = control_load(&self._log.page.first_base_offset)
+        opened = self.open_transactions()
+        is_still = self.log_end_offset == expected
+        known = {one.producer_id: one.first_offset for one in opened}
+        wrong = [
+            f"the transaction of producer {producer_id} is open since offset {first}, in the log "
+            f"since {followed.get(producer_id, (0, -1))[1]} (-1 is not at all)"
+            for producer_id, first in known.items()
+            if first_base <= first < expected and followed.get(producer_id, (0, -1))[1] != first
+        ]
+        if is_still:
+            wrong += [
+                f"the transaction of producer {producer_id}, open since offset {first}, is unknown"
+                for producer_id, (_, first) in followed.items() if producer_id not in known
+            ]
+        return wrong

@@ -1,6 +1,8 @@
 # cython: language_level=3
 """What a partition knows of one producer id: as an object for Python, and as a row to be stored."""
 
+from eoslog import errors
+
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int32_t, int64_t, uint32_t
@@ -93,7 +95,7 @@ cdef int load_rows(ProducerTable* table, bytes rows) except -1:
         check_row(&row)
         entry = table_insert(table, row.producer_id)
         if entry == NULL:
-            raise MemoryError("producer rows")
+            raise errors.OutOfMemoryError("producer rows")
         entry[0] = row
     return 0
 

@@ -1,6 +1,8 @@
 # cython: language_level=3
 """Records and batches as Python sees them: encode columns, look at headers, decode records."""
 
+from eoslog import errors
+
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
@@ -165,7 +167,7 @@ cdef class BatchEncoder:
         if wanted > self._capacity_bytes:
             grown = <uint8_t*>realloc(self._buffer, wanted)
             if grown == NULL:
-                raise MemoryError(f"a batch buffer of {wanted} bytes")
+                raise errors.OutOfMemoryError(f"a batch buffer of {wanted} bytes")
             self._buffer = grown
             self._capacity_bytes = wanted
         return 0

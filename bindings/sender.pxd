@@ -7,7 +7,7 @@ cdef class PartitionBuffer:
     cdef readonly RecordAccumulator accumulator
     cdef readonly str topic
     cdef readonly int32_t partition
-    cdef readonly int64_t first_ms           # When the oldest record held was added.
+    cdef readonly int64_t first_ms           # When the oldest was added; monotonic.
     cdef bint listed                         # In the sender's list of buffers with records.
     # A transactional sender's: who takes the batch, and what an append to it means to the store.
     cdef public object part

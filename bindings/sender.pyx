@@ -16,27 +16,14 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from eoslog.bindings.accumulator cimport RecordAccumulator
 from eoslog.bindings.partition_log cimport AppendResult, PartitionLog
 from eoslog.bindings.sequenced_log cimport SequencedLog
+from eoslog.native.mapped_io cimport eos_elapsed_ms, eos_now_ms
 from eoslog.native.murmur2 cimport murmur2 as hash_of
 from eoslog.native.murmur2 cimport partition_for_hash
 from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX
 from eoslog.native.record_batch cimport BATCH_HEADER_BYTES
 
-cdef extern from "<time.h>" nogil:
-    struct timespec:
-        int64_t tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec* out) noexcept
-    enum:
-        CLOCK_REALTIME
-
 cdef enum:
     NO_PARTITION = -1
-
-
-cdef inline int64_t now_ms() noexcept:
-    cdef timespec moment
-    clock_gettime(CLOCK_REALTIME, &moment)
-    return moment.tv_sec * 1000 + moment.tv_nsec // 1000000
 
 
 @cython.final
@@ -118,7 +105,7 @@ cdef class Sender:
         cdef int64_t timestamp
         cdef Py_ssize_t given
         if timestamp_ms is None:
-            timestamp = now_ms()
+            timestamp = eos_now_ms()
         else:
             try:
                 given = timestamp_ms
@@ -187,7 +174,7 @@ cdef class Sender:
                 buffers.sticky_partition = (chosen + 1) % buffers.partition_count
         buffer.accumulator.add_record(value, key, headers, timestamp)
         if buffer.accumulator._record_count == 1:
-            buffer.first_ms = now_ms()
+            buffer.first_ms = eos_elapsed_ms()
             if not buffer.listed:
                 buffer.listed = True
                 self._listed.append(buffer)

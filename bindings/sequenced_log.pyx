@@ -10,15 +10,8 @@ from libc.stdint cimport int16_t, int32_t, int64_t
 from eoslog.bindings.partition_log cimport AppendResult, PartitionLog
 from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX
 from eoslog.native.log_append cimport ProducerStamp
+from eoslog.native.mapped_io cimport eos_now_ms
 from eoslog.native.record_batch cimport BATCH_HEADER_BYTES, sequence_add
-
-cdef extern from "<time.h>" nogil:
-    struct timespec:
-        int64_t tv_sec
-        long tv_nsec
-    int clock_gettime(int clock, timespec* out) noexcept
-    enum:
-        CLOCK_REALTIME
 
 cdef enum:
     NO_SEQUENCE = -1
@@ -70,17 +63,13 @@ cdef class SequencedLog:
     cdef AppendResult append_values(self, PartitionLog log, object values):
         """Append these, which log_for found few, and count them unless they are a duplicate."""
         cdef ProducerStamp stamp
-        cdef timespec moment
         cdef AppendResult result
-        clock_gettime(CLOCK_REALTIME, &moment)
         stamp.transactional = False
         stamp.producer_id = self._producer_id
         stamp.producer_epoch = self._producer_epoch
         stamp.base_sequence = self._next_sequence
         self.in_doubt = True
-        result = log.append_stamped(
-            values, None, None, None, moment.tv_sec * 1000 + moment.tv_nsec // 1000000, &stamp,
-            0, 0)
+        result = log.append_stamped(values, None, None, None, eos_now_ms(), &stamp, 0, 0)
         if not result.duplicate:
             self.took(result)
         return result

@@ -63,7 +63,7 @@ cdef object fault_error(Status status, const Fault* fault, str context, str path
             path, fault.position_bytes,
             f"{reason} (got {fault.actual}, expected {fault.expected})")
     if status == STATUS_NO_MEMORY:
-        return MemoryError(message)
+        return errors.OutOfMemoryError(message)
     if status == STATUS_IO or status == STATUS_READ_ONLY:
         return io_error(fault, context, path)
     if status == STATUS_FAILED:
@@ -82,6 +82,8 @@ cdef object io_error(const Fault* fault, str context, str path):
     cdef str message = f"{context}: {reason}: {os.strerror(fault.os_errno)} ({path})"
     if fault.os_errno in (errno.EROFS, errno.EACCES, errno.EPERM):
         return errors.StoreReadOnlyError(message)
+    if fault.os_errno == errno.ENOMEM:
+        return errors.OutOfMemoryError(message)
     if fault.os_errno in (errno.EMFILE, errno.ENFILE, errno.ENOENT):
         return errors.StoreError(message)
     return errors.StoreFailedError(message)

@@ -354,7 +354,7 @@ cdef class TransactionEntry(KnownTransaction):
         if len(filled) > BATCHES_ON_STACK:
             batches = <TransactionBatch*>malloc(<size_t>len(filled) * sizeof(TransactionBatch))
             if batches == NULL:
-                raise MemoryError(f"{len(filled)} batches")
+                raise errors.OutOfMemoryError(f"{len(filled)} batches")
         for index in range(len(filled)):
             batches[index].buffer = NULL         # Not taken yet.
             batches[index].appended = False

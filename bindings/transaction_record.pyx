@@ -66,7 +66,7 @@ cdef TransactionPart* decode_value(
         raise errors.CorruptRecordError(path, 0, f"a transaction's record of {value_bytes} bytes")
     parts = <TransactionPart*>malloc(<size_t>part_count_max * sizeof(TransactionPart))
     if parts == NULL:
-        raise MemoryError(f"{part_count_max} partitions")
+        raise errors.OutOfMemoryError(f"{part_count_max} partitions")
     memset(&fault, 0, sizeof(Fault))
     fault.base_offset = -1
     if value_bytes:
@@ -201,7 +201,7 @@ cdef bytes encode_native(TransactionState* state, list partitions, int version):
     state.partition_count = <int32_t>len(topics)
     parts = <TransactionPart*>malloc(<size_t>(len(topics) + 1) * sizeof(TransactionPart))
     if parts == NULL:
-        raise MemoryError(f"{len(topics)} partitions")
+        raise errors.OutOfMemoryError(f"{len(topics)} partitions")
     try:
         for index in range(len(topics)):
             parts[index].topic = <const uint8_t*>PyBytes_AS_STRING(topics[index])
@@ -213,7 +213,7 @@ cdef bytes encode_native(TransactionState* state, list partitions, int version):
         value_bytes = transaction_value_bound(parts, state.partition_count)
         value = <uint8_t*>malloc(<size_t>value_bytes)
         if value == NULL:
-            raise MemoryError(f"a record of {value_bytes} bytes")
+            raise errors.OutOfMemoryError(f"a record of {value_bytes} bytes")
         with nogil:
             value_bytes = transaction_value_encode(value, state, parts, version)
         return PyBytes_FromStringAndSize(<const char*>value, value_bytes)

@@ -8,7 +8,9 @@ may reach the disk before the bytes do.
 import os
 from pathlib import Path
 
+from eoslog.errors import StoreError, StoreFailedError
 from eoslog.os_errors import named_os_errors
+from eoslog.private_files import private_opener
 
 TEMPORARY_SUFFIX = ".tmp"
 
@@ -17,17 +19,23 @@ def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
     """Replace the file at `path`, durably when `sync` is true.
 
     Raises StoreFullError, StoreReadOnlyError or StoreFailedError; the old content is then in place.
+    Only where the name could not be synced, a StoreFailedError, the new one is, until a power cut.
     """
     temporary = path.with_name(path.name + TEMPORARY_SUFFIX)
     with named_os_errors(f"writing {path}"):
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=private_opener) as file:
             file.write(content)
             file.flush()
             if sync:
                 os.fsync(file.fileno())
         temporary.replace(path)
         if sync:
-            sync_directory(path.parent)
+            try:
+                sync_directory(path.parent)
+            except StoreError as error:
+                raise StoreFailedError(
+                    f"{path} was replaced, and is not synced: {error}"
+                ) from error
 
 
 def sync_directory(path: Path) -> None:

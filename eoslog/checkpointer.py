@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from eoslog.errors import EoslogError, LogClosedError
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 # How often a partition that is being appended to is looked at.
 LOOK_S = 1.0
 ERRORS_KEPT = 20
+# One partition, or one kind of work, may meet these; the others have their turn all the same.
+REFUSALS = (EoslogError, MemoryError)
 # Of transactional ids, above the recovery points that the checkpoints name: then they are renewed.
 STATE_RECORDS_BEHIND_MAX = 300_000
 
@@ -60,9 +63,11 @@ class Checkpointer:
         self._threads: list[threading.Thread] = []
         self._stopped = False
         self._noted: set[Partition] = set()  # Appended to since the last look.
+        self._leftovers = False  # Complete staged jobs left something since the last look.
         self._watched: dict[Partition, _Watched] = {}  # With rows to be persisted; the thread's.
         self._unwritten: set[Partition] = set()  # Not in the checkpoint files; the thread's.
         self._fellows = FellowProcesses(store, self._note, self._keep)
+        self._day = store._day_clock
         now_s = time.monotonic()
         self._fellows_due_s = now_s
         delay_s = self._config["log.initial.task.delay.ms"] / 1000
@@ -113,6 +118,13 @@ class Checkpointer:
             if not self._watched:
                 self._condition.notify()
 
+    def note_leftovers(self) -> None:
+        """Staged jobs are complete, and left something to be removed."""
+        with self._lock:
+            self._leftovers = True
+            if not self._watched:
+                self._condition.notify()
+
     def stop(self) -> None:
         """Do no more; returns when what is under way has ended. May be called twice."""
         with self._lock:
@@ -126,7 +138,8 @@ class Checkpointer:
     def metrics(self) -> dict[str, Any]:
         """How often it did what, and the last errors, newest last."""
         with self._lock:
-            return {**self._counts, "errors": list(self._errors)}
+            jumps = {"clock_jumps": self._day.jump_count}
+            return {**self._counts, **jumps, "errors": list(self._errors)}
 
     # The thread.
 
@@ -153,7 +166,7 @@ class Checkpointer:
                 due_s = min(self._due_s(), self._fellows_due_s)
                 if due_s <= now_s or (woken and self._noted):
                     return True
-                if self._noted or self._watched:
+                if self._noted or self._watched or self._leftovers:
                     woken = True
                     due_s = min(due_s, now_s + self._look_s())
                     self._condition.wait(max(0.0, due_s - now_s))
@@ -174,7 +187,8 @@ class Checkpointer:
 
     def _is_due(self, now_s: float) -> bool:
         with self._lock:
-            return bool(self._noted or self._watched) or self._due_s() <= now_s
+            waiting = bool(self._noted or self._watched) or self._leftovers
+            return waiting or self._due_s() <= now_s
 
     def _look_after_fellows(self) -> None:
         """Once the store's files were replaced, this raises, and nothing else is done any more."""
@@ -182,6 +196,9 @@ class Checkpointer:
             self._fellows.look()
         finally:
             self._fellows_due_s = time.monotonic() + self._fellows.interval_s
+        for partition in self._store._partitions.opened():
+            with suppress(LogClosedError):
+                partition.free_deleted()
 
     def _look_s(self) -> float:
         return min(LOOK_S, self._seconds("eoslog.checkpoint.interval.ms"))
@@ -189,9 +206,13 @@ class Checkpointer:
     def _round(self, now_s: float) -> None:
         with self._lock:
             noted, self._noted = self._noted, set()
+            leftovers, self._leftovers = self._leftovers, False
             self._counts["rounds"] += 1
         if noted:
             self._store._look_at_files()
+        if leftovers:
+            # First, so that rows are not made of producers that are forgotten at once.
+            self._attempt(self._store._staged.clear_leftovers, "removing staged files")
         for partition in noted:
             partition.watch_changes(self._note)
             self._each(partition, self._begin_to_watch)
@@ -306,7 +327,7 @@ class Checkpointer:
     def _look_at_transactions(self) -> None:
         """Abort those that timed out, and complete what could not be completed before."""
         files = self._store._files
-        timed_out = abort_timed_out(files.transactions, _now_ms())
+        timed_out = abort_timed_out(files.transactions, self._day.now_ms(), self._day.age_ms)
         self._count("transactions_timed_out", timed_out)
         if timed_out:
             self._store._notice_replacements()
@@ -315,11 +336,13 @@ class Checkpointer:
     def _expire_ids(self) -> None:
         files = self._store._files
         expiration_ms = self._config["transactional.id.expiration.ms"]
-        expired = expire_ids(files.transactions, files.state_log, _now_ms(), expiration_ms)
+        now_ms = self._day.steady_ms(expiration_ms)
+        expired = expire_ids(files.transactions, files.state_log, now_ms, expiration_ms)
         self._count("transactional_ids_expired", expired)
 
     def _expire_producers(self) -> None:
-        oldest_ms = time.time_ns() // 1_000_000 - self._config["producer.id.expiration.ms"]
+        expiration_ms = self._config["producer.id.expiration.ms"]
+        oldest_ms = self._day.steady_ms(expiration_ms) - expiration_ms
 
         def expire(partition: Partition) -> None:
             expired = partition.expire_producers(oldest_ms, self._store._unexpiring_producer_ids)
@@ -332,12 +355,11 @@ class Checkpointer:
                     self._each(partition, expire)
 
     def _expire_offsets(self) -> None:
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = self._day.steady_ms(self._config["offsets.retention.minutes"] * 60_000)
         self._count("group_offsets_expired", self._store._group_offsets.expire(now_ms))
 
     def _retain(self) -> None:
         """Apply every topic's retention, to partitions that nobody opened too."""
-        now_ms = time.time_ns() // 1_000_000
         deleted_before = self._counts["segments_deleted"]
         for topic in self._store.topics().values():
             config = self._store._partitions.config_of(topic)
@@ -345,21 +367,22 @@ class Checkpointer:
                 if self._stopped:
                     return
                 try:
-                    deleted = self._retain_one(where, config, now_ms)
+                    deleted = self._retain_one(where, config)
                 except LogClosedError:
                     continue  # Deleted meanwhile.
-                except EoslogError as error:
+                except REFUSALS as error:
                     self._keep(error, str(where))
                     continue
                 self._count("segments_deleted", deleted)
         if self._counts["segments_deleted"] != deleted_before:
             self._attempt(self._write_offsets, "writing checkpoints")
 
-    def _retain_one(self, where: TopicPartition, config: dict[str, int], now_ms: int) -> int:
+    def _retain_one(self, where: TopicPartition, config: dict[str, int]) -> int:
         store = self._store
+        age_ms = self._day.age_ms
         with named_os_errors(f"looking at {where}"):
             try:
-                if not may_be_released(store._files.paths.partition(where), config, now_ms):
+                if not may_be_released(store._files.paths.partition(where), config, age_ms):
                     return 0
             except FileNotFoundError:
                 return 0  # The topic was deleted meanwhile.
@@ -367,7 +390,7 @@ class Checkpointer:
         if partition is None or partition.failed:
             return 0
         cached_max = self._config["eoslog.producers.cached.max"]
-        return apply_retention(partition, store._names, config, cached_max, now_ms)
+        return apply_retention(partition, store._names, config, cached_max, age_ms)
 
     # Errors and counts.
 
@@ -388,7 +411,7 @@ class Checkpointer:
     def _attempt(self, work: Callable[[], None], what: str) -> None:
         try:
             work()
-        except EoslogError as error:
+        except REFUSALS as error:
             self._keep(error, what)
 
     def _keep(self, error: Exception, what: str) -> None:
@@ -410,7 +433,3 @@ class Checkpointer:
 
     def _seconds(self, setting: str) -> float:
         return self._config[setting] / 1000
-
-
-def _now_ms() -> int:
-    return time.time_ns() // 1_000_000

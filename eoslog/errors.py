@@ -371,6 +371,15 @@ class StoreFullError(StoreError):
     retriable = True
 
 
+class OutOfMemoryError(StoreError, MemoryError):
+    """The system gave no memory, or no room in the address space. Nothing was written.
+
+    Free some, or raise the limit, then make the same call again. It is a MemoryError too.
+    """
+
+    retriable = True
+
+
 class StoreReadOnlyError(StoreError):
     """The file system or the store's directory cannot be written to: change that, then reopen."""
 

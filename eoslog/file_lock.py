@@ -10,6 +10,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from eoslog.os_errors import named_os_errors
+from eoslog.private_files import FILE_MODE
+
 _held: set[int] = set()
 
 
@@ -22,13 +25,21 @@ def file_locked(path: Path, *, wait: bool = True) -> AbstractContextManager[bool
 
 
 def directory_locked(path: Path, *, wait: bool = True) -> AbstractContextManager[bool]:
-    """As `file_locked`, of a directory. Raises FileNotFoundError if there is none."""
+    """As `file_locked`, of a directory. Raises FileNotFoundError if there is none, StoreError if it
+    cannot be opened.
+    """
     return _locked(path, os.O_RDONLY | os.O_DIRECTORY, wait)
 
 
 @contextmanager
 def _locked(path: Path, flags: int, wait: bool) -> Iterator[bool]:
-    descriptor = os.open(path, flags | os.O_CLOEXEC, 0o644)
+    try:
+        descriptor = os.open(path, flags | os.O_CLOEXEC, FILE_MODE)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        with named_os_errors(f"locking {path}"):
+            raise
     _held.add(descriptor)
     try:
         yield _lock(descriptor, wait)

@@ -33,13 +33,13 @@ class GatheringSender(Sender):
         with self.exclusive:
             if self._refusal is not None:
                 return None
-            waited_ms = time.time_ns() // 1_000_000 - self._linger_ms
+            waited_ms = time.monotonic_ns() // 1_000_000 - self._linger_ms
             for buffer in self._filled_buffers(waited_ms):
                 try:
                     self._drain(buffer)
-                except EoslogError as error:
+                except (EoslogError, MemoryError) as error:
                     # It stays gathered: the next flush, or the send that finds it full, raises.
-                    if error.retriable:
+                    if isinstance(error, MemoryError) or error.retriable:
                         again_s = RETRY_S
             if again_s is None and self._has_lingering():
                 again_s = max(self._linger_ms, 1) / 1000

@@ -12,6 +12,7 @@ nothing to add.
 import hashlib
 import struct
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from eoslog.group_offsets_state import (
@@ -60,6 +61,11 @@ class GroupOffsetsIndex:
 
     def __init__(self, store: ProducerStateStore) -> None:
         self._store = store
+
+    @property
+    def path(self) -> Path:
+        """The directory of LMDB."""
+        return self._store.path
 
     @property
     def generation(self) -> int:

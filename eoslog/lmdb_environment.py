@@ -6,7 +6,8 @@ Invariants:
 - Every write is one transaction, and synced. A process that dies inside one leaves nothing of it;
   the place of a dead reader is found and freed.
 - The map grows when it is full; a process whose map is too small by now maps the file again.
-- Memory that runs out says nothing of the file: the environment is opened again with the next call.
+- Memory that runs out, a read or write that the operating system refuses, too many open files: they
+  say nothing of the file's content. The environment is opened again with the next call.
 - An environment that cannot be read is dropped and begun anew, by a process that is the only one to
   have it open. The others cannot do without it: their calls fail, and whoever opens it when all of
   them are gone begins it anew. `generation` counts the new beginnings of this object, so that
@@ -17,6 +18,7 @@ import errno
 import mmap
 import os
 import shutil
+import struct
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -26,13 +28,16 @@ from typing import Any, TypeVar
 import lmdb
 
 from eoslog.errors import (
+    CorruptRecordError,
     ForkedProcessError,
     LogClosedError,
+    OutOfMemoryError,
     StoreError,
     StoreFailedError,
     StoreFullError,
 )
 from eoslog.os_errors import named_os_errors
+from eoslog.private_files import FILE_MODE, make_directories
 from eoslog.upgradable_lock import UpgradableLock
 
 MAP_BYTES_INITIAL = 16 << 20
@@ -40,9 +45,16 @@ MAP_BYTES_INITIAL = 16 << 20
 READERS_MAX = 1022
 DAMAGED_SUFFIX = ".damaged"
 LOCK_SUFFIX = ".lock"
+DATA_FILE_NAME = "data.mdb"
 # With less than that left on the device, what LMDB could not write was for want of space.
 _LEFT_BYTES_MIN = 64 << 10
 _META_BYTES = 2 * mmap.PAGESIZE  # LMDB keeps two heads, a page each.
+# What the operating system may refuse. LMDB knows no errors of its own for these: it hands on the
+# system's words.
+_REFUSALS = (
+    *(errno.EIO, errno.EMFILE, errno.ENFILE, errno.EROFS, errno.EACCES, errno.EPERM),
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.ENOLCK),
+)
 # What the process met rather than the file: the environment only has to be opened again.
 _ERRORS_OF_PROCESS = (lmdb.PanicError, lmdb.BadRslotError)
 
@@ -62,6 +74,17 @@ class StateStoreDamagedError(StoreFailedError):
 
 class CorruptRowError(Exception):
     """A value does not match its checksum."""
+
+
+# Of rows and keys that nobody wrote so, though the checksum of the one may be right.
+_NOT_AS_WRITTEN = (CorruptRecordError, CorruptRowError, struct.error)
+
+
+def mark_damaged(path: Path) -> None:
+    """Have the environment in a directory begun anew by the next process that opens it alone."""
+    mark = path.with_name(path.name + DAMAGED_SUFFIX)
+    with named_os_errors(f"writing {mark}"):
+        mark.touch(FILE_MODE)
 
 
 class LmdbEnvironment:
@@ -92,7 +115,7 @@ class LmdbEnvironment:
         """Do something in one transaction, which is synced when it ends if it may write.
 
         `work` is repeated where the environment had to grow or to be opened again. Raises
-        StoreFullError, StoreFailedError, MemoryError (the file could not be mapped); nothing
+        StoreFullError, StoreFailedError, OutOfMemoryError (the file was not mapped); nothing
         changed then. StateStoreDamagedError: what was there is lost.
         """
         reopened = False
@@ -121,10 +144,11 @@ class LmdbEnvironment:
                         raise self._damaged(error) from error
                     reopened = True
                     self._reopen()
-                except (lmdb.Error, CorruptRowError) as error:
+                except (lmdb.Error, *_NOT_AS_WRITTEN) as error:
                     if isinstance(error, lmdb.Error):
                         # LMDB takes a page that was written in part for damage.
                         self._raise_if_full(error)
+                        self._raise_if_refused(error)
                     raise self._damaged(error) from error
 
     def free_dead_readers(self) -> int:
@@ -150,10 +174,10 @@ class LmdbEnvironment:
             raise self._closed_error()
         return self._environment
 
-    def _unmapped(self, error: lmdb.MemoryError) -> MemoryError:
+    def _unmapped(self, error: lmdb.MemoryError) -> OutOfMemoryError:
         """Memory ran out: LMDB may have lost its map, so it is closed. The error to raise."""
         self._close_environment()
-        return MemoryError(f"mapping {self.path}: {error}")
+        return OutOfMemoryError(f"mapping {self.path}: {error}")
 
     def _closed_error(self) -> StoreError:
         if self._forked:
@@ -180,6 +204,7 @@ class LmdbEnvironment:
         except lmdb.MemoryError as error:
             raise self._unmapped(error) from error
         except (lmdb.Error, CorruptRowError) as error:
+            self._raise_if_refused(error)
             damage = error
         if damage is not None:
             if not alone:
@@ -196,12 +221,12 @@ class LmdbEnvironment:
         return False
 
     def _open_environment(self, *, check_size: bool) -> None:
-        existing = self.path / "data.mdb"
+        existing = self.path / DATA_FILE_NAME
         file_bytes = existing.stat().st_size if existing.exists() else 0
         if check_size and 0 < file_bytes < _META_BYTES:
             raise CorruptRowError(f"the file ends at byte {file_bytes}, within its head")
         map_bytes = max(MAP_BYTES_INITIAL, file_bytes)
-        self.path.mkdir(parents=True, exist_ok=True)
+        make_directories(self.path)
         # Without spare transactions nothing of a reader is left between two of its transactions,
         # neither for a child that closes its copy, nor of a process that dies.
         environment = lmdb.open(
@@ -212,14 +237,22 @@ class LmdbEnvironment:
             max_spare_txns=0,
             subdir=True,
             lock=True,
+            mode=FILE_MODE,
         )
         self._environment = environment
-        # LMDB maps the file: a page beyond its end, when touched, would kill the process.
-        page_bytes = int(environment.stat()["psize"])
-        last_page = int(environment.info()["last_pgno"])
-        if check_size and file_bytes and file_bytes < (last_page + 1) * page_bytes:
-            raise CorruptRowError(f"the file ends at byte {file_bytes}, before its last page")
-        self._took_handles({name: self._open_database(environment, name) for name in self._names})
+        try:
+            # LMDB maps the file: a page beyond its end, when touched, would kill the process.
+            page_bytes = int(environment.stat()["psize"])
+            last_page = int(environment.info()["last_pgno"])
+            if check_size and file_bytes and file_bytes < (last_page + 1) * page_bytes:
+                raise CorruptRowError(  # noqa: TRY301
+                    f"the file ends at byte {file_bytes}, before its last page"
+                )
+            handles = {name: self._open_database(environment, name) for name in self._names}
+        except BaseException:
+            self._close_environment()  # Nobody may use it with the handles of the one before.
+            raise
+        self._took_handles(handles)
 
     def _open_database(self, environment: lmdb.Environment, name: bytes) -> object:
         while True:
@@ -250,6 +283,7 @@ class LmdbEnvironment:
         except lmdb.MemoryError as error:
             raise self._unmapped(error) from error
         except (lmdb.Error, CorruptRowError) as error:
+            self._raise_if_refused(error)
             raise self._damaged(error) from error
 
     def _close_environment(self) -> None:
@@ -282,8 +316,7 @@ class LmdbEnvironment:
         )
 
     def _unusable(self, error: Exception) -> StateStoreDamagedError:
-        with named_os_errors(f"writing {self._damaged_mark}"):
-            self._damaged_mark.touch()
+        mark_damaged(self.path)
         return StateStoreDamagedError(
             f"{self.path} is damaged ({error}), and other processes have it open: close the store "
             "in all of them; what it held comes from the log when it is opened again"
@@ -299,7 +332,25 @@ class LmdbEnvironment:
                 self.path.unlink()
             self._damaged_mark.unlink(missing_ok=True)
         self.generation += 1
-        self._open_environment(check_size=True)
+        try:
+            with named_os_errors(f"opening {self.path}"):
+                self._open_environment(check_size=True)
+        except lmdb.MemoryError as error:
+            raise self._unmapped(error) from error
+        except lmdb.Error as error:
+            self._raise_if_refused(error)
+            raise StoreFailedError(f"{self.path} cannot be begun anew: {error}") from error
+
+    def _raise_if_refused(self, error: Exception) -> None:
+        """Raise what the operating system refused, if it was that; the environment is closed then:
+        after a write or a sync that failed nobody knows what it holds.
+        """
+        if isinstance(error, lmdb.Error) and not isinstance(error, lmdb.CorruptedError):
+            for number in _REFUSALS:
+                if os.strerror(number) in str(error):
+                    self._close_environment()
+                    with named_os_errors(f"using {self.path}"):
+                        raise OSError(number, str(error)) from error
 
     def _raise_if_full(self, error: Exception) -> None:
         try:

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from eoslog.os_errors import named_os_errors
+from eoslog.private_files import FILE_MODE, make_directories
 
 DIRECTORY_NAME = "members"
 _NAME_BYTES = 16
@@ -28,8 +29,8 @@ class MemberHeartbeats:
         """A consumer is about to become a member. Raises StoreFullError, StoreReadOnlyError."""
         path = self._path_of(member_id)
         with named_os_errors(f"making {path}"):
-            self._path.mkdir(exist_ok=True)
-            path.touch()
+            make_directories(self._path)
+            path.touch(FILE_MODE)
             self._beat(path)
 
     def beat(self, member_id: str) -> None:

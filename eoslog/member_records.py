@@ -13,6 +13,7 @@ from typing import Any
 
 from eoslog.errors import CorruptRecordError
 from eoslog.group_members import NO_GENERATION_YET, GroupMembers, Member
+from eoslog.json_text import loads_json
 from eoslog.record_fields import (
     FieldCursor,
     encode_bytes,
@@ -183,7 +184,7 @@ def _decode_subscription(
 def _decode_own_part(user_data: bytes | None) -> dict[str, Any]:
     """What eoslog wrote there; another client's is none of it."""
     try:
-        part = json.loads(user_data or b"{}")
+        part = loads_json(user_data or b"{}")
         bytes.fromhex(part.get("process", ""))
         if not all(isinstance(one, str) for one in part.get("strategies", ())):
             return {}

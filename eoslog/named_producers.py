@@ -28,14 +28,17 @@ from typing import Any, NamedTuple, Protocol
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.bindings.shared_page import LOCK_TIMEOUT_S, SharedPage
 from eoslog.errors import ProducerFencedError
+from eoslog.json_text import fields_read_of
 from eoslog.partition import Partition
 from eoslog.process_slots import ProcessSlots
 from eoslog.producer_ids import ProducerIds
-from eoslog.sequence import NO_SEQUENCE, records_between
+from eoslog.sequence import NO_SEQUENCE, SEQUENCE_MAX, records_between
 from eoslog.state_log import NAMED_PRODUCER, State, StateLog, WatchedKey, state_key
 from eoslog.store_wide_lock import StoreWideLock
 from eoslog.topic_partition import TopicPartition
 
+# A checkpoint is renewed after 2**30 records, by the batch that goes beyond.
+_RECORDS_BEHIND_MAX = 3 << 29
 EPOCH_MAX = 32_766  # The last epoch that may write; Kafka keeps 32,767 for a fencing marker.
 _SCAN_BYTES = 4 << 20
 
@@ -79,12 +82,14 @@ class NamedIdentity:
 
     @classmethod
     def of_state(cls, name: str, state: State) -> "NamedIdentity":
-        checkpoints = {
-            TopicPartition.parse(where): Checkpoint(*map(int, fields))
-            for where, fields in state["positions"].items()
-        }
-        process = bytes.fromhex(state.get("process", ""))
-        return cls(name, int(state["producer_id"]), int(state["epoch"]), checkpoints, process)
+        """What `state` gave, read back from the record. Raises CorruptRecordError."""
+        with fields_read_of(f"the record of producer {name!r}"):
+            checkpoints = {
+                TopicPartition.parse(where): Checkpoint(*map(int, fields))
+                for where, fields in state["positions"].items()
+            }
+            process = bytes.fromhex(state.get("process", ""))
+            return cls(name, int(state["producer_id"]), int(state["epoch"]), checkpoints, process)
 
 
 class LiveProducer(Protocol):
@@ -364,7 +369,11 @@ def _counted_on(checkpoint: Checkpoint, last_sequences: Mapping[int, int]) -> in
     position = checkpoint.position
     for epoch, last_sequence in last_sequences.items():
         before = checkpoint.last_sequence if epoch == checkpoint.epoch else NO_SEQUENCE
-        position += records_between(before, last_sequence)
+        behind = records_between(before, last_sequence)
+        if before != NO_SEQUENCE and behind > _RECORDS_BEHIND_MAX:
+            # Fewer than none: a power cut took records that the checkpoint counts.
+            behind -= SEQUENCE_MAX + 1
+        position += behind
     return position
 
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from eoslog.append_signal import AppendSignal
 from eoslog.atomic_file import sync_directory
@@ -29,6 +30,7 @@ from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
 from eoslog.partition_metadata import FILE_NAME as PARTITION_METADATA
 from eoslog.partition_metadata import read_partition_metadata, write_partition_metadata
+from eoslog.private_files import make_directories
 from eoslog.producer_state_store import ProducerStateStore
 from eoslog.store_paths import StorePaths
 from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
@@ -52,6 +54,23 @@ _INTERNAL_TOPIC_CONFIG = {"segment.bytes": 104_857_600, "max.message.bytes": 67_
 
 # Rows that another process stored so few records ago need not be stored anew.
 ROWS_BEHIND_MAX = 100_000
+
+
+class CutTail(NamedTuple):
+    """What recovery cut off a partition's log, behind which offset, and where it is kept."""
+
+    topic_partition: TopicPartition
+    bytes: int
+    offset: int
+    kept: Path
+
+    def described(self) -> dict[str, object]:
+        return {
+            "partition": str(self.topic_partition),
+            "bytes": self.bytes,
+            "offset": self.offset,
+            "kept": str(self.kept),
+        }
 
 
 class OpenedPartitions:
@@ -92,6 +111,7 @@ class OpenedPartitions:
         self._on_opened: Callable[[Partition], None] | None = None
         self._on_recovered: Callable[[Partition], None] | None = None
         self.cut_bytes = 0
+        self.cuts: list[CutTail] = []
         self.closed_offsets: dict[TopicPartition, LastOffsets] = {}
 
     def recover_all(self) -> None:
@@ -252,7 +272,7 @@ class OpenedPartitions:
                     raise StoreError(
                         f"{path} is in the way: it belongs to no topic and holds {foreign[0]!r}"
                     )
-            path.mkdir(exist_ok=True)
+            make_directories(path)
             # Of a partition of that name which was deleted, if that was cut short.
             self._paths.control(where).unlink(missing_ok=True)
         write_partition_metadata(path, topic_id)
@@ -415,7 +435,8 @@ class OpenedPartitions:
         """What the partition's page says, if it was opened in this session."""
         if self._session is None:
             return None
-        state = control_state(str(self._paths.control(where)))
+        with named_os_errors(f"looking at {where}"):
+            state = control_state(str(self._paths.control(where)))
         if state is None or state.session != self._session or not state.ready:
             return None
         return state
@@ -546,7 +567,8 @@ class OpenedPartitions:
     def _take_up(self, partition: Partition, clean: bool) -> None:
         """The partition's log is open: its producers come from LMDB, and what was open is ended."""
         where = partition.topic_partition
-        partition.restore_producers(self._config["eoslog.producers.cached.max"])
+        with named_os_errors(f"opening {where}"):
+            partition.restore_producers(self._config["eoslog.producers.cached.max"])
         if partition.attached:
             self._unrecovered.discard(where)  # Another process saw to it.
             return
@@ -570,6 +592,7 @@ class OpenedPartitions:
         config["eoslog.fill.bytes"] = _FILL_BYTES[self._durability]
         if topic.internal and self._durability != "process":
             config["eoslog.fill.bytes"] = _INTERNAL_FILL_BYTES
+        recovery_point = self._checkpoints.recovery_point(where)
         with named_os_errors(f"opening {where}"):
             log = PartitionLog(
                 str(self._paths.partition(where)),
@@ -580,10 +603,18 @@ class OpenedPartitions:
                 cut_path=str(self._paths.cut_of(where)),
                 config=config,
                 clean=clean,
-                recovery_point=self._checkpoints.recovery_point(where),
+                recovery_point=recovery_point,
                 log_start_offset=self._checkpoints.log_start_offset(where),
                 session=self._session,
                 shared=self._shared,
+            )
+        if log.log_end_offset < recovery_point:
+            _log.warning(
+                "%s ends at offset %d, and all below %d had been synced: what is missing was lost "
+                "by the disk, or deleted by somebody else",
+                where,
+                log.log_end_offset,
+                recovery_point,
             )
         return Partition(
             log,
@@ -599,6 +630,8 @@ class OpenedPartitions:
         self._unrecovered.discard(where)
         if partition.cut_bytes:
             self.cut_bytes += partition.cut_bytes
+            kept, end = self._paths.cut_of(where), partition.log_end_offset
+            self.cuts.append(CutTail(where, partition.cut_bytes, end, kept))
             _log.warning(
                 "%s: recovery cut %d bytes off behind offset %d; they are kept in %s",
                 where,

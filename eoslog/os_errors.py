@@ -4,7 +4,13 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from eoslog.errors import StoreError, StoreFailedError, StoreFullError, StoreReadOnlyError
+from eoslog.errors import (
+    OutOfMemoryError,
+    StoreError,
+    StoreFailedError,
+    StoreFullError,
+    StoreReadOnlyError,
+)
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _READ_ONLY = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
@@ -16,7 +22,8 @@ def named_os_errors(what: str) -> Iterator[None]:
     """Turn an OSError inside the block into StoreFullError, StoreReadOnlyError or StoreFailedError.
 
     `what` says what was being done, for the message: "writing data/meta.properties". A file that
-    is not there, or too many that are open, is a StoreError: nothing was asked of the disk yet.
+    is not there, or too many that are open, is a StoreError, and want of memory an
+    OutOfMemoryError: nothing was asked of the disk yet.
     Whoever expects a FileNotFoundError catches it inside the block.
     """
     try:
@@ -27,6 +34,8 @@ def named_os_errors(what: str) -> Iterator[None]:
             raise StoreFullError(reason) from error
         if error.errno in _READ_ONLY:
             raise StoreReadOnlyError(reason) from error
+        if error.errno == errno.ENOMEM:
+            raise OutOfMemoryError(reason) from error
         if error.errno in _NOT_OPENED:
             raise StoreError(reason) from error
         raise StoreFailedError(reason) from error

@@ -7,7 +7,7 @@ adopted.
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Never, TypeVar, cast
@@ -27,11 +27,14 @@ from eoslog.config import INT64_MAX
 from eoslog.durability import Durability, check_isolation_level
 from eoslog.errors import FellBehindError, ForkedProcessError, LogClosedError, StoreError
 from eoslog.file_lock import directory_locked
+from eoslog.os_errors import named_os_errors
 from eoslog.partition_producers import PartitionProducers, keeping_up
 from eoslog.producer_state_store import ProducerStateStore
 from eoslog.whole_number import whole_number
 
 NO_HOLD = -1
+# Kafka's own default.
+PRODUCER_EXPIRATION_MS = 86_400_000
 
 _Adopted = TypeVar("_Adopted", tuple[int, int], tuple[int, int] | None)
 
@@ -149,7 +152,8 @@ class Partition(PartitionProducers):
     @keeping_up
     def segments(self) -> list[dict[str, object]]:
         """One dict a segment: base_offset, size_bytes, largest_timestamp_ms, path."""
-        return self._log.segments()
+        with named_os_errors(f"listing the segments of {self.topic_partition}"):
+            return self._log.segments()
 
     @property
     def attached(self) -> bool:
@@ -314,18 +318,16 @@ class Partition(PartitionProducers):
         return self._adopt(producer_id, lambda: self._log.adopt(staged, producer_id))
 
     def adopt_file(
-        self, path: Path, file_bytes: int, producer_id: int, *, checked: bool, sync: bool
+        self, path: Path, file_bytes: int, producer_id: int, *, checked: bool
     ) -> tuple[int, int] | None:
         """Make a staged file a segment of the log, without a copy: (first offset, count).
 
-        None if that cannot be: `adopt` is to be called then. `checked` and `sync` as in
-        `PartitionLog.adopt_file`. The id does not expire before `release_readers`.
+        None if that cannot be: `adopt` is to be called then. `checked` as in
+        `PartitionLog.adopt_file`. Not synced; the id does not expire before `release_readers`.
         """
         return self._adopt(
             producer_id,
-            lambda: self._log.adopt_file(
-                str(path), file_bytes, producer_id, checked=checked, sync=sync
-            ),
+            lambda: self._log.adopt_file(str(path), file_bytes, producer_id, checked=checked),
         )
 
     def _adopt(self, producer_id: int, adopt: Callable[[], _Adopted]) -> _Adopted:
@@ -480,9 +482,22 @@ class Partition(PartitionProducers):
         return self._log.aborted_transactions(first, min(last, INT64_MAX - 1) + 1)
 
     @keeping_up
-    def verify(self) -> list[dict[str, object]]:
-        """Check every batch and index entry: a dict of path, position_bytes, reason per problem."""
-        return self._log.verify()
+    def verify(
+        self,
+        decisions: Mapping[tuple[int, int], bool] | None = None,
+        *,
+        producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+    ) -> list[dict[str, object]]:
+        """Check every batch and index entry, the producers' sequences and epochs, and what memory,
+        snapshots and LMDB say of them: a dict of path, position_bytes, reason per problem.
+
+        `decisions` has what coordinators decided: (producer id, epoch of the markers) -> whether
+        they commit. A producer that was silent for `producer_expiration_ms` may begin anew.
+        """
+        with named_os_errors(f"verifying {self.topic_partition}"):
+            return self._log.verify(
+                decisions=decisions, rows=self.stored_rows, expiration_ms=producer_expiration_ms
+            )
 
     # Maintenance; for the store.
 
@@ -542,6 +557,13 @@ class Partition(PartitionProducers):
     def delete_segments(self, up_to_offset: int) -> int:
         """Delete the oldest segments that end at or below an offset; how many went."""
         return self._log.delete_segments(up_to_offset)
+
+    def free_deleted(self) -> int:
+        """Give back the files of segments that were deleted, here or by another process; how many.
+
+        Until then they take room on the disk. Where many blocks are to be freed it takes long.
+        """
+        return self._log.free_deleted()
 
     @keeping_up
     def roll(self) -> int:

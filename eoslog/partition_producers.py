@@ -11,6 +11,7 @@ part alone until the row comes back (`incomplete`).
 
 import threading
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import wraps
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -22,6 +23,7 @@ from eoslog.bindings.partition_log import (
     row_state,
 )
 from eoslog.errors import FellBehindError, OffsetOutOfRangeError, StoreFailedError
+from eoslog.os_errors import named_os_errors
 from eoslog.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
 from eoslog.topic_partition import TopicPartition
 
@@ -220,7 +222,8 @@ class PartitionProducers:
             return
         # The replay that follows an opening begins at the rows' offset: what was aborted below must
         # be in the files by then.
-        self._log.store_abort_files(True)
+        with named_os_errors(f"syncing the aborted transactions of {self.topic_partition}"):
+            self._log.store_abort_files(True)
         try:
             true_at = self._rows.write_rows(
                 self.topic_id,
@@ -291,24 +294,29 @@ class PartitionProducers:
                     if in_memory is None:
                         self._install_row(row)
                         expired.add(producer_id)
-        self.forget_producers(expired)
-        return len(expired)
+        return self.forget_producers(expired, oldest_timestamp_ms)
 
     @keeping_up
-    def forget_producers(self, producer_ids: Iterable[int]) -> None:
-        """Drop producers that will never append again, in memory and in LMDB."""
-        gone = list(producer_ids)
+    def forget_producers(
+        self, producer_ids: Iterable[int], oldest_timestamp_ms: int | None = None
+    ) -> int:
+        """Drop producers that will never append again, in memory and in LMDB; how many.
+
+        With a time, those that were seen since, as is found out under the log's lock, stay.
+        """
+        gone = set(producer_ids)
         if not gone:
-            return
+            return 0
         with self._checkpoint_lock:
             if self._rows_generation == self._rows.generation:
                 # First the rows as of now. A replay from older ones, without this producer's, would
                 # meet the end of a transaction whose beginning it does not know.
                 self._write_changed_rows()
-            self._log.drop_producers(gone)
+            gone -= set(self._log.drop_producers(gone, oldest_timestamp_ms))
             # A row that another process wrote since then stays: its producer is in use.
             known_to = self._persisted_offset if self._shared else None
             self._rows.delete_producers(self.topic_id, self.partition, gone, changed_up_to=known_to)
+        return len(gone)
 
     @keeping_up
     def forget_adopted(self, producer_ids: Iterable[int]) -> None:
@@ -350,7 +358,8 @@ class PartitionProducers:
                 self._check_rows_whole()
                 self._complete_rows()
                 evicted = b"".join(row for _, row in self._all_rows())
-            self._log.take_snapshot(True, evicted)
+            with named_os_errors(f"a snapshot of {self.topic_partition}"):
+                self._log.take_snapshot(True, evicted)
 
     @keeping_up
     def hold_producer(self, producer_id: int) -> None:
@@ -404,6 +413,23 @@ class PartitionProducers:
                 f"{self.topic_partition}: the rows of idle producers were lost while the store was "
                 "open; reopen it, and they come from the log"
             )
+
+    def stored_rows(self) -> tuple[str, Iterable[bytes], int] | None:
+        """Where LMDB is, its rows, and the offset below which they tell of all batches; None if
+        there are none, or they were lost meanwhile.
+        """
+        try:
+            head = self._rows.read_head(self.topic_id, self.partition)
+        except StateStoreDamagedError:
+            return None
+        if head is None:
+            return None
+        return str(self._rows.path), self._rows_until_lost(), head.offset
+
+    def _rows_until_lost(self) -> Iterable[bytes]:
+        with suppress(StateStoreDamagedError):
+            for _, row in self._all_rows():
+                yield row
 
     def _all_rows(self) -> Iterable[tuple[int, bytes]]:
         next_id = 0

@@ -23,7 +23,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eoslog.atomic_file import TEMPORARY_SUFFIX
+from eoslog.json_text import loads_json
 from eoslog.os_errors import named_os_errors
+from eoslog.private_files import make_directories
 from eoslog.store_lock import moment_text
 from eoslog.unforked import close_unforked, open_unforked
 
@@ -71,7 +73,7 @@ class ProcessSlots:
         path = self._path_of(self.own)
         unlocked = path.with_name(path.name + TEMPORARY_SUFFIX)
         with named_os_errors(f"making {path}"):
-            self.path.mkdir(exist_ok=True)
+            make_directories(self.path)
             _made.add(self)
             self._descriptor = open_unforked(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL)
             try:
@@ -180,7 +182,7 @@ class ProcessSlots:
 
     def _read(self, slot: bytes) -> ProcessSlot:
         try:
-            said = json.loads(self._path_of(slot).read_bytes())
+            said = loads_json(self._path_of(slot).read_bytes())
             return ProcessSlot(
                 slot,
                 int(said["pid"]),

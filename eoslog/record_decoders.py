@@ -14,6 +14,7 @@ from typing import Any
 from eoslog.bindings.transaction_record import decode_transaction_value, transactional_id_of
 from eoslog.errors import CorruptRecordError
 from eoslog.group_members import GroupMembers
+from eoslog.json_text import loads_json
 from eoslog.member_records import (
     KEY_TYPE,
     PROTOCOL_TYPE,
@@ -89,7 +90,7 @@ def _own_record(key: bytes, value: bytes | None) -> tuple[Any, Any]:
     if value is None:
         return decoded_key, None
     try:
-        fields = json.loads(value)
+        fields = loads_json(value)
         return decoded_key, Decoded(value.decode(), **fields)
     except (ValueError, TypeError) as error:
         raise CorruptRecordError("", 0, f"the value is no JSON object: {error}") from error

@@ -6,7 +6,7 @@ log ends where it does. A crash between any two steps leaves more than is needed
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from eoslog.named_producers import NamedProducers
@@ -14,16 +14,19 @@ from eoslog.partition import Partition
 
 NO_LIMIT = -1
 
+# How old is what was written at a time of the day.
+AgeMs = Callable[[int], int]
+
 
 def apply_retention(
     partition: Partition,
     names: NamedProducers,
     config: Mapping[str, int],
     cached_max: int,
-    now_ms: int,
+    age_ms: AgeMs,
 ) -> int:
     """Delete the segments that a topic's `retention.bytes` and `retention.ms` release; how many."""
-    up_to_offset = _deletable_up_to(partition, config, now_ms)
+    up_to_offset = _deletable_up_to(partition, config, age_ms)
     if up_to_offset <= partition.log_start_offset:
         return 0
     partition.flush()
@@ -32,7 +35,7 @@ def apply_retention(
     return partition.delete_segments(up_to_offset)
 
 
-def _deletable_up_to(partition: Partition, config: Mapping[str, int], now_ms: int) -> int:
+def _deletable_up_to(partition: Partition, config: Mapping[str, int], age_ms: AgeMs) -> int:
     """The base offset of the first segment that stays."""
     segments = partition.segments()
     sizes = [int(str(segment["size_bytes"])) for segment in segments]
@@ -40,7 +43,7 @@ def _deletable_up_to(partition: Partition, config: Mapping[str, int], now_ms: in
     retention_ms = config["retention.ms"]
     while retention_ms != NO_LIMIT and gone < len(segments):
         newest_ms = int(str(segments[gone]["largest_timestamp_ms"]))
-        if now_ms - newest_ms <= retention_ms or sizes[gone] == 0:
+        if age_ms(newest_ms) <= retention_ms or sizes[gone] == 0:
             break
         gone += 1
     if gone == len(segments):
@@ -64,16 +67,16 @@ def _count_by_size(sizes: list[int], retention_bytes: int) -> int:
     return gone
 
 
-def may_be_released(directory: Path, config: Mapping[str, int], now_ms: int) -> bool:
+def may_be_released(directory: Path, config: Mapping[str, int], age_ms: AgeMs) -> bool:
     """Whether a partition that is not open may hold segments to delete; a look at file names."""
-    oldest_ms, size_bytes = now_ms, 0
+    oldest_age_ms, size_bytes = 0, 0
     with os.scandir(directory) as entries:
         for entry in entries:
             if entry.name.endswith(".log"):
                 status = entry.stat()
                 size_bytes += status.st_size
                 if status.st_size:
-                    oldest_ms = min(oldest_ms, int(status.st_mtime * 1000))
+                    oldest_age_ms = max(oldest_age_ms, age_ms(int(status.st_mtime * 1000)))
     by_size = config["retention.bytes"] != NO_LIMIT and size_bytes > config["retention.bytes"]
-    by_age = config["retention.ms"] != NO_LIMIT and now_ms - oldest_ms > config["retention.ms"]
+    by_age = config["retention.ms"] != NO_LIMIT and oldest_age_ms > config["retention.ms"]
     return by_size or by_age

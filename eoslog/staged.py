@@ -8,7 +8,6 @@ protocol, with what happens when something dies, is `docs/staged-commit.md`.
     message = writer.message        # For Store.commit_staged, in the process that opens the store.
 """
 
-import json
 import os
 import time
 from collections.abc import Mapping
@@ -22,7 +21,8 @@ from eoslog.bindings.plain_rows import plain_columns
 from eoslog.config import TOPIC_SETTINGS
 from eoslog.durability import check_durability
 from eoslog.errors import LogClosedError, NotAStoreError, UnknownTopicOrPartitionError
-from eoslog.staged_batches import StagedBatches, StagedTopic
+from eoslog.json_text import loads_json
+from eoslog.staged_batches import StagedBatches, StagedTopic, first_turn
 from eoslog.staged_file import AttemptFiles
 from eoslog.staged_message import StagedFile, StagedMessage
 from eoslog.staged_names import STAGING_DIRECTORY, directory_name, run_path
@@ -90,7 +90,7 @@ class StagedWriter:
         self._path = path
         self._topics = _topics(path, partitions)
         self._files = AttemptFiles(attempt_path, path, self._sync)
-        self._batches = StagedBatches(self._files, batch_bytes_max)
+        self._batches = StagedBatches(self._files, batch_bytes_max, first_turn(run_id, attempt))
         self._failure: BaseException | None = None
         self._closed_because = ""
         self._message: StagedMessage | None = None
@@ -293,15 +293,17 @@ def _topics(
                 "segment.bytes",
             )
         )
-        *taken, segment_bytes = map(int, limits)
-        topics[name] = StagedTopic(count, TopicLimits(*taken), segment_bytes)
+        message_bytes, before_ms, after_ms, segment_bytes = map(int, limits)
+        # As the store has it: a batch is never larger than a segment.
+        taken = TopicLimits(min(message_bytes, segment_bytes), before_ms, after_ms)
+        topics[name] = StagedTopic(count, taken, segment_bytes)
     return topics
 
 
 def _known_topics(store_path: Path) -> dict[str, dict[str, Any]]:
     """The store's topics as its file has them; none if it is unreadable: the driver checks too."""
     try:
-        topics = json.loads((store_path / TOPICS_FILE).read_bytes())["topics"]
+        topics = loads_json((store_path / TOPICS_FILE).read_bytes())["topics"]
         return {name: entry for name, entry in topics.items() if not entry.get("deleting")}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}

@@ -4,18 +4,16 @@ Every step may be done again from the start: the partition knows, by the last se
 file's producer id, which batches it holds.
 """
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from functools import partial
 
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.partition import Partition
+from eoslog.shared_syncs import SYNC_THREADS_MAX, run_together
 from eoslog.staged_file_check import mapped
-from eoslog.staged_job import BYTES_FOR_THREADS, JobFile, StagedJob
+from eoslog.staged_job import JobFile, StagedJob, threads_for
 from eoslog.topic_partition import TopicPartition
-
-SYNC_THREADS_MAX = 16
 
 FindPartition = Callable[[TopicPartition], Partition | None]
 Offsets = dict[TopicPartition, tuple[int, int]]
@@ -80,14 +78,7 @@ class HeldPartitions:
                 waiting.append((where, partition))
             else:
                 self._sync_partition(where, partition)  # Tells of a sync that failed before.
-        if len(waiting) < 2:
-            for one in waiting:
-                self._sync_partition(*one)
-            return
-        with ThreadPoolExecutor(min(SYNC_THREADS_MAX, len(waiting)), "eoslog-sync") as threads:
-            synced = [threads.submit(self._sync_partition, *one) for one in waiting]
-        for future in synced:
-            future.result()
+        run_together([partial(self._sync_partition, *one) for one in waiting])
 
     def _has_unsynced(self, where: TopicPartition, partition: Partition) -> bool:
         try:
@@ -127,23 +118,24 @@ def adopt_files(
 ) -> Offsets:
     """Append what the partitions do not hold yet; the first and last offset of each of them.
 
-    Large jobs fill several partitions at once, and with `sync` one goes to disk while the next is
+    Large jobs fill several partitions at once, and with `sync` one goes to disk while others are
     filled. Files of topics that were deleted since the decision are passed over. `checked`: the
     checksums of all files were verified just now.
     """
-    how = _How(sync, checked)
     by_partition: dict[TopicPartition, list[JobFile]] = {}
     for one in job.files:
         by_partition.setdefault(one.file.topic_partition, []).append(one)
-    threads_max = min(len(by_partition), os.cpu_count() or 1)
-    if threads_max < 2 or sum(one.file.bytes for one in job.files) < BYTES_FOR_THREADS:
-        filled = [_fill(files, held, how) for files in by_partition.values()]
+    threads_max = threads_for(job.files, len(by_partition))
+    if threads_max > 1 and sync:
+        threads_max = min(len(by_partition), SYNC_THREADS_MAX)  # They wait, mostly.
+    if threads_max < 2:
+        filled = [_fill(files, held, checked) for files in by_partition.values()]
     else:
         for where in by_partition:
             held.find(where)  # Opened here: what is done then may need what this thread holds.
         with ThreadPoolExecutor(threads_max, "eoslog-adopt") as threads:
             futures = [
-                threads.submit(_fill, files, held, how, where if sync else None)
+                threads.submit(_fill, files, held, checked, where if sync else None)
                 for where, files in by_partition.items()
             ]
         filled = [future.result() for future in futures]
@@ -152,17 +144,10 @@ def adopt_files(
     }
 
 
-class _How(NamedTuple):
-    """How the files of a job are adopted: durably, and after what."""
-
-    sync: bool
-    checked: bool
-
-
 def _fill(
     files: Sequence[JobFile],
     held: HeldPartitions,
-    how: _How,
+    checked: bool,
     synced: TopicPartition | None = None,
 ) -> tuple[int, int] | None:
     """Append a partition's files in their order; its first and last new offset, if there are any.
@@ -170,7 +155,7 @@ def _fill(
     """
     found: tuple[int, int] | None = None
     for one in files:
-        first_offset, appended = _adopt_file(one, held, how)
+        first_offset, appended = _adopt_file(one, held, checked)
         if appended:
             begin = first_offset if found is None else found[0]
             found = (begin, first_offset + appended - 1)
@@ -197,7 +182,7 @@ def is_untouched(job: StagedJob, held: HeldPartitions) -> bool:
     return True
 
 
-def _adopt_file(one: JobFile, held: HeldPartitions, how: _How) -> tuple[int, int]:
+def _adopt_file(one: JobFile, held: HeldPartitions, checked: bool) -> tuple[int, int]:
     where = one.file.topic_partition
     partition = held.find(where)
     if partition is None:
@@ -207,7 +192,7 @@ def _adopt_file(one: JobFile, held: HeldPartitions, how: _How) -> tuple[int, int
     try:
         if one.is_large:
             adopted = partition.adopt_file(
-                one.path, one.file.bytes, one.file.producer_id, checked=how.checked, sync=how.sync
+                one.path, one.file.bytes, one.file.producer_id, checked=checked
             )
             if adopted is not None:
                 return adopted

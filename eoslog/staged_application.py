@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eoslog.errors import StagedRunFencedError, StagedSourceError
+from eoslog.json_text import check_kinds, fields_read_of
 from eoslog.staged_names import directory_name, new_run_id, run_generation
 from eoslog.staged_source import VersionCount, VersionSource, counted_by
 from eoslog.state_log import APPLICATION, State, StateLog
@@ -66,21 +67,39 @@ class ApplicationRecord:
 
     @classmethod
     def read_by_name(cls, state_log: StateLog, name: str) -> "ApplicationRecord | None":
-        """The newest record of the application whose staging directory has this name."""
+        """The newest record of the application whose staging directory has this name.
+
+        Raises CorruptRecordError if it is not as it was written.
+        """
         state = state_log.get(APPLICATION, name)
         if state is None:
             return None
-        return cls(
-            app_id=state["app_id"],
-            version=state["app_version"],
-            run_id=state["run_id"],
-            generation=state["generation"],
-            state=state["state"],
-            overtaken=tuple(state.get("overtaken", ())),
-            job=state.get("job"),
-            process=bytes.fromhex(state.get("process", "")),
-            count=VersionCount.of_state(state.get("source")),
-        )
+        with fields_read_of(f"the record of application {name!r}"):
+            found = cls(
+                app_id=state["app_id"],
+                version=state["app_version"],
+                run_id=state["run_id"],
+                generation=state["generation"],
+                state=state["state"],
+                overtaken=tuple(state.get("overtaken", ())),
+                job=state.get("job"),
+                process=bytes.fromhex(state.get("process", "")),
+                count=VersionCount.of_state(state.get("source")),
+            )
+            found._check()
+        return found
+
+    def _check(self) -> None:
+        """Raise TypeError or ValueError for fields that no record has."""
+        check_kinds(str, self.app_id, *self.overtaken)
+        check_kinds(int, self.version, self.generation)
+        directory_name(self.app_id, "app_id")
+        if self.run_id is not None:
+            directory_name(self.run_id, "run_id")
+        if self.job is not None:
+            check_kinds(dict, self.job)
+        if self.state not in (PREPARED, COMPLETE) or self.version < NO_VERSION:
+            raise ValueError(f"state {self.state!r}, version {self.version}")
 
     def write(self, state_log: StateLog, *, sync: bool | None = None) -> None:
         """Append the record; on return it holds, and is durable as the store says."""

@@ -8,6 +8,8 @@ HELD_BYTES_MAX, but for a batch of one record that is larger.
 """
 
 import os
+import re
+import zlib
 from typing import NamedTuple
 
 from eoslog.bindings.accumulator import RecordAccumulator
@@ -19,6 +21,17 @@ from eoslog.topic_partition import TopicPartition
 HELD_BYTES_MAX = 32 << 20
 # Each record goes where its key says.
 OWN_PARTITION = -1
+
+
+def first_turn(run_id: str, attempt: str) -> int:
+    """A number that differs from one task of a job to the next, and from job to job.
+
+    So the records without keys of small tasks spread over all partitions. An attempt that does not
+    begin with the number of its task gets a random one.
+    """
+    number = re.match(r"[0-9]{1,18}", attempt)
+    task = int.from_bytes(os.urandom(4), "big") if number is None else int(number[0])
+    return zlib.crc32(run_id.encode(errors="surrogatepass")) + task
 
 
 class StagedTopic(NamedTuple):
@@ -35,11 +48,12 @@ class _Filling(NamedTuple):
 
 
 class StagedBatches:
-    """Takes the records of all topics of a writer."""
+    """Takes the records of all topics of a writer; `turn` is from `first_turn`."""
 
-    def __init__(self, files: AttemptFiles, batch_bytes_max: int) -> None:
+    def __init__(self, files: AttemptFiles, batch_bytes_max: int, turn: int) -> None:
         self._files = files
         self._batch_bytes_max = batch_bytes_max
+        self._turn = turn
         self._filling: dict[str, _Filling] = {}
 
     def add(self, name: str, topic: StagedTopic, partition: int | None, records: RecordSet) -> None:
@@ -112,8 +126,7 @@ class StagedBatches:
         if known is not None:
             for partition in range(known.topic.partitions):
                 self._write(name, partition)
-        # Attempts begin at different partitions, so that small ones spread out.
-        first = int.from_bytes(os.urandom(4), "big") % topic.partitions
+        first = self._turn % topic.partitions
         batch_bytes = min(self._batch_bytes_max, topic.limits.message_bytes_max)
         filler = BatchFiller(topic.partitions, batch_bytes, first)
         self._filling[name] = _Filling(topic, filler)

@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eoslog.bindings.shared_page import LOCK_STAGED
+from eoslog.damage import Problem
 from eoslog.errors import (
     EoslogError,
     InvalidRequestError,
     StagedCommitError,
     StagedJobIncompleteError,
+    StoreFullError,
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, check_group_id
 from eoslog.offset_records import OffsetKey
@@ -45,14 +47,16 @@ from eoslog.staged_application import (
 )
 from eoslog.staged_file_check import check_job, check_room, make_run_directory, sync_staged
 from eoslog.staged_job import (
+    JobFile,
     StagedJob,
-    attempt_path,
     bounds_of_record,
     files_of_messages,
+    is_listed_apart,
     topic_ids_of_record,
 )
+from eoslog.staged_leftovers import Leftovers
 from eoslog.staged_message import StagedMessage, check_version, run_of
-from eoslog.staged_names import directory_name, run_generation, run_path
+from eoslog.staged_names import directory_name, run_path
 from eoslog.staged_offsets import (
     VERSION_PARTITION,
     OffsetsOfGroups,
@@ -65,14 +69,9 @@ from eoslog.staged_source import VersionCount, VersionSource
 from eoslog.staged_spans import JobSpan, RecentJobs, span_of_job
 from eoslog.staged_sweep import (
     is_decided,
-    outdated_runs,
-    removable_runs,
-    remove_if_empty,
-    remove_manifests,
-    remove_tree,
-    subdirectories,
 )
 from eoslog.staged_undone import UndoneJobs
+from eoslog.staged_verification import verify_staged_jobs
 from eoslog.state_log import APPLICATION
 from eoslog.store_wide_lock import StoreWideLock
 from eoslog.topic_partition import TopicPartition
@@ -81,8 +80,6 @@ from eoslog.transaction_owner import TransactionOwner, run_overtaken
 if TYPE_CHECKING:
     from eoslog.store import Store
 
-# How long a task may write on after its job is over, for its files to be swept at once.
-ZOMBIES_GONE_S = 3600.0
 # A job of another process may take minutes.
 LOCK_TIMEOUT_S = 600.0
 # What could not be completed is tried again so often, where no job comes by.
@@ -117,11 +114,10 @@ class StagedCommits:
         self._undone = UndoneJobs(self._staging_path, store._state_log, shared)
         none_is_open = store._transactions.entries.none_is_undecided
         self._recent = RecentJobs(store._state_log, store._find_partition, none_is_open)
+        self._leftovers = Leftovers(store, store._checkpointer.note_leftovers)
         self._retry_due_s = 0.0
         store._group_offsets.ask_staged(self.holds_back)
         self._pending: dict[str, PendingJob] = {}
-        # Runs that are over, and since when: late files of their zombies are swept at any age.
-        self._over: dict[Path, float] = {}
         # Who registered the newest run of an application in this life of the store.
         self._owners: dict[str, TransactionOwner] = {}
 
@@ -165,7 +161,7 @@ class StagedCommits:
                     # A replay: the driver before this one is out from here on.
                     newest = record.decided(record.version, run_id, None, self._process, count)
                     newest.write(self._store._state_log)
-                self._discard(app_id, run_id, found)
+                self._leftovers.discard(app_id, run_id, found)
                 return StagedCommit(committed=False)
             record.check_run(run_id, self._store._files.session.slots.describe)
             staged_offsets = prepare_offsets(
@@ -175,7 +171,7 @@ class StagedCommits:
                 decided = record.decided(version, run_id, None, self._process, count)
                 decided.write(self._store._state_log)
                 self._note_progress(app_id, version)
-                self._discard(app_id, run_id, found)
+                self._leftovers.discard(app_id, run_id, found)
                 return StagedCommit(committed=True)
             groups = tuple(offsets or ())
             pending = self._decide(record, version, run_id, found, staged_offsets, groups, count)
@@ -220,7 +216,7 @@ class StagedCommits:
             record = ApplicationRecord.read(self._store._state_log, app_id)
             if is_decided(directory_name(run_id, "run_id"), record):
                 return 0
-            return self._remove_run(run_path(self._staging_path, app_id, run_id))
+            return self._leftovers.remove_run(run_path(self._staging_path, app_id, run_id))
 
     # For the store.
 
@@ -253,6 +249,13 @@ class StagedCommits:
                 self._retry_due_s = time.monotonic() + RETRY_S
         finally:
             self._lock.release()
+
+    def verify(self) -> list[Problem]:
+        """What is wrong with jobs that are decided, and not complete."""
+        store = self._store
+        return verify_staged_jobs(
+            self._undone, store._state_log, store._find_partition, self._staging_path
+        )
 
     @contextmanager
     def _at_work(self) -> Iterator[None]:
@@ -319,25 +322,26 @@ class StagedCommits:
             with self._at_work():
                 self._retry_pending()
             retention_ms = self._store.config["eoslog.staging.retention.ms"]
-            for application_path in subdirectories(self._staging_path):
-                record = ApplicationRecord.read_by_name(
-                    self._store._state_log, application_path.name
-                )
-                for path in removable_runs(application_path, record, retention_ms):
-                    remove_tree(path)
-                remove_if_empty(application_path)
-            self._sweep_zombies()
+            oldest_ms = self._store._day_clock.steady_ms(retention_ms) - retention_ms
+            self._leftovers.sweep(oldest_ms)
         finally:
             self._lock.release()
 
-    def _sweep_zombies(self) -> None:
-        for path, since_s in list(self._over.items()):
-            record = ApplicationRecord.read_by_name(self._store._state_log, path.parent.name)
-            if is_decided(path.name, record):
-                continue  # The run's name was used once more.
-            remove_tree(path)
-            if time.monotonic() - since_s > ZOMBIES_GONE_S:
-                del self._over[path]
+    def clear_leftovers(self) -> None:
+        """Remove what complete jobs left; for the background thread, and before the store closes.
+
+        Raises StoreFailedError if the store's files were replaced: those there now are not ours.
+        """
+        if not self._leftovers.any:
+            return
+        self._store._look_at_files()
+        self._leftovers.clear()
+        # Not while a job without files may be making its directory there.
+        if self._lock.acquire(blocking=False):
+            try:
+                self._leftovers.remove_emptied()
+            finally:
+                self._lock.release()
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
@@ -361,13 +365,16 @@ class StagedCommits:
     def quiet(self) -> Iterator[bool]:
         """As `standing_still`, but without waiting: gives whether it does hold.
 
-        If so, `producer_ids` has the ids of all jobs that are not complete, of any process.
+        If so, `producer_ids` has the ids of all jobs that are not complete, of any process, and no
+        power cut brings back one that is.
         """
         if not self._lock.acquire(blocking=False):
             yield False
             return
         try:
             self._look_around()
+            if self._store.durability != "process":
+                self._store._state_log.sync_all()
             yield True
         finally:
             self._lock.release()
@@ -377,12 +384,11 @@ class StagedCommits:
         return self._undone.hold_back(key)
 
     def producer_ids(self) -> frozenset[int]:
-        """The producer ids of jobs that are not complete: they must not expire."""
-        found: set[int] = set()
+        """The producer ids that must not expire: of jobs that are not complete on the disk too."""
+        found = self._leftovers.producer_ids()
         for pending in list(self._pending.values()):
             if pending.job is not None:
-                found.update(one.file.producer_id for one in pending.job.files)
-                found.update(one.producer_id for one in pending.job.offsets)
+                found |= pending.job.all_producer_ids
         return frozenset(found)
 
     def forget_topic(self, topic: str) -> None:
@@ -412,7 +418,7 @@ class StagedCommits:
         partitions = frozenset(one.file.topic_partition for one in files)
         self._make_way(partitions)
         topic_ids = check_job(files, self._store._find_partition, self._store._batch_bytes_max)
-        check_room(files, self._store.path, self._store._segment_bytes)
+        self._check_room(files)
         if self._store.durability != "process":
             unsynced = [message for message in messages if not message.synced]
             sync_staged(
@@ -452,6 +458,13 @@ class StagedCommits:
             raise
         pending.record, pending.decided = decided, True
         return pending
+
+    def _check_room(self, files: Sequence[JobFile]) -> None:
+        try:
+            check_room(files, self._store.path, self._store._segment_bytes)
+        except StoreFullError:
+            self._leftovers.empty_trash(of_others=True)
+            check_room(files, self._store.path, self._store._segment_bytes)
 
     def _make_way(self, partitions: frozenset[TopicPartition]) -> None:
         """Complete earlier jobs on these partitions: a partition is held for one job at a time."""
@@ -549,14 +562,22 @@ class StagedCommits:
             self._sync_offsets(job)
             if span.ranges:
                 self._recent.note(span, others_are_held=len(self._pending) > 1)
-            record.completed().write(state_log)
+            # Mostly unsynced: a power cut brings the job back as decided, and all of it is in the
+            # log. To find that out its list of files is needed, which is removed with them.
+            listed_apart = is_listed_apart(record.job or {})
+            record.completed().write(state_log, sync=None if listed_apart else False)
         except (EoslogError, MemoryError) as error:
             raise StagedJobIncompleteError(
                 f"version {record.version} of application {record.app_id!r} is decided, but not "
                 f"completely in the log yet: {error}"
             ) from error
         del self._pending[record.name]
-        self._clean_up(job, str(record.run_id))
+        try:
+            self._leftovers.leave(job, str(record.run_id))
+        except (EoslogError, MemoryError) as error:
+            # The job is complete: who heard of an error now would write it again. What is left of
+            # it is swept.
+            _log.warning("application %r: what was staged is removed later: %s", job.app_id, error)
         return offsets
 
     def _sync_offsets(self, job: StagedJob) -> None:
@@ -574,52 +595,3 @@ class StagedCommits:
             return  # No group can have the name.
         except (EoslogError, MemoryError) as error:
             _log.warning("application %r is at version %d: %s", app_id, version, error)
-
-    def _clean_up(self, job: StagedJob, run_id: str) -> None:
-        """Remove the files, then the ids: while there are files, the ids keep out a second copy."""
-        if run_generation(run_id) is None:
-            self._remove_run(job.run_path)
-        else:
-            for path in {one.path.parent for one in job.files}:
-                remove_tree(path)
-            remove_manifests(job.run_path)
-        self._remove_outdated(job.app_id)
-        for where, producer_ids in job.producer_ids.items():
-            partition = self._store._find_partition(where)
-            if partition is None or partition.topic_id != job.topic_ids[where.topic]:
-                continue
-            try:
-                partition.forget_adopted(producer_ids)
-            except EoslogError as error:
-                # They expire by themselves; the job is complete.
-                _log.warning("%s: %s", where, error)
-        for one in job.offsets:
-            try:
-                offsets_partition = self._store._partitions.offsets_partition(one.number)
-                offsets_partition.forget_adopted([one.producer_id])
-            except EoslogError as error:
-                _log.warning("offsets of groups, partition %d: %s", one.number, error)
-
-    def _discard(self, app_id: str, run_id: str | None, messages: Sequence[StagedMessage]) -> None:
-        """Remove what was staged for a version that needs it no more."""
-        if run_id is None:
-            return
-        if run_generation(run_id) is None:
-            self._remove_run(run_path(self._staging_path, app_id, run_id))
-        else:
-            for message in messages:
-                remove_tree(attempt_path(self._staging_path, message))
-        self._remove_outdated(app_id)
-
-    def _remove_outdated(self, app_id: str) -> None:
-        """Remove what any run staged for versions of a source that are in."""
-        record = ApplicationRecord.read(self._store._state_log, app_id)
-        if record is not None:
-            for path in outdated_runs(self._staging_path / record.name, record):
-                self._remove_run(path)
-
-    def _remove_run(self, path: Path) -> int:
-        self._over[path] = time.monotonic()
-        removed = remove_tree(path)
-        remove_if_empty(path.parent)
-        return removed

@@ -9,6 +9,7 @@ disk is unknown.
 import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from eoslog.atomic_file import sync_directory
@@ -16,6 +17,8 @@ from eoslog.bindings.file_space import begin_writeback, reserve_behind
 from eoslog.bindings.record_batch import batch_crc32c
 from eoslog.errors import StagedCommitError
 from eoslog.os_errors import named_os_errors
+from eoslog.private_files import DIRECTORY_MODE, FILE_MODE, make_directories
+from eoslog.shared_syncs import run_together, with_those_above
 from eoslog.staged_message import StagedFile, new_staged_producer_id
 from eoslog.staged_names import staged_file_name
 from eoslog.topic_partition import TopicPartition
@@ -124,18 +127,30 @@ class AttemptFiles:
             for file in self._all:
                 self._finish(file)
             if self._sync and self._all:
-                for file in self._all:
-                    if file.descriptor < 0:
-                        self._hold_open(file, os.O_WRONLY | os.O_CLOEXEC)
-                    os.fsync(file.descriptor)
-                    self._close_file(file)
-                directory = self.path
-                sync_directory(directory)
-                while directory != self._store_path:
-                    directory = directory.parent
-                    sync_directory(directory)
+                self._sync_all()
         self.close_descriptors()
         return tuple(file.described() for file in self._all)
+
+    def _sync_all(self) -> None:
+        """Files and directories at once: nobody knows of them before all are on disk."""
+        directories = with_those_above(self.path, self._store_path)
+        run_together(
+            [
+                *(partial(self._sync_file, file) for file in self._all),
+                *(partial(sync_directory, one) for one in directories),
+            ]
+        )
+
+    def _sync_file(self, file: OpenFile) -> None:
+        """One that was closed, because too many were open, is opened once more."""
+        if file.descriptor >= 0:
+            os.fsync(file.descriptor)
+            return
+        descriptor = os.open(self.path / file.name, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def _reserve(self, file: OpenFile, batch_bytes: int) -> None:
         """Have space for the batch, and some more: large writes into reserved space are cheaper."""
@@ -178,8 +193,8 @@ class AttemptFiles:
     def _make_directory(self) -> None:
         for chance in range(_MAKE_DIRECTORY_CHANCES):
             try:
-                self.path.parent.mkdir(parents=True, exist_ok=True)
-                self.path.mkdir()
+                make_directories(self.path.parent)
+                self.path.mkdir(DIRECTORY_MODE)
                 break
             except FileExistsError as error:
                 raise StagedCommitError(
@@ -194,7 +209,7 @@ class AttemptFiles:
     def _hold_open(self, file: OpenFile, flags: int) -> None:
         if len(self._with_descriptor) >= OPEN_FILES_MAX:
             self._close_file(next(iter(self._with_descriptor.values())))
-        file.descriptor = os.open(self.path / file.name, flags, 0o644)
+        file.descriptor = os.open(self.path / file.name, flags, FILE_MODE)
         self._with_descriptor[file.name] = file
 
     def _close_file(self, file: OpenFile) -> None:

@@ -5,14 +5,17 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from eoslog.atomic_file import sync_directory
+from eoslog.atomic_file import sync_directory, sync_file
 from eoslog.bindings.record_batch import batch_crc32c, crc32c, iter_batches
 from eoslog.errors import CorruptRecordError, StagedCommitError, StoreFullError
 from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
-from eoslog.staged_job import BYTES_FOR_THREADS, JobFile
+from eoslog.private_files import make_directories
+from eoslog.shared_syncs import run_together, with_those_above
+from eoslog.staged_job import JobFile, threads_for
 from eoslog.topic_partition import TopicPartition
 
 # The interpreter's lock is held while a piece is summed up.
@@ -80,8 +83,8 @@ def _check_files(files: Sequence[JobFile], limits: Mapping[str, int]) -> None:
     def check(one: JobFile) -> None:
         check_file(one, limits[one.file.topic])
 
-    threads_max = min(len(files), os.cpu_count() or 1)
-    if threads_max < 2 or sum(one.file.bytes for one in files) < BYTES_FOR_THREADS:
+    threads_max = threads_for(files, len(files))
+    if threads_max < 2:
         for one in files:
             check(one)
         return
@@ -181,28 +184,22 @@ def make_run_directory(run: Path, store_path: Path, sync: bool) -> None:
     """Make a run's directory for a job without files."""
     with named_os_errors(f"making {run}"):
         made = not run.is_dir()
-        run.mkdir(parents=True, exist_ok=True)
+        make_directories(run)
         if made and sync:
-            directory = run
-            while directory != store_path:
-                directory = directory.parent
-                sync_directory(directory)
+            above = with_those_above(run.parent, store_path)
+            run_together([partial(sync_directory, one) for one in above])
 
 
 def sync_staged(paths: list[Path], store_path: Path) -> None:
     """Put staged files on disk whose writer did not, and the directories above them."""
-    for path in paths:
-        with named_os_errors(f"syncing {path}"):
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-    directories = set()
-    for attempt in {path.parent for path in paths}:
-        for directory in (attempt, *attempt.parents):
-            directories.add(directory)
-            if directory == store_path:
-                break
-    for directory in sorted(directories, key=lambda one: len(one.parts), reverse=True):
-        sync_directory(directory)
+    directories = {
+        directory
+        for attempt in {path.parent for path in paths}
+        for directory in with_those_above(attempt, store_path)
+    }
+    run_together(
+        [
+            *(partial(sync_file, path) for path in paths),
+            *(partial(sync_directory, one) for one in sorted(directories)),
+        ]
+    )

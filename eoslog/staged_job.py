@@ -7,6 +7,7 @@ in a file of its own, beside the staged ones, and the record holds that file's s
 
 import hashlib
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,9 +15,10 @@ from typing import Any
 
 from eoslog.atomic_file import write_atomically
 from eoslog.errors import StagedCommitError
+from eoslog.json_text import check_kinds, fields_read_of, loads_json
 from eoslog.offset_records import OffsetKey
 from eoslog.staged_message import StagedFile, StagedMessage
-from eoslog.staged_names import directory_name, run_path
+from eoslog.staged_names import directory_name, is_directory_name, run_path
 from eoslog.staged_offsets import StagedOffsets
 from eoslog.topic_partition import TopicPartition
 
@@ -73,6 +75,12 @@ class StagedJob:
         return found
 
     @property
+    def all_producer_ids(self) -> frozenset[int]:
+        """Those, and the ids of the batches of offsets."""
+        of_files = (one.file.producer_id for one in self.files)
+        return frozenset((*of_files, *(one.producer_id for one in self.offsets)))
+
+    @property
     def offset_keys(self) -> frozenset[OffsetKey]:
         """The groups and partitions that the job commits offsets of."""
         return frozenset(key for one in self.offsets for key in one.offset_keys)
@@ -118,6 +126,13 @@ def files_of_messages(staging_path: Path, messages: Iterable[StagedMessage]) -> 
     return found
 
 
+def threads_for(files: Sequence[JobFile], parts: int) -> int:
+    """How many threads are worth their while for files that can be worked on in so many parts."""
+    if sum(one.file.bytes for one in files) < BYTES_FOR_THREADS:
+        return 1
+    return min(parts, os.cpu_count() or 1)
+
+
 def attempt_path(staging_path: Path, message: StagedMessage) -> Path:
     """The directory of the attempt that sent a message."""
     run = run_path(staging_path, message.app_id, message.run_id)
@@ -125,34 +140,60 @@ def attempt_path(staging_path: Path, message: StagedMessage) -> Path:
 
 
 def bounds_of_record(described: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """The bounds alone; they are in the record itself."""
-    return {
-        TopicPartition(topic, int(partition)): bound
-        for topic, entry in described["topics"].items()
-        for partition, bound in entry["bounds"].items()
-    }
+    """The bounds alone; they are in the record itself. Raises CorruptRecordError."""
+    with fields_read_of("a decided job"):
+        bounds = {
+            TopicPartition(topic, int(partition)): bound
+            for topic, entry in described["topics"].items()
+            for partition, bound in entry["bounds"].items()
+        }
+        check_kinds(int, *bounds.values())
+        return bounds
 
 
 def topic_ids_of_record(described: Mapping[str, Any]) -> dict[str, str]:
-    return {topic: entry["topic_id"] for topic, entry in described["topics"].items()}
+    """The ids of its topics. Raises CorruptRecordError."""
+    with fields_read_of("a decided job"):
+        found = {topic: entry["topic_id"] for topic, entry in described["topics"].items()}
+        check_kinds(str, *found.values())
+        return found
+
+
+def is_listed_apart(described: Mapping[str, Any]) -> bool:
+    """Whether the job's files are listed in a file beside them, and not in its record."""
+    return "manifest" not in described
 
 
 def job_of_record(app_id: str, version: int, run: Path, described: Mapping[str, Any]) -> StagedJob:
-    """The job that a record describes; StagedCommitError if its list of files is damaged."""
-    manifest = described.get("manifest")
-    if manifest is None:
-        manifest = _read_manifest(run, described["manifest_bytes"], described["manifest_sha256"])
-    rows_of_offsets = []
-    if isinstance(manifest, dict):
-        rows_of_offsets, manifest = manifest["offsets"], manifest["files"]
-    files = [
-        JobFile(run / attempt / fields[2], StagedFile(*fields))
-        for attempt, rows in manifest
-        for fields in rows
-    ]
-    offsets = [StagedOffsets.of_row(row) for row in rows_of_offsets]
+    """The job that a record describes.
+
+    Raises StagedCommitError if its list of files is missing or damaged, CorruptRecordError if the
+    record, or the list in it, is not as it was written.
+    """
     topic_ids, bounds = topic_ids_of_record(described), bounds_of_record(described)
-    return StagedJob(app_id, version, run, topic_ids, bounds, files, offsets)
+    with fields_read_of(f"the list of files of a job of application {app_id!r}"):
+        manifest = described.get("manifest")
+        if manifest is None:
+            manifest = _read_manifest(
+                run, described["manifest_bytes"], described["manifest_sha256"]
+            )
+        rows_of_offsets = []
+        if isinstance(manifest, dict):
+            rows_of_offsets, manifest = manifest["offsets"], manifest["files"]
+        files = [
+            _file_of_record(run, attempt, StagedFile(*fields))
+            for attempt, rows in manifest
+            for fields in rows
+        ]
+        offsets = [StagedOffsets.of_row(row) for row in rows_of_offsets]
+        return StagedJob(app_id, version, run, topic_ids, bounds, files, offsets)
+
+
+def _file_of_record(run: Path, attempt: str, file: StagedFile) -> JobFile:
+    """A file of a job, which is nowhere but in the directory of its attempt, below the run's."""
+    if not is_directory_name(attempt):
+        raise ValueError(f"{attempt!r:.80} is not the name of an attempt's directory")
+    return JobFile(run / attempt / file.name, file)
 
 
 def _manifest_name(digest: str) -> str:
@@ -170,4 +211,4 @@ def _read_manifest(run: Path, manifest_bytes: int, digest: str) -> Any:
             f"{path}: the list of a decided job's files is damaged ({len(encoded)} bytes, expected "
             f"{manifest_bytes}, or another digest)"
         )
-    return json.loads(encoded)
+    return loads_json(encoded)

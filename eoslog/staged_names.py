@@ -11,12 +11,15 @@ import re
 from pathlib import Path
 
 STAGING_DIRECTORY = "staging"
+# Beside the applications' directories, and the name of none of them.
+TRASH_DIRECTORY = "~trash"
 MANIFESTS = "manifest-*.json"
 NAME_CHARACTERS_MAX = 80
 
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", re.ASCII)
 _UNSAFE_CHARACTER = re.compile(r"[^A-Za-z0-9_.-]", re.ASCII)
 _KEPT_CHARACTERS = 40
+_WITH_DIGEST = re.compile(r"[A-Za-z0-9_.-]*~[0-9a-f]{32}", re.ASCII)
 _RUN = re.compile(r"run-([0-9]{10})-[0-9a-f]{16}", re.ASCII)
 
 
@@ -34,6 +37,15 @@ def directory_name(text: str, what: str) -> str:
     digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:32]
     kept = _UNSAFE_CHARACTER.sub("", text).lstrip(".-")[:_KEPT_CHARACTERS]
     return f"{kept}~{digest}"
+
+
+def is_directory_name(name: object) -> bool:
+    """Whether `directory_name` may have made the name: a path's part that leads nowhere else."""
+    return (
+        isinstance(name, str)
+        and len(name) <= NAME_CHARACTERS_MAX
+        and (_SAFE.fullmatch(name) or _WITH_DIGEST.fullmatch(name)) is not None
+    )
 
 
 def run_path(staging_path: Path, app_id: str, run_id: str) -> Path:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from eoslog.errors import StagedCommitError
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.json_text import check_kinds
 from eoslog.offset_records import (
     OffsetKey,
     OffsetValue,
@@ -83,6 +84,10 @@ class StagedOffsets:
         """What `as_row` gave, read back from the record."""
         number, producer_id, topic_ids, offsets = row
         found = tuple(StagedOffset(*fields) for fields in offsets)
+        check_kinds(int, number, producer_id)
+        for one in found:
+            check_kinds(str, one.group, one.topic, one.metadata, topic_ids[one.topic])
+            check_kinds(int, one.partition, one.offset, one.leader_epoch, one.commit_timestamp_ms)
         return cls(number, producer_id, topic_ids, found)
 
     @property

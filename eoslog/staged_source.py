@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from eoslog.errors import StagedRunFencedError, StagedSourceError
+from eoslog.json_text import check_kinds
 from eoslog.staged_message import check_version
 from eoslog.staged_names import directory_name
 
@@ -61,10 +62,10 @@ class VersionCount:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any] | None) -> "VersionCount | None":
-        """What `as_state` gave, read back from the record."""
+        """What `as_state` gave, read back from the record; what that may raise is a fault of it."""
         if state is None:
             return None
-        return cls(
+        found = cls(
             state["id"],
             state["base"],
             state["driver"],
@@ -72,6 +73,10 @@ class VersionCount:
             tuple(state.get("drivers", ())),
             tuple(state.get("sources", ())),
         )
+        check_kinds(int, found.base)
+        check_kinds(str, found.source_id, found.driver_id, found.place or "")
+        check_kinds(str, *found.drivers_before, *found.sources_before)
+        return found
 
     def as_state(self) -> dict[str, Any]:
         state: dict[str, Any] = {

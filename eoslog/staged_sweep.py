@@ -5,21 +5,21 @@ the next sweep; a task that lost its directory finds out when it makes or closes
 """
 
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 from eoslog.os_errors import named_os_errors
 from eoslog.staged_application import PREPARED, ApplicationRecord
-from eoslog.staged_names import MANIFESTS, directory_name, run_generation
+from eoslog.staged_names import MANIFESTS, TRASH_DIRECTORY, directory_name, run_generation
 from eoslog.staged_source import is_version_in
 
 
 def removable_runs(
-    application_path: Path, record: ApplicationRecord | None, retention_ms: int
+    application_path: Path, record: ApplicationRecord | None, oldest_ms: int
 ) -> list[Path]:
-    """The runs of an application that can be removed as a whole."""
-    oldest_ms = time.time_ns() // 1_000_000 - retention_ms
+    """The runs of an application that can be removed as a whole; those that nobody decided if
+    nothing was written in them since a time.
+    """
     return [
         path
         for path in subdirectories(application_path)
@@ -62,14 +62,14 @@ def is_over(run_name: str, record: ApplicationRecord | None) -> bool:
     return its_own and run_generation(run_name) is None and record.state != PREPARED
 
 
+def application_directories(staging_path: Path) -> list[Path]:
+    """The directories of all applications that have one."""
+    return [path for path in subdirectories(staging_path) if path.name != TRASH_DIRECTORY]
+
+
 def subdirectories(path: Path) -> list[Path]:
     """The directories in a directory; none if it is gone."""
-    with named_os_errors(f"reading {path}"):
-        try:
-            with os.scandir(path) as entries:
-                return [path / one.name for one in entries if one.is_dir(follow_symlinks=False)]
-        except (FileNotFoundError, NotADirectoryError):
-            return []
+    return [path / one.name for one in _listed(path) if one.is_dir(follow_symlinks=False)]
 
 
 def last_written_ms(run_path: Path) -> int:
@@ -120,12 +120,17 @@ def remove_if_empty(path: Path) -> None:
 
 
 def _entries(path: Path) -> Iterator[Path]:
-    try:
-        with os.scandir(path) as entries:
-            found = list(entries)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for entry in found:
+    for entry in _listed(path):
         yield path / entry.name
         if entry.is_dir(follow_symlinks=False):
             yield from _entries(path / entry.name)
+
+
+def _listed(path: Path) -> list[os.DirEntry[str]]:
+    """What is in a directory; nothing if it is gone."""
+    with named_os_errors(f"reading {path}"):
+        try:
+            with os.scandir(path) as entries:
+                return list(entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return []

@@ -15,7 +15,7 @@ from eoslog.errors import EoslogError
 from eoslog.offset_records import OffsetKey
 from eoslog.staged_application import PREPARED, ApplicationRecord
 from eoslog.staged_pending import job_of_application
-from eoslog.staged_sweep import subdirectories
+from eoslog.staged_sweep import application_directories
 from eoslog.state_log import StateLog
 
 
@@ -51,7 +51,7 @@ class UndoneJobs:
 
         Each of them has a directory, whether or not its job has files.
         """
-        for path in subdirectories(self._staging_path):
+        for path in application_directories(self._staging_path):
             record = ApplicationRecord.read_by_name(self._state_log, path.name)
             if record is not None and record.state == PREPARED:
                 yield record

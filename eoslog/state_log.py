@@ -37,6 +37,7 @@ from eoslog.bindings.shared_page import (
     LOCK_STATE_INDEX,
     SharedPage,
 )
+from eoslog.json_text import loads_json
 from eoslog.partition import Partition
 from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.state_key import (
@@ -221,7 +222,7 @@ class StateLog:
     def get(self, record_type: int, name: str) -> State | None:
         """The newest value of a key, or None if it has none."""
         value = self._value(state_key(record_type, name), state_partition_of(name))
-        return None if value is None else json.loads(value)
+        return None if value is None else loads_json(value)
 
     def _value(self, key: bytes, number: int) -> bytes | None:
         with self._lock:
@@ -265,6 +266,14 @@ class StateLog:
         with self._lock:
             partition = self._open(state_partition_of(name)).partition
         partition.sync_up_to(partition.log_end_offset)
+
+    def sync_all(self) -> None:
+        """Have all records on the disk, whoever wrote them. Raises StoreFailedError."""
+        with self._lock:
+            self._open_those_of_others()
+            partitions = [one.partition for one in self._opened.values()]
+        for partition in partitions:
+            partition.sync_up_to(partition.log_end_offset)
 
     def write_again(self, key: bytes) -> None:
         """Append the newest record of one of our own keys once more, as it is, unsynced."""

@@ -4,12 +4,12 @@ Invariant: everything below `known_end` is known: it is in the index, it was rea
 appended it in this process has told of it or will be asked. Of each key only the newest is kept.
 """
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from eoslog.bindings.record_batch import Record
 from eoslog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreVersionError
+from eoslog.json_text import loads_json
 from eoslog.partition import Partition
 from eoslog.state_key import (
     PRODUCER_ID_BLOCK,
@@ -120,7 +120,7 @@ class StatePartition:
     def _apply(self, offset: int, upper_bound: int, on_transaction: OnTransaction | None) -> None:
         next_producer_id = -1
         partition, transactions = self.partition, self.transactions
-        for record in _records_from(partition, offset, upper_bound):
+        for record in records_from(partition, offset, upper_bound):
             key, value = record.key, record.value
             if key is None or len(key) < TYPE_BYTES:
                 continue
@@ -166,7 +166,8 @@ class WatchedKey:
         self._partition.read_at.pop(self._key, None)
 
 
-def _records_from(partition: Partition, offset: int, upper_bound: int) -> Iterator[Record]:
+def records_from(partition: Partition, offset: int, upper_bound: int) -> Iterator[Record]:
+    """The records of a state partition; from its start on if another process compacts it."""
     offset = max(offset, partition.log_start_offset)
     while offset < upper_bound:
         try:
@@ -182,7 +183,7 @@ def _records_from(partition: Partition, offset: int, upper_bound: int) -> Iterat
 
 def _checked_state(value: bytes, partition: Partition, offset: int) -> State:
     try:
-        state = json.loads(value)
+        state = loads_json(value)
         version = state["version"]
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptRecordError(

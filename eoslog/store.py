@@ -18,6 +18,7 @@ from eoslog.bindings.partition_log import ProducerState
 from eoslog.checkpointer import Checkpointer
 from eoslog.consistent_snapshot import consistent_offsets
 from eoslog.consumer import Consumer
+from eoslog.day_clock import DayClock
 from eoslog.durability import Durability
 from eoslog.errors import (
     EoslogError,
@@ -48,7 +49,7 @@ from eoslog.store_files import StoreFiles, errors_of, raise_first
 from eoslog.store_metrics import store_metrics
 from eoslog.store_topics import StoreTopics
 from eoslog.store_transactions import StoreTransactions
-from eoslog.store_verification import Progress, verify_store
+from eoslog.store_verification import Progress, StoreVerification
 from eoslog.topic_name import check_user_topic_name
 from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicDescription
@@ -83,6 +84,7 @@ class Store(StoreTransactions):
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._files = StoreFiles(path, create, durability, config, self._after_fork)
         try:
+            self._day_clock = DayClock()
             self._checkpointer = Checkpointer(self)
             self._linger = LingerTimer()
             self._staged = StagedCommits(self)
@@ -403,13 +405,22 @@ class Store(StoreTransactions):
         }
 
     def verify(self, progress: Progress | None = None) -> list[dict[str, object]]:
-        """Check every batch and index entry of all partitions, internal ones too.
+        """Check everything that the store has on disk against its logs, internal ones too.
 
         One dict of path, position_bytes and reason for each problem; [] is a sound store.
-        `progress(done, total, topic_partition)` is called before each partition.
+        `progress(done, total, topic_partition)` is called before each partition. The store may be
+        in use meanwhile. What is checked is said in `docs/commands.md`.
         """
         self._check_open()
-        return verify_store(self._partitions, self._files.registry, progress)
+        files = self._files
+        return StoreVerification(
+            files.paths,
+            files.partitions,
+            files.registry,
+            files.rows,
+            files.config["producer.id.expiration.ms"],
+            self._staged.verify,
+        ).problems(progress)
 
     def metrics(self) -> dict[str, Any]:
         """Counts and sizes of what is open, and what the background thread did and met."""
@@ -446,6 +457,7 @@ class Store(StoreTransactions):
             self._checkpointer.stop()
             errors = self._close_producers()
             self._linger.stop()
+            self._clear_leftovers()
             with self._lock:
                 self._closed = True
                 errors += self._files.close()
@@ -453,6 +465,22 @@ class Store(StoreTransactions):
             self._close_producers()
             self._signal.wake()
         raise_first(errors)
+
+    def _clear_leftovers(self) -> None:
+        try:
+            self._staged.clear_leftovers()
+        except EoslogError as error:
+            _log.warning("what staged jobs left is swept by the next opening: %s", error)
+
+    def _abandon(self) -> None:
+        """Give the store up as the death of the process would: the next opening recovers it."""
+        with self._close_lock:
+            self._checkpointer.stop()
+            self._linger.stop()
+            with self._lock:
+                self._closed = True
+                self._files.abandon()
+            self._signal.wake()
 
     def _close_producers(self) -> list[EoslogError]:
         errors = errors_of(producer.close for producer in self._live_producers())

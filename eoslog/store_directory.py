@@ -16,6 +16,7 @@ from eoslog.file_system import mount_of
 from eoslog.meta_properties import FILE_NAME as META_PROPERTIES
 from eoslog.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from eoslog.os_errors import named_os_errors
+from eoslog.private_files import make_directories
 from eoslog.store_lock import FILE_NAME as LOCK_NAME
 from eoslog.store_lock import OPENING_FILE_NAME, StoreLock
 from eoslog.store_paths import STATE_DIRECTORY, StorePaths
@@ -46,7 +47,7 @@ def enter_store(
     if exists:
         read_meta_properties(paths.root)
         with named_os_errors(f"opening {paths.root}"):
-            paths.state.mkdir(exist_ok=True)
+            make_directories(paths.state)
     else:
         _check_may_create(paths.root, create)
         _make_directories(paths)
@@ -71,7 +72,7 @@ def enter_store(
 def _make_directories(paths: StorePaths) -> None:
     with named_os_errors(f"creating {paths.root}"):
         made = [path for path in (paths.root, *paths.root.parents) if not path.exists()]
-        paths.state.mkdir(parents=True, exist_ok=True)
+        make_directories(paths.state)
         for path in made:
             sync_directory(path.parent)
 

@@ -29,11 +29,12 @@ from eoslog.group_coordinator import GroupCoordinator
 from eoslog.group_offsets import GroupOffsets
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.internal_compaction import InternalCompaction
+from eoslog.left_files import left_sums, put_away_changed
 from eoslog.named_producers import NamedProducers
 from eoslog.offset_checkpoints import OffsetCheckpoints
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.producer_ids import ProducerIds
-from eoslog.producer_state_store import ProducerStateStore
+from eoslog.producer_state_store import DIRECTORY_NAME, ProducerStateStore
 from eoslog.state_log import StateLog
 from eoslog.store_directory import enter_store
 from eoslog.store_paths import StorePaths
@@ -65,6 +66,10 @@ class StoreFiles:
             )
             undo.callback(self.session.abandon)
             shared = self.session.shared
+            lmdb_path = self.paths.state / DIRECTORY_NAME
+            if self.session.first:
+                stop = read_last_stop(self.paths.clean_marker, self.paths.unrecovered)
+                put_away_changed(self.paths.root, lmdb_path, stop.sums)
             self.rows = ProducerStateStore(self.paths.state, shared=self.session.may_be_shared)
             undo.callback(self.rows.close)
             self.registry = TopicRegistry.load(self.paths.root, self.paths.state, shared)
@@ -168,6 +173,8 @@ class StoreFiles:
 
     def opened(self) -> None:
         """Everything is taken up: other processes may open the store too, or close it."""
+        if self.session.first:
+            self.transaction_recovery.let_others_in()
         self.session.opened(self.partitions.unrecovered)
 
     def close(self) -> list[EoslogError]:
@@ -268,7 +275,9 @@ class StoreFiles:
         self.rows.write_session(session.encode())
         left = self.partitions.unrecovered | self.transaction_recovery.unresolved
         left |= self.session.left
-        write_clean_close(self.paths.clean_marker, self.paths.unrecovered, session, left)
+        # Nothing is written to these files from here on.
+        sums = left_sums(self.paths.root, self.paths.state / DIRECTORY_NAME)
+        write_clean_close(self.paths.clean_marker, self.paths.unrecovered, session, left, sums)
 
 
 def raise_first(errors: Sequence[EoslogError]) -> None:

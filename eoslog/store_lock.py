@@ -21,10 +21,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from eoslog.errors import StoreInUseError
+from eoslog.json_text import loads_json
 from eoslog.os_errors import named_os_errors
 from eoslog.unforked import close_unforked, open_unforked
 
@@ -120,7 +122,9 @@ class StoreLock:
         """Free everything; a second call does nothing."""
         if self._descriptor >= 0:
             if self._exclusive:
-                os.ftruncate(self._descriptor, 0)
+                # For people only; the lock is freed all the same.
+                with suppress(OSError):
+                    os.ftruncate(self._descriptor, 0)
             # Said aloud: a child that was forked just now may still have a copy open.
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
             self._close_descriptor()
@@ -214,14 +218,15 @@ def _holder() -> dict[str, object]:
 
 
 def _write(descriptor: int, holder: dict[str, object]) -> None:
-    # Over whatever stands there: cutting a file short may wait for the disk.
-    os.pwrite(descriptor, json.dumps(holder).encode().ljust(_HOLDER_BYTES), 0)
+    # Over whatever stands there: cutting a file short may wait for the disk. It is for people only.
+    with suppress(OSError):
+        os.pwrite(descriptor, json.dumps(holder).encode().ljust(_HOLDER_BYTES), 0)
 
 
 def describe_holder(descriptor: int) -> str:
     """Who wrote his name into a lock's file."""
     try:
-        return _describe(json.loads(os.pread(descriptor, 4096, 0)))
+        return _describe(loads_json(os.pread(descriptor, 4096, 0)))
     except (ValueError, KeyError, TypeError):
         return "by a process that has not yet said who it is"
 
@@ -235,7 +240,11 @@ def _describe(holder: Mapping[str, Any]) -> str:
 def moment_text(time_ms: int) -> str:
     """A moment, for people: UTC, to the millisecond."""
     seconds, ms = divmod(time_ms, 1000)
-    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.gmtime(seconds))}.{ms:03d} UTC"
+    try:
+        moment = time.gmtime(seconds)
+    except (OverflowError, ValueError, OSError):
+        return f"{time_ms} ms after 1970"  # Beyond the calendar.
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', moment)}.{ms:03d} UTC"
 
 
 def _after_fork_in_child() -> None:

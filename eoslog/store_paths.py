@@ -22,7 +22,7 @@ class StorePaths:
         self.shared = self.state / "shared"
         self.cut = self.state / "cut"
         self.controls = self.state / "control"
-        self._spare = self.state / "spare"
+        self.spares = self.state / "spare"
 
     def partition(self, where: TopicPartition) -> Path:
         """The directory with a partition's files."""
@@ -34,7 +34,7 @@ class StorePaths:
 
     def spare(self, where: TopicPartition) -> Path:
         """The directory with a partition's spare segment files."""
-        return self._spare / str(where)
+        return self.spares / str(where)
 
     def cut_of(self, where: TopicPartition) -> Path:
         """The directory with what recoveries of a partition cut off."""

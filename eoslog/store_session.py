@@ -30,6 +30,7 @@ from eoslog.config import TOPIC_SETTINGS
 from eoslog.durability import Durability, check_durability
 from eoslog.errors import StoreFailedError, StoreInUseError
 from eoslog.file_system import Mount, boot_id, process_namespace
+from eoslog.json_text import loads_json
 from eoslog.meta_properties import FILE_NAME as META_PROPERTIES
 from eoslog.os_errors import named_os_errors
 from eoslog.process_slots import ProcessSlots
@@ -83,7 +84,7 @@ class SessionFile:
         if content is None:
             return None
         try:
-            said = json.loads(content)
+            said = loads_json(content)
             if said.pop("version") != SESSION_VERSION:
                 return None
             unrecovered, left = tuple(said.pop("unrecovered")), tuple(said.pop("left"))

@@ -1,64 +1,102 @@
-"""Checking every byte of a store: `Store.verify`."""
+"""Checking all of a store against its own logs: `Store.verify`.
+
+The order matters where the store is in use: what says something of a log is read first, the log
+after it. The log only grows; so it holds whatever was said of it.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
+from eoslog.checkpoint_verification import Checkpoints, read_checkpoints, verify_checkpoints
+from eoslog.damage import Problem, problem, problem_of
+from eoslog.directory_verification import verify_directories
 from eoslog.errors import CorruptRecordError, LogClosedError
+from eoslog.group_offsets_index import GroupOffsetsIndex
+from eoslog.group_verification import verify_groups
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
+from eoslog.producer_state_store import ProducerStateStore
+from eoslog.state_verification import Decided, verify_state_log
+from eoslog.store_paths import StorePaths
+from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicRegistry
 
 Progress = Callable[[int, int, TopicPartition], None]
 
 
-def verify_store(
-    partitions: OpenedPartitions, registry: TopicRegistry, progress: Progress | None
-) -> list[dict[str, object]]:
-    """One dict of path, position_bytes and reason for each problem of any partition.
+@dataclass(frozen=True)
+class StoreVerification:
+    """What a check of a store looks at."""
 
-    A topic that another process or thread deletes meanwhile is left out.
-    """
-    targets = [
-        where
-        for topic in registry.all()
-        for where in topic.topic_partitions()
-        if not topic.internal or partitions.has_files(where)
-    ]
-    problems: list[dict[str, object]] = []
-    for done, where in enumerate(targets):
-        if progress is not None:
-            progress(done, len(targets), where)
-        topic = registry.get(where.topic)
+    paths: StorePaths
+    partitions: OpenedPartitions
+    registry: TopicRegistry
+    rows: ProducerStateStore
+    producer_expiration_ms: int
+    verify_staged: Callable[[], list[Problem]]
+
+    def problems(self, progress: Progress | None) -> list[Problem]:
+        """One dict of path, position_bytes and reason for each problem of the store.
+
+        A topic that another process or thread deletes meanwhile is left out.
+        """
+        checkpoints, found = read_checkpoints(self.paths)
+        found += verify_directories(self.paths, self.registry)
+        of_state, decided = verify_state_log(self.partitions, self.rows)
+        found += of_state
+        targets = [
+            where
+            for topic in self.registry.all()
+            for where in topic.topic_partitions()
+            if not topic.internal or self.partitions.has_files(where)
+        ]
+        for done, where in enumerate(targets):
+            if progress is not None:
+                progress(done, len(targets), where)
+            topic = self.registry.get(where.topic)
+            try:
+                of_partition = self._of(where, checkpoints, decided)
+            except LogClosedError:
+                if self.registry.get(where.topic) == topic:
+                    raise
+                continue
+            if self.registry.get(where.topic) == topic:
+                found += of_partition
+        return found + self.verify_staged()
+
+    def _of(
+        self, where: TopicPartition, checkpoints: Checkpoints, decided: Decided
+    ) -> list[Problem]:
         try:
-            found = _problems_of(partitions, registry, where)
-        except LogClosedError:
-            if registry.get(where.topic) == topic:
-                raise
-            continue
-        if registry.get(where.topic) == topic:
-            problems += found
-    return problems
+            partition = self._opened(where)
+        except CorruptRecordError as error:
+            return [problem_of(error)]
+        if partition is None:
+            return []
+        found = verify_partition(partition, decided, self.producer_expiration_ms)
+        if where.topic == CONSUMER_OFFSETS_TOPIC and not found:
+            found += verify_groups(partition, GroupOffsetsIndex(self.rows))
+        return found + verify_checkpoints(self.paths, checkpoints, where, partition.log_end_offset)
+
+    def _opened(self, where: TopicPartition) -> Partition | None:
+        topic = self.registry.get(where.topic)
+        if topic is not None and topic.internal:
+            return self.partitions.internal_partition(where.topic, where.partition)
+        return self.partitions.find(where)
 
 
-def _problems_of(
-    partitions: OpenedPartitions, registry: TopicRegistry, where: TopicPartition
-) -> list[dict[str, object]]:
-    try:
-        partition = _opened(partitions, registry, where)
-    except CorruptRecordError as error:
-        return [problem_of(error)]
-    return [] if partition is None else partition.verify()
-
-
-def problem_of(error: CorruptRecordError) -> dict[str, object]:
-    """What keeps a partition from being opened, in the form of a problem."""
-    return {"path": error.path, "position_bytes": error.position_bytes, "reason": error.reason}
-
-
-def _opened(
-    partitions: OpenedPartitions, registry: TopicRegistry, where: TopicPartition
-) -> Partition | None:
-    topic = registry.get(where.topic)
-    if topic is not None and topic.internal:
-        return partitions.internal_partition(where.topic, where.partition)
-    return partitions.find(where)
+def verify_partition(
+    partition: Partition, decided: Decided, producer_expiration_ms: int
+) -> list[Problem]:
+    """What is wrong with a partition, given what was decided before."""
+    found = partition.verify(decided.markers, producer_expiration_ms=producer_expiration_ms)
+    for one in partition.open_transactions():
+        complete = decided.complete.get(one.producer_id, -1)
+        if one.producer_epoch < complete:
+            reason = (
+                f"the transaction of producer {one.producer_id}, epoch {one.producer_epoch}, is "
+                f"complete at its coordinator, and open here since offset {one.first_offset}"
+            )
+            found.append(problem(partition.path, reason))
+    return found

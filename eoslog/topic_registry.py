@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any
 
 from eoslog.atomic_file import read_if_there, write_atomically
+from eoslog.bindings.record_batch import crc32c
 from eoslog.bindings.shared_page import COUNTER_TOPICS, LOCK_TOPICS, SharedPage
 from eoslog.config import parse_topic_config
 from eoslog.errors import (
@@ -28,6 +29,7 @@ from eoslog.errors import (
     StoreVersionError,
 )
 from eoslog.file_lock import file_locked
+from eoslog.json_text import loads_json
 from eoslog.kafka_uuid import id_bytes, new_id
 from eoslog.partition_metadata import read_partition_metadata
 from eoslog.topic_name import INTERNAL_TOPICS, check_topic_name
@@ -206,10 +208,8 @@ class TopicRegistry:
             yield
 
     def _replace(self, topics: dict[str, TopicDescription]) -> None:
-        document = {
-            "version": REGISTRY_VERSION,
-            "topics": {name: _entry(topic) for name, topic in sorted(topics.items())},
-        }
+        entries = {name: _entry(topic) for name, topic in sorted(topics.items())}
+        document = {"version": REGISTRY_VERSION, "crc32c": _sum_of(entries), "topics": entries}
         write_atomically(self._path, json.dumps(document, indent=1).encode())
         self._topics = topics
         self._generation += 1
@@ -236,9 +236,15 @@ def _entry(topic: TopicDescription) -> dict[str, object]:
     return entry
 
 
+def _sum_of(entries: object) -> int:
+    """A checksum of what the file says, however it is laid out."""
+    text = json.dumps(entries, sort_keys=True, separators=(",", ":"))
+    return crc32c(text.encode())
+
+
 def _parse(path: Path, content: bytes) -> dict[str, TopicDescription]:
     try:
-        return _parse_document(path, json.loads(content))
+        return _parse_document(path, loads_json(content))
     except (
         ValueError,
         KeyError,
@@ -257,6 +263,9 @@ def _parse_document(path: Path, document: dict[str, Any]) -> dict[str, TopicDesc
     if version != REGISTRY_VERSION:
         raise ValueError(f"version {version!r}")
     entries: dict[str, dict[str, object]] = document["topics"]
+    # Older versions wrote none.
+    if document.get("crc32c", wanted := _sum_of(entries)) != wanted:
+        raise ValueError(f"the topics do not match their checksum, which would be {wanted}")
     return {name: _parse_entry(name, entry) for name, entry in entries.items()}
 
 

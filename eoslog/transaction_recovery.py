@@ -130,6 +130,9 @@ class TransactionRecovery:
         for transactional_id in undecided:
             self._roll_forward(transactional_id)
         self._open_decided()
+
+    def let_others_in(self) -> None:
+        """Everything is taken up: from now on another process may be at work too."""
         self._is_alone = self._shared is None
         for where in self._unresolved | set(self._decided):
             self._share(where)

@@ -6,7 +6,7 @@ nothing open or undecided, and who comes back with it gets another producer id.
 """
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import chain
 
 from eoslog.bindings.status import ProducerNotCached
@@ -33,17 +33,22 @@ _log = logging.getLogger(__name__)
 NEVER_MS = INT32_MAX
 
 
-def abort_timed_out(coordinator: TransactionCoordinator, now_ms: int) -> int:
+def abort_timed_out(
+    coordinator: TransactionCoordinator, now_ms: int, age_ms: Callable[[int], int] | None = None
+) -> int:
     """Abort the transactions that were open for too long, in any process, and fence their
     producers; how many.
+
+    `age_ms` says how long ago a time of the day was, where the clock may have been set meanwhile.
     """
+    age_ms = age_ms or (lambda moment_ms: now_ms - moment_ms)
     aborted = 0
     for one in coordinator.entries.undecided():
-        if not _has_timed_out(one, now_ms):
+        if not _has_timed_out(one, age_ms):
             continue
         try:
             with coordinator.entries.locked(one.transactional_id) as entry:
-                if not _has_timed_out(entry, now_ms):
+                if not _has_timed_out(entry, age_ms):
                     continue
                 reason = timed_out(entry.transactional_id, entry.start_ms, entry.timeout_ms, now_ms)
                 coordinator.fence(entry, reason)
@@ -75,10 +80,10 @@ def expire_ids(
     return expired
 
 
-def _has_timed_out(entry: TransactionEntry | NewestRecord, now_ms: int) -> bool:
+def _has_timed_out(entry: TransactionEntry | NewestRecord, age_ms: Callable[[int], int]) -> bool:
     if entry.state != ONGOING or entry.prepared or entry.timeout_ms == NEVER_MS:
         return False
-    return entry.start_ms + entry.timeout_ms < now_ms
+    return age_ms(entry.start_ms) > entry.timeout_ms
 
 
 def _expired_records(state_log: StateLog, oldest_ms: int) -> Iterator[str]:

@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eoslog.atomic_file import read_if_there, write_atomically
+from eoslog.json_text import loads_json
 from eoslog.os_errors import named_os_errors
+from eoslog.private_files import FILE_MODE
 from eoslog.topic_partition import TopicPartition
 
 FILE_NAME = "unended.json"
@@ -63,7 +65,7 @@ class UnendedTransactions:
         if content is None:
             return {}, False
         try:
-            said = json.loads(content)
+            said = loads_json(content)
             if said["session"] != self._session:
                 return {}, False
             partitions = {
@@ -107,7 +109,7 @@ class UnendedTransactions:
     def _changing(self) -> Iterator[None]:
         """Alone among all who change the file; nobody waits for another lock meanwhile."""
         with named_os_errors(f"locking {self._lock_path}"):
-            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             except BaseException:

@@ -8,12 +8,14 @@ import os
 import threading
 from pathlib import Path
 
+from eoslog.private_files import FILE_MODE
+
 # Held while a descriptor comes or goes, and by whoever forks.
 _guard = threading.RLock()
 _descriptors: set[int] = set()
 
 
-def open_unforked(path: Path, flags: int, mode: int = 0o644) -> int:
+def open_unforked(path: Path, flags: int, mode: int = FILE_MODE) -> int:
     """Open a file; `close_unforked` closes it, and so does a fork in the child."""
     with _guard:
         descriptor = os.open(path, flags | os.O_CLOEXEC, mode)

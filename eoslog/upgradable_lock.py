@@ -13,6 +13,7 @@ import weakref
 from pathlib import Path
 
 from eoslog.os_errors import named_os_errors
+from eoslog.private_files import FILE_MODE
 
 # struct flock: type, whence, first byte, count (0: all), process (0 for locks of an open file).
 _FLOCK = struct.Struct("hhqqi4x")
@@ -26,7 +27,7 @@ class UpgradableLock:
     def __init__(self, path: Path) -> None:
         self.path = path
         with named_os_errors(f"opening {path}"):
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
         _made.add(self)
 
     def try_alone(self) -> bool:

@@ -9,6 +9,7 @@ from libc.stdint cimport uint32_t
 from libc.string cimport memcpy
 
 from eoslog.native.column cimport COLUMN_NULL, column_bytes, column_get
+from eoslog.native.crash_point cimport CRASH_POINT
 from eoslog.native.crc32c cimport crc32c
 from eoslog.native.record_batch cimport (
     BATCH_HEADER_BYTES, batch_header_fill, batch_header_finish, batch_header_store, batch_terminate,
@@ -178,8 +179,10 @@ cdef int64_t batch_encode(
     cdef int32_t index
     for index in range(count):
         parts_get(columns, first, index, &parts)
+        CRASH_POINT("batch: record")
         end = parts_store(end, &parts)
     batch_terminate(end, limit)
+    CRASH_POINT("batch: header")
     batch_header_store(
         at, end - at, count, base_timestamp_of(columns, first), max_timestamp, identity)
     return end - at
@@ -208,6 +211,7 @@ cdef int64_t batch_stream(
     end = window.line + window.used
     store_window_close(&window)
     batch_terminate(end, limit)
+    CRASH_POINT("batch: header")
     batch_header_finish(at, header, end - at, crc)
     return end - at
 

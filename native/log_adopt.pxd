@@ -11,5 +11,5 @@ cdef Status log_adopt(
 ) noexcept nogil
 cdef Status log_adopt_file(
     PartitionLog* log, const char* path, int64_t file_bytes, int64_t producer_id, bint checked,
-    bint sync, bint* adopted, AppendOutcome* outcome, Fault* out,
+    bint* adopted, AppendOutcome* outcome, Fault* out,
 ) noexcept nogil

@@ -4,11 +4,12 @@
 
 Invariants: every batch is checked before the first one is written; the log takes the batches of a
 producer id in the order of their sequences, and none twice. A file that is adopted whole gets the
-log's name only when all of its batches say where they stand, on the disk too if that is asked for:
-whoever finds it there, after a crash, finds batches of this log. Its staged name stays, and nobody
-writes to it as long as it has both (docs/staged-commit.md).
+log's name only when all of its batches say where they stand: whoever finds it there, after a death
+of this process, finds batches of this log. After a power cut they may say nothing of the kind, and
+are cut off. Its staged name stays, and nobody writes to it as long as it has both
+(docs/staged-commit.md).
 """
-from libc.stdint cimport int32_t, uint64_t
+from libc.stdint cimport int32_t
 from libc.string cimport memset
 
 from eoslog.native.atomics cimport store_release_64
@@ -19,12 +20,12 @@ from eoslog.native.empty_segment cimport empty_segment_reload
 from eoslog.native.log_append cimport append_whole, outcome_add
 from eoslog.native.log_follow cimport log_take_up_segment
 from eoslog.native.mapped_io cimport (
-    close_fd, eos_count_names, eos_file_bytes, eos_identity, eos_is_at, eos_link,
-    eos_make_private, eos_map, eos_open_staged, eos_pwrite_all, eos_rename, eos_sync_file, munmap,
+    close_fd, eos_count_names, eos_file_bytes, eos_is_at, eos_link, eos_make_private,
+    eos_map, eos_open_staged, eos_pwrite_all, eos_rename, munmap,
 )
 from eoslog.native.partition_log cimport (
-    log_active, log_end, log_fail, log_lock, log_publish, log_unlock, pthread_mutex_lock,
-    pthread_mutex_unlock,
+    log_active, log_check_directory, log_end, log_fail, log_lock, log_publish, log_unlock,
+    pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.producer_table cimport table_find_whole, table_insert, table_remove
 from eoslog.native.record_batch cimport (
@@ -40,21 +41,18 @@ from eoslog.native.sequence_window cimport (
 )
 from eoslog.native.snapshot cimport snapshot_write
 from eoslog.native.status cimport (
-    STATUS_CORRUPT, STATUS_IO, STATUS_NO_MEMORY, STATUS_OK, STATUS_PRODUCER_NOT_CACHED,
-    STATUS_SEQUENCE_GAP, fault,
+    STATUS_CORRUPT, STATUS_IO, STATUS_NO_MEMORY, STATUS_OK,
+    STATUS_PRODUCER_NOT_CACHED, STATUS_SEQUENCE_GAP, fault,
 )
 
 cdef extern from "<unistd.h>" nogil:
     int unlink(const char* path) noexcept
 
-cdef extern from "<errno.h>" nogil:
-    int ESTALE
-
 cdef enum:
     OFFSET_SPAN_MAX = 0x7FFFFFFF     # Offsets of a segment are kept as 32-bit distances.
     STAMP_BYTES = 16                 # Base offset, length and leader epoch: outside the checksum.
     INDEX_ENTRIES_SPARE = 2          # The last entry of a sealing, and one for rounding.
-    STAMP_CHANCES = 4
+    UNNOTED_BYTES_MAX = 64 << 20     # Replayed at most because adoptions wrote no snapshot.
 
 # A staged file that may become a segment: open, mapped, and so far nobody else's.
 cdef struct StagedFile:
@@ -158,19 +156,17 @@ cdef Status count_held(
 
 cdef Status log_adopt_file(
     PartitionLog* log, const char* path, int64_t file_bytes, int64_t producer_id, bint checked,
-    bint sync, bint* adopted, AppendOutcome* outcome, Fault* out,
+    bint* adopted, AppendOutcome* outcome, Fault* out,
 ) noexcept nogil:
     """Make a staged file a segment of the log, under a second name, without a copy.
 
     `adopted` is False where that is not possible: some of it is in the log already, it does not fit
     a segment, it cannot be linked or written to; nothing was changed in the log then. `checked`:
-    the checksums were looked at just now. With `sync` the file is on disk before it is in the log,
-    and the directory is when the log is synced next.
+    the checksums were looked at just now. That it is in the log, and where, is on disk when the log
+    is synced next.
     """
     cdef StagedFile staged
     cdef Status status
-    cdef int chance = 0
-    cdef bint moved = True
     adopted[0] = False
     staged.path = path
     staged.bytes = file_bytes
@@ -179,21 +175,14 @@ cdef Status log_adopt_file(
     if not open_staged(&staged):
         return STATUS_OK
     status = check_batches(staged.data, file_bytes, producer_id, not checked, &staged, out)
-    if status == STATUS_OK and not fits_a_segment(log, &staged):
-        moved = False
-    # Nobody waits for a sync with the lock held. Where others append without a pause, so that the
-    # end has always moved on meanwhile, the copy is the way.
-    while status == STATUS_OK and moved and chance < STAMP_CHANCES:
-        chance += 1
-        status = stamp(log, &staged, log_end(log), sync, out)
+    if status == STATUS_OK and fits_a_segment(log, &staged):
+        # Without the lock, and with it only if the end has moved on meanwhile.
+        status = stamp(log, &staged, log_end(log), out)
         if status == STATUS_OK:
             status = log_lock(log, out)
         if status == STATUS_OK:
-            moved = staged.base_offset != log_end(log)
-            if moved and not sync:
-                status = stamp(log, &staged, log_end(log), False, out)
-                moved = False
-            if status == STATUS_OK and not moved:
+            status = stamp(log, &staged, log_end(log), out)
+            if status == STATUS_OK:
                 status = adopt_file_locked(log, &staged, adopted, outcome, out)
             log_unlock(log)
     munmap(<void*>staged.data, <size_t>file_bytes)
@@ -237,7 +226,7 @@ cdef bint fits_a_segment(PartitionLog* log, const StagedFile* staged) noexcept n
 
 
 cdef Status stamp(
-    PartitionLog* log, StagedFile* staged, int64_t base_offset, bint sync, Fault* out
+    PartitionLog* log, StagedFile* staged, int64_t base_offset, Fault* out
 ) noexcept nogil:
     """Tell each batch of a staged file where it will stand, if that is at `base_offset`.
 
@@ -262,13 +251,6 @@ cdef Status stamp(
     if error != 0:
         out.os_errno = error
         return fault(out, STATUS_IO, "a staged file could not be written to", 0, error)
-    if sync:
-        error = eos_sync_file(staged.fd)
-        if error != 0:
-            # What the disk holds of it is not known, and a second sync would not tell.
-            log_fail(log, error)
-            out.os_errno = error
-            return fault(out, STATUS_IO, "the sync of a staged file failed", 0, error)
     staged.base_offset = base_offset
     return STATUS_OK
 
@@ -296,17 +278,6 @@ cdef Status adopt_file_locked(
     return status
 
 
-cdef Status check_directory(PartitionLog* log, Fault* out) noexcept nogil:
-    """What was opened is still there: else the file would go to another log."""
-    cdef uint64_t device = 0
-    cdef uint64_t inode = 0
-    out.os_errno = eos_identity(log.directory, &device, &inode)
-    if out.os_errno == 0 and device == log.device and inode == log.inode:
-        return STATUS_OK
-    out.os_errno = ESTALE
-    return fault(out, STATUS_IO, "the log's directory was replaced while it was open", 0, ESTALE)
-
-
 cdef Status take_name(
     PartitionLog* log, StagedFile* staged, bint* adopted, Fault* out
 ) noexcept nogil:
@@ -314,7 +285,7 @@ cdef Status take_name(
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef char unnamed[SEGMENT_PATH_BYTES_MAX]
     cdef Segment* active = log_active(log)
-    cdef Status status = check_directory(log, out)
+    cdef Status status = log_check_directory(log, out)
     if status != STATUS_OK:
         return status
     segment_path(log.directory, active.base_offset, b".log", path)
@@ -342,7 +313,7 @@ cdef Status add_behind(
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t end = log_end(log)
     cdef Segment* sealed = log_active(log)
-    cdef Status status = check_directory(log, out)
+    cdef Status status = log_check_directory(log, out)
     if status != STATUS_OK:
         return status
     segment_path(log.directory, end, b".log", path)
@@ -360,12 +331,24 @@ cdef Status add_behind(
     if status != STATUS_OK:
         log_fail(log, out.os_errno)
         return status
-    # Of the producers as they are here, in front of the file; as at every roll.
-    if log.producers.evicted_count == 0:
+    # Of the producers as they are here, in front of the file; as at a roll, but not for each file
+    # of a job that brings many.
+    if log.producers.evicted_count == 0 and unnoted_bytes(log) >= UNNOTED_BYTES_MAX:
         if snapshot_write(log.directory, end, &log.producers, False, out) == STATUS_OK:
             log.snapshot_offset = end
     adopted[0] = True
     return STATUS_OK
+
+
+cdef int64_t unnoted_bytes(PartitionLog* log) noexcept nogil:
+    """How many bytes of the log lie behind the newest snapshot, or behind its beginning."""
+    cdef int64_t found = 0
+    cdef int32_t index = log.segment_count - 1
+    while index >= 0 and found < UNNOTED_BYTES_MAX and (
+            log.segments[index].base_offset >= log.snapshot_offset):
+        found += log.segments[index].used_bytes
+        index -= 1
+    return found
 
 
 cdef void take_in(
@@ -390,6 +373,7 @@ cdef void take_in(
             header.last_offset_delta, end - 1, header.max_timestamp)
         position += header.batch_bytes
     entry.changed_at_offset = end
+    active.unsynced = True
     store_release_64(&active.used_bytes, position)
     log_publish(log, end)
     if log.own_end == staged.base_offset:

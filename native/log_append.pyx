@@ -16,6 +16,7 @@ from eoslog.native.batch_encode cimport (
 from eoslog.native.byte_order cimport load_be64, store_be32, store_be64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport control_store
+from eoslog.native.crash_point cimport CRASH_POINT, CRASH_POINTS_TORN
 from eoslog.native.empty_segment cimport empty_segment_renew
 from eoslog.native.mapped_io cimport eos_now_ms
 from eoslog.native.ongoing_transactions cimport ongoing_add
@@ -30,6 +31,7 @@ from eoslog.native.record_batch cimport (
     batch_terminate, cursor_next, cursor_open, sequence_add,
 )
 from eoslog.native.segment cimport Segment, segment_note_batch, segment_reserve
+from eoslog.native.segment_pages cimport segment_pages_written
 from eoslog.native.sequence_window cimport (
     NO_SEQUENCE, BatchMetadata, ProducerEntry, entry_clear, window_accept, window_verdict,
 )
@@ -186,9 +188,11 @@ cdef int64_t place_bytes(PartitionLog* log, const Incoming* incoming, uint8_t* a
     # Both fields stand before the checksummed part.
     store_be64(&header[BATCH_BASE_OFFSET], log_end(log))
     store_be32(&header[BATCH_LEADER_EPOCH], log.options.leader_epoch)
+    CRASH_POINT("batch: records")
     memcpy(at + BATCH_HEADER_BYTES, incoming.bytes + BATCH_HEADER_BYTES,
            <size_t>(incoming.batch_bytes - BATCH_HEADER_BYTES))
     batch_terminate(at + incoming.batch_bytes, active.map + active.reserved_bytes)
+    CRASH_POINT("batch: header")
     memcpy(at, header, BATCH_HEADER_BYTES)
     return incoming.batch_bytes
 
@@ -220,12 +224,14 @@ cdef void place(
                 active.map + active.reserved_bytes, incoming.max_timestamp)
     else:
         batch_bytes = place_bytes(log, incoming, at)
+    CRASH_POINTS_TORN("batch: torn header", at, BATCH_HEADER_BYTES)
     EOS_CHECK(batch_bytes <= incoming.batch_bytes, "append: the batch fits its room")
     EOS_CHECK(load_be64(at) == base_offset, "append: the batch stands at the log end")
     batch_header_load(at, &header)
     segment_note_batch(active, &header, active.used_bytes, &log.options.segment)
     active.unsynced = True
     store_release_64(&active.used_bytes, active.used_bytes + batch_bytes)
+    segment_pages_written(active, active.used_bytes, &log.options.segment)
     log_publish(log, base_offset + header.last_offset_delta + 1)
     if log.own_end == base_offset:
         store_release_64(&log.own_end, base_offset + header.last_offset_delta + 1)

@@ -13,14 +13,13 @@ back, whatever its writer had still to do.
 """
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free
-from libc.string cimport memmove
 
-from eoslog.native.abort_index cimport abort_index_drop_below
 from eoslog.native.atomics cimport store_release_64
 from eoslog.native.control_page cimport (
     EOWNERDEAD, ControlView, control_flag, control_load, control_load_32, control_lock,
     control_view, control_write_begin,
 )
+from eoslog.native.deleted_segments cimport log_drop_segments, segment_retire
 from eoslog.native.empty_segment cimport empty_segment_make_anew, empty_segment_renew
 from eoslog.native.log_replay cimport log_replay_batch
 from eoslog.native.mapped_io cimport eos_file_bytes
@@ -36,6 +35,7 @@ from eoslog.native.segment cimport (
     SEGMENT_PATH_BYTES_MAX, Segment, batch_end_offset, batch_in_chain, segment_begin_anew,
     segment_index_active, segment_load, segment_note_batch, segment_path, segment_unload,
 )
+from eoslog.native.segment_pages cimport segment_pages_follow, segment_pages_inherit
 from eoslog.native.status cimport (
     STATUS_CORRUPT, STATUS_FELL_BEHIND, STATUS_IO, STATUS_LOCK_HELD, STATUS_OK, fault,
 )
@@ -75,7 +75,7 @@ cdef Status log_follow(PartitionLog* log, Fault* out) noexcept nogil:
                        view.log_end_offset, end)
     if status == STATUS_OK:
         log_note_end(log, end)
-        drop_deleted(log, view.first_base_offset)
+        log_drop_segments(log, view.first_base_offset)
     return status
 
 
@@ -109,7 +109,10 @@ cdef Status follow_to_next(
     if end[0] > view.active_base_offset:
         return fault(out, STATUS_CORRUPT, "the active segment lies below the end of the log",
                      view.active_base_offset, end[0])
-    return add_active(log, end[0], view.first_base_offset, out)
+    status = add_active(log, end[0], view.first_base_offset, out)
+    if status == STATUS_OK:
+        segment_pages_inherit(log_active(log), ended)
+    return status
 
 
 cdef Status add_active(
@@ -177,6 +180,7 @@ cdef Status take_in(
     cdef int64_t position = segment.used_bytes
     cdef BatchHeader header
     cdef Status status
+    segment_pages_follow(segment, upper_bytes, &log.options.segment)
     while position + BATCH_HEADER_BYTES <= upper_bytes and end[0] < upper_offset:
         status = batch_in_chain(segment, position, upper_bytes, end[0], &header, out)
         if status == STATUS_OK and not log.producers_unknown:
@@ -193,27 +197,6 @@ cdef Status take_in(
     return STATUS_OK
 
 
-cdef void drop_deleted(PartitionLog* log, int64_t first_base_offset) noexcept nogil:
-    """Segments that another process deleted go here too; those that a reader holds, after him."""
-    cdef Segment* segment
-    cdef bint held
-    while True:
-        pthread_mutex_lock(&log.segments_lock)
-        if log.segment_count < 2 or log.segments[0].base_offset >= first_base_offset:
-            pthread_mutex_unlock(&log.segments_lock)
-            return
-        segment = log.segments[0]
-        log.segment_count -= 1
-        memmove(log.segments, log.segments + 1, <size_t>log.segment_count * sizeof(Segment*))
-        segment.retired = True
-        held = segment.references > 0
-        pthread_mutex_unlock(&log.segments_lock)
-        abort_index_drop_below(&log.aborts, log.segments[0].base_offset)
-        if not held:
-            segment_unload(segment)
-            free(segment)
-
-
 cdef void log_forget_segments(PartitionLog* log) noexcept nogil:
     """Before the log is attached to anew: nothing of it is known here. The caller holds view_lock.
     """
@@ -225,8 +208,7 @@ cdef void log_forget_segments(PartitionLog* log) noexcept nogil:
         segment = log.segments[index]
         segment.retired = True
         if segment.references == 0:
-            segment_unload(segment)
-            free(segment)
+            segment_retire(log, segment)
     log.segment_count = 0
     pthread_mutex_unlock(&log.segments_lock)
 
@@ -270,7 +252,7 @@ cdef Status log_repair(PartitionLog* log, Fault* out) noexcept nogil:
     if status != STATUS_OK:
         return status
     # Else what is published next would take the deletion back.
-    drop_deleted(log, view.first_base_offset)
+    log_drop_segments(log, view.first_base_offset)
     return end_repair(log, end, file_bytes, out)
 
 

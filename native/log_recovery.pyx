@@ -12,10 +12,13 @@ from libc.stdint cimport uint8_t
 from libc.stdlib cimport free
 
 from eoslog.native.abort_index cimport abort_index_truncate
+from eoslog.native.byte_order cimport store_be64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport control_load, control_store
+from eoslog.native.deleted_segments cimport derived_files_remove
 from eoslog.native.mapped_io cimport (
-    close_fd, eos_now_ms, eos_open, eos_pwrite_all, eos_sync_data, eos_sync_directory,
+    close_fd, eos_dirty_again, eos_first_hole, eos_now_ms, eos_open, eos_pwrite_all, eos_sync_data,
+    eos_sync_directory,
 )
 from eoslog.native.offset_index cimport offset_index_lookup, offset_index_truncate
 from eoslog.native.partition_log cimport (
@@ -25,14 +28,14 @@ from eoslog.native.partition_log cimport (
 )
 from eoslog.native.log_replay cimport log_replay_batch
 from eoslog.native.record_batch cimport (
-    BATCH_HEADER_BYTES, BATCH_TERMINATOR_BYTES, BatchHeader, batch_check,
+    BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_TERMINATOR_BYTES, BatchHeader, batch_check,
     batch_header_load,
 )
 from eoslog.native.segment cimport (
     SEGMENT_PATH_BYTES_MAX, Segment, batch_end_offset, batch_in_chain, index_entry_holds,
-    segment_cut, segment_find, segment_index_active, segment_last_indexed, segment_load,
+    segment_cut, segment_find, segment_index_active, segment_load,
     segment_note_batch, segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes,
-    segment_unload,
+    segment_unload, time_entry_holds,
 )
 from eoslog.native.status cimport (
     STATUS_IO, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
@@ -69,7 +72,7 @@ cdef Status log_open(
                 status = fault(
                     out, STATUS_IO, "the log's directory could not be synced", 0, out.os_errno)
     elif clean:
-        status = open_active(log, &end, out)
+        status = open_active(log, recovery_point, &end, out)
     else:
         status = recover(log, recovery_point, &end, out)
     if status != STATUS_OK:
@@ -86,15 +89,75 @@ cdef Status log_open(
     return STATUS_OK
 
 
-cdef Status open_active(PartitionLog* log, int64_t* end, Fault* out) noexcept nogil:
-    """Map the last segment for appends and walk the headers behind its last index entry."""
+cdef Status open_active(
+    PartitionLog* log, int64_t recovery_point, int64_t* end, Fault* out
+) noexcept nogil:
+    """Map the last segment for appends and walk the headers behind its last index entry.
+
+    A clean close synced everything: its recovery point is where the log ends.
+    """
     cdef Segment* active = log_active(log)
     cdef Status status
     active.active = True
     status = segment_load(active, log.directory, True, &log.options.segment, out)
     if status != STATUS_OK:
         return status
+    status = segment_index_active(active, &log.options.segment, end, out)
+    if status != STATUS_OK or recovery_point <= 0 or end[0] == recovery_point:
+        return status
+    if end[0] < recovery_point or not mend_last_base(active, recovery_point):
+        return check_batches(active, out)
+    offset_index_truncate(&active.offset_index, -1)
+    time_index_truncate(&active.time_index, -1)
     return segment_index_active(active, &log.options.segment, end, out)
+
+
+cdef Status check_batches(const Segment* segment, Fault* out) noexcept nogil:
+    """Verify the checksums of all batches: by a header that is damaged the log ends elsewhere.
+
+    Where all are right, it is the recovery point that is not.
+    """
+    cdef int64_t position = 0
+    cdef BatchHeader header
+    cdef Status status
+    while segment.used_bytes - position >= BATCH_HEADER_BYTES:
+        status = batch_check(segment.map + position, segment.used_bytes - position, &header, out)
+        if status != STATUS_OK:
+            out.base_offset = segment.base_offset
+            out.position_bytes = position
+            return status
+        position += header.batch_bytes
+    return STATUS_OK
+
+
+cdef bint mend_last_base(Segment* segment, int64_t log_end_offset) noexcept nogil:
+    """Put the base offset of the last batch right, if it alone is why the log ends elsewhere.
+
+    No checksum covers it. A batch before another one shows by that one that its base offset rose;
+    the last one would be read at offsets that it never had.
+    """
+    cdef int64_t position = 0
+    cdef int64_t last_position = 0
+    cdef int64_t next_offset = segment.base_offset
+    cdef int64_t before = segment.base_offset
+    cdef BatchHeader header
+    cdef Fault ignored
+    while segment.used_bytes - position >= BATCH_HEADER_BYTES:
+        if batch_in_chain(segment, position, segment.used_bytes, next_offset, &header,
+                          &ignored) != STATUS_OK:
+            return False
+        last_position = position
+        before = next_offset
+        next_offset = batch_end_offset(&header)
+        position += header.batch_bytes
+    if position == 0 or header.base_offset == before or (
+            before + header.last_offset_delta + 1 != log_end_offset):
+        return False
+    if batch_check(segment.map + last_position, header.batch_bytes, &header, &ignored) != STATUS_OK:
+        return False
+    store_be64(segment.map + last_position + BATCH_BASE_OFFSET, before)
+    segment.unsynced = True
+    return True
 
 
 cdef Status recover(
@@ -104,10 +167,13 @@ cdef Status recover(
     it.
     """
     cdef int32_t index
+    cdef int64_t known_end
     cdef Segment* segment
     cdef bint cut = False
     cdef bint last
     cdef Status status
+    # The process that died may have been about to sync the name of a segment.
+    log.directory_unsynced = True
     for index in range(log.segment_count):
         last = index == log.segment_count - 1
         segment = log.segments[index]
@@ -117,7 +183,10 @@ cdef Status recover(
             continue
         segment.active = True
         status = segment_load(segment, log.directory, True, &log.options.segment, out)
+        known_end = recovery_point if last else log.segments[index + 1].base_offset
         if status == STATUS_OK:
+            status = recover_segment(log, segment, recovery_point, end, &cut, out)
+        if status == STATUS_OK and 0 < known_end < end[0] and mend_last_base(segment, known_end):
             status = recover_segment(log, segment, recovery_point, end, &cut, out)
         if status != STATUS_OK:
             return status
@@ -154,28 +223,63 @@ cdef Status recover(
 cdef int64_t scan_start(Segment* segment, int64_t recovery_point) noexcept nogil:
     """Where to begin: at the last indexed batch that ends below the recovery point, else at 0.
 
-    Index entries from there on are dropped; the scan makes them again.
+    Index entries from there on are dropped; the scan makes them again. What the batches before it
+    say of time is in the time index alone, and so that has to have it.
     """
     cdef int32_t entry = offset_index_lookup(
         &segment.offset_index, recovery_point - 1 - segment.base_offset)
-    if entry >= 0 and index_entry_holds(segment, entry):
-        return segment.offset_index.entries[entry].position_bytes
-    return 0
+    cdef int64_t position
+    cdef BatchHeader header
+    if entry < 0 or not index_entry_holds(segment, entry):
+        return 0
+    position = segment.offset_index.entries[entry].position_bytes
+    if position == 0:
+        return 0
+    batch_header_load(segment.map + position, &header)
+    time_index_truncate(&segment.time_index, header.base_offset - segment.base_offset)
+    if segment.time_index.count == 0 or not time_entry_holds(
+            segment, segment.time_index.count - 1):
+        return 0
+    return position
+
+
+cdef bint leads_to(
+    const Segment* segment, int64_t position, int64_t limit, const BatchHeader* header,
+    int64_t offset,
+) noexcept nogil:
+    """Whether a sound batch with this offset follows: the base offset of the one here is damaged.
+    """
+    cdef BatchHeader following
+    cdef Fault ignored
+    position += header.batch_bytes
+    return limit - position >= BATCH_HEADER_BYTES and (
+        batch_check(segment.map + position, limit - position, &following, &ignored) == STATUS_OK
+        and following.base_offset == offset)
 
 
 cdef Status recover_segment(
-    PartitionLog* log, Segment* segment, int64_t recovery_point, int64_t* end, bint* cut, Fault* out
+    PartitionLog* log, Segment* segment, int64_t recovery_point, int64_t* end, bint* cut,
+    Fault* out,
 ) noexcept nogil:
+    """Verify a segment from the recovery point on; `end` becomes the offset behind it."""
     cdef int64_t position = scan_start(segment, recovery_point)
     cdef int64_t next_offset = segment.base_offset
+    cdef int64_t limit = segment.used_bytes
+    cdef int64_t before_position = -1
+    cdef int64_t before_offset = 0   # Where the batch there was to begin, if it begins behind.
+    cdef bint rose = False
     cdef int64_t relative_offset
     cdef bint leftover = False
     cdef BatchHeader header
+    # What is verified here the next sync has to write. Before the first look: see eos_dirty_again.
+    cdef int64_t dirty_upto = position
+    if segment.used_bytes > position:
+        dirty_upto = eos_first_hole(segment.fd, position, segment.used_bytes)
+        eos_dirty_again(segment.map + position, <size_t>(dirty_upto - position))
     if position > 0:
         batch_header_load(segment.map + position, &header)
         relative_offset = header.base_offset + header.last_offset_delta - segment.base_offset
         offset_index_truncate(&segment.offset_index, relative_offset)
-        time_index_truncate(&segment.time_index, segment_last_indexed(segment) + 1)
         segment.bytes_since_index_entry = log.options.segment.index_interval_bytes + 1
         next_offset = header.base_offset
     else:
@@ -186,23 +290,48 @@ cdef Status recover_segment(
         segment.max_timestamp = segment.time_index.entries[segment.time_index.count - 1].timestamp
         segment.max_timestamp_offset = segment.base_offset + (
             segment.time_index.entries[segment.time_index.count - 1].relative_offset)
-    while segment.used_bytes - position >= BATCH_HEADER_BYTES:
-        if batch_check(segment.map + position, segment.used_bytes - position, &header, out) < 0:
+    while True:
+        if limit - position >= BATCH_HEADER_BYTES and (
+                batch_check(segment.map + position, limit - position, &header, out) == STATUS_OK):
+            if header.base_offset >= next_offset:
+                if header.base_offset + header.last_offset_delta - segment.base_offset > (
+                        0x7FFFFFFF):
+                    break
+                before_position = position if header.base_offset > next_offset else -1
+                before_offset = next_offset
+                segment_note_batch(segment, &header, position, &log.options.segment)
+                next_offset = header.base_offset + header.last_offset_delta + 1
+                position += header.batch_bytes
+                continue
+            if before_position < 0 or header.base_offset < before_offset:
+                # Of the recycled file: whole, and older than anything here.
+                leftover = not leads_to(
+                    segment, position, limit, &header,
+                    next_offset + header.last_offset_delta + 1)
+            else:
+                rose = True
+        if not rose:
             break
-        if header.base_offset < next_offset:
-            leftover = True          # Of the recycled file: whole, and older than anything here.
-            break
-        if header.base_offset + header.last_offset_delta - segment.base_offset > 0x7FFFFFFF:
-            break
-        segment_note_batch(segment, &header, position, &log.options.segment)
-        next_offset = header.base_offset + header.last_offset_delta + 1
-        position += header.batch_bytes
+        # No checksum covers the base offset of the batch before, and it rose: all once more, up to
+        # that one. Behind the last batch nothing shows it, but that the end is known by something
+        # else.
+        rose = False
+        leftover = False
+        limit = before_position
+        before_position = -1
+        position = 0
+        next_offset = segment.base_offset
+        offset_index_truncate(&segment.offset_index, -1)
+        time_index_truncate(&segment.time_index, -1)
+        segment.max_timestamp = -1
     end[0] = next_offset
     cut[0] = position < segment.used_bytes
     if position > 0:
         batch_header_load(segment.map, &header)
         segment.first_max_timestamp = header.max_timestamp
     segment.unsynced = True
+    if position > dirty_upto:
+        eos_dirty_again(segment.map + dirty_upto, <size_t>(position - dirty_upto))
     if cut[0]:
         return cut_tail(log, segment, position, not leftover, out)
     return STATUS_OK
@@ -262,24 +391,12 @@ cdef Status drop_segments_behind(PartitionLog* log, int32_t index, Fault* out) n
             return fault(out, STATUS_IO, "a segment behind a torn one could not be set aside",
                          segment.base_offset, 0)
         log.cut_bytes += segment.used_bytes
-        forget_derived(log, segment.base_offset)
+        derived_files_remove(log, segment.base_offset)
         segment_unload(segment)
         free(segment)
         log.segment_count -= 1
     log.directory_unsynced = True
     return STATUS_OK
-
-
-cdef void forget_derived(PartitionLog* log, int64_t base_offset) noexcept nogil:
-    cdef char path[SEGMENT_PATH_BYTES_MAX]
-    segment_path(log.directory, base_offset, b".index", path)
-    unlink(path)
-    segment_path(log.directory, base_offset, b".timeindex", path)
-    unlink(path)
-    segment_path(log.directory, base_offset, b".snapshot", path)
-    unlink(path)
-    segment_path(log.directory, base_offset, b".txnindex", path)
-    unlink(path)
 
 
 cdef Status log_replay(PartitionLog* log, int64_t from_offset, Fault* out) noexcept nogil:
@@ -350,7 +467,7 @@ cdef Status truncate_locked(PartitionLog* log, int64_t offset, Fault* out) noexc
             return fault(out, STATUS_OFFSET_OUT_OF_RANGE, "a reader holds a segment", 0, offset)
     while log.segment_count > 0 and log_active(log).base_offset > offset:
         active = log_active(log)
-        forget_derived(log, active.base_offset)
+        derived_files_remove(log, active.base_offset)
         segment_path(log.directory, active.base_offset, b".log", path)
         unlink(path)
         segment_unload(active)

@@ -24,11 +24,17 @@ cdef extern from "mapped_io.h" nogil:
     int eos_identity(const char* path, uint64_t* device, uint64_t* inode) noexcept
     int eos_is_at(int fd, const char* path) noexcept
     int eos_count_names(int fd, int64_t* names_out) noexcept
+    const char* EOS_FILE_LOST
+    int eos_still_holds(int fd, int64_t file_bytes) noexcept
     int eos_link(const char* from_path, const char* to_path) noexcept
     int eos_rename(const char* from_path, const char* to_path) noexcept
     int eos_make_private(int fd) noexcept
+    int64_t eos_first_hole(int fd, int64_t begin, int64_t upto) noexcept
+    void eos_dirty_again(uint8_t* map, size_t bytes) noexcept
+    void eos_populate(uint8_t* map, size_t bytes) noexcept
     uint8_t* eos_map_anonymous(size_t bytes) noexcept
     int64_t eos_now_ms() noexcept
+    int64_t eos_elapsed_ms() noexcept
 
 cdef extern from "<sys/mman.h>" nogil:
     int munmap(void* map, size_t bytes) noexcept

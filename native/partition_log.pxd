@@ -52,6 +52,7 @@ cdef struct PartitionLog:
     Segment** segments               # By base offset; the last is active. Guarded by segments_lock.
     int32_t segment_count
     int32_t segment_capacity
+    Segment* deleted                 # Not in the list any more, held by nobody, still to be freed.
     pthread_mutex_t segments_lock    # For look-ups and list changes, and a first load.
     pthread_mutex_t flush_lock       # One thread of this process at a time syncs; comes first.
     int64_t passed_round             # Of a turn to sync that its holder does not end; -1: none.
@@ -82,14 +83,12 @@ cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil
 cdef void log_note_end(PartitionLog* log, int64_t log_end_offset) noexcept nogil
 cdef void log_fail(PartitionLog* log, int error) noexcept nogil
 cdef int log_failure(PartitionLog* log) noexcept nogil
+cdef Status log_check_directory(PartitionLog* log, Fault* out) noexcept nogil
 cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil
 cdef Status log_roll(PartitionLog* log, Fault* out) noexcept nogil
-cdef Status log_flush(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil
-cdef Status log_sync_up_to(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil
 cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil
 cdef void log_detach(PartitionLog* log) noexcept nogil
 cdef Status log_acquire(
     PartitionLog* log, int64_t offset, Segment** segment_out, Fault* out) noexcept nogil
 cdef void log_release(PartitionLog* log, Segment* segment) noexcept nogil
 cdef int64_t log_next_base(PartitionLog* log, const Segment* segment) noexcept nogil
-cdef int32_t log_delete_segments(PartitionLog* log, int64_t upto_offset) noexcept nogil

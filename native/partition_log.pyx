@@ -9,54 +9,41 @@ batches below known_end say, whoever wrote them; a writer knows all of it before
 order: the turn to sync, flush_lock, the page's lock (writers of all processes), view_lock,
 segments_lock.
 """
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc, realloc
-from libc.string cimport memmove
 
-from eoslog.native.abort_index cimport (
-    abort_index_drop_below, abort_index_free, abort_index_init,
-)
+from eoslog.native.abort_index cimport abort_index_free, abort_index_init
 from eoslog.native.atomics cimport load_acquire_64, store_release_64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport (
     EOWNERDEAD, control_flag, control_load, control_load_32, control_lock, control_raise,
-    control_set_flag, control_store, control_store_32, control_sync_end, control_sync_round,
-    control_sync_holder, control_sync_take, control_sync_wait, control_take_wanted, control_unlock,
-    control_write_begin, control_write_end,
+    control_set_flag, control_store, control_store_32, control_sync_end, control_sync_holder,
+    control_sync_take, control_take_wanted, control_unlock, control_write_begin, control_write_end,
 )
+from eoslog.native.deleted_segments cimport deleted_segments_free, segment_retire
 from eoslog.native.log_follow cimport log_follow, log_repair, log_unload_idle
-from eoslog.native.mapped_io cimport (
-    close_fd, eos_file_bytes, eos_identity, eos_open, eos_sync_data, eos_sync_directory,
-)
+from eoslog.native.log_sync cimport log_sync_segments
+from eoslog.native.mapped_io cimport eos_file_bytes, eos_identity
 from eoslog.native.ongoing_transactions cimport ongoing_first, ongoing_free, ongoing_init
 from eoslog.native.producer_table cimport table_free, table_init
 from eoslog.native.segment cimport (
-    SEGMENT_PATH_BYTES_MAX, segment_create, segment_indexes_hold, segment_init, segment_load,
-    segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes, segment_unload,
+    segment_create, segment_indexes_hold, segment_init, segment_load, segment_rebuild_indexes,
+    segment_seal, segment_store_indexes, segment_unload,
 )
 from eoslog.native.shared_page cimport shared_word_wake
 from eoslog.native.snapshot cimport snapshot_write
-from eoslog.native.spare_file cimport spare_keep
 from eoslog.native.status cimport (
     STATUS_CLOSED, STATUS_CORRUPT, STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_IO, STATUS_LOCK_HELD,
     STATUS_NO_MEMORY, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
 )
 
-cdef extern from "<unistd.h>" nogil:
-    int unlink(const char* path) noexcept
-
 cdef extern from "<errno.h>" nogil:
+    int EAGAIN
     int ENOENT
     int ESTALE
 
 cdef enum:
     LOCK_TIMEOUT_NS = 30_000_000_000  # A lock is held for one append; who has it for longer hangs.
-    TURN_LOOKS_MAX = 20              # Of 50 ms each: whoever has the turn to sync for longer hangs.
-
-cdef enum Turn:
-    TURN_AWAITED
-    TURN_HELD
-    TURN_PASSED                      # Another process has it and hangs.
 
 
 cdef Status log_init(PartitionLog* log) noexcept nogil:
@@ -68,6 +55,7 @@ cdef Status log_init(PartitionLog* log) noexcept nogil:
     log.segments = NULL
     log.segment_count = 0
     log.segment_capacity = 0
+    log.deleted = NULL
     log.snapshot_offset = -1
     pthread_mutex_init(&log.segments_lock, NULL)
     pthread_mutex_init(&log.view_lock, NULL)
@@ -82,6 +70,7 @@ cdef void log_free(PartitionLog* log) noexcept nogil:
     cdef int32_t index
     if not log.opened:
         return
+    deleted_segments_free(log)
     for index in range(log.segment_count):
         segment_unload(log.segments[index])
         free(log.segments[index])
@@ -199,6 +188,7 @@ cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil:
     """
     cdef int failed
     cdef int taken = control_lock(log.page, LOCK_TIMEOUT_NS, log.process_id)
+    cdef Status repaired
     cdef Status status = STATUS_OK
     if taken != 0 and taken != EOWNERDEAD:
         return fault(out, STATUS_LOCK_HELD, "the lock of the log is held by a process that hangs",
@@ -213,7 +203,11 @@ cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil:
         status = fault(out, STATUS_FELL_BEHIND, "the log is being taken up anew; call again", 0, 0)
     if taken == EOWNERDEAD or control_flag(&log.page.sequence) & 1:
         # Also where this one is of no use to the caller: nobody else will be told of it.
-        if log_repair(log, out) != STATUS_OK and status == STATUS_OK:
+        repaired = log_repair(log, out)
+        if repaired == STATUS_FELL_BEHIND and status == STATUS_OK:
+            # Whoever attaches anew repairs it.
+            status = repaired
+        elif repaired != STATUS_OK and status == STATUS_OK:
             status = fault(out, STATUS_FAILED, "the log could not be repaired after a writer died",
                            0, out.os_errno)
     elif status == STATUS_OK and is_behind(log):
@@ -245,12 +239,23 @@ cdef Status log_view(PartitionLog* log, Fault* out) noexcept nogil:
     if control_flag(&log.page.sequence) & 1 and control_load(
             &log.page.log_end_offset) != load_acquire_64(&log.known_end):
         # A writer is at it, or died there: its lock tells.
-        if log_lock(log, out) == STATUS_OK:
+        status = log_lock(log, out)
+        if status == STATUS_OK:
             log_unlock(log)
+        elif status == STATUS_FELL_BEHIND and not log.producers_unknown:
+            return status            # Else it is being taken up just now, by the caller.
     pthread_mutex_lock(&log.view_lock)
     status = check_usable(log, out)
     if status == STATUS_OK and is_behind(log):
         status = log_follow(log, out)
+        if status == STATUS_IO and out.os_errno == EAGAIN:
+            # Who died there had stored no new log end: of a roll, or a deletion.
+            pthread_mutex_unlock(&log.view_lock)
+            status = log_lock(log, out)
+            if status == STATUS_OK:
+                control_unlock(log.page)
+                return STATUS_OK
+            pthread_mutex_lock(&log.view_lock)
     if status != STATUS_OK:
         pthread_mutex_unlock(&log.view_lock)
     return status
@@ -302,18 +307,25 @@ cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil:
     log_note_end(log, log_end_offset)
 
 
+cdef Status log_check_directory(PartitionLog* log, Fault* out) noexcept nogil:
+    """What was opened is still there, before a file is made in it: else that would go to another
+    log.
+    """
+    cdef uint64_t device = 0
+    cdef uint64_t inode = 0
+    if eos_identity(log.directory, &device, &inode) == 0 and (
+            device == log.device and inode == log.inode):
+        return STATUS_OK
+    out.os_errno = ESTALE
+    return fault(out, STATUS_IO, "the log's directory was replaced while it was open", 0, ESTALE)
+
+
 cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil:
     """Make a new, empty active segment at the end of the list."""
     cdef Segment* segment
-    cdef uint64_t device = 0
-    cdef uint64_t inode = 0
-    cdef Status status
-    out.os_errno = eos_identity(log.directory, &device, &inode)
-    if out.os_errno != 0 or device != log.device or inode != log.inode:
-        # What was opened is elsewhere now, if anywhere: the file would go to another log.
-        out.os_errno = ESTALE
-        return fault(
-            out, STATUS_IO, "the log's directory was replaced while it was open", 0, ESTALE)
+    cdef Status status = log_check_directory(log, out)
+    if status != STATUS_OK:
+        return status
     pthread_mutex_lock(&log.segments_lock)
     log_unload_idle(log)
     status = log_add_segment(log, base_offset, 0)
@@ -356,189 +368,6 @@ cdef Status log_roll(PartitionLog* log, Fault* out) noexcept nogil:
     return STATUS_OK
 
 
-cdef Status log_flush(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil:
-    """Sync all that was appended; then recovery_point is the log end as it was on the call.
-
-    Appends go on meanwhile. A sync that fails is never repeated: the log refuses appends from then
-    on. `with_indexes` also writes the active segment's index entries, so that a recovery starts at
-    the last of them; without them it begins with the segment.
-    """
-    cdef Status status
-    cdef int looks = 0
-    cdef Turn turn = TURN_AWAITED
-    # One at a time: whoever waits here would otherwise return before the sync it relies on.
-    while turn == TURN_AWAITED:
-        turn = look_for_turn(log, &looks)
-    status = flush_in_turn(log, with_indexes, out)
-    if turn == TURN_HELD:
-        control_sync_end(log.page)
-    return status
-
-
-cdef Status log_sync_up_to(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil:
-    """Sync everything below `offset`; those who call it together, in whatever process, share a
-    sync or two.
-    """
-    cdef Status status
-    cdef int looks = 0
-    cdef Turn turn
-    while control_load(&log.page.recovery_point) < offset or log_failure(log) != 0:
-        # Whoever syncs now may have begun before this offset was written, or not.
-        turn = look_for_turn(log, &looks)
-        if turn == TURN_AWAITED:
-            continue
-        status = STATUS_OK
-        if control_load(&log.page.recovery_point) < offset or log_failure(log) != 0:
-            status = flush_in_turn(log, False, out)
-        if turn == TURN_HELD:
-            control_sync_end(log.page)
-        return status
-    return STATUS_OK
-
-
-cdef Turn look_for_turn(PartitionLog* log, int* looks) noexcept nogil:
-    """Take the turn to sync if it is free, else wait for a little; `looks` counts that.
-
-    The turn is there to share syncs, and no more: where another process has it for too long (it was
-    stopped, or its disk hangs) this one syncs beside it, from then on at once.
-    """
-    cdef uint32_t round = control_sync_round(log.page)
-    if control_sync_take(log.page, 0, log.process_id) == 0:
-        return TURN_HELD
-    if control_sync_holder(log.page) != log.process_id and (
-            looks[0] >= TURN_LOOKS_MAX or log.passed_round == round):
-        log.passed_round = round
-        return TURN_PASSED
-    control_sync_wait(log.page, round)
-    looks[0] = looks[0] + 1 if control_sync_round(log.page) == round else 0
-    return TURN_AWAITED
-
-
-cdef Status flush_in_turn(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil:
-    cdef Status status
-    pthread_mutex_lock(&log.flush_lock)
-    status = flush_alone(log, with_indexes, out)
-    pthread_mutex_unlock(&log.flush_lock)
-    return status
-
-
-cdef Status flush_alone(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil:
-    cdef int64_t end
-    cdef Segment* active
-    cdef Status status = log_lock(log, out)
-    if status != STATUS_OK:
-        return status
-    end = log_end(log)
-    active = log_active(log)
-    if with_indexes and (active.offset_index.count > active.offset_index.stored_count
-                         or active.time_index.count > active.time_index.stored_count):
-        status = segment_store_indexes(active, log.directory, False, out)
-        active.indexes_unsynced = True
-        if status != STATUS_OK:
-            log_fail(log, out.os_errno)
-    log_unlock(log)
-    if status == STATUS_OK:
-        log.sync_count += 1
-        status = sync_segments(log, end, with_indexes, out)
-    if status == STATUS_OK:
-        control_raise(&log.page.recovery_point, end)
-    return status
-
-
-cdef Status sync_segments(
-    PartitionLog* log, int64_t below_offset, bint with_indexes, Fault* out
-) noexcept nogil:
-    """Sync every segment that begins below an offset and has unsynced bytes.
-
-    Also the directory if it changed, and `with_indexes` the index files of segments that were
-    ended: what a power cut leaves of them is looked at before it is believed, so a commit need not
-    wait for these. The bound keeps a sync from running after the appends that go on meanwhile.
-    """
-    cdef int64_t after_offset = -1
-    cdef Segment* segment
-    cdef bint log_unsynced = False
-    cdef int error = 0
-    while error == 0:
-        segment = next_unsynced(log, after_offset, below_offset, with_indexes, &log_unsynced)
-        if segment == NULL:
-            break
-        after_offset = segment.base_offset
-        if log_unsynced:
-            error = sync_log_file(log, segment)
-        if error == 0 and with_indexes and segment.indexes_unsynced:
-            segment.indexes_unsynced = False
-            error = sync_indexes(log, segment.base_offset)
-            if error == ENOENT and (
-                    segment.base_offset < control_load(&log.page.first_base_offset)):
-                error = 0            # Another process deleted the segment.
-        log_release(log, segment)
-    if error == 0 and log.directory_unsynced:
-        log.directory_unsynced = False
-        error = eos_sync_directory(log.directory)
-    if error != 0:
-        log_fail(log, error)
-        out.os_errno = error
-        return fault(out, STATUS_IO, "a sync failed", 0, error)
-    return STATUS_OK
-
-
-cdef Segment* next_unsynced(
-    PartitionLog* log, int64_t after_offset, int64_t below_offset, bint with_indexes,
-    bint* log_unsynced,
-) noexcept nogil:
-    """The next segment past after_offset with unsynced bytes, held; its log is marked as synced
-    from here on. `log_unsynced`: it was not.
-    """
-    cdef Segment* segment
-    cdef int32_t index
-    pthread_mutex_lock(&log.segments_lock)
-    for index in range(log.segment_count):
-        segment = log.segments[index]
-        if segment.base_offset >= below_offset:
-            break
-        if segment.base_offset > after_offset and (
-                segment.unsynced or (with_indexes and segment.indexes_unsynced)):
-            log_unsynced[0] = segment.unsynced
-            segment.unsynced = False
-            segment.references += 1
-            pthread_mutex_unlock(&log.segments_lock)
-            return segment
-    pthread_mutex_unlock(&log.segments_lock)
-    return NULL
-
-
-cdef int sync_log_file(PartitionLog* log, Segment* segment) noexcept nogil:
-    cdef char path[SEGMENT_PATH_BYTES_MAX]
-    cdef int error
-    if segment.fd >= 0:
-        return eos_sync_data(segment.fd)
-    # Another process wrote and ended it; nobody read it here.
-    segment_path(log.directory, segment.base_offset, b".log", path)
-    error = sync_path(path)
-    return 0 if error == ENOENT else error  # Deleted since.
-
-
-cdef int sync_indexes(PartitionLog* log, int64_t base_offset) noexcept nogil:
-    cdef char path[SEGMENT_PATH_BYTES_MAX]
-    cdef int error
-    segment_path(log.directory, base_offset, b".index", path)
-    error = sync_path(path)
-    if error == 0:
-        segment_path(log.directory, base_offset, b".timeindex", path)
-        error = sync_path(path)
-    return error
-
-
-cdef int sync_path(const char* path) noexcept nogil:
-    cdef int fd = -1
-    cdef int error = eos_open(path, False, True, &fd)
-    if error != 0:
-        return error
-    error = eos_sync_data(fd)
-    close_fd(fd)
-    return error
-
-
 cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
     """Take no more appends. With `clean`: indexes, snapshot and file lengths as Kafka leaves them,
     and all of it synced, since nobody will verify these bytes on the next opening. So is nobody
@@ -560,7 +389,7 @@ cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
         elif log_failure(log) != 0 or log.closed:
             status = STATUS_OK
         if closed_now and status == STATUS_OK:
-            status = sync_segments(log, log_end(log) + 1, True, out)
+            status = log_sync_segments(log, log_end(log) + 1, True, out)
         if closed_now and status == STATUS_OK:
             control_raise(&log.page.recovery_point, log_end(log))
             control_set_flag(&log.page.sealed, 1)
@@ -586,6 +415,7 @@ cdef void unload_unheld(PartitionLog* log) noexcept nogil:
         if log.segments[index].references == 0:
             segment_unload(log.segments[index])
     pthread_mutex_unlock(&log.segments_lock)
+    deleted_segments_free(log)
 
 
 cdef Status close_cleanly(PartitionLog* log, Fault* out) noexcept nogil:
@@ -626,11 +456,19 @@ cdef Status log_acquire(
     index = segment_index_for(log, offset)
     if index < 0:
         index = 0
+    if log.closed:
+        # Its files were let go of: others may have their names by now.
+        pthread_mutex_unlock(&log.segments_lock)
+        return fault(out, STATUS_CLOSED, "the log is closed", 0, 0)
     if log.segment_count == 0:
         pthread_mutex_unlock(&log.segments_lock)
         return fault(out, STATUS_OFFSET_OUT_OF_RANGE, "the log has no segment", 0, offset)
     segment = log.segments[index]
     status = log_load_segment(log, segment, False, out)
+    if control_flag(&log.page.deleted):
+        # The topic, by any process, and perhaps made anew: the files could be those of the new one.
+        pthread_mutex_unlock(&log.segments_lock)
+        return fault(out, STATUS_CLOSED, "the topic was deleted", 0, 0)
     if status == STATUS_IO and out.os_errno == ENOENT and (
             offset < control_load(&log.page.log_start_offset)):
         # Another process deleted it.
@@ -653,18 +491,17 @@ cdef Status log_acquire(
 
 
 cdef void log_release(PartitionLog* log, Segment* segment) noexcept nogil:
-    """Give back a segment from log_acquire; the last one to do so frees a deleted one."""
-    cdef bint free_now
+    """Give back a segment from log_acquire."""
     pthread_mutex_lock(&log.segments_lock)
     EOS_CHECK(segment.references > 0, "partition log: a held segment has a holder")
     segment.references -= 1
-    free_now = segment.retired and segment.references == 0
-    if log.closed and not segment.retired and segment.references == 0:
+    if segment.references == 0 and segment.retired:
+        segment_retire(log, segment)
+    elif segment.references == 0 and log.closed:
         segment_unload(segment)
     pthread_mutex_unlock(&log.segments_lock)
-    if free_now:
-        segment_unload(segment)
-        free(segment)
+    if log.closed:
+        deleted_segments_free(log)       # Nobody comes after.
 
 
 cdef int64_t log_next_base(PartitionLog* log, const Segment* segment) noexcept nogil:
@@ -685,48 +522,3 @@ cdef int64_t log_next_base(PartitionLog* log, const Segment* segment) noexcept n
         base = log.segments[low].base_offset
     pthread_mutex_unlock(&log.segments_lock)
     return base
-
-
-cdef int32_t log_delete_segments(PartitionLog* log, int64_t upto_offset) noexcept nogil:
-    """Delete the oldest segments that end at or below upto_offset, never the active one; how many.
-
-    A file that a reader has mapped is unlinked and not recycled: its bytes must not change under
-    it.
-    """
-    cdef char path[SEGMENT_PATH_BYTES_MAX]
-    cdef Segment* segment
-    cdef int64_t base_offset
-    cdef int32_t deleted = 0
-    cdef bint held
-    while True:
-        pthread_mutex_lock(&log.segments_lock)
-        if log.segment_count < 2 or log.segments[1].base_offset > upto_offset:
-            pthread_mutex_unlock(&log.segments_lock)
-            return deleted
-        # Before it leaves the list: a reader of any process who finds a later segment in its place
-        # looks here for the reason.
-        control_raise(&log.page.log_start_offset, log.segments[1].base_offset)
-        segment = log.segments[0]
-        log.segment_count -= 1
-        memmove(log.segments, log.segments + 1, <size_t>log.segment_count * sizeof(Segment*))
-        segment.retired = True
-        base_offset = segment.base_offset
-        held = segment.references > 0
-        pthread_mutex_unlock(&log.segments_lock)
-        log_publish(log, log_end(log))
-        segment_path(log.directory, base_offset, b".index", path)
-        unlink(path)
-        segment_path(log.directory, base_offset, b".timeindex", path)
-        unlink(path)
-        segment_path(log.directory, base_offset, b".snapshot", path)
-        unlink(path)
-        segment_path(log.directory, base_offset, b".txnindex", path)
-        unlink(path)
-        abort_index_drop_below(&log.aborts, log.segments[0].base_offset)
-        segment_path(log.directory, base_offset, b".log", path)
-        if not held:
-            segment_unload(segment)
-            free(segment)
-        spare_keep(log.spare_directory, 0 if held else log.options.spare_segments, path)
-        log.directory_unsynced = True
-        deleted += 1

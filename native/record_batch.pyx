@@ -11,6 +11,7 @@ from libc.string cimport memcpy, memset
 from eoslog.native.byte_order cimport (
     load_be16, load_be32, load_be64, store_be16, store_be32, store_be64,
 )
+from eoslog.native.crash_point cimport CRASH_POINT
 from eoslog.native.crc32c cimport crc32c
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, fault
 from eoslog.native.varint cimport load_varint, load_varlong
@@ -88,6 +89,7 @@ cdef void batch_terminate(uint8_t* end, uint8_t* limit) noexcept nogil:
     """Zero the place of the next header's length and magic, so that a scan ends here."""
     cdef int64_t room = limit - end
     if room > 0:
+        CRASH_POINT("batch: terminator")
         memset(end, 0, <size_t>(room if room < BATCH_TERMINATOR_BYTES else BATCH_TERMINATOR_BYTES))
 
 

@@ -32,14 +32,17 @@ cdef struct Segment:
     int64_t first_max_timestamp      # Of the first batch: the age of the segment counts from it.
     int64_t created_ms
     int64_t bytes_since_index_entry
+    int64_t touched_bytes            # The pages below are in this process's map, or need not be.
+    int64_t own_bytes                # Behind the last batch of this process; -1: it wrote none.
     OffsetIndex offset_index
     TimeIndex time_index
+    Segment* next_deleted            # In the log's list of deleted segments.
     int fd                           # -1 until it is needed.
     int32_t references               # Readers that hold the map; guarded by the log's segment lock.
     bint active
     bint loaded                      # Indexes are in memory.
     bint linked                      # The file had another name too when it was opened.
-    bint retired                     # Deleted from the log; freed by the last reader.
+    bint retired                     # Deleted from the log; freed after its last reader.
     bint unsynced                    # Has bytes that no sync covers.
     bint indexes_unsynced            # Its index files do.
 
@@ -91,6 +94,7 @@ cdef inline int64_t batch_end_offset(const BatchHeader* header) noexcept nogil:
 
 
 cdef bint index_entry_holds(const Segment* segment, int32_t entry) noexcept nogil
+cdef bint time_entry_holds(const Segment* segment, int32_t entry) noexcept nogil
 cdef Status segment_find(
     const Segment* segment, int64_t offset, int64_t upper_bytes, int64_t* position_bytes, Fault* out
 ) noexcept nogil

@@ -13,9 +13,9 @@ from libc.string cimport memset
 
 from eoslog.native.byte_order cimport load_be32, load_be64
 from eoslog.native.mapped_io cimport (
-    EDQUOT, ENOMEM, ENOSPC, close_fd, eos_count_names, eos_file_bytes, eos_is_at, eos_map,
-    eos_now_ms, eos_open, eos_pwrite_all, eos_rename, eos_reserve, eos_share, eos_sync_file,
-    eos_truncate, munmap,
+    EDQUOT, ENOMEM, ENOSPC, EOS_FILE_LOST, close_fd, eos_count_names, eos_file_bytes, eos_is_at,
+    eos_map, eos_now_ms, eos_open, eos_pwrite_all, eos_rename, eos_reserve, eos_share,
+    eos_still_holds, eos_sync_file, eos_truncate, munmap,
 )
 from eoslog.native.offset_index cimport (
     offset_index_append, offset_index_close, offset_index_load, offset_index_lookup,
@@ -27,12 +27,15 @@ from eoslog.native.record_batch cimport (
 )
 from eoslog.native.spare_file cimport spare_take
 from eoslog.native.status cimport (
-    STATUS_CORRUPT, STATUS_IO, STATUS_NO_MEMORY, STATUS_NO_SPACE, STATUS_OK, fault,
+    STATUS_CORRUPT, STATUS_FAILED, STATUS_IO, STATUS_NO_MEMORY, STATUS_NO_SPACE, STATUS_OK, fault,
 )
 from eoslog.native.time_index cimport (
     time_index_append, time_index_close, time_index_load, time_index_open, time_index_store,
     time_index_truncate,
 )
+
+cdef extern from "<unistd.h>" nogil:
+    int unlink(const char* path) noexcept
 
 cdef enum:
     RESERVE_STEP_BYTES_MIN = 65536
@@ -47,6 +50,7 @@ cdef void segment_init(Segment* segment, int64_t base_offset) noexcept nogil:
     segment.max_timestamp = -1
     segment.max_timestamp_offset = base_offset
     segment.first_max_timestamp = -1
+    segment.own_bytes = -1
     segment.created_ms = eos_now_ms()
 
 
@@ -75,11 +79,13 @@ cdef Status segment_create(
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t file_bytes = 0
     cdef int64_t modified_ms = 0
+    cdef bint made
     cdef int error
     segment_path(directory, segment.base_offset, b".log", path)
     out.base_offset = segment.base_offset
-    spare_take(spare_directory, spare_max, path)
+    made = spare_take(spare_directory, spare_max, path)
     error = eos_open(path, True, False, &segment.fd)
+    made = made or error == 0
     if error == 0:
         error = eos_share(segment.fd)
     if error == 0:
@@ -90,6 +96,9 @@ cdef Status segment_create(
     if error == 0:
         error = eos_map(segment.fd, <size_t>options.segment_bytes, True, &segment.map)
     if error != 0:
+        if made:
+            # The next opening would take it for a segment that was damaged.
+            unlink(path)
         segment_unload(segment)
         return io_fault(out, error, "a new segment file could not be made")
     segment.map_bytes = options.segment_bytes
@@ -99,6 +108,9 @@ cdef Status segment_create(
         batch_terminate(segment.map, segment.map + file_bytes)
     if offset_index_open(&segment.offset_index, options.segment_index_bytes) != STATUS_OK or (
             time_index_open(&segment.time_index, options.segment_index_bytes) != STATUS_OK):
+        if made:
+            # The next opening would take it for a segment that was damaged.
+            unlink(path)
         segment_unload(segment)
         return io_fault(out, ENOMEM, "no memory for a segment's indexes")
     segment.loaded = True
@@ -534,6 +546,11 @@ cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) no
     status = segment_store_indexes(segment, directory, False, out)
     if status != STATUS_OK:
         return status
+    error = eos_still_holds(segment.fd, segment.used_bytes)
+    if error != 0:
+        # Cutting it would fill up with zeros what is missing.
+        out.os_errno = error
+        return fault(out, STATUS_FAILED, EOS_FILE_LOST, 0, error)
     error = eos_truncate(segment.fd, segment.used_bytes)
     if error != 0:
         return io_fault(out, error, "a segment file could not be cut to its batches")

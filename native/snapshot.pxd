@@ -7,6 +7,8 @@ from eoslog.native.status cimport Fault, Status
 cdef Status snapshot_write(
     const char* directory, int64_t offset, ProducerTable* producers, bint sync, Fault* out
 ) noexcept nogil
+cdef Status snapshot_check(
+    const uint8_t* data, int64_t data_bytes, Fault* out) noexcept nogil
 cdef Status snapshot_load(
     const uint8_t* data, int64_t data_bytes, int64_t oldest_timestamp, ProducerTable* producers,
     Fault* out,

@@ -21,7 +21,7 @@ from eoslog.native.mapped_io cimport (
 from eoslog.native.producer_table cimport table_at, table_insert
 from eoslog.native.segment cimport SEGMENT_PATH_BYTES_MAX, segment_path
 from eoslog.native.sequence_window cimport (
-    BatchMetadata, ProducerEntry, entry_clear, window_accept, window_at,
+    NO_EPOCH, BatchMetadata, ProducerEntry, entry_clear, window_accept, window_at,
 )
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_IO, STATUS_NO_MEMORY, STATUS_OK, fault
 
@@ -66,22 +66,27 @@ cdef Status snapshot_write(
     const char* directory, int64_t offset, ProducerTable* producers, bint sync, Fault* out
 ) noexcept nogil:
     """Write the producers' state as the snapshot at `offset`; with `sync`, its bytes are on
-    disk.
+    disk. One that has only been given its place in the table is none yet.
     """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef char building[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t file_bytes = SNAPSHOT_ENTRIES + <int64_t>producers.entry_count * ENTRY_BYTES
     cdef uint8_t* data = <uint8_t*>malloc(<size_t>file_bytes)
+    cdef uint8_t* at
     cdef uint32_t index
     cdef int fd = -1
     cdef int error
     if data == NULL:
         return fault(out, STATUS_NO_MEMORY, "no memory for a producer snapshot", file_bytes, 0)
+    at = data + SNAPSHOT_ENTRIES
     for index in range(producers.entry_count):
-        entry_store(
-            data + SNAPSHOT_ENTRIES + <int64_t>index * ENTRY_BYTES, table_at(producers, index))
+        if table_at(producers, index).producer_epoch != NO_EPOCH:
+            entry_store(at, table_at(producers, index))
+            at += ENTRY_BYTES
+    file_bytes = at - data
     store_be16(data, SNAPSHOT_VERSION)
-    store_be32(data + SNAPSHOT_COUNT, <int32_t>producers.entry_count)
+    store_be32(data + SNAPSHOT_COUNT,
+               <int32_t>((file_bytes - SNAPSHOT_ENTRIES) // ENTRY_BYTES))
     store_be32(data + SNAPSHOT_CRC, <int32_t>crc32c(
         0, data + SNAPSHOT_COUNT, <size_t>(file_bytes - SNAPSHOT_COUNT)))
     segment_path(directory, offset, b".snapshot", path)
@@ -106,16 +111,9 @@ cdef Status snapshot_write(
     return STATUS_OK
 
 
-cdef Status snapshot_load(
-    const uint8_t* data, int64_t data_bytes, int64_t oldest_timestamp, ProducerTable* producers,
-    Fault* out,
-) noexcept nogil:
-    """Put a snapshot's producers into the table; those last seen before oldest_timestamp are
-    skipped.
-    """
-    cdef const uint8_t* at
-    cdef ProducerEntry* entry
-    cdef int64_t entry_count, index, txn_first_offset
+cdef Status snapshot_check(const uint8_t* data, int64_t data_bytes, Fault* out) noexcept nogil:
+    """Whether a file is a snapshot, and whole: its size and its checksum."""
+    cdef int64_t entry_count
     if data_bytes < SNAPSHOT_ENTRIES or load_be16(data) != SNAPSHOT_VERSION:
         return fault(
             out, STATUS_CORRUPT, "not a snapshot of version 1", SNAPSHOT_ENTRIES, data_bytes)
@@ -126,6 +124,23 @@ cdef Status snapshot_load(
     if <uint32_t>load_be32(data + SNAPSHOT_CRC) != crc32c(
             0, data + SNAPSHOT_COUNT, <size_t>(data_bytes - SNAPSHOT_COUNT)):
         return fault(out, STATUS_CORRUPT, "a snapshot's checksum does not match its bytes", 0, 0)
+    return STATUS_OK
+
+
+cdef Status snapshot_load(
+    const uint8_t* data, int64_t data_bytes, int64_t oldest_timestamp, ProducerTable* producers,
+    Fault* out,
+) noexcept nogil:
+    """Put a snapshot's producers into the table; those last seen before oldest_timestamp are
+    skipped.
+    """
+    cdef const uint8_t* at
+    cdef ProducerEntry* entry
+    cdef int64_t entry_count, index, txn_first_offset
+    cdef Status status = snapshot_check(data, data_bytes, out)
+    if status != STATUS_OK:
+        return status
+    entry_count = load_be32(data + SNAPSHOT_COUNT)
     for index in range(entry_count):
         at = data + SNAPSHOT_ENTRIES + index * ENTRY_BYTES
         txn_first_offset = load_be64(at + ENTRY_TXN_FIRST_OFFSET)

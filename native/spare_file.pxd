@@ -5,8 +5,9 @@ from eoslog.native.status cimport Fault, Status
 
 cdef bint spare_take(
     const char* spare_directory, int32_t spare_max, const char* path) noexcept nogil
-cdef int spare_keep(const char* spare_directory, int32_t spare_max, const char* path) noexcept nogil
+cdef int spare_keep(
+    const char* spare_directory, int32_t spare_max, const char* path, int fd) noexcept nogil
 cdef Status spare_prepare(
-    const char* spare_directory, int32_t spare_max, int64_t bytes, int64_t fill_bytes,
-    int32_t* made, Fault* out
+    const char* directory, const char* spare_directory, int32_t spare_max, int64_t bytes,
+    int64_t fill_bytes, int32_t* made, Fault* out
 ) noexcept nogil

@@ -11,9 +11,10 @@ from libc.stdio cimport rename, snprintf
 from libc.stdint cimport uint8_t
 from libc.string cimport memset
 
+from eoslog.native.crash_point cimport CRASH_POINT
 from eoslog.native.mapped_io cimport (
     ENOENT, ENOSPC, EDQUOT, close_fd, eos_count_names, eos_file_bytes, eos_have_alone, eos_map,
-    eos_open, eos_reserve, eos_sync_data, munmap,
+    eos_open, eos_reserve, eos_sync_data, eos_sync_directory, munmap,
 )
 from eoslog.native.record_batch cimport (
     BATCH_ATTRIBUTES, BATCH_HEADER_BYTES, BATCH_MAGIC, BATCH_MAGIC_V2, BatchHeader,
@@ -48,40 +49,41 @@ cdef bint spare_take(
 
 
 cdef int spare_keep(
-    const char* spare_directory, int32_t spare_max, const char* path
+    const char* spare_directory, int32_t spare_max, const char* path, int fd
 ) noexcept nogil:
-    """Move a deleted segment's file to a free slot, or delete it; 0 or an errno.
+    """Move a deleted segment's file, opened as fd, to a free slot and close it, -1; or remove its
+    name, and give fd back: until it is closed the file system need not free the file.
 
-    It is deleted too if anybody, in whatever process, has it mapped, or if it has another name: its
-    bytes must stay as they are.
+    It loses its name too if anybody, in whatever process, has it mapped, or if it has another one:
+    its bytes must stay as they are.
     """
     cdef char spare[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t names = 0
     cdef int32_t slot
-    cdef int fd = -1
-    if spare_max > 0 and eos_open(path, False, True, &fd) == 0:
-        if eos_have_alone(fd) != 0 or eos_count_names(fd, &names) != 0 or names > 1:
-            spare_max = 0
-        for slot in range(spare_max):
-            slot_path(spare_directory, slot, b".spare", spare)
-            if access(spare, F_OK) == 0:
-                continue
-            slot_path(spare_directory, slot, b".stale", spare)
-            if access(spare, F_OK) != 0 and rename(path, spare) == 0:
-                close_fd(fd)
-                return 0
-        close_fd(fd)
-    return ENOENT if unlink(path) != 0 else 0
+    for slot in range(spare_max):
+        slot_path(spare_directory, slot, b".spare", spare)
+        if access(spare, F_OK) == 0:
+            continue
+        slot_path(spare_directory, slot, b".stale", spare)
+        if access(spare, F_OK) == 0:
+            continue
+        if eos_count_names(fd, &names) == 0 and names == 1 and eos_have_alone(fd) == 0 and (
+                rename(path, spare) == 0):
+            close_fd(fd)
+            return -1
+        break
+    unlink(path)
+    return fd
 
 
 cdef Status spare_prepare(
-    const char* spare_directory, int32_t spare_max, int64_t bytes, int64_t fill_bytes,
-    int32_t* made, Fault* out,
+    const char* directory, const char* spare_directory, int32_t spare_max, int64_t bytes,
+    int64_t fill_bytes, int32_t* made, Fault* out,
 ) noexcept nogil:
     """Have a usable file in each slot: old ones made unreadable, missing ones filled with zeros.
 
-    `made` counts the files that became usable. Takes long; nobody waits for it, and no lock is
-    held.
+    `made` counts the files that became usable; `directory` is where old ones were a segment. Takes
+    long; nobody waits for it, and no lock is held.
     """
     cdef char usable[SEGMENT_PATH_BYTES_MAX]
     cdef char stale[SEGMENT_PATH_BYTES_MAX]
@@ -95,7 +97,10 @@ cdef Status spare_prepare(
             continue
         slot_path(spare_directory, slot, b".stale", stale)
         if access(stale, F_OK) == 0:
-            error = spoil_batches(stale)
+            # A power cut could give it its name of a segment back: not with other bytes.
+            error = eos_sync_directory(directory)
+            if error == 0:
+                error = spoil_batches(stale)
             if error == 0 and rename(stale, usable) != 0:
                 error = ENOENT
         else:
@@ -154,5 +159,6 @@ cdef void spoil_chain(uint8_t* batches, int64_t bytes) noexcept nogil:
         if header.batch_bytes < BATCH_HEADER_BYTES or header.batch_bytes > bytes - position or (
                 header.magic != BATCH_MAGIC_V2 and header.magic != 0):
             return
+        CRASH_POINT("spare file: batch")
         memset(batches + position + BATCH_MAGIC, 0, BATCH_ATTRIBUTES - BATCH_MAGIC)
         position += header.batch_bytes

@@ -16,7 +16,7 @@ from eoslog.native.column cimport COLUMN_FIXED, COLUMN_NULL
 from eoslog.native.log_append cimport ProducerStamp, log_append_batch, log_append_columns
 from eoslog.native.log_marker cimport Marker, log_append_marker
 from eoslog.native.mapped_io cimport eos_now_ms
-from eoslog.native.partition_log cimport log_sync_up_to
+from eoslog.native.log_sync cimport log_sync_up_to
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_TRANSACTIONAL, BatchIdentity, batch_header_store, sequence_add,
 )

@@ -4,11 +4,11 @@ The same text stands in options, in the checkpoints of streaming queries and in 
 Written topics and partitions are sorted, since Spark compares offsets by their text.
 """
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from eoslog import TopicPartition
+from eoslog.json_text import loads_json
 
 LATEST, EARLIEST = -1, -2
 
@@ -66,7 +66,7 @@ def listed(partitions: Iterable[TopicPartition]) -> str:
 
 def _object(text: str, example: str) -> dict[str, Any]:
     try:
-        found = json.loads(text)
+        found = loads_json(text)
     except ValueError:
         raise ValueError(example) from None
     if not isinstance(found, dict):

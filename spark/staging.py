@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from eoslog.errors import StoreError
+from eoslog.json_text import loads_json
 from eoslog.spark.rows import append_rows
 
 if TYPE_CHECKING:
@@ -210,7 +211,7 @@ def _as_message(message: Any) -> "StagedMessage":
     if isinstance(message, Sequence) and len(message) == 1 and not isinstance(message, str):
         message = message[0]  # A Row of MESSAGE_SCHEMA.
     if isinstance(message, str):
-        message = json.loads(message)
+        message = loads_json(message)
     if isinstance(message, Mapping):
         return StagedMessage(**message)
     raise TypeError(f"a message of stage() is expected, not {type(message).__name__}")

@@ -13,10 +13,12 @@ from typing import Any
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.staged import StagedMessage, StagedWriter
 from eoslog.staged_message import STAGED_PRODUCER_ID_MIN
+from eoslog.staged_names import TRASH_DIRECTORY
 
 TOPIC = "orders"
 PARTITIONS = 3
 APP = "app"
+TRASH = f"{TRASH_DIRECTORY}/"
 
 MEMORY = Path("/dev/shm")
 MEMORY_FREE_BYTES_MIN = 1 << 30
@@ -126,6 +128,17 @@ def staged_producers(store: Any, topic: str = TOPIC) -> set[int]:
 
 
 def staged_files(store_path: Path) -> list[str]:
-    """What is below the staging directory, relative to it."""
+    """What a decision could find below the staging directory, relative to it."""
+    return [name for name in _files_below_staging(store_path) if not name.startswith(TRASH)]
+
+
+def trash(store_path: Path) -> list[str]:
+    """What was put away and is not removed yet."""
+    return [name for name in _files_below_staging(store_path) if name.startswith(TRASH)]
+
+
+def _files_below_staging(store_path: Path) -> list[str]:
     staging = store_path / "staging"
-    return sorted(str(path.relative_to(staging)) for path in staging.rglob("*") if path.is_file())
+    # Others may be removing them: `os.walk` passes over what is gone.
+    found = (Path(folder) / name for folder, _, names in os.walk(staging) for name in names)
+    return sorted(str(path.relative_to(staging)) for path in found)

@@ -13,6 +13,7 @@
 
 #include <sched.h>
 
+#include "crash_point.h"
 #include "shared_page.h"
 
 #define CONTROL_PAGE_BYTES 4096
@@ -69,14 +70,17 @@ typedef struct ControlView {
 
 static inline int control_init(ControlPage *page, const uint8_t *session) {
     int result;
+    CRASH_POINT("control page: cleared");
     memset(page, 0, sizeof *page);
     result = shared_mutex_init(&page->lock, PTHREAD_MUTEX_DEFAULT);
     if (result == 0)
         result = shared_mutex_init(&page->sync_lock, PTHREAD_MUTEX_DEFAULT);
     if (result != 0)
         return result;
+    CRASH_POINT("control page: session");
     memcpy(page->session, session, sizeof page->session);
     page->hold_offset = CONTROL_NO_HOLD;
+    CRASH_POINT("control page: magic");
     __atomic_store_n(&page->magic, CONTROL_PAGE_MAGIC, __ATOMIC_RELEASE);
     return 0;
 }
@@ -127,6 +131,7 @@ static inline void control_make_way(ControlPage *page, int64_t wanted_ns) {
 
 static inline void control_unlock(ControlPage *page) {
     int64_t wanted_ns = __atomic_load_n(&page->lock_wanted_ns, __ATOMIC_RELAXED);
+    CRASH_POINT("control page: unlock");
     pthread_mutex_unlock(&page->lock);
     if (wanted_ns != 0)
         control_make_way(page, wanted_ns);
@@ -134,30 +139,43 @@ static inline void control_unlock(ControlPage *page) {
 
 static inline int64_t control_load(const int64_t *field) { return __atomic_load_n(field, __ATOMIC_ACQUIRE); }
 
-static inline void control_store(int64_t *field, int64_t value) { __atomic_store_n(field, value, __ATOMIC_RELEASE); }
+static inline void control_store(int64_t *field, int64_t value) {
+    CRASH_POINT("control page: field");
+    __atomic_store_n(field, value, __ATOMIC_RELEASE);
+}
 
 /* Raise a field that only grows. */
 static inline void control_raise(int64_t *field, int64_t value) {
     int64_t seen = __atomic_load_n(field, __ATOMIC_ACQUIRE);
+    if (seen < value)
+        CRASH_POINT("control page: raise");
     while (seen < value && !__atomic_compare_exchange_n(field, &seen, value, 0, __ATOMIC_RELEASE, __ATOMIC_ACQUIRE)) {
     }
 }
 
 static inline int32_t control_load_32(const int32_t *field) { return __atomic_load_n(field, __ATOMIC_ACQUIRE); }
 
-static inline void control_store_32(int32_t *field, int32_t value) { __atomic_store_n(field, value, __ATOMIC_RELEASE); }
+static inline void control_store_32(int32_t *field, int32_t value) {
+    CRASH_POINT("control page: field");
+    __atomic_store_n(field, value, __ATOMIC_RELEASE);
+}
 
 static inline uint32_t control_flag(const uint32_t *field) { return __atomic_load_n(field, __ATOMIC_ACQUIRE); }
 
-static inline void control_set_flag(uint32_t *field, uint32_t value) { __atomic_store_n(field, value, __ATOMIC_RELEASE); }
+static inline void control_set_flag(uint32_t *field, uint32_t value) {
+    CRASH_POINT("control page: flag");
+    __atomic_store_n(field, value, __ATOMIC_RELEASE);
+}
 
 /* After a holder died in the middle the sequence is odd already, and stays so until the repair has published. */
 static inline void control_write_begin(ControlPage *page) {
+    CRASH_POINT("control page: sequence odd");
     __atomic_store_n(&page->sequence, page->sequence | 1, __ATOMIC_RELAXED);
     __atomic_thread_fence(__ATOMIC_RELEASE);
 }
 
 static inline void control_write_end(ControlPage *page) {
+    CRASH_POINT("control page: sequence even");
     __atomic_store_n(&page->sequence, page->sequence + 1, __ATOMIC_RELEASE);
 }
 
@@ -184,6 +202,7 @@ static inline int control_view(const ControlPage *page, ControlView *view) {
 
 /* A reader is about to look for records, and to sleep if there are none: in this order. */
 static inline void control_want(ControlPage *page) {
+    CRASH_POINT("control page: wanted");
     __atomic_store_n(&page->wanted, 1, __ATOMIC_SEQ_CST);
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
@@ -191,7 +210,8 @@ static inline void control_want(ControlPage *page) {
 /* After a publish: whether somebody is to be woken. */
 static inline int control_take_wanted(ControlPage *page) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
-    return __atomic_load_n(&page->wanted, __ATOMIC_RELAXED) != 0 && __atomic_exchange_n(&page->wanted, 0, __ATOMIC_SEQ_CST) != 0;
+    return __atomic_load_n(&page->wanted, __ATOMIC_RELAXED) != 0 &&
+           (CRASH_POINT("control page: wanted"), __atomic_exchange_n(&page->wanted, 0, __ATOMIC_SEQ_CST) != 0);
 }
 
 /* The turn to sync: one thread at a time, of all processes. Those who wait for the result of the turn under way are woken
@@ -213,7 +233,9 @@ static inline uint32_t control_sync_round(const ControlPage *page) { return __at
 
 /* The round rises after the lock is free: who looked at the round, and then found the lock taken, will see it rise. */
 static inline void control_sync_end(ControlPage *page) {
+    CRASH_POINT("control page: turn to sync");
     pthread_mutex_unlock(&page->sync_lock);
+    CRASH_POINT("control page: turn to sync");
     __atomic_add_fetch(&page->sync_round, 1, __ATOMIC_SEQ_CST);
     if (__atomic_load_n(&page->sync_waiting, __ATOMIC_SEQ_CST) != 0)
         syscall(SYS_futex, &page->sync_round, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
@@ -221,8 +243,10 @@ static inline void control_sync_end(ControlPage *page) {
 
 /* Sleep until the round is another one than the given. May return early. */
 static inline void control_sync_wait(ControlPage *page, uint32_t round) {
+    CRASH_POINT("control page: turn to sync");
     __atomic_add_fetch(&page->sync_waiting, 1, __ATOMIC_SEQ_CST);
     shared_word_wait(&page->sync_round, round, CONTROL_SYNC_LOOK_NS);
+    CRASH_POINT("control page: turn to sync");
     __atomic_sub_fetch(&page->sync_waiting, 1, __ATOMIC_SEQ_CST);
 }
 

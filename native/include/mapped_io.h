@@ -145,6 +145,31 @@ static inline int eos_map(int fd, size_t bytes, int writable, uint8_t **map_out)
     return map == MAP_FAILED ? errno : 0;
 }
 
+/* A hint: have these pages of a shared map present and writable, by one call and not by a fault for each. Linux 5.14; older
+   kernels refuse it, and nothing is lost. */
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23
+#endif
+static inline void eos_populate(uint8_t *map, size_t bytes) { (void)madvise(map, bytes, MADV_POPULATE_WRITE); }
+
+/* Where the first hole of [from, upto) begins, `upto` if there is none, `from` if the file system does not tell. A store to
+   a page of a hole needs room on the disk, and has no way to say that there is none. */
+static inline int64_t eos_first_hole(int fd, int64_t from, int64_t upto) {
+    off_t hole = lseek(fd, (off_t)from, SEEK_HOLE);
+    if (hole < (off_t)from)
+        return from;
+    return hole < (off_t)upto ? (int64_t)hole : upto;
+}
+
+/* Have the next sync write these bytes of a shared map. After a sync that failed the kernel takes the pages for written: they
+   could be read, and would be gone with the power all the same. Each page's first touch is a store, here: after a look it would
+   be mapped a second time to be written to. */
+static inline void eos_dirty_again(uint8_t *map, size_t bytes) {
+    size_t at;
+    for (at = 0; at < bytes; at = (at | 4095) + 1)
+        __atomic_fetch_or(map + at, 0, __ATOMIC_RELAXED);
+}
+
 /* A file lock that says "mapped here", and one that asks whether nobody says so. Both go with the descriptor. */
 static inline int eos_share(int fd) {
     int result;
@@ -182,6 +207,17 @@ static inline int eos_count_names(int fd, int64_t *names_out) {
     return 0;
 }
 
+#define EOS_FILE_LOST "a file of the log was deleted or cut short by somebody else"
+
+/* ENOENT if nobody can find the open file any more, ENODATA if it ends before so many bytes; else 0 or an errno. */
+static inline int eos_still_holds(int fd, int64_t bytes) {
+    struct stat found;
+    if (fstat(fd, &found) != 0) {
+        return errno;
+    }
+    return found.st_nlink == 0 ? ENOENT : found.st_size < (off_t)bytes ? ENODATA : 0;
+}
+
 static inline int eos_link(const char *from, const char *to) { return link(from, to) != 0 ? errno : 0; }
 
 static inline int eos_rename(const char *from, const char *to) { return rename(from, to) != 0 ? errno : 0; }
@@ -211,10 +247,16 @@ static inline uint8_t *eos_map_anonymous(size_t bytes) {
     return map == MAP_FAILED ? NULL : (uint8_t *)map;
 }
 
-static inline int64_t eos_now_ms(void) {
+static inline int64_t eos_clock_ms(clockid_t clock) {
     struct timespec now;
-    clock_gettime(CLOCK_REALTIME, &now);
+    clock_gettime(clock, &now);
     return (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
+
+/* The clock of the day, which somebody may set: for what is written down. */
+static inline int64_t eos_now_ms(void) { return eos_clock_ms(CLOCK_REALTIME); }
+
+/* The clock that only goes on, as Python's time.monotonic(): for what is waited for. */
+static inline int64_t eos_elapsed_ms(void) { return eos_clock_ms(CLOCK_MONOTONIC); }
 
 #endif

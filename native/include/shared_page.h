@@ -18,6 +18,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "crash_point.h"
+
 #define SHARED_PAGE_MAGIC UINT64_C(0x31305248534f45) /* "EOSHR01", little-endian. */
 #define SHARED_PAGE_VERSION 1
 #define SHARED_COUNTERS 32
@@ -124,7 +126,9 @@ static inline void shared_word_wait(const uint32_t *word, uint32_t seen, int64_t
 }
 
 static inline void shared_word_wake(uint32_t *word) {
+    CRASH_POINT("shared page: word");
     __atomic_add_fetch(word, 1, __ATOMIC_SEQ_CST);
+    CRASH_POINT("shared page: wake");
     syscall(SYS_futex, word, FUTEX_WAKE, INT_MAX, NULL, NULL, 0);
 }
 
@@ -134,13 +138,16 @@ static inline uint32_t shared_word_load(const uint32_t *word) { return __atomic_
 static inline int shared_page_init(SharedPageHead *page, const uint8_t *session) {
     int result = 0;
     int index;
+    CRASH_POINT("shared page: cleared");
     memset(page, 0, sizeof *page);
     for (index = 0; index < SHARED_LOCKS && result == 0; index++)
         result = shared_mutex_init(&page->locks[index].mutex, PTHREAD_MUTEX_RECURSIVE);
     if (result != 0)
         return result;
+    CRASH_POINT("shared page: session");
     memcpy(page->session, session, sizeof page->session);
     page->version = SHARED_PAGE_VERSION;
+    CRASH_POINT("shared page: magic");
     __atomic_store_n(&page->magic, SHARED_PAGE_MAGIC, __ATOMIC_RELEASE);
     return 0;
 }
@@ -170,6 +177,7 @@ static inline uint64_t shared_counter_load(const SharedPageHead *page, int numbe
 }
 
 static inline uint64_t shared_counter_raise(SharedPageHead *page, int number) {
+    CRASH_POINT("shared page: counter");
     return __atomic_add_fetch(&page->counters[number], 1, __ATOMIC_SEQ_CST);
 }
 

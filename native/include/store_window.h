@@ -9,6 +9,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "crash_point.h"
+
 #if defined(__x86_64__)
 #include <emmintrin.h>
 #endif
@@ -51,6 +53,7 @@ static inline void store_window_drain(store_window_t *window) {
     size_t whole = window->used & ~(size_t)(STORE_LINE_BYTES - 1);
     size_t from = 0;
     if (whole == 0) return;
+    CRASH_POINT("batch: lines");
     if (window->begin > 0) {
         memcpy(window->line + window->begin, window->bytes + window->begin, STORE_LINE_BYTES - window->begin);
         from = STORE_LINE_BYTES;
@@ -65,6 +68,7 @@ static inline void store_window_drain(store_window_t *window) {
 /* Store all that is left; on return it stands before every later store. */
 static inline void store_window_close(store_window_t *window) {
     store_window_drain(window);
+    CRASH_POINT("batch: last line");
     memcpy(window->line + window->begin, window->bytes + window->begin, window->used - window->begin);
     window->begin = window->used;
 #if defined(__x86_64__)

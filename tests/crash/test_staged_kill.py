@@ -35,7 +35,7 @@ from staged_jobs import (
 )
 
 import eoslog
-from eoslog import staged_commit, staged_file, staged_job
+from eoslog import staged_commit, staged_file, staged_job, staged_leftovers
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import StagedCommitError, StagedRunFencedError
 from eoslog.group_offsets import GroupOffsets
@@ -44,6 +44,7 @@ from eoslog.partition import Partition
 from eoslog.staged import StagedMessage, StagedWriter
 from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_file import AttemptFiles
+from eoslog.staged_leftovers import Leftovers
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.state_log import StateLog
 from eoslog.topic_partition import TopicPartition
@@ -128,6 +129,7 @@ def commit_and_die(path: Path, messages: list[StagedMessage], kill: Kill) -> Non
         store = eoslog.open(path)
         kill.arm()
         store.commit_staged(APP, 1, messages, offsets=offsets_of(1))
+        store._staged.clear_leftovers()
         raise AssertionError(f"the driver outlived {kill}")
 
     assert in_child(driver, path.parent) is None
@@ -138,7 +140,7 @@ def open_and_die(path: Path, kill: Kill) -> bool:
 
     def opener() -> str:
         kill.arm()
-        eoslog.open(path)
+        eoslog.open(path)._staged.clear_leftovers()
         return "opened"
 
     return in_child(opener, path.parent) is None
@@ -259,7 +261,8 @@ AFTER_ADOPTION = [
         )
         for when in ("before", "after")
     ],
-    *[Kill(staged_commit, "remove_tree", 1, when) for when in ("before", "within", "after")],
+    *[Kill(Leftovers, "put_away", 1, when) for when in ("before", "after")],
+    *[Kill(staged_leftovers, "remove_tree", 1, when) for when in ("before", "within", "after")],
     *[
         Kill(Partition, "forget_adopted", nth, when)
         for nth in (1, 2, PARTITIONS, PARTITIONS + 1)
@@ -333,7 +336,8 @@ SECOND = [
     *[Kill(Partition, "adopt", nth, when) for nth in (1, 3) for when in ("within", "after")],
     *[Kill(HeldPartitions, "sync", 1, when) for when in ("before", "within", "after")],
     *[Kill(StateLog, "append", 1, when) for when in ("before", "after")],
-    *[Kill(staged_commit, "remove_tree", 1, when) for when in ("within", "after")],
+    *[Kill(Leftovers, "put_away", 1, when) for when in ("before", "after")],
+    *[Kill(staged_leftovers, "remove_tree", 1, when) for when in ("within", "after")],
     Kill(Partition, "forget_adopted", 2, "after"),
     *[Kill(GroupOffsets, "adopt", 1, when) for when in ("before", "after")],
     *[Kill(GroupOffsets, "note", 1, when) for when in ("before", "after")],
@@ -456,6 +460,7 @@ def test_an_attempt_that_begins_after_the_decision_changes_nothing(path):
     with eoslog.open(path) as store:
         assert not store.commit_staged(APP, 1, [*messages, late]).committed
         assert visible_numbers(store) == expected_numbers(BEFORE, JOB)
+        store._staged.clear_leftovers()
         assert staged_producers(store) == set()
 
 

@@ -24,11 +24,12 @@ from staged_jobs import (
 )
 
 import eoslog
-from eoslog import staged_commit
+from eoslog import staged_leftovers
 from eoslog.errors import StagedRunFencedError, StagedSourceError
 from eoslog.partition import Partition
 from eoslog.staged import VersionSource, version_run_id
 from eoslog.staged_adoption import HeldPartitions
+from eoslog.staged_leftovers import Leftovers
 from eoslog.state_log import StateLog
 
 pytestmark = pytest.mark.crash
@@ -42,8 +43,9 @@ DECIDED = [
     Kill(Partition, "adopt", nth=3, when="after"),
     Kill(StateLog, "append", nth=2),
     Kill(StateLog, "append", nth=2, when="after"),
-    Kill(staged_commit, "remove_tree"),
-    Kill(staged_commit, "outdated_runs"),
+    Kill(Leftovers, "put_away"),
+    Kill(Leftovers, "put_away", when="after"),
+    Kill(staged_leftovers, "outdated_runs"),
 ]
 
 

@@ -152,14 +152,33 @@ def test_what_a_dead_writer_left_is_made_good(
     assert files.path(3).name not in names or state is half_a_roll
 
 
-def test_who_fell_behind_retention_begins_anew(tmp_path: Path) -> None:
-    """Stopped while others rolled, and deleted what it had not looked at."""
+def test_who_knows_all_records_goes_on_where_a_writer_died_in_a_roll(tmp_path: Path) -> None:
+    """The log end tells nobody of it; what looks at more than records meets the page as it is."""
+    files = SharedLog(tmp_path / "log")
+    lagging = files.open()
+    log = files.open()
+    for number in range(3):
+        log.append_batch(batch(number))
+    assert lagging.log_end_offset == 3
+    half_a_roll(files)
+    files.leave_odd()
+    assert [known.producer_id for known in lagging.producers()] == [1]
+    assert files.field("sequence") % 2 == 0
+    assert lagging.append_batch(batch(3)).base_offset == 3
+    assert log.verify() == lagging.verify() == []
+
+
+@pytest.mark.parametrize("died", [False, True])
+def test_who_fell_behind_retention_begins_anew(tmp_path: Path, died: bool) -> None:
+    """Stopped while others rolled, and deleted what it had not looked at; and died as they did."""
     files = SharedLog(tmp_path / "log")
     lagging = files.open()
     log = files.open()
     for number in range(500):
         log.append_batch(batch(number))
     log.delete_segments(log.active_base_offset)
+    if died:
+        files.leave_odd()
     with pytest.raises(FellBehindError):
         lagging.append_batch(batch(499))
     with pytest.raises(FellBehindError):

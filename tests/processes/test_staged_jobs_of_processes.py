@@ -25,7 +25,7 @@ from staged_jobs import (
 )
 
 import eoslog
-from eoslog import staged_commit, staged_job
+from eoslog import staged_commit, staged_job, staged_leftovers
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import (
     ProducerFencedError,
@@ -40,6 +40,7 @@ from eoslog.partition import Partition
 from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_commit import StagedCommits
+from eoslog.staged_leftovers import Leftovers
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.staged_spans import RecentJobs
 from eoslog.state_log import StateLog
@@ -119,6 +120,7 @@ def commit_and_die(path: Path, durability: str, kill: Kill, **options: Any) -> N
         assert not store._files.session.first
         kill.arm()
         store.commit_staged(APP, 1, messages, offsets=offsets_of(1))
+        store._staged.clear_leftovers()
         raise AssertionError(f"the driver outlived {kill}")
 
     assert in_child(driver, path.parent) is None
@@ -184,7 +186,8 @@ AFTER_DECISION = [
     *[Kill(HeldPartitions, "release", 1, when) for when in ("before", "after")],
     *[Kill(Partition, "release_readers", nth, "after") for nth in (1, 2)],
     *[Kill(StateLog, "append", 2, when) for when in ("before", "after")],
-    *[Kill(staged_commit, "remove_tree", 1, when) for when in ("before", "after")],
+    *[Kill(Leftovers, "put_away", 1, when) for when in ("before", "after")],
+    *[Kill(staged_leftovers, "remove_tree", 1, when) for when in ("before", "after")],
     *[Kill(Partition, "forget_adopted", nth, "before") for nth in (1, 2, PARTITIONS + 1)],
 ]
 
@@ -334,7 +337,8 @@ BEHIND_AN_OPEN_ONE = [
     *LETTING_IN,
     *[Kill(RecentJobs, "note", 1, when) for when in ("before", "after")],
     *[Kill(StateLog, "append", nth, when) for nth in (2, 3) for when in ("before", "after")],
-    Kill(staged_commit, "remove_tree", 1, "before"),
+    Kill(Leftovers, "put_away", 1, "before"),
+    Kill(staged_leftovers, "remove_tree", 1, "before"),
     Kill(Partition, "forget_adopted", 2, "before"),
 ]
 

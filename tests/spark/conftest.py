@@ -27,15 +27,17 @@ def spark(tmp_path_factory):
     folder = Path(__file__).parent
     known = os.environ.get("PYTHONPATH", "")
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(folder), known)))
-    log_path = tmp_path_factory.mktemp("spark") / "spark.log"
+    scratch = tmp_path_factory.mktemp("spark")
     config = {
+        # Where tests find the files of shuffles.
+        "spark.local.dir": str(scratch),
         "spark.sql.shuffle.partitions": 2,
         "spark.default.parallelism": 3,
         # A task that Spark gave up may write on for so long, 2 s otherwise.
         "spark.python.task.killTimeout": "10s",
     }
     try:
-        made = session("eoslog tests", MASTER, config, log_path)
+        made = session("eoslog tests", MASTER, config, scratch / "spark.log")
     except JavaNotFoundError as error:
         pytest.skip(str(error))
     yield made

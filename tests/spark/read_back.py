@@ -1,9 +1,11 @@
 """What is in a store, read with a consumer: never what a writer says is in it."""
 
+import os
 from pathlib import Path
 
 import eoslog
 from eoslog import Record, TopicPartition
+from eoslog.staged_names import TRASH_DIRECTORY
 
 
 def records_in(store_path: Path, topic: str = "orders") -> list[Record]:
@@ -29,5 +31,8 @@ def numbers_in(store_path: Path, topic: str = "orders") -> list[int]:
 
 
 def staged_files(store_path: Path) -> list[Path]:
-    """What is left below the staging directory."""
-    return [path for path in (store_path / "staging").rglob("*") if path.is_file()]
+    """What a decision could find below the staging directory."""
+    staging = store_path / "staging"
+    # What was put away is being removed meanwhile: `os.walk` passes over what is gone.
+    found = (Path(folder) / name for folder, _, names in os.walk(staging) for name in names)
+    return [path for path in found if staging / TRASH_DIRECTORY not in path.parents]

@@ -153,9 +153,11 @@ def test_a_store_without_its_order_is_noticed_by_the_sanitizer(tmp_path, sanitiz
     shutil.copytree(HEADERS, headers)
     path = headers / "control_page.h"
     text = path.read_text()
-    before = "void control_store(int64_t *field, int64_t value) { __atomic_store_n(field, value, "
-    assert before in text
-    path.write_text(text.replace(before + "__ATOMIC_RELEASE", before + "__ATOMIC_RELAXED"))
+    begin = text.index("void control_store(int64_t *field, int64_t value)")
+    store = "__atomic_store_n(field, value, __ATOMIC_RELEASE)"
+    assert text.index(store, begin) < text.index("}", begin)
+    relaxed = text[begin:].replace(store, store.replace("RELEASE", "RELAXED"), 1)
+    path.write_text(text[:begin] + relaxed)
     program, messages = build(tmp_path, SANITIZED, headers)
     assert program is not None, messages
     done = run(program, "threads", 5.0, 1, under_sanitizer=True)

@@ -27,6 +27,7 @@ import eoslog
 from eoslog import staged_job
 from eoslog.errors import CorruptRecordError, StagedCommitError, StoreFullError
 from eoslog.partition import Partition
+from eoslog.snapshot_dump import dump_snapshot
 
 NUMBERS = range(100)
 HIGHEST = 1 << 40
@@ -62,7 +63,7 @@ def one_file(store: eoslog.Store, run_id: str = "run-0") -> tuple[Path, Any]:
 
 
 def adopt(store: eoslog.Store, path: Path, file: Any, **how: bool) -> tuple[int, int] | None:
-    how = {"checked": False, "sync": True} | how
+    how = {"checked": False} | how
     return store.partition(TOPIC, 0).adopt_file(path, file.bytes, file.producer_id, **how)
 
 
@@ -83,6 +84,24 @@ def numbers_in(store: eoslog.Store) -> list[int]:
     return visible_numbers(store)[0]
 
 
+@pytest.mark.parametrize("mib", [1, 66])
+def test_a_snapshot_in_front_of_a_file_is_written_now_and_then(store, mib):
+    """If much of the log lies behind the newest. The file's producer, which has written nothing
+    below, is not in it.
+    """
+    producer = store.producer()
+    for _ in range(mib):
+        producer.append(TOPIC, partition=0, values=[bytes(1_040_000)])
+    path, file = one_file(store)
+    assert adopt(store, path, file) is not None
+    snapshots = list((store.path / f"{TOPIC}-0").glob("*.snapshot"))
+    assert len(snapshots) == (mib >= 64)
+    for snapshot in snapshots:
+        listed = [one["producerId"] for one in dump_snapshot(snapshot, snapshot.read_bytes())]
+        assert file.producer_id not in listed
+        assert len(listed) == 1
+
+
 @pytest.mark.usefixtures("whole")
 def test_the_staged_file_is_the_segment(store):
     """Into an empty segment, and behind one: no byte is copied."""
@@ -98,6 +117,7 @@ def test_the_staged_file_is_the_segment(store):
         assert staged <= segments
     assert visible_numbers(store) == expected_numbers(NUMBERS, range(100, 200))
     assert store.verify() == []
+    store._staged.clear_leftovers()
     assert {file.stat().st_nlink for number in range(3) for file in log_files(store, number)} == {1}
     assert {file.stat().st_mode & 0o777 for file in log_files(store)} == {0o600}
 
@@ -237,8 +257,7 @@ def test_a_file_that_is_too_large_is_copied(store, config):
     for file, number in zip(message.files, range(3), strict=True):
         path = staged_path(store, message, number)
         partition = store.partition("small", file.partition)
-        how = {"checked": False, "sync": False}
-        assert partition.adopt_file(path, file.bytes, file.producer_id, **how) is None
+        assert partition.adopt_file(path, file.bytes, file.producer_id, checked=False) is None
         partition.adopt(memoryview(path.read_bytes()), file.producer_id)
     assert visible_numbers(store, "small") == expected_numbers(NUMBERS)
     assert store.verify() == []
@@ -278,7 +297,7 @@ def test_a_deleted_segment_is_not_used_again(store):
     message = stage(store.path, "run-0", "0", NUMBERS, topic="rolling")
     file, path = message.files[0], staged_path(store, message)
     partition = store.partition("rolling", file.partition)
-    assert partition.adopt_file(path, file.bytes, file.producer_id, checked=False, sync=True)
+    assert partition.adopt_file(path, file.bytes, file.producer_id, checked=False)
     data = path.read_bytes()
     with store.producer() as producer:
         producer.send("rolling", value=b"next", partition=file.partition)

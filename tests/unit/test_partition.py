@@ -3,6 +3,7 @@
 import shutil
 import threading
 
+import numpy as np
 import pytest
 from conftest import abandon
 
@@ -162,6 +163,41 @@ def test_an_adoption_in_progress_keeps_its_ids(partition):
     assert partition.expire_producers(10**15, frozenset) == 0
     partition.release_readers()
     assert partition.expire_producers(10**15, frozenset) == 1
+
+
+def test_a_producer_that_writes_while_idle_ones_are_looked_for_stays(partition):
+    def append(sequence, timestamp):
+        return partition.append_columns(
+            [b"x"],
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=sequence,
+            timestamps=np.array([timestamp]),
+        )
+
+    def writes_meanwhile():
+        append(1, 9000)
+        return frozenset()
+
+    append(0, 1000)
+    assert partition.expire_producers(5000, writes_meanwhile) == 0
+    assert append(1, 9000).duplicate
+    assert partition.expire_producers(9001, frozenset) == 1
+    assert partition.producers() == []
+
+
+def test_a_producer_that_is_about_to_write_for_the_first_time_stays(partition):
+    """It is in memory before its first batch where it could have a row in LMDB."""
+    partition._install(7)
+    assert partition.expire_producers(10**15, frozenset) == 0
+
+    def writes_meanwhile():
+        partition.append_columns([b"x"], producer_id=7, producer_epoch=0, base_sequence=0)
+        return frozenset()
+
+    partition.append_columns([b"y"], producer_id=8, producer_epoch=0, base_sequence=0)
+    assert partition.expire_producers(10**15, writes_meanwhile) == 1
+    assert [one.producer_id for one in partition.producers()] == [7]
 
 
 def test_a_producer_that_is_forgotten_after_an_abort_leaves_the_abort_behind(tmp_path):

@@ -46,7 +46,7 @@ def store_path(tmp_path: Path) -> Path:
 
 def writer_for(store_path: Path, attempt: str = "attempt-0", **options: object) -> StagedWriter:
     options = {"partitions": {TOPIC: 4}, "durability": "process", **options}
-    return StagedWriter(store_path, "app", "run", attempt, **options)
+    return StagedWriter(store_path, "app", options.pop("run_id", "run"), attempt, **options)
 
 
 def write_topic_settings(store_path: Path, partitions: int = 4, **config: int) -> None:
@@ -170,6 +170,20 @@ def test_rows_without_a_key_spread_over_all_partitions(store_path, with_keys):
     assert all(500 < len(rows) < 1500 for rows in found.values()), "evenly"
     assert len(found) == 4
     assert all(rows == sorted(rows) for rows in found.values())
+
+
+def test_the_small_tasks_of_a_job_go_to_as_many_partitions(store_path):
+    """And those of the next job begin elsewhere."""
+    firsts = []
+    for job in range(8):
+        partitions = []
+        for task in range(4):
+            writer = writer_for(store_path, f"{task:06d}-{task + 17}-0", run_id=f"job-{job}")
+            writer.append(TOPIC, None, [b"one"])
+            partitions.append(writer.close().files[0].partition)
+        assert sorted(partitions) == [0, 1, 2, 3]
+        firsts.append(partitions[0])
+    assert len(set(firsts)) > 1
 
 
 def test_small_attempts_do_not_all_begin_at_the_same_partition(store_path):
@@ -418,7 +432,8 @@ def test_files_and_their_names_are_synced_as_the_durability_asks(
     files = [attempt / file.name for file in message.files]
     directories = [attempt, *attempt.parents[:4]]
     assert directories[-1] == store_path
-    assert synced == ([] if durability == "process" else files + directories)
+    wanted = [] if durability == "process" else files + directories
+    assert sorted(synced) == sorted(wanted)
     assert message.synced == (durability != "process")
 
 

@@ -22,6 +22,7 @@ from staged_jobs import (
     stage_job,
     staged_files,
     staged_producers,
+    trash,
     visible_numbers,
 )
 
@@ -39,6 +40,7 @@ from eoslog.errors import (
 )
 from eoslog.partition import Partition
 from eoslog.staged import StagedMessage, StagedWriter
+from eoslog.staged_leftovers import Leftovers
 from eoslog.state_log import APPLICATION, StateLog
 from eoslog.topic_partition import TopicPartition
 
@@ -81,9 +83,8 @@ def nothing_happened(store: Any, messages: list[StagedMessage]) -> None:
 def filling(request, monkeypatch):
     """How a job fills its partitions."""
     if request.param == "by threads":
-        monkeypatch.setattr("eoslog.staged_adoption.BYTES_FOR_THREADS", 1)
-        monkeypatch.setattr("eoslog.staged_file_check.BYTES_FOR_THREADS", 1)
-        monkeypatch.setattr("eoslog.staged_adoption.os.cpu_count", lambda: 2)
+        monkeypatch.setattr("eoslog.staged_job.BYTES_FOR_THREADS", 1)
+        monkeypatch.setattr("eoslog.staged_job.os.cpu_count", lambda: 2)
     return request.param
 
 
@@ -102,6 +103,8 @@ def test_a_job_enters_once_and_in_the_order_of_its_messages(store):
     state = store.application(APP)
     assert (state.version, state.run_id, state.state) == (0, "run-a", "complete")
     assert staged_files(store.path) == []
+    store._staged.clear_leftovers()
+    assert trash(store.path) == []
     assert staged_producers(store) == set()
 
 
@@ -130,9 +133,20 @@ def test_a_commit_repeated_with_the_same_messages_is_a_no_op(store):
     messages = stage_job(store.path, "run-a", JOB)
     assert store.commit_staged(APP, 0, messages).committed
     assert not store.commit_staged(APP, 0, messages).committed
+    with pytest.raises(StagedCommitError, match=r"was committed before|missing"):
+        store.commit_staged(APP, 1, messages)
+    store._staged.clear_leftovers()
     with pytest.raises(StagedCommitError, match="missing"):
         store.commit_staged(APP, 1, messages)
     assert visible_numbers(store) == expected_numbers(JOB)
+
+
+def test_batches_are_no_larger_than_the_segments_of_their_topic(store):
+    """Nobody said so in `max.message.bytes`: the store takes the smaller of the two."""
+    store.create_topic("small", partitions=PARTITIONS, config={"segment.bytes": 2000})
+    message = stage(store.path, "run-a", "0", JOB, topic="small", batch_bytes_max=100_000)
+    assert store.commit_staged(APP, 0, [message]).records == len(JOB)
+    assert visible_numbers(store, "small") == expected_numbers(JOB)
 
 
 def test_a_job_without_rows_is_decided_too(store):
@@ -375,7 +389,7 @@ def test_a_file_whose_records_are_in_is_not_taken_a_second_time(store, monkeypat
         for path in [path_of(message, store.path, number) for number in range(len(message.files))]
     }
     # As if the process had died between the complete record and the removal of the files.
-    monkeypatch.setattr(type(store._staged), "_clean_up", lambda *_: None)
+    monkeypatch.setattr(Leftovers, "leave", lambda *_: None)
     store.commit_staged(APP, 0, messages)
     monkeypatch.undo()
     assert copies.keys() == {path for path in copies if path.exists()}
@@ -476,6 +490,7 @@ def test_producer_ids_of_a_job_under_way_do_not_expire(store, monkeypatch):
     store.commit_staged(APP, 0, messages)
     expected = {file.producer_id for message in messages for file in message.files}
     assert all(one == expected for one in exempt)
+    store._staged.clear_leftovers()
     assert store._staged.producer_ids() == frozenset()
 
 
@@ -539,9 +554,8 @@ def test_a_disk_full_in_adoption_leaves_a_job_that_is_completed_later(
     store, monkeypatch, after, way
 ):
     if way == "threads":
-        monkeypatch.setattr("eoslog.staged_adoption.BYTES_FOR_THREADS", 1)
-        monkeypatch.setattr("eoslog.staged_file_check.BYTES_FOR_THREADS", 1)
-        monkeypatch.setattr("eoslog.staged_adoption.os.cpu_count", lambda: 2)
+        monkeypatch.setattr("eoslog.staged_job.BYTES_FOR_THREADS", 1)
+        monkeypatch.setattr("eoslog.staged_job.os.cpu_count", lambda: 2)
     store.create_topic("other", partitions=PARTITIONS)
     messages = stage_job(store.path, "run-a", JOB)
     files = sum(len(message.files) for message in messages)
@@ -577,6 +591,7 @@ def test_a_disk_full_in_adoption_leaves_a_job_that_is_completed_later(
     try:
         assert visible_numbers(store) == expected_numbers(JOB)
         assert store.application(APP).state == "complete"
+        store._staged.clear_leftovers()
         assert staged_producers(store) == set()
         assert not [path for path in staged_files(store.path) if path.startswith("app/run-a")]
     finally:
@@ -815,3 +830,23 @@ def test_os_errors_of_staged_files_are_named(store, monkeypatch):
         store.commit_staged(APP, 0, messages)
     monkeypatch.undo()
     nothing_happened(store, messages)
+
+
+def test_files_that_cannot_be_removed_after_the_job_are_no_error(store, monkeypatch):
+    """It is complete: who heard of an error, with nothing appended, would write it again."""
+
+    def failed(*_: object) -> None:
+        raise StoreError("too many open files")
+
+    run_id = store.begin_run(APP)
+    messages = stage_job(store.path, run_id, JOB)
+    monkeypatch.setattr(Leftovers, "put_away", failed)
+    assert store.commit_staged(APP, 0, messages, run_id).committed
+    monkeypatch.undo()
+    store._staged.clear_leftovers()
+    assert visible_numbers(store) == expected_numbers(JOB)
+    # The ids keep out a second copy as long as there are files.
+    assert staged_files(store.path)
+    assert staged_producers(store)
+    assert not store.commit_staged(APP, 0, messages, run_id).committed
+    assert visible_numbers(store) == expected_numbers(JOB)

@@ -23,7 +23,7 @@ from staged_jobs import (
 )
 
 import eoslog
-from eoslog import staged_commit
+from eoslog import staged_leftovers
 from eoslog.errors import StagedCommitError, StagedJobIncompleteError, StoreFullError
 from eoslog.partition import Partition
 from eoslog.staged import StagedWriter
@@ -154,7 +154,7 @@ def test_a_run_given_up_is_removed_with_what_its_zombies_write_later(store, monk
     assert staged_files(store.path) == []
     with pytest.raises(StagedCommitError, match="missing"):
         store.commit_staged(APP, 0, [message])
-    monkeypatch.setattr(staged_commit, "ZOMBIES_GONE_S", -1.0)
+    monkeypatch.setattr(staged_leftovers, "ZOMBIES_GONE_S", -1.0)
     store._staged.sweep()
     stage(store.path, "run-a", "next-life", JOB)
     store._staged.sweep()
@@ -263,6 +263,7 @@ def test_sweeps_and_tasks_at_work_do_not_disturb_each_other(store):
 
 def test_nothing_is_looked_up_when_nothing_is_staged(store, monkeypatch):
     store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
+    store._staged.clear_leftovers()
 
     def fail(*_: Any) -> Any:
         raise AssertionError("a look-up")

@@ -601,10 +601,10 @@ def test_verify_leaves_out_a_topic_that_is_deleted_meanwhile(open_store, monkeyp
     store.create_topic("u", partitions=1)
     verify = Partition.verify
 
-    def deleted_meanwhile(self):
+    def deleted_meanwhile(self, *decided, **options):
         if self.topic_partition.topic == "t":
             store.delete_topic("t")
-        return verify(self)
+        return verify(self, *decided, **options)
 
     monkeypatch.setattr(Partition, "verify", deleted_meanwhile)
     assert store.verify() == []

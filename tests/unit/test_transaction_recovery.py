@@ -14,7 +14,7 @@ from conftest import abandon
 from coordinated_store import ID, CoordinatedStore, batches_of
 from short_form import short_form
 
-from eoslog import TopicPartition, opened_partitions, store_files
+from eoslog import TopicPartition, opened_partitions, staged_commit, store_files
 from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.errors import StoreFullError
 from eoslog.prepared_transaction import PreparedTransaction
@@ -654,3 +654,37 @@ def test_many_records_of_transactions_make_a_checkpoint_due(open_store, monkeypa
             break
         time.sleep(0.01)
     assert 10 < recovery_point_of_state(at) <= state.recovery_point
+
+
+def test_what_was_never_decided_is_ended_before_a_job_that_is_completed_on_opening(
+    open_store, store_path, monkeypatch
+):
+    """Its partition is opened for the job, while the dead process still counts as one: readers
+    must not wait for the background thread.
+    """
+    at = CoordinatedStore(open_store("commit"))
+    producer = at.store.producer(transactional_id=ID)
+    producer.init_transactions()
+    state = at.store._partitions.state_partition(STATE.partition)
+    size_bytes = boundaries(state)[-1][0]
+    producer.begin_transaction()
+    producer.append("a", partition=0, values=[b"never decided"])
+
+    def full(*_, **__):
+        raise StoreFullError("no room")
+
+    monkeypatch.setattr(staged_commit, "adopt_files", full)
+    bulk = at.store.producer(transactional_id="bulk", staged=True)
+    bulk.init_transactions()
+    bulk.begin_transaction()
+    bulk.append("a", partition=0, values=[b"decided"])
+    bulk.commit_transaction()  # Decided, and completed later.
+    abandon(at.store)
+    monkeypatch.undo()
+    # The power went: the record that lists the transaction's partitions was not synced.
+    cut(store_path, STATE, size_bytes)
+    at = CoordinatedStore(open_store("commit"))
+    assert_settled(at)
+    with at.store.consumer() as consumer:
+        consumer.assign([TopicPartition("a", 0)])
+        assert [record.value for record in consumer.poll(timeout=0)] == [b"decided"]

@@ -1,0 +1,34 @@
+"""JSON that was read from a file, a record or a message: it may say anything."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from eoslog.errors import CorruptRecordError
+
+
+def loads_json(text: str | bytes) -> Any:
+    """What the text says. ValueError if it is no JSON, or is nested too deep to be any of ours."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("JSON that is nested too deep") from None
+
+
+@contextmanager
+def fields_read_of(what: str) -> Iterator[None]:
+    """A block that takes apart what JSON said: a field that is missing, or is of another kind than
+    it should be, is a CorruptRecordError.
+    """
+    try:
+        yield
+    except (AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise CorruptRecordError("", 0, f"{what} is not as it was written: {error!r}") from error
+
+
+def check_kinds(kind: type, *values: object) -> None:
+    """Raise TypeError unless all values are of a kind; True and False are no numbers here."""
+    for value in values:
+        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+            raise TypeError(f"{value!r:.80} is not {kind.__name__}")

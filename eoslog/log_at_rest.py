@@ -1,0 +1,195 @@
+"""The files of a partition that nobody has open, read as they are; nothing is changed.
+
+What recovery would find is found here without it: where the whole batches end, and what stands
+behind them.
+"""
+
+import mmap
+import re
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from eoslog.bindings.record_batch import BatchHeader, iter_batches
+from eoslog.errors import CorruptRecordError
+from eoslog.os_errors import named_os_errors
+
+_SEGMENT = re.compile(r"^\d{20}\.log$")
+_FRONT = struct.Struct(">qi")  # Base offset, and the length behind these two.
+# What may stand in front of the magic byte of a batch of this store: the last four are its epoch.
+_MAGIC_AT = 16
+_HEADER_BYTES = 61
+_TERMINATOR_BYTES = 17
+_BATCH_BYTES_MAX = 1 << 31
+_OFFSETS_AHEAD_MAX = 1 << 31
+
+
+@dataclass(frozen=True)
+class BrokenTail:
+    """Where the whole batches of a log end, if anything but zeros stands there.
+
+    `bytes` are those up to the last that is not zero; `behind` are the files behind it. `sound` is
+    where the first whole batch behind the break stands, and its first offset.
+    """
+
+    path: Path
+    position_bytes: int
+    bytes: int
+    offset: int
+    reason: str
+    behind: tuple[Path, ...]
+    sound: tuple[Path, int, int] | None
+
+
+class LogAtRest:
+    """One partition's directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+
+    @property
+    def segments(self) -> list[Path]:
+        """The segment files, oldest first."""
+        with named_os_errors(f"reading {self._directory}"):
+            names = sorted(one.name for one in self._directory.iterdir())
+        return [self._directory / name for name in names if _SEGMENT.match(name)]
+
+    @property
+    def first_offset(self) -> int:
+        """Where the oldest segment begins; 0 if there is none."""
+        return next(map(base_offset_of, self.segments), 0)
+
+    def batches(self) -> Iterator[tuple[BatchHeader, bytes]]:
+        """The whole batches, from the oldest on up to the first that is none, with their bytes."""
+        for path in self.segments:
+            with _Mapped(path) as data:
+                for header, position in _whole_batches(data, base_offset_of(path)):
+                    yield header, data[position : position + header.batch_bytes]
+
+    def broken_tail(self, recovery_point: int) -> BrokenTail | None:
+        """What recovery would cut off, which looks at what is not below the recovery point."""
+        segments = self.segments
+        bases = [base_offset_of(path) for path in segments]
+        first = max((one for one, base in enumerate(bases) if base <= recovery_point), default=0)
+        # A roll may have been cut short just there: the segment before has its zeros still.
+        for index in range(max(0, first - 1), len(segments)):
+            behind = tuple(segments[index + 1 :])
+            found = _look(segments[index], behind)
+            if found is not None:
+                return found
+        return None
+
+
+def base_offset_of(path: Path) -> int:
+    """The offset that a segment is named by."""
+    return int(path.name[:20])
+
+
+class _Mapped:
+    """The bytes of a file; b"" for an empty one."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._map: mmap.mmap | None = None
+
+    def __enter__(self) -> mmap.mmap | bytes:
+        with named_os_errors(f"reading {self._path}"), self._path.open("rb") as file:
+            if not self._path.stat().st_size:
+                return b""
+            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return self._map
+
+    def __exit__(self, *error: object) -> None:
+        if self._map is not None:
+            self._map.close()
+
+
+def _whole_batches(data: mmap.mmap | bytes, offset: int) -> Iterator[tuple[BatchHeader, int]]:
+    position = 0
+    while True:
+        header = batch_at(data, position, offset)
+        if not isinstance(header, BatchHeader):
+            return
+        yield header, position
+        position += header.batch_bytes
+        offset = header.last_offset + 1
+
+
+def batch_at(data: mmap.mmap | bytes, position: int, offset_min: int) -> BatchHeader | str:
+    """The whole batch at a position; in words, why there is none."""
+    if len(data) - position < _HEADER_BYTES:
+        return "the file ends here"
+    base_offset, length = _FRONT.unpack_from(data, position)
+    batch_bytes = length + _FRONT.size
+    if not _HEADER_BYTES <= batch_bytes <= min(len(data) - position, _BATCH_BYTES_MAX):
+        return f"a batch of {batch_bytes} bytes, and {len(data) - position} are there"
+    if not offset_min <= base_offset <= offset_min + _OFFSETS_AHEAD_MAX:
+        return f"a batch at offset {base_offset}, and {offset_min} was to follow"
+    try:
+        (header,) = iter_batches(data[position : position + batch_bytes])
+    except CorruptRecordError as error:
+        return error.reason
+    return header
+
+
+def _look(path: Path, behind: tuple[Path, ...]) -> BrokenTail | None:
+    with _Mapped(path) as data:
+        position, offset = 0, base_offset_of(path)
+        for header, at in _whole_batches(data, offset):
+            position, offset = at + header.batch_bytes, header.last_offset + 1
+        is_complete = not behind or base_offset_of(behind[0]) == offset
+        used = _used_bytes(data, position)
+        if is_complete and (used == position or _is_leftover(data, position, offset)):
+            return None
+        if used == position:
+            reason = f"offset {offset} is missing, the next file begins with another"
+        else:
+            found = batch_at(data, position, offset)
+            reason = found if isinstance(found, str) else "the next file begins with another offset"
+        sound = _sound_batch(path, data, position + 1, offset)
+    for later in behind:
+        if sound is None:
+            with _Mapped(later) as data:
+                sound = _sound_batch(later, data, 0, offset)
+    if used == position and sound is None:
+        return None  # Empty files of a roll that was cut short: recovery removes them.
+    return BrokenTail(path, position, used - position, offset, reason, behind, sound)
+
+
+def _used_bytes(data: mmap.mmap | bytes, position: int) -> int:
+    """Where the zeros at the end of a file begin, at or behind a position."""
+    end = len(data)
+    while end > position:
+        begin = max(position, end - (1 << 20))
+        kept = data[begin:end].rstrip(b"\0")
+        if kept:
+            return begin + len(kept)
+        end = begin
+    return position
+
+
+def _is_leftover(data: mmap.mmap | bytes, position: int, offset: int) -> bool:
+    """Whether what stands there is of the file's former life: behind a terminator, or older."""
+    if not data[position : position + _TERMINATOR_BYTES].strip(b"\0"):
+        return True
+    if len(data) - position < _FRONT.size:
+        return False
+    base_offset, _ = _FRONT.unpack_from(data, position)
+    older = batch_at(data, position, base_offset)
+    return isinstance(older, BatchHeader) and base_offset < offset
+
+
+def _sound_batch(
+    path: Path, data: mmap.mmap | bytes, position: int, offset: int
+) -> tuple[Path, int, int] | None:
+    """The first whole batch from a position on that a log which broke at an offset may hold."""
+    # Offsets so far ahead at most share the upper half of their eight bytes, or the next one's.
+    fronts = {struct.pack(">q", one)[:4] for one in (offset, offset + _OFFSETS_AHEAD_MAX)}
+    front = b"|".join(re.escape(one) for one in sorted(fronts))
+    pattern = re.compile(b"(?=(?:" + front + b").{8}\0\0\0\0\2)", re.DOTALL)
+    for match in pattern.finditer(data, position):
+        found = batch_at(data, match.start(), offset)
+        if isinstance(found, BatchHeader):
+            return path, match.start(), found.base_offset
+    return None

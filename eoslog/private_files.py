@@ -1,0 +1,27 @@
+"""What a store makes belongs to its user alone, whatever the process's umask lets others do.
+
+A record may be read, and a decision be forged, by whoever can read and write the files: there is no
+other guard. So all processes of a store run as one user.
+"""
+
+import os
+from pathlib import Path
+
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
+
+
+def make_directories(path: Path) -> None:
+    """Make a directory, and those above it that are missing; one that is there stays as it is."""
+    missing = []
+    for directory in (path, *path.parents):
+        if directory.is_dir():
+            break
+        missing.append(directory)
+    for directory in reversed(missing):
+        directory.mkdir(DIRECTORY_MODE, exist_ok=True)
+
+
+def private_opener(path: str, flags: int) -> int:
+    """For `open`: a file that is made is its user's alone."""
+    return os.open(path, flags, FILE_MODE)

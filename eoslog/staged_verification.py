@@ -1,0 +1,61 @@
+"""Whether a staged job that is decided is all in the log, or readers are held in front of it."""
+
+from pathlib import Path
+
+from eoslog.damage import Problem, problem
+from eoslog.errors import EoslogError
+from eoslog.staged_adoption import FindPartition, HeldPartitions, is_adopted
+from eoslog.staged_application import ApplicationRecord
+from eoslog.staged_job import StagedJob
+from eoslog.staged_pending import job_of_application
+from eoslog.staged_undone import UndoneJobs
+from eoslog.state_log import StateLog
+from eoslog.topic_partition import TopicPartition
+
+
+def verify_staged_jobs(
+    undone: UndoneJobs, state_log: StateLog, find: FindPartition, staging_path: Path
+) -> list[Problem]:
+    """Another process may be adopting a job, or complete it, at any moment."""
+    problems: list[Problem] = []
+    for record in undone.prepared():
+        found = _wrong(record, find, staging_path)
+        # What was completed, or deleted with its topic, meanwhile is no problem.
+        now = ApplicationRecord.read_by_name(state_log, record.name)
+        if now is not None and now.says_the_same(record):
+            problems += found
+    return problems
+
+
+def _wrong(record: ApplicationRecord, find: FindPartition, staging_path: Path) -> list[Problem]:
+    path = staging_path / record.name
+    what = f"version {record.version} of {record.app_id!r}"
+    try:
+        job = job_of_application(staging_path, record)
+        held = HeldPartitions(find, job.topic_ids)
+        problems = [
+            problem(path, f"{what} is half in the log, and readers of {where} are not held")
+            for where in job.bounds
+            if _is_shown(job, held, where)
+        ]
+        if problems and is_adopted(job, held):
+            problems = []  # All of it is there: whoever completes it has let readers in.
+        missing = [one.path for one in job.files if not one.path.exists()]
+        if missing and not is_adopted(job, held):
+            problems.append(problem(missing[0], f"{what} is decided, and this file of it is gone"))
+    except EoslogError as error:
+        return [problem(path, f"{what} is decided and not complete: {error}")]
+    return problems
+
+
+def _is_shown(job: StagedJob, held: HeldPartitions, where: TopicPartition) -> bool:
+    """Whether readers get at what a partition has of a job."""
+    partition = held.find(where)
+    if partition is None:
+        return False
+    states = [partition.producer(one) for one in job.producer_ids.get(where, [])]
+    lasts = [one.last_offset for one in states if one is not None]
+    if not lasts or max(lasts) < partition.log_start_offset:
+        return False
+    hold = partition.hold_offset
+    return hold < 0 or hold > max(lasts)

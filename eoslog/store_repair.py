@@ -1,0 +1,256 @@
+"""`eoslog verify --repair`: cut what is torn, set aside what is derived and wrong, refuse the rest.
+
+Torn is what stands behind the last whole batch of a log that was stopped uncleanly, at or above the
+recovery point, with no whole batch behind it, and of which nothing durable says that it was there.
+Whatever is taken away is kept below `state/cut/`, synced before it is gone from its place. If
+anything is to be refused, nothing is changed at all.
+
+Invariants: no record is dropped of which anything says that it was acknowledged; a repair that was
+cut short is finished by the next one, and one of a sound store changes nothing.
+"""
+
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from eoslog.acknowledged import Acknowledged, find_acknowledged
+from eoslog.atomic_file import sync_directory, sync_file
+from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint
+from eoslog.clean_close import read_last_stop
+from eoslog.damage import Problem
+from eoslog.errors import CorruptRecordError, NotAStoreError
+from eoslog.file_system import mount_of
+from eoslog.log_at_rest import BrokenTail, LogAtRest
+from eoslog.meta_properties import FILE_NAME as META_PROPERTIES
+from eoslog.os_errors import named_os_errors
+from eoslog.producer_state_store import DIRECTORY_NAME as LMDB_NAME
+from eoslog.store_lock import StoreLock
+from eoslog.store_paths import StorePaths
+from eoslog.topic_partition import TopicPartition
+from eoslog.topic_registry import partition_directories
+
+_DERIVED = (".index", ".timeindex", ".txnindex")
+_COPY_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Change:
+    """Something that was taken from its place, or would be: what, where it is kept, and why."""
+
+    path: Path
+    what: str
+    kept: Path
+    bytes: int
+    reason: str
+
+    def described(self) -> dict[str, object]:
+        return {**vars(self), "path": str(self.path), "kept": str(self.kept)}
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.what} ({self.bytes} bytes, kept as {self.kept}): {self.reason}"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Something that is wrong and that no repair may touch: why, and what can be done."""
+
+    path: Path
+    reason: str
+    advice: str
+
+    def described(self) -> dict[str, object]:
+        return {"path": str(self.path), "reason": self.reason, "advice": self.advice}
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason}. {self.advice}"
+
+
+COPY_ADVICE = "Put the file back from a copy, or read what is whole with `eoslog dump --deep`"
+SYNCED_ADVICE = "Records that were synced are damaged or gone. " + COPY_ADVICE
+
+
+class StoreRepair:
+    """A store that nobody has open, and nobody opens until `release`."""
+
+    def __init__(self, root: Path) -> None:
+        if not (root / META_PROPERTIES).exists():
+            raise NotAStoreError(f"{root} is not a store: it has no {META_PROPERTIES}")
+        self._paths = StorePaths(root.absolute())
+        self._lock = StoreLock(self._paths.state, joining=False)
+        # Two at once are kept apart by the lock, and one after another by the time.
+        self._now_ms = time.time_ns() // 1_000_000
+        self.network = mount_of(self._paths.state).network
+
+    def release(self) -> None:
+        self._lock.release()
+
+    def __enter__(self) -> "StoreRepair":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    # Torn tails.
+
+    def look_at_tails(self) -> tuple[list[BrokenTail], list[Refusal]]:
+        """What recovery would cut: that which may be cut, and that which must not be."""
+        paths = self._paths
+        unrecovered = read_last_stop(paths.clean_marker, paths.unrecovered).unrecovered
+        recovery_points = self._recovery_points()
+        known: Acknowledged | None = None
+        torn, refused = [], []
+        for where, path in partition_directories(paths.root):
+            is_clean = unrecovered is not None and where not in unrecovered
+            log = LogAtRest(path)
+            tail = log.broken_tail(recovery_points.get(where, 0))
+            if tail is None:
+                continue
+            known = find_acknowledged(paths, recovery_points) if known is None else known
+            refusal = _refusal(where, log, tail, known, is_clean)
+            if refusal is None:
+                torn.append(tail)
+            else:
+                refused.append(refusal)
+        return torn, refused
+
+    def _recovery_points(self) -> dict[TopicPartition, int]:
+        try:
+            return read_checkpoint(self._paths.root / RECOVERY_POINT)
+        except CorruptRecordError:
+            return {}  # As recovery takes it.
+
+    def planned(self, torn: Iterable[BrokenTail]) -> list[Change]:
+        """What cutting these tails will do."""
+        return [self._change_of(tail) for tail in torn]
+
+    def _change_of(self, tail: BrokenTail) -> Change:
+        place = self._paths.cut / tail.path.parent.name
+        name = f"{tail.path.name}.{tail.position_bytes}.{self._now_ms}"
+        what = f"cut at byte {tail.position_bytes}, where offset {tail.offset} would be"
+        return Change(tail.path, what, place / name, tail.bytes, tail.reason)
+
+    def cut(self, torn: Iterable[BrokenTail]) -> list[Change]:
+        """Cut these tails; what was done."""
+        done = []
+        for tail in torn:
+            change = self._change_of(tail)
+            with named_os_errors(f"cutting {tail.path}"):
+                _keep(tail, change.kept)
+                with tail.path.open("r+b") as file:
+                    file.truncate(tail.position_bytes)
+                    os.fsync(file.fileno())
+            done.append(change)
+        return done
+
+    # What is derived.
+
+    def remedies(self, problems: Iterable[Problem]) -> tuple[list[Change], list[Refusal]]:
+        """Which files to set aside so that they are made anew from the log, and what is left."""
+        changes: dict[Path, Change] = {}
+        refused = []
+        for one in problems:
+            path, reason = Path(str(one["path"])), str(one["reason"])
+            if path in changes or self._is_mended(path, reason):
+                continue
+            advice = self._why_not(path)
+            if advice is None:
+                changes[path] = self._set_aside(path, reason)
+            else:
+                refused.append(Refusal(path, reason, advice))
+        if any(path.suffix == ".snapshot" for path in changes) and self._lmdb in changes:
+            lmdb = changes.pop(self._lmdb)
+            reason = f"{lmdb.reason}; a snapshot is wrong too, and one of the two has to be right"
+            refused.append(Refusal(lmdb.path, reason, COPY_ADVICE))
+        return list(changes.values()), refused
+
+    def _is_mended(self, path: Path, reason: str) -> bool:
+        """Whether it was a checkpoint that could not be read: each close writes it anew."""
+        return path.name.endswith("-checkpoint") and reason.startswith("not a checkpoint")
+
+    @property
+    def _lmdb(self) -> Path:
+        return self._paths.state / LMDB_NAME
+
+    def _why_not(self, path: Path) -> str | None:
+        """Why a file cannot be made anew from the log; None if it can."""
+        if path.suffix in _DERIVED or path.suffix == ".snapshot":
+            return None
+        if path == self._lmdb:
+            return self._why_lmdb_is_needed()
+        if (
+            path.suffix == ".log"
+            or path.name.startswith("__")
+            or (path.parent == self._paths.root and path.name.endswith("-checkpoint"))
+        ):
+            return SYNCED_ADVICE
+        return "Only you know what it is: move it away, or put back what is missing"
+
+    def _why_lmdb_is_needed(self) -> str | None:
+        for where, path in partition_directories(self._paths.root):
+            first = LogAtRest(path).first_offset
+            snapshots = [int(one.name[:20]) for one in path.glob("*.snapshot")]
+            if first > 0 and not any(offset >= first for offset in snapshots):
+                return (
+                    f"It alone remembers the producers of what {where} has deleted below offset "
+                    f"{first}. " + COPY_ADVICE
+                )
+        return None
+
+    def _set_aside(self, path: Path, reason: str) -> Change:
+        place = self._paths.cut
+        if path.suffix in _DERIVED or path.suffix == ".snapshot":
+            place = place / path.parent.name
+        kept = place / f"{path.name}.{self._now_ms}"
+        files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
+        size = sum(one.stat().st_size for one in files)
+        return Change(path, "set aside, to be made anew from the log", kept, size, reason)
+
+    def set_aside(self, changes: Iterable[Change]) -> None:
+        """Do it; each by one rename, which is durable on return."""
+        for change in changes:
+            with named_os_errors(f"setting {change.path} aside"):
+                change.kept.parent.mkdir(parents=True, exist_ok=True)
+                change.path.rename(change.kept)
+            sync_directory(change.kept.parent)
+            sync_directory(change.path.parent)
+
+
+def _refusal(
+    where: TopicPartition,
+    log: LogAtRest,
+    tail: BrokenTail,
+    known: Acknowledged,
+    is_clean: bool,
+) -> Refusal | None:
+    place = f"at byte {tail.position_bytes}, where offset {tail.offset} would be: {tail.reason}"
+    if is_clean:
+        reason = "the store was closed cleanly, so all of it was whole and synced"
+        return Refusal(tail.path, f"{place}; {reason}", SYNCED_ADVICE)
+    if tail.sound is not None:
+        path, position, offset = tail.sound
+        reason = (
+            f"this is no torn end: a whole batch at offset {offset} stands behind it, in {path} at "
+            f"byte {position}"
+        )
+        advice = f"{COPY_ADVICE}; opening the store cuts all of it off, and keeps it in state/cut"
+        return Refusal(tail.path, f"{place}; {reason}", advice)
+    objection = known.objection(where, log, tail.offset)
+    if objection is not None:
+        return Refusal(tail.path, f"{place}; {objection}", SYNCED_ADVICE)
+    return None
+
+
+def _keep(tail: BrokenTail, kept: Path) -> None:
+    """Copy what is cut off; it is on the disk on return, under its name."""
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with tail.path.open("rb") as source, kept.open("wb") as target:
+        source.seek(tail.position_bytes)
+        left = tail.bytes
+        while left:
+            piece = source.read(min(left, _COPY_BYTES))
+            target.write(piece)
+            left -= len(piece)
+    sync_file(kept)
+    sync_directory(kept.parent)

@@ -1,0 +1,176 @@
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
+"""Segments that leave a log: at once for all who look for them, their files later.
+
+Whoever lets go last of a file that has no name any more waits until the file system has freed its
+blocks: a quarter of a second for 1 GiB, where they are discarded on the way. Under the log's lock
+every writer of every process would wait with him. So a file is held open while it loses its name,
+and what was deleted goes into a list that is emptied without the lock: by whoever deleted, and by
+the background thread of each process.
+
+Invariants: a segment in the list `deleted` is not in `segments`, and no reader holds it.
+"""
+from libc.stdlib cimport free
+from libc.string cimport memmove
+
+from eoslog.native.abort_index cimport abort_index_drop_below
+from eoslog.native.control_page cimport control_raise
+from eoslog.native.mapped_io cimport eos_open, eos_sync_directory
+from eoslog.native.partition_log cimport (
+    log_end, log_fail, log_lock, log_publish, log_unlock, pthread_mutex_lock, pthread_mutex_unlock,
+)
+from eoslog.native.segment cimport SEGMENT_PATH_BYTES_MAX, segment_path, segment_unload
+from eoslog.native.spare_file cimport spare_keep
+from eoslog.native.status cimport STATUS_FAILED, STATUS_OK, fault
+
+cdef extern from "<unistd.h>" nogil:
+    int unlink(const char* path) noexcept
+
+
+cdef void segment_retire(PartitionLog* log, Segment* segment) noexcept nogil:
+    """A deleted segment that nobody holds is to be freed. The caller holds segments_lock."""
+    segment.next_deleted = log.deleted
+    log.deleted = segment
+
+
+cdef int32_t deleted_segments_free(PartitionLog* log) noexcept nogil:
+    """Give back mappings and files of deleted segments; how many. It may take long: the caller
+    holds no lock.
+    """
+    cdef Segment* segment
+    cdef Segment* following
+    cdef int32_t freed = 0
+    pthread_mutex_lock(&log.segments_lock)
+    segment = log.deleted
+    log.deleted = NULL
+    pthread_mutex_unlock(&log.segments_lock)
+    while segment != NULL:
+        following = segment.next_deleted
+        segment_unload(segment)
+        free(segment)
+        segment = following
+        freed += 1
+    return freed
+
+
+cdef Segment* take_first(PartitionLog* log, int64_t upto_offset, bint ends) noexcept nogil:
+    """Take the first segment out of the list, NULL if it is to stay: the last one always is. It
+    goes if it begins below an offset, or, with `ends`, if it ends at or below. The caller holds
+    segments_lock.
+    """
+    cdef Segment* segment
+    if log.segment_count < 2 or (
+            log.segments[1].base_offset > upto_offset if ends
+            else log.segments[0].base_offset >= upto_offset):
+        return NULL
+    segment = log.segments[0]
+    if ends:
+        # Before it leaves the list: a reader of any process who finds a later segment in its place
+        # looks here for the reason.
+        control_raise(&log.page.log_start_offset, log.segments[1].base_offset)
+    log.segment_count -= 1
+    memmove(log.segments, log.segments + 1, <size_t>log.segment_count * sizeof(Segment*))
+    segment.retired = True
+    return segment
+
+
+cdef void log_drop_segments(PartitionLog* log, int64_t first_base_offset) noexcept nogil:
+    """Segments that another process deleted go here too; those that a reader holds, after him."""
+    cdef Segment* segment
+    while True:
+        pthread_mutex_lock(&log.segments_lock)
+        segment = take_first(log, first_base_offset, False)
+        if segment != NULL and segment.references == 0:
+            segment_retire(log, segment)
+        pthread_mutex_unlock(&log.segments_lock)
+        if segment == NULL:
+            return
+        abort_index_drop_below(&log.aborts, log.segments[0].base_offset)
+
+
+cdef Status log_delete_segments(
+    PartitionLog* log, int64_t upto_offset, int32_t* deleted, Fault* out
+) noexcept nogil:
+    """Delete the oldest segments that end at or below upto_offset, never the active one; `deleted`
+    counts them, also if it fails.
+
+    A file that a reader has mapped is unlinked and not recycled: its bytes must not change under
+    it. The caller does not have the log's lock, and frees what was deleted.
+    """
+    cdef Status status
+    cdef int error
+    deleted[0] = 0
+    while may_delete(log, upto_offset):
+        # For the first one too: its elder may have gone just before. Appends go on meanwhile.
+        error = eos_sync_directory(log.directory)
+        status = log_lock(log, out)
+        if status != STATUS_OK:
+            return status
+        if error == 0:
+            deleted[0] += delete_oldest(log, upto_offset)
+        log_unlock(log)
+        if error != 0:
+            log_fail(log, error)
+            out.os_errno = error
+            return fault(out, STATUS_FAILED, "a sync failed", 0, error)
+    return STATUS_OK
+
+
+cdef bint may_delete(PartitionLog* log, int64_t upto_offset) noexcept nogil:
+    cdef bint may
+    pthread_mutex_lock(&log.segments_lock)
+    may = log.segment_count >= 2 and log.segments[1].base_offset <= upto_offset
+    pthread_mutex_unlock(&log.segments_lock)
+    return may
+
+
+cdef bint delete_oldest(PartitionLog* log, int64_t upto_offset) noexcept nogil:
+    """False if it is to stay: another process may have deleted some. The caller has the lock."""
+    cdef Segment* segment
+    cdef bint held
+    pthread_mutex_lock(&log.segments_lock)
+    segment = take_first(log, upto_offset, True)
+    held = segment != NULL and segment.references > 0
+    pthread_mutex_unlock(&log.segments_lock)
+    if segment == NULL:
+        return False
+    log_publish(log, log_end(log))
+    remove_files(log, segment, held)
+    log.directory_unsynced = True
+    return True
+
+
+cdef void derived_files_remove(PartitionLog* log, int64_t base_offset) noexcept nogil:
+    """Remove what is made from a segment's batches: its indexes, the snapshot at its begin."""
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    segment_path(log.directory, base_offset, b".index", path)
+    unlink(path)
+    segment_path(log.directory, base_offset, b".timeindex", path)
+    unlink(path)
+    segment_path(log.directory, base_offset, b".snapshot", path)
+    unlink(path)
+    segment_path(log.directory, base_offset, b".txnindex", path)
+    unlink(path)
+
+
+cdef void remove_files(PartitionLog* log, Segment* segment, bint held) noexcept nogil:
+    """Remove the files of a segment that has left the list, the one of its batches last."""
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef int64_t base_offset = segment.base_offset
+    cdef int fd = -1
+    derived_files_remove(log, base_offset)
+    abort_index_drop_below(&log.aborts, log.segments[0].base_offset)
+    segment_path(log.directory, base_offset, b".log", path)
+    if held:
+        unlink(path)                     # His map keeps the file.
+        return
+    if eos_open(path, False, True, &fd) == 0:
+        # Without a map of ours it is free to be used again, and without a name not yet freed.
+        segment_unload(segment)
+        fd = spare_keep(log.spare_directory, log.options.spare_segments, path, fd)
+    else:
+        unlink(path)
+    pthread_mutex_lock(&log.segments_lock)
+    segment.fd = fd
+    segment_retire(log, segment)
+    pthread_mutex_unlock(&log.segments_lock)

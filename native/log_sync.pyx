@@ -1,0 +1,232 @@
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
+"""Syncs of a log: whose turn it is to make one, for all who wait, and what it covers.
+
+Invariants: the recovery point is raised after the sync that covers it; a sync that failed is not
+made again, the log has failed. Appends go on meanwhile.
+"""
+from libc.stdint cimport int32_t, uint32_t
+
+from eoslog.native.control_page cimport (
+    control_flag, control_load, control_raise, control_sync_end, control_sync_holder,
+    control_sync_round, control_sync_take, control_sync_wait,
+)
+from eoslog.native.mapped_io cimport (
+    ENODATA, ENOENT, EOS_FILE_LOST, close_fd, eos_open, eos_still_holds, eos_sync_data,
+    eos_sync_directory,
+)
+from eoslog.native.partition_log cimport (
+    log_active, log_end, log_fail, log_failure, log_lock, log_release, log_unlock,
+    pthread_mutex_lock, pthread_mutex_unlock,
+)
+from eoslog.native.segment cimport (
+    SEGMENT_PATH_BYTES_MAX, Segment, segment_path, segment_store_indexes,
+)
+from eoslog.native.status cimport STATUS_FAILED, STATUS_OK, fault
+
+cdef enum:
+    TURN_LOOKS_MAX = 20              # Of 50 ms each: whoever has the turn to sync for longer hangs.
+
+cdef enum Turn:
+    TURN_AWAITED
+    TURN_HELD
+    TURN_PASSED                      # Another process has it and hangs.
+
+
+cdef Status log_flush(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil:
+    """Sync all that was appended; then recovery_point is the log end as it was on the call.
+
+    Appends go on meanwhile. A sync that fails is never repeated: the log refuses appends from then
+    on. `with_indexes` also writes the active segment's index entries, so that a recovery starts at
+    the last of them; without them it begins with the segment.
+    """
+    cdef Status status
+    cdef int looks = 0
+    cdef Turn turn = TURN_AWAITED
+    # One at a time: whoever waits here would otherwise return before the sync it relies on.
+    while turn == TURN_AWAITED:
+        turn = look_for_turn(log, &looks)
+    status = flush_in_turn(log, with_indexes, out)
+    if turn == TURN_HELD:
+        control_sync_end(log.page)
+    return status
+
+
+cdef Status log_sync_up_to(PartitionLog* log, int64_t offset, Fault* out) noexcept nogil:
+    """Sync everything below `offset`; those who call it together, in whatever process, share a
+    sync or two.
+    """
+    cdef Status status
+    cdef int looks = 0
+    cdef Turn turn
+    while control_load(&log.page.recovery_point) < offset or log_failure(log) != 0:
+        # Whoever syncs now may have begun before this offset was written, or not.
+        turn = look_for_turn(log, &looks)
+        if turn == TURN_AWAITED:
+            continue
+        status = STATUS_OK
+        if control_load(&log.page.recovery_point) < offset or log_failure(log) != 0:
+            status = flush_in_turn(log, False, out)
+        if turn == TURN_HELD:
+            control_sync_end(log.page)
+        return status
+    return STATUS_OK
+
+
+cdef Turn look_for_turn(PartitionLog* log, int* looks) noexcept nogil:
+    """Take the turn to sync if it is free, else wait for a little; `looks` counts that.
+
+    The turn is there to share syncs, and no more: where another process has it for too long (it was
+    stopped, or its disk hangs) this one syncs beside it, from then on at once.
+    """
+    cdef uint32_t round = control_sync_round(log.page)
+    if control_sync_take(log.page, 0, log.process_id) == 0:
+        return TURN_HELD
+    if control_sync_holder(log.page) != log.process_id and (
+            looks[0] >= TURN_LOOKS_MAX or log.passed_round == round):
+        log.passed_round = round
+        return TURN_PASSED
+    control_sync_wait(log.page, round)
+    looks[0] = looks[0] + 1 if control_sync_round(log.page) == round else 0
+    return TURN_AWAITED
+
+
+cdef Status flush_in_turn(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil:
+    cdef Status status
+    pthread_mutex_lock(&log.flush_lock)
+    status = flush_alone(log, with_indexes, out)
+    pthread_mutex_unlock(&log.flush_lock)
+    return status
+
+
+cdef Status flush_alone(PartitionLog* log, bint with_indexes, Fault* out) noexcept nogil:
+    cdef int64_t end
+    cdef Segment* active
+    cdef Status status = log_lock(log, out)
+    if status != STATUS_OK:
+        return status
+    end = log_end(log)
+    active = log_active(log)
+    if with_indexes and (active.offset_index.count > active.offset_index.stored_count
+                         or active.time_index.count > active.time_index.stored_count):
+        status = segment_store_indexes(active, log.directory, False, out)
+        active.indexes_unsynced = True
+        if status != STATUS_OK:
+            log_fail(log, out.os_errno)
+    log_unlock(log)
+    if status == STATUS_OK:
+        log.sync_count += 1
+        status = log_sync_segments(log, end, with_indexes, out)
+    if status == STATUS_OK:
+        control_raise(&log.page.recovery_point, end)
+    return status
+
+
+cdef Status log_sync_segments(
+    PartitionLog* log, int64_t below_offset, bint with_indexes, Fault* out
+) noexcept nogil:
+    """Sync every segment that begins below an offset and has unsynced bytes.
+
+    Also the directory if it changed, and `with_indexes` the index files of segments that were
+    ended: what a power cut leaves of them is looked at before it is believed, so a commit need not
+    wait for these. The bound keeps a sync from running after the appends that go on meanwhile. The
+    caller has flush_lock.
+    """
+    cdef int64_t after_offset = -1
+    cdef Segment* segment
+    cdef bint log_unsynced = False
+    cdef int error = 0
+    while error == 0:
+        segment = next_unsynced(log, after_offset, below_offset, with_indexes, &log_unsynced)
+        if segment == NULL:
+            break
+        after_offset = segment.base_offset
+        if log_unsynced:
+            error = sync_log_file(log, segment)
+        if error == 0 and with_indexes and segment.indexes_unsynced:
+            segment.indexes_unsynced = False
+            error = sync_indexes(log, segment.base_offset)
+            if error == ENOENT and (
+                    segment.base_offset < control_load(&log.page.first_base_offset)):
+                error = 0            # Another process deleted the segment.
+        log_release(log, segment)
+    if error == 0 and log.directory_unsynced:
+        log.directory_unsynced = False
+        error = eos_sync_directory(log.directory)
+    if error != 0:
+        log_fail(log, error)
+        out.os_errno = error
+        # Whatever the errno: what was appended may be on the disk or not.
+        if error == ENOENT or error == ENODATA:
+            return fault(out, STATUS_FAILED, EOS_FILE_LOST, 0, error)
+        return fault(out, STATUS_FAILED, "a sync failed", 0, error)
+    return STATUS_OK
+
+
+cdef Segment* next_unsynced(
+    PartitionLog* log, int64_t after_offset, int64_t below_offset, bint with_indexes,
+    bint* log_unsynced,
+) noexcept nogil:
+    """The next segment past after_offset with unsynced bytes, held; its log is marked as synced
+    from here on. `log_unsynced`: it was not.
+    """
+    cdef Segment* segment
+    cdef int32_t index
+    pthread_mutex_lock(&log.segments_lock)
+    for index in range(log.segment_count):
+        segment = log.segments[index]
+        if segment.base_offset >= below_offset:
+            break
+        if segment.base_offset > after_offset and (
+                segment.unsynced or (with_indexes and segment.indexes_unsynced)):
+            log_unsynced[0] = segment.unsynced
+            segment.unsynced = False
+            segment.references += 1
+            pthread_mutex_unlock(&log.segments_lock)
+            return segment
+    pthread_mutex_unlock(&log.segments_lock)
+    return NULL
+
+
+cdef int sync_log_file(PartitionLog* log, Segment* segment) noexcept nogil:
+    """Sync a segment's content. ENOENT, ENODATA: the sync did its work, for a file that has no name
+    any more, or does not hold what was appended.
+    """
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef int64_t used_bytes = segment.used_bytes
+    cdef int error
+    if segment.fd >= 0:
+        error = eos_sync_data(segment.fd)
+        if error == 0:
+            error = eos_still_holds(segment.fd, used_bytes)
+    else:
+        # Another process wrote and ended it; nobody read it here.
+        segment_path(log.directory, segment.base_offset, b".log", path)
+        error = sync_path(path)
+    if error == ENOENT or error == ENODATA:
+        # Asked last: what is deleted on purpose is on the page before files go.
+        if segment.base_offset < control_load(&log.page.first_base_offset) or (
+                control_flag(&log.page.deleted)):
+            error = 0
+    return error
+
+
+cdef int sync_indexes(PartitionLog* log, int64_t base_offset) noexcept nogil:
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef int error
+    segment_path(log.directory, base_offset, b".index", path)
+    error = sync_path(path)
+    if error == 0:
+        segment_path(log.directory, base_offset, b".timeindex", path)
+        error = sync_path(path)
+    return error
+
+
+cdef int sync_path(const char* path) noexcept nogil:
+    cdef int fd = -1
+    cdef int error = eos_open(path, False, True, &fd)
+    if error != 0:
+        return error
+    error = eos_sync_data(fd)
+    close_fd(fd)
+    return error

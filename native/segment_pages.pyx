@@ -1,0 +1,59 @@
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
+"""How the pages of an active segment come into the map of a process that writes beside others.
+
+The kernel maps all of a large folio at the first touch of any of its pages, as long as none is
+mapped yet: writable after a store, read-only after a look. A process that appends alone stores
+first, and pays once for each folio. One that follows looks first, at the headers that others wrote:
+each page that it stores to later is then mapped by a fault of its own, which takes as long as
+several appends, under the lock. So a process that appends has the folio in which the log ends
+mapped writable before it looks. One that only reads does not: it would make clean pages dirty.
+
+Only hints are given here: whatever becomes of them, the bytes and their safety are the same.
+"""
+from eoslog.native.mapped_io cimport eos_populate
+
+cdef enum:
+    OTHERS_BYTES_MAX = 8 << 20       # Who wrote none of so many bytes counts as a reader.
+    PAGE_BYTES = 4096
+    NEVER = -1
+
+
+cdef inline int64_t folio_end(
+    const Segment* segment, int64_t position_bytes, const SegmentOptions* options
+) noexcept nogil:
+    """Where the folio ends that holds the byte before a position; no further than the file."""
+    cdef int64_t fill = options.fill_bytes
+    cdef int64_t end = (position_bytes + fill - 1) // fill * fill
+    return end if end < segment.reserved_bytes else segment.reserved_bytes
+
+
+cdef void segment_pages_written(
+    Segment* segment, int64_t end_bytes, const SegmentOptions* options
+) noexcept nogil:
+    """This process has stored a batch, up to a position."""
+    segment.own_bytes = end_bytes
+    if end_bytes > segment.touched_bytes:
+        segment.touched_bytes = folio_end(segment, end_bytes, options)
+
+
+cdef void segment_pages_follow(
+    Segment* segment, int64_t upper_bytes, const SegmentOptions* options
+) noexcept nogil:
+    """Before headers up to a position are looked at, which others have stored."""
+    cdef int64_t first = segment.touched_bytes // PAGE_BYTES * PAGE_BYTES
+    cdef int64_t end
+    if upper_bytes <= segment.touched_bytes or segment.own_bytes == NEVER or not segment.active or (
+            segment.linked or upper_bytes - segment.own_bytes > OTHERS_BYTES_MAX):
+        return
+    end = folio_end(segment, upper_bytes, options)
+    if first < end - options.fill_bytes:
+        first = (end - options.fill_bytes) // PAGE_BYTES * PAGE_BYTES
+    if end > first:
+        eos_populate(segment.map + first, <size_t>(end - first))
+    segment.touched_bytes = end
+
+
+cdef void segment_pages_inherit(Segment* segment, const Segment* ended) noexcept nogil:
+    """Of a segment that another process has begun: who appended to the one before goes on."""
+    segment.own_bytes = NEVER if ended.own_bytes == NEVER else 0

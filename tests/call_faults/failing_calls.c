@@ -1,0 +1,236 @@
+/* Preloaded into a process: makes a call to the operating system fail, by its kind and number.
+
+   failing_arm(folder, kind, number, error, again) begins to count the calls of a kind that have to do with files
+   below a folder; that of this number, from 1, fails with this errno, and with `again` all that follow.
+   failing_count() says how many there were, failing_hits() how many of them failed. failing_resynced() is the name
+   of a log whose sync was called again after it had failed; else NULL. failing_reopened() says that the logs are
+   recovered from here on, and may be synced again. failing_disarm() ends it. Of the kind MEMORY are the allocations
+   that the modules of eoslog make themselves, of the kind CHANGE all calls that change a file or make one: a disk that
+   takes nothing more.
+   clock_move(ms) moves the clock of the day, as this process sees it. */
+
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <limits.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "../real_call.h"
+
+enum Kind { NONE, OPEN, MAP, TRUNCATE, RESERVE, WRITE, SYNC, RENAME, LINK, UNLINK, MAKE_FOLDER, MEMORY, CHANGE };
+
+static char folder[PATH_MAX];
+static size_t folder_bytes;
+static int armed_kind, fails_again, armed_error;
+static long armed_number;
+static atomic_long calls, hits;
+static char failed_log[PATH_MAX], resynced[PATH_MAX];
+static atomic_llong clock_moved_ms;
+
+void failing_arm(const char *below, int kind, long number, int error, int again) {
+    snprintf(folder, sizeof folder, "%s", below);
+    folder_bytes = strlen(folder);
+    armed_number = number;
+    armed_error = error;
+    fails_again = again;
+    failed_log[0] = resynced[0] = 0;
+    atomic_store(&calls, 0);
+    atomic_store(&hits, 0);
+    armed_kind = kind;
+}
+
+void failing_reopened(void) { failed_log[0] = 0; }
+void failing_disarm(void) { armed_kind = NONE; }
+long failing_count(void) { return atomic_load(&calls); }
+long failing_hits(void) { return atomic_load(&hits); }
+const char *failing_resynced(void) { return resynced[0] == 0 ? NULL : resynced; }
+
+static const char *path_of(int fd, char *path) {
+    char link[64];
+    ssize_t size;
+    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
+    size = readlink(link, path, PATH_MAX - 1);
+    path[size > 0 ? size : 0] = 0;
+    return path;
+}
+
+/* Whether calls of the kind are counted now. */
+static int is_armed(int kind) {
+    return armed_kind == kind || (armed_kind == CHANGE && kind >= TRUNCATE && kind <= MAKE_FOLDER);
+}
+
+/* Whether this call is to fail; errno says why. */
+static int fails(int kind, const char *path) {
+    long number;
+    if (!is_armed(kind) || strncmp(path, folder, folder_bytes) != 0)
+        return 0;
+    number = atomic_fetch_add(&calls, 1) + 1;
+    if (number != armed_number && !(fails_again && armed_number > 0 && number > armed_number))
+        return 0;
+    atomic_fetch_add(&hits, 1);
+    errno = armed_error;
+    return 1;
+}
+
+static int fails_at(int kind, int fd) {
+    char path[PATH_MAX];
+    return is_armed(kind) && fails(kind, path_of(fd, path));
+}
+
+/* The same for memory that a module of eoslog asks for; what Python and LMDB ask for is theirs. */
+static int memory_fails(const void *caller) {
+    Dl_info module;
+    if (armed_kind != MEMORY || dladdr(caller, &module) == 0 || module.dli_fname == NULL)
+        return 0;
+    if (strstr(module.dli_fname, "/native/") == NULL && strstr(module.dli_fname, "/bindings/") == NULL)
+        return 0;
+    return fails(MEMORY, folder);
+}
+
+/* Not by REAL: looking a name up allocates. */
+extern void *__libc_malloc(size_t);
+extern void *__libc_calloc(size_t, size_t);
+extern void *__libc_realloc(void *, size_t);
+
+void *malloc(size_t bytes) {
+    return memory_fails(__builtin_return_address(0)) ? NULL : __libc_malloc(bytes);
+}
+
+void *calloc(size_t count, size_t bytes) {
+    return memory_fails(__builtin_return_address(0)) ? NULL : __libc_calloc(count, bytes);
+}
+
+void *realloc(void *old, size_t bytes) {
+    return memory_fails(__builtin_return_address(0)) ? NULL : __libc_realloc(old, bytes);
+}
+
+#define OPENING(name) \
+    int name(const char *path, int flags, ...) { \
+        mode_t mode = 0; \
+        REAL(name); \
+        READ_MODE(mode, flags) \
+        if (armed_kind == CHANGE && (flags & O_ACCMODE) != O_RDONLY && fails(CHANGE, path)) \
+            return -1; \
+        return fails(OPEN, path) ? -1 : real(path, flags, mode); \
+    }
+
+OPENING(open)
+OPENING(open64)
+
+DIR *opendir(const char *path) {
+    REAL(opendir);
+    return fails(OPEN, path) ? NULL : real(path);
+}
+
+#define MAPPING(name, offset_t) \
+    void *name(void *at, size_t bytes, int protection, int flags, int fd, offset_t offset) { \
+        REAL(name); \
+        if (fd >= 0 ? fails_at(MAP, fd) : (flags & MAP_FIXED) == 0 && memory_fails(__builtin_return_address(0))) \
+            return MAP_FAILED; \
+        return real(at, bytes, protection, flags, fd, offset); \
+    }
+
+MAPPING(mmap, off_t)
+MAPPING(mmap64, off64_t)
+
+#define OF_FILE(kind, result_t, name, parameters, arguments) \
+    result_t name parameters { \
+        REAL(name); \
+        return fails_at(kind, fd) ? -1 : real arguments; \
+    }
+
+OF_FILE(TRUNCATE, int, ftruncate, (int fd, off_t bytes), (fd, bytes))
+OF_FILE(TRUNCATE, int, ftruncate64, (int fd, off64_t bytes), (fd, bytes))
+OF_FILE(WRITE, ssize_t, write, (int fd, const void *data, size_t bytes), (fd, data, bytes))
+OF_FILE(WRITE, ssize_t, writev, (int fd, const struct iovec *parts, int count), (fd, parts, count))
+OF_FILE(WRITE, ssize_t, pwrite, (int fd, const void *data, size_t bytes, off_t at), (fd, data, bytes, at))
+OF_FILE(WRITE, ssize_t, pwrite64, (int fd, const void *data, size_t bytes, off64_t at), (fd, data, bytes, at))
+
+/* This one answers the errno. */
+int posix_fallocate(int fd, off_t from, off_t bytes) {
+    REAL(posix_fallocate);
+    return fails_at(RESERVE, fd) ? armed_error : real(fd, from, bytes);
+}
+
+int posix_fallocate64(int fd, off64_t from, off64_t bytes) {
+    REAL(posix_fallocate64);
+    return fails_at(RESERVE, fd) ? armed_error : real(fd, from, bytes);
+}
+
+static int sync_fails(int fd) {
+    char path[PATH_MAX];
+    size_t bytes;
+    if (!is_armed(SYNC))
+        return 0;
+    path_of(fd, path);
+    if (failed_log[0] != 0 && strcmp(path, failed_log) == 0)
+        snprintf(resynced, sizeof resynced, "%s", path);
+    if (!fails(SYNC, path))
+        return 0;
+    bytes = strlen(path);
+    if (bytes > 4 && strcmp(path + bytes - 4, ".log") == 0)
+        snprintf(failed_log, sizeof failed_log, "%s", path);
+    errno = armed_error;
+    return 1;
+}
+
+int fsync(int fd) {
+    REAL(fsync);
+    return sync_fails(fd) ? -1 : real(fd);
+}
+
+int fdatasync(int fd) {
+    REAL(fdatasync);
+    return sync_fails(fd) ? -1 : real(fd);
+}
+
+int rename(const char *from, const char *to) {
+    REAL(rename);
+    return fails(RENAME, to) ? -1 : real(from, to);
+}
+
+int link(const char *from, const char *to) {
+    REAL(link);
+    return fails(LINK, to) ? -1 : real(from, to);
+}
+
+int unlink(const char *path) {
+    REAL(unlink);
+    return fails(UNLINK, path) ? -1 : real(path);
+}
+
+int rmdir(const char *path) {
+    REAL(rmdir);
+    return fails(UNLINK, path) ? -1 : real(path);
+}
+
+int unlinkat(int fd, const char *path, int flags) {
+    REAL(unlinkat);
+    return (path[0] == '/' ? fails(UNLINK, path) : fails_at(UNLINK, fd)) ? -1 : real(fd, path, flags);
+}
+
+int mkdir(const char *path, mode_t mode) {
+    REAL(mkdir);
+    return fails(MAKE_FOLDER, path) ? -1 : real(path, mode);
+}
+
+void clock_move(long long ms) { atomic_store(&clock_moved_ms, ms); }
+
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    long long moved_ms = atomic_load(&clock_moved_ms);
+    int result;
+    REAL(clock_gettime);
+    result = real(clock, now);
+    if (result == 0 && clock == CLOCK_REALTIME)
+        now->tv_sec += (time_t)(moved_ms / 1000);
+    return result;
+}

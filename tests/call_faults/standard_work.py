@@ -1,0 +1,309 @@
+"""A store's calls one after the other, any of which may fail; what must be in the store then.
+
+A call that returned is acknowledged: all it wrote is there ever after. One that raised an error of
+eoslog wrote all or nothing, and nothing if the error says so. Any other exception is a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from call_faults import failing_calls
+from crash.transaction_trace import QUIET
+
+import eoslog
+from eoslog import TopicPartition, staged_job
+from eoslog.errors import EoslogError
+from eoslog.staged import StagedWriter
+
+TOPIC, SOURCE, EXTRA = "orders", "source", "extra"
+PARTITIONS = 2
+PLACES = tuple(TopicPartition(TOPIC, number) for number in range(PARTITIONS))
+NAME, ID, APP, GROUP, PLAIN_GROUP = "writer", "pays", "job", "readers", "plain"
+SETTINGS = QUIET | {"eoslog.spare.segments": 1}
+
+Values = dict[TopicPartition, list[bytes]]
+
+
+def make(path: Path) -> None:
+    """The store that the work begins with."""
+    config = {"segment.bytes": 2000, "retention.bytes": 6000}
+    with eoslog.open(path, create=True, config=SETTINGS) as store:
+        store.create_topic(TOPIC, partitions=PARTITIONS, config=config)
+        store.create_topic(SOURCE, partitions=2)
+        store.producer(name=NAME).append(TOPIC, partition=0, values=[b"first"])
+
+
+class Work:
+    """Does it all, and remembers what became of each call."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.there: Values = {place: [] for place in PLACES}
+        self.there[PLACES[0]].append(b"first")
+        self.maybe: list[Values] = []  # All of one or nothing.
+        self.never: set[bytes] = set()
+        self.gone: set[bytes] = set()
+        self.offsets: dict[str, set[int | None]] = {GROUP: {None}, PLAIN_GROUP: {None}}
+        self.topics: dict[str, bool | None] = {EXTRA: False}  # None: it may be there or not.
+        self.errors: list[str] = []
+        self.number = 0
+        self.store: Any = None
+
+    def attempt(self, what: str, call: Callable[[], Any]) -> tuple[bool, Any]:
+        """Whether the call returned, and with what: or the outcome of its error."""
+        try:
+            return True, call()
+        except EoslogError as error:
+            self.errors.append(f"{what}: {type(error).__name__}")
+            return False, error.outcome
+        except MemoryError:
+            self.errors.append(f"{what}: MemoryError")
+            return False, "not_appended"
+
+    def values(self, count: int = 2) -> list[bytes]:
+        self.number += 1
+        return [b"%d:%d:" % (self.number, index) + b"v" * 150 for index in range(count)]
+
+    def wrote(self, done: bool, outcome: Any, values: Values) -> None:
+        if done:
+            for place, ones in values.items():
+                self.there[place] += ones
+        elif outcome == "not_appended":
+            self.never.update(value for ones in values.values() for value in ones)
+        else:
+            self.maybe.append(values)
+
+    # The calls.
+
+    def run(self) -> None:
+        for _ in range(2):
+            failing_calls.reopened()
+            opened, self.store = self.attempt(
+                "open", lambda: eoslog.open(self.path, durability="commit", config=SETTINGS)
+            )
+            if opened:
+                self.use()
+                self.attempt("close", self.store.close)
+
+    def use(self) -> None:
+        self.plainly()
+        self.transactions()
+        self.job()
+        self.groups()
+        self.housekeeping()
+        self.topic()
+        self.attempt("flush the store", self.store.flush)
+        self.read()
+
+    def read(self) -> None:
+        for place in PLACES:
+            self.attempt("read", lambda place=place: visible(self.store, place))
+        self.attempt("metrics", self.store.metrics)
+        self.attempt("verify", self.store.verify)
+
+    def plainly(self) -> None:
+        done, producer = self.attempt("open a name", lambda: self.store.producer(name=NAME))
+        if not done:
+            return
+        for turn in range(8):
+            place = PLACES[turn % PARTITIONS]
+            values = self.values(4)
+            how = self.attempt(
+                "append",
+                lambda place=place, values=values: producer.append(
+                    place.topic, partition=place.partition, values=values
+                ),
+            )
+            self.wrote(*how, {place: values})
+            if turn % 3 == 0:
+                self.attempt("flush", producer.flush)
+        self.attempt("close a producer", producer.close)
+
+    def transactions(self) -> None:
+        done, producer = self.attempt(
+            "make a producer", lambda: self.store.producer(transactional_id=ID)
+        )
+        if not done or not self.attempt("init", producer.init_transactions)[0]:
+            return
+        for commit in (True, False, True):
+            values: Values = {place: self.values() for place in PLACES}
+            if not self.attempt("begin", producer.begin_transaction)[0]:
+                return
+            written = all(
+                self.attempt(
+                    "write",
+                    lambda place=place, ones=ones: producer.append(
+                        place.topic, partition=place.partition, values=ones
+                    ),
+                )[0]
+                for place, ones in values.items()
+            )
+            where = TopicPartition(SOURCE, 0)
+            written = written and self.attempt(
+                "send offsets",
+                lambda where=where: (
+                    producer.send_offsets_to_transaction({where: self.number}, GROUP)
+                ),
+            )[0]  # fmt: skip
+            if commit and written:
+                number = self.number
+                done, outcome = self.attempt("commit", producer.commit_transaction)
+                self.wrote(done, outcome, values)
+                if done:
+                    self.offsets[GROUP] = {number}
+                elif outcome != "not_appended":
+                    self.offsets[GROUP].add(number)
+                if not done:
+                    return
+            else:
+                self.never.update(value for ones in values.values() for value in ones)
+                if not self.attempt("abort", producer.abort_transaction)[0]:
+                    return
+
+    def job(self) -> None:
+        for whole_bytes in (0, 4 << 20):
+            staged_job.WHOLE_FILE_BYTES_MIN = whole_bytes
+            values: Values = {place: self.values(5) for place in PLACES}
+            done, run_id = self.attempt("begin a run", lambda: self.store.begin_run(APP))
+            known, state = self.attempt("ask an application", lambda: self.store.application(APP))
+            if not done or not known:
+                continue
+            staged, message = self.attempt(
+                "stage", lambda run_id=run_id, values=values: self.stage(run_id, values)
+            )
+            if not staged:
+                self.never.update(value for ones in values.values() for value in ones)
+                continue
+            version = 0 if state is None else state.version + 1
+            self.wrote(
+                *self.attempt(
+                    "commit a job",
+                    lambda run_id=run_id, version=version, message=message: (
+                        self.store.commit_staged(APP, version, [message], run_id)
+                    ),
+                ),
+                values,
+            )
+
+    def stage(self, run_id: str, values: Values) -> Any:
+        writer = StagedWriter(
+            self.path, APP, run_id, f"task-{self.number}", partitions={TOPIC: PARTITIONS}
+        )
+        for place, ones in values.items():
+            writer.append(place.topic, place.partition, ones, None, None)
+        return writer.close()
+
+    def groups(self) -> None:
+        done, consumer = self.attempt(
+            "make a consumer", lambda: self.store.consumer(group=PLAIN_GROUP)
+        )
+        if not done:
+            return
+        where = TopicPartition(SOURCE, 1)
+        self.attempt("assign", lambda: consumer.assign([where]))
+        for _ in range(2):
+            self.number += 1
+            offset = self.number
+            done, outcome = self.attempt(
+                "commit offsets", lambda offset=offset: consumer.commit({where: offset})
+            )
+            if done:
+                self.offsets[PLAIN_GROUP] = {offset}
+            elif outcome != "not_appended":
+                self.offsets[PLAIN_GROUP].add(offset)
+        self.attempt("close a consumer", consumer.close)
+
+    def housekeeping(self) -> None:
+        """What the background thread does; what goes wrong there is kept, never raised."""
+        checkpointer = self.store._checkpointer
+        opened = self.store._partitions.opened()
+        checkpointer._unwritten.update(opened)
+        checkpointer._write_checkpoints()
+        for partition in opened:
+            checkpointer._each(partition, checkpointer._persist)
+            checkpointer._each(partition, checkpointer._prepare_spare)
+        # Which records go is not the matter here: any that are not the newest may.
+        self.gone.update(value for ones in self.there.values() for value in ones)
+        self.gone.update(
+            value for values in self.maybe for ones in values.values() for value in ones
+        )
+        checkpointer._retain()
+        checkpointer._attempt(self.store._staged.sweep, "sweeping")
+
+    def topic(self) -> None:
+        done, outcome = self.attempt("create a topic", lambda: self.store.create_topic(EXTRA))
+        self.topics[EXTRA] = True if done else self.topics[EXTRA] and None
+        if not done and outcome != "not_appended":
+            self.topics[EXTRA] = None
+        done, _ = self.attempt("delete a topic", lambda: self.store.delete_topic(EXTRA))
+        if done:
+            self.topics[EXTRA] = False
+        elif self.topics[EXTRA]:
+            self.topics[EXTRA] = None
+
+
+def visible(store: Any, place: TopicPartition) -> list[bytes]:
+    found: list[bytes] = []
+    with store.consumer() as consumer:
+        consumer.assign([place])
+        while records := consumer.poll(timeout=0, max_records=5000):
+            found += [record.value or b"" for record in records]
+    return found
+
+
+def check(work: Work) -> None:
+    """Opened without faults the store holds what was acknowledged, and goes on."""
+    with eoslog.open(work.path, durability="commit", config=SETTINGS) as store:
+        seen = {place: visible(store, place) for place in PLACES}
+        check_values(work, seen)
+        groups = store.groups()
+        for group, number in ((GROUP, 0), (PLAIN_GROUP, 1)):
+            found = groups.get(group, {}).get(TopicPartition(SOURCE, number))
+            offset = None if found is None else found.offset
+            assert offset in work.offsets[group], f"{group} is at {offset}: {work.offsets[group]}"
+        for name, is_there in work.topics.items():
+            assert is_there is None or (name in store.topics()) == is_there, f"{name}: {is_there}"
+        for partition in store._partitions.with_transactions(None, None):
+            assert partition.open_transactions() == []
+        producer = store.producer(name=NAME)
+        for place in PLACES:
+            producer.append(place.topic, partition=place.partition, values=[b"after"])
+        producer = store.producer(transactional_id=ID)
+        producer.init_transactions()
+        with producer.transaction():
+            producer.append(TOPIC, partition=0, values=[b"committed"])
+        run_id = store.begin_run(APP)
+        state = store.application(APP)
+        version = 0 if state is None else state.version + 1
+        assert store.commit_staged(APP, version, [], run_id).committed
+    with eoslog.open(work.path, durability="commit", config=SETTINGS) as store:
+        seen[PLACES[0]] += [b"after", b"committed"]
+        seen[PLACES[1]] += [b"after"]
+        assert {place: visible(store, place) for place in PLACES} == seen
+        problems = store.verify()
+        assert problems == [], problems
+
+
+def check_values(work: Work, seen: Values) -> None:
+    chosen = [
+        values
+        for values in work.maybe
+        if any(value in seen[place] for place, ones in values.items() for value in ones)
+    ]
+    for place, values in seen.items():
+        assert len(set(values)) == len(values), f"{place}: a record is there twice"
+        expected = set(work.there[place])
+        for one in chosen:
+            expected.update(one.get(place, []))
+        unknown = [value[:20] for value in values if value not in expected]
+        assert not unknown, f"{place}: {unknown} were not acknowledged"
+        missing = [value[:20] for value in expected - set(values) - work.gone]
+        assert not missing, f"{place}: {missing} are gone"
+        if work.gone:
+            # Retention takes the oldest.
+            order = [value for value in work.there[place] if value in expected]
+            kept = [value for value in order if value in values]
+            assert kept == order[len(order) - len(kept) :], f"{place}: newer ones are gone"

@@ -1,0 +1,125 @@
+"""Calls to the operating system fail: errors of eoslog, nothing lost or twice, and it goes on.
+
+A few of all faults here, spread evenly; a soak has many.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from call_faults import failing_calls
+from partition_files import PartitionFiles
+from reference_model import batch_codec as codec
+
+from eoslog.errors import EoslogError
+
+pytestmark = pytest.mark.crash
+
+TESTS = Path(__file__).parents[1]
+
+
+def run(module: str, *arguments: object, library: Path | None = None) -> str:
+    if shutil.which(os.environ.get("CC", "cc")) is None:
+        pytest.skip("there is no C compiler")
+    preloaded = {} if library is None else {"LD_PRELOAD": str(library)}
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)],
+        cwd=TESTS,
+        env=os.environ | preloaded,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout[-8000:]}\n{done.stderr[-4000:]}"
+    return done.stdout
+
+
+def test_some_faults_of_each_kind():
+    assert " 0 broken promises" in run("call_faults.inject", "--part", "0.002")
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", ["open", "write", "sync", "change", "the others"])
+def test_many_faults(kind):
+    others = ["map", "truncate", "reserve", "rename", "link", "unlink", "make_folder", "memory"]
+    kinds = others if kind == "the others" else [kind]
+    part = {"open": "0.05", "the others": "0.5"}.get(kind, "0.3")
+    wanted = [one for each in kinds for one in ("--kind", each)]
+    assert " 0 broken promises" in run("call_faults.inject", "--part", part, *wanted)
+
+
+@pytest.mark.parametrize("kind", ["map", "open"])
+def test_a_roll_that_fails_leaves_no_file(tmp_path, kind):
+    """The next opening would take a file of zeros for a segment that was damaged."""
+    try:
+        library = failing_calls.build_library(tmp_path)
+    except failing_calls.NoCompilerError:
+        pytest.skip("there is no C compiler")
+    said = run("call_faults.test_faults", tmp_path / "log", kind, library=library)
+    assert said.split() == ["refused", "whole"]
+
+
+def test_a_sync_that_fails_leaves_what_was_appended_unknown_whatever_the_errno(tmp_path):
+    """A disk that became read-only says EROFS; what was appended may be on it all the same."""
+    try:
+        library = failing_calls.build_library(tmp_path)
+    except failing_calls.NoCompilerError:
+        pytest.skip("there is no C compiler")
+    said = run("call_faults.test_faults", tmp_path / "log", "sync", library=library)
+    assert set(said.split()) == {"unknown"}
+
+
+def fail_syncs(root: Path) -> None:
+    for error in (errno.EIO, errno.EROFS, errno.ENOSPC, errno.EMFILE, errno.ENOMEM, errno.ENOENT):
+        files = PartitionFiles(root / str(error))
+        log = files.open()
+        log.append_batch(codec.simple_batch([b"first"]))
+        failing_calls.arm(files.directory, "sync", 1, error, again=False)
+        try:
+            log.sync_up_to(log.log_end_offset)
+        except EoslogError as refused:
+            print(refused.outcome)
+        failing_calls.disarm()
+        try:
+            log.append_batch(codec.simple_batch([b"second"]))
+        except EoslogError as refused:
+            print(refused.outcome)
+
+
+def main(root: str, kind: str) -> None:
+    if kind == "sync":
+        fail_syncs(Path(root))
+    else:
+        fail_a_roll(root, kind)
+
+
+def fail_a_roll(root: str, kind: str) -> None:
+    """With the library preloaded: a roll for which there is no map, a clean close, an opening."""
+    files = PartitionFiles(Path(root), {"eoslog.spare.segments": 1})
+    log = files.open()
+    log.append_batch(codec.simple_batch([b"first"]))
+    log.prepare_spare(1)
+    failing_calls.arm(files.directory, kind, 1, errno.ENOMEM, again=False)
+    try:
+        log.roll()
+    except (EoslogError, MemoryError):
+        print("refused")
+    failing_calls.disarm()
+    log.append_batch(codec.simple_batch([b"second"]))
+    files.close(clean=True)
+    log = files.open(clean=True)
+    assert log.log_end_offset == 2
+    assert log.verify() == []
+    assert files.names(".log") == [0]
+    print("whole")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

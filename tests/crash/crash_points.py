@@ -1,0 +1,259 @@
+"""A store's process dies before each of its changes in turn, and whoever comes next is checked.
+
+`python -m crash.crash_points FOLDER`, with the library of `numbered_calls` preloaded and
+PYTHONHASHSEED=0. All changes that the program of `crash_workload` makes to a store are numbered:
+calls, and in the build for it stores through maps. For each number the program runs in a new store
+until there; then `crash_checks` opens it, and goes on. Options choose the numbers, what else there
+is, and how many run at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import faulthandler
+import gc
+import json
+import os
+import shutil
+import signal
+import sys
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from crash.crash_beside import Beside
+from crash.crash_checks import check_after, look_and_check
+from crash.crash_workload import Acknowledged, be_deterministic, opened, run
+from crash.numbered_calls import arm, count, dies_before
+
+from eoslog.checking import Recorder
+
+HANGS_AFTER_S = 120
+CALLS = ("create", "link", "rename", "reserve", "sync", "time", "truncate", "unlink", "write")
+
+
+class Place:
+    """A folder in which one death after another is died."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.store = folder / "store"
+        self.acknowledged = folder / "acknowledged"
+        self.histories = [folder / f"history-{number}" for number in range(3)]
+
+    def begin(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.mkdir(parents=True)
+
+    def work(self) -> None:
+        run(self.store, self.histories[0], self.acknowledged)
+
+    def check(self) -> None:
+        check_after(self.store, self.histories, self.acknowledged)
+
+    def look(self) -> None:
+        """What a check does first, up to the first thing that it changes by itself."""
+        with Recorder(self.histories[1]) as recorder, opened(self.store) as store:
+            look_and_check(store, recorder, Acknowledged.read(self.acknowledged))
+
+
+def in_a_child(work: Callable[[], None]) -> None:
+    """Do it in a forked child; raises if it failed, or hung."""
+    child = os.fork()
+    if child == 0:
+        try:
+            faulthandler.dump_traceback_later(HANGS_AFTER_S, exit=True)
+            work()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    _, status = os.waitpid(child, 0)
+    if status != 0:
+        raise AssertionError("the check failed: see the traceback above")
+
+
+def changes_of(place: Place, work: Callable[[], None]) -> list[str]:
+    """What kind of change each number is, from 1 on."""
+    path = place.folder / "trace"
+
+    def traced() -> None:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        ctypes.CDLL(None).numbered_trace(descriptor)
+        arm(place.store, 0)
+        work()
+        ctypes.CDLL(None).numbered_trace(-1)
+        assert count() == len(path.read_text().splitlines())
+
+    in_a_child(traced)
+    return path.read_text().splitlines()
+
+
+def die_once(place: Place, number: int, mode: str) -> None:
+    place.begin()
+    if mode == "beside":
+        with Beside(place.store, place.histories, place.acknowledged) as beside:
+            assert dies_before(number, place.store, place.work), "it did not get so far"
+            beside.check()
+        return
+    assert dies_before(number, place.store, place.work), "it did not get so far"
+    in_a_child(place.check)
+
+
+def die_again(place: Place, number: int) -> int:
+    """Die once, and again in what the next one does first; how many changes that were."""
+    place.begin()
+    assert dies_before(number, place.store, place.work), "it did not get so far"
+    left = place.folder.with_name(place.folder.name + "-left")
+    shutil.rmtree(left, ignore_errors=True)
+    shutil.copytree(place.folder, left)
+    changes = len(changes_of(place, place.look))
+    if changes:
+        place.begin()
+        shutil.copytree(left, place.folder, dirs_exist_ok=True)
+        # Another place of it with each number; the same with each repetition.
+        second = 1 + number * 2_654_435_761 % changes
+        assert dies_before(second, place.store, place.look), f"not so far as {second} of {changes}"
+        in_a_child(place.check)
+    shutil.rmtree(left)
+    return changes
+
+
+def work_off(place: Place, numbers: list[int], options: argparse.Namespace, told: int) -> None:
+    """One of those that run at once: die at each of the numbers, and tell of each."""
+    place.begin()
+    place.work()  # Everything is imported before it forks.
+    check_after(place.store, place.histories, place.acknowledged)
+    gc.freeze()
+    for number in numbers:
+        error = ""
+        try:
+            if options.again:
+                die_again(place, number)
+            else:
+                die_once(place, number, options.mode)
+        except BaseException as raised:
+            error = f"{type(raised).__name__}: {raised}"
+            kept = place.folder.with_name(f"died-at-{number}")
+            shutil.rmtree(kept, ignore_errors=True)
+            shutil.copytree(place.folder, kept)
+        os.write(told, f"{json.dumps([number, error])}\n".encode())
+    shutil.rmtree(place.folder, ignore_errors=True)
+
+
+def all_at_once(folder: Path, numbers: list[int], options: argparse.Namespace) -> dict[int, str]:
+    """Die at all numbers, by several processes; what went wrong, by number."""
+    reading, writing = os.pipe()
+    children = []
+    for worker in range(options.workers):
+        child = os.fork()
+        if child == 0:
+            try:
+                os.close(reading)
+                place = Place(folder / f"place-{worker}")
+                work_off(place, numbers[worker :: options.workers], options, writing)
+                os._exit(0)
+            except BaseException:
+                traceback.print_exc()
+                os._exit(1)
+        children.append(child)
+    os.close(writing)
+    failed: dict[int, str] = {}
+    began, done = time.monotonic(), 0
+    with os.fdopen(reading) as lines:
+        for line in lines:
+            number, error = json.loads(line)
+            done += 1
+            if error:
+                failed[number] = error
+                print(f"FAILED at {number}: {error}", flush=True)
+            if done % 500 == 0:
+                passed_s = time.monotonic() - began
+                print(f"{done} of {len(numbers)} in {passed_s:.0f} s", file=sys.stderr, flush=True)
+    for child in children:
+        _, status = os.waitpid(child, 0)
+        assert status == 0, "one of the processes failed: see its traceback"
+    assert done == len(numbers)
+    return failed
+
+
+def by_kind(changes: list[str]) -> str:
+    """How many calls and stores, and of each kind."""
+    kinds = Counter(line.split("\t")[0] for line in changes)
+    calls = {kind: kinds[kind] for kind in sorted(kinds) if kind in CALLS}
+    stores = {kind: kinds[kind] for kind in sorted(kinds) if kind not in CALLS}
+    parts = [
+        f"{sum(one.values())} {what} ({', '.join(f'{kind} {many}' for kind, many in one.items())})"
+        for what, one in (("calls", calls), ("stores", stores))
+        if one
+    ]
+    return "; ".join(parts)
+
+
+def chosen_numbers(changes: list[str], options: argparse.Namespace) -> list[int]:
+    if options.only:
+        return list(options.only)
+    last = min(options.last or len(changes), len(changes))
+    numbers = range(options.first, last + 1, options.step)
+    if options.stores:
+        return [n for n in numbers if changes[n - 1].split("\t")[0] not in CALLS]
+    return list(numbers)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--only", type=int, nargs="+", help="these numbers")
+    parser.add_argument("--first", type=int, default=1, help="from this number on (1)")
+    parser.add_argument("--last", type=int, help="up to this number (the last there is)")
+    parser.add_argument("--step", type=int, default=1, help="each so-and-so-many-th (1)")
+    parser.add_argument("--stores", action="store_true", help="no calls, only stores")
+    parser.add_argument("--mode", choices=("alone", "beside"), default="alone")
+    parser.add_argument("--again", action="store_true", help="and die again in the recovery")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    be_deterministic()
+    place = Place(options.folder / "counted")
+    changes = numbered_changes(place, options.mode)
+    print(f"{len(changes)} changes: {by_kind(changes)}", flush=True)
+    numbers = chosen_numbers(changes, options)
+    began = time.monotonic()
+    failed = all_at_once(options.folder, numbers, options)
+    for number in sorted(failed):
+        print(f"number {number}: {changes[number - 1]}: {failed[number]}")
+    what = f"{options.mode}{', and again in the recovery' if options.again else ''}"
+    passed_s = time.monotonic() - began
+    print(f"{len(numbers)} deaths ({what}), {len(failed)} failed, {passed_s:.0f} s", flush=True)
+    return 1 if failed else 0
+
+
+def numbered_changes(place: Place, mode: str) -> list[str]:
+    """The changes of a run that nobody ends; two runs make the same."""
+    found = []
+    for _ in range(2):
+        place.begin()
+        if mode == "beside":
+            with Beside(place.store, place.histories, place.acknowledged) as beside:
+                found.append(changes_of(place, place.work))
+                beside.check()
+        else:
+            found.append(changes_of(place, place.work))
+            in_a_child(place.check)
+    first, second = ([line.split("\t")[0] for line in changes] for changes in found)
+    for number, kinds in enumerate(zip(first, second, strict=False), start=1):
+        if kinds[0] != kinds[1]:
+            around = [changes[number - 4 : number + 4] for changes in found]
+            raise AssertionError(f"two runs make different changes from {number} on: {around}")
+    assert len(first) == len(second)
+    assert set(CALLS) <= set(first), "the program does not do all that it is to do"
+    return found[0]
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    status = main()
+    sys.stdout.flush()
+    os._exit(status)

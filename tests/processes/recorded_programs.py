@@ -1,0 +1,218 @@
+"""What the members of a recorded life do until they are killed: all that they are told is written
+down (`eoslog.checking.Recorder`), each member's in a file of its own.
+
+To what `recorded_worker` does come staged jobs, names, sequences that begin just below their wrap,
+and clocks that jump.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+from checking.recorded_worker import EVENTS, LANES, LOOP, MEMBERS, PARTITIONS, Worker
+from checking.recorded_worker import all_partitions as partitions_of_all
+from crash.transaction_trace import start_at_epoch
+from processes.member_main import Hand
+
+from eoslog import TopicPartition
+from eoslog.checking import Recorder
+from eoslog.errors import EoslogError, StagedJobIncompleteError
+from eoslog.staged import StagedWriter
+
+IDS = [f"{what}-{lane}" for what in ("lane", "loop", "member") for lane in range(LANES)]
+# One transaction from the last epoch of an id, a few, and many.
+EPOCHS = (0, 32_700, 32_760, 32_766)
+LARGEST_SEQUENCE = 2**31 - 1
+# Far enough for timeouts, not for what expires in days.
+JUMPS_MAX_S = 3 * 3600
+
+
+class JumpingClock:
+    """The wall clock of this process: now and then it is set to another time."""
+
+    def __init__(self, noise: random.Random) -> None:
+        self._noise = noise
+        self._real = time.time_ns
+        self._ahead_ns = 0
+        time.time_ns = self
+
+    def __call__(self) -> int:
+        return self._real() + self._ahead_ns
+
+    def jump(self) -> None:
+        self._ahead_ns = self._noise.choice((0, 1, -1)) * self._noise.randrange(
+            JUMPS_MAX_S * 1_000_000_000
+        )
+
+
+class LongWorker(Worker):
+    """A member's clients."""
+
+    def __init__(self, hand: Hand, recorder: Recorder, lane: int, seed: int) -> None:
+        super().__init__(hand.store, recorder, lane, seed, lambda: False)
+        self._hand = hand
+        self._clock = JumpingClock(self.noise)
+
+    def run(self) -> None:
+        work = (self.plain, self.transactions, self.transactions, self.loop, self.member)
+        work += (self.staged, self.named, self.wrapping)
+        while True:
+            if self.noise.random() < 0.3:
+                self._clock.jump()
+            one = self.noise.choice(work)
+            try:
+                one()
+                self._hand.say("did", one.__name__)
+            except EoslogError as error:
+                self._hand.say("met", one.__name__, type(error).__name__)
+
+    def named(self) -> None:
+        """A name, which others may take over."""
+        with self.recorder.producer(self.store.producer(name=f"name-{self.lane}")) as producer:
+            for _ in range(self.noise.randrange(20)):
+                producer.append(EVENTS, self.lane % PARTITIONS, [self.value(), self.value()])
+
+    def wrapping(self) -> None:
+        """A producer whose sequences begin just below their end: they go on at 0."""
+        plain = self.store.producer()
+        where = TopicPartition(EVENTS, self.noise.randrange(PARTITIONS))
+        plain._identity.sequenced(where).go_on_after(LARGEST_SEQUENCE - self.noise.randrange(9))
+        with self.recorder.producer(plain) as producer:
+            for _ in range(self.noise.randrange(2, 12)):
+                values = [self.value() for _ in range(self.noise.choice((1, 3)))]
+                producer.append(EVENTS, where.partition, values)
+
+    def staged(self) -> None:
+        """Jobs of an application, of which the newest run alone commits."""
+        store, app = self.store, f"job-{self.lane}"
+        client = self.recorder.new_client("job")
+        begun = self.recorder.start(client, "init", transactional_id=app)
+        try:
+            run_id = store.begin_run(app)
+        except BaseException as error:
+            begun.raised(error)
+            raise
+        begun.ok()
+        for _ in range(self.noise.randrange(1, 5)):
+            self.one_job(client, app, run_id)
+
+    def one_job(self, client: str, app: str, run_id: str) -> None:
+        name = f"{app}-{self.value().decode()}"
+        ids: dict[str, Any] = {"transaction": name, "transactional_id": app}
+        known = self.store.application(app)
+        version = 0 if known is None else known.version + 1
+        messages = []
+        for attempt in range(self.noise.randrange(1, 4)):
+            writer = StagedWriter(
+                self.store.path,
+                app,
+                run_id,
+                f"{name}-{attempt}",
+                partitions={EVENTS: PARTITIONS},
+                durability=self.store.durability,
+            )
+            where = self.noise.randrange(PARTITIONS)
+            values = [self.value() for _ in range(self.noise.choice((1, 5, 50)))]
+            sent = self.recorder.start(
+                client,
+                "send",
+                topic=EVENTS,
+                partition=where,
+                values=[one.decode() for one in values],
+                **ids,
+            )
+            writer.append(EVENTS, where, values)
+            messages.append(writer.close())
+            sent.ok()
+        commit = self.recorder.start(client, "commit", **ids)
+        try:
+            done = self.store.commit_staged(app, version, messages, run_id)
+        except StagedJobIncompleteError as error:
+            commit.unknown(error)
+            raise
+        except BaseException as error:
+            commit.raised(error)
+            raise
+        (commit.ok if done.committed else commit.fail)()
+
+
+def work(hand: Hand, history: str, lane: int, seed: int) -> None:
+    """For ever."""
+    with Recorder(history) as recorder:
+        LongWorker(hand, recorder, lane, seed).run()
+
+
+def begin(hand: Hand, seed: int) -> list[str]:
+    """The topics, and ids that have almost no epochs left: which."""
+    noise = random.Random(seed)
+    for topic in {where.topic for where in partitions_of_all()}:
+        hand.store.create_topic(topic, PARTITIONS, config={"segment.bytes": 1 << 16})
+    worn = []
+    for transactional_id in IDS:
+        epoch = noise.choice(EPOCHS)
+        if epoch:
+            start_at_epoch(hand.store, transactional_id, epoch)
+            worn.append(transactional_id)
+    return worn
+
+
+def finish(hand: Hand, history: str, worn: list[str]) -> dict[str, Any]:
+    """Everything that is open is ended, all is read to its end, and the groups are asked.
+
+    Says what is wrong with the store, and how many of the worn ids have a new producer id.
+    """
+    store = hand.store
+    with Recorder(history) as recorder:
+        worker = Worker(store, recorder, 0, 0, lambda: True)
+        for lane in range(LANES):
+            worker.lane = lane
+            for what in ("lane", "loop", "member"):
+                worker.transactional(what).close()
+        everyone = recorder.consumer(store.consumer(isolation_level="read_uncommitted"))
+        everyone.end_offsets(partitions_of_all())
+        for isolation in ("read_committed", "read_uncommitted"):
+            reader = recorder.consumer(store.consumer(isolation_level=isolation))
+            reader.assign(partitions_of_all())
+            while reader.poll(0):
+                pass
+            reader.poll(0)
+        for group in (LOOP, MEMBERS):
+            worker.group(group).committed(partitions_of_all()[:PARTITIONS])
+    epochs = [store.describe_transaction(one).producer_epoch for one in worn]
+    return {"verify": store.verify(), "rotated": sum(epoch < min(EPOCHS[1:]) for epoch in epochs)}
+
+
+def producers_in_bounded_memory(hand: Hand, count: int, first_id: int) -> dict[str, int]:
+    """So many producers, each with a batch of its own: how much memory that took."""
+    hand.store.create_topic("million", config={"segment.bytes": 1 << 26})
+    partition = hand.store.partition("million", 0)
+
+    def append(ids: range) -> None:
+        for producer_id in ids:
+            partition.append_columns(
+                [b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0
+            )
+            if producer_id % 5_000 == 0:
+                hand.store._partitions.persist_producers(partition)
+
+    warm = min(50_000, count // 10)
+    append(range(first_id, first_id + warm))
+    before = resident_bytes()
+    append(range(first_id + warm, first_id + count))
+    found = {
+        "grown_bytes": resident_bytes() - before,
+        "in_memory": partition.producer_count,
+        "records": partition.log_end_offset,
+    }
+    return found | {"known": len(partition.producers())}
+
+
+def resident_bytes() -> int:
+    """Anonymous memory of this process: what is mapped of files belongs to the page cache."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("RssAnon:"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no RssAnon")
