@@ -346,3 +346,22 @@ def test_a_file_of_a_decided_job_that_is_gone(path, monkeypatch):
         reasons = [str(one["reason"]) for one in store.verify()]
         assert any("this file of it is gone" in one for one in reasons), reasons
         monkeypatch.undo()
+
+
+def test_a_transaction_whose_beginning_was_deleted_is_no_fault(tmp_path):
+    with open_store(tmp_path / "store", create=True) as store:
+        store.create_topic("plain", config={"segment.bytes": 1024, "retention.bytes": 4096})
+        with store.producer(transactional_id=ID) as producer, store.producer() as other:
+            producer.init_transactions()
+            producer.begin_transaction()
+            for number in range(8):
+                other.append("plain", 0, [b"x" * 700])
+                if number in (0, 5):
+                    producer.append("plain", 0, [b"of the transaction"])
+            producer.commit_transaction()
+        store._checkpointer._retain()
+        # Snapshots from before the commit are left, in the middle of the transaction.
+        start = store.consumer().beginning_offsets([PLAIN])[PLAIN]
+        assert 1 < start < 7
+        assert store.verify() == []
+    assert found(tmp_path / "store") == []

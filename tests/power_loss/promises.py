@@ -58,6 +58,8 @@ class Promises:
         self.offsets: dict[Key, int] = {}
         self.required: set[Key] = set()
         self.gone: dict[str, set[bytes]] = {place: set() for place in PLACES}
+        # Of what is gone: what was being deleted at the moment, and may be neither gone nor synced.
+        self.going: dict[str, set[bytes]] = {place: set() for place in PLACES}
         self.group_tried = self.group_promised = 0
         self.incarnation, self.topic = 0, "deleted"
         retaining = False
@@ -65,7 +67,10 @@ class Promises:
             self._take(note)
             retaining = note["note"] == "retaining" or (retaining and note["note"] != "retained")
         if retaining:
-            self._take(next(note for note in notes[count:] if note["note"] == "retained"))
+            note = next(note for note in notes[count:] if note["note"] == "retained")
+            for place, values in note["gone"].items():
+                self.going[place] = {one.encode() for one in values} - self.gone[place]
+            self._take(note)
 
     def _take(self, note: dict[str, Any]) -> None:
         what = note["note"]
@@ -165,14 +170,24 @@ class Promises:
                     gone = set(self.tried[key][place]) <= self.gone.get(place, set())
                     assert key in present or gone, f"{place}: {key} is missing before {newest}"
 
-    def plain_count(self, seen: dict[str, list[bytes]], place: str) -> int:
-        """How many plain records the log of a place has had."""
-        values = set(seen[place]) | self.gone[place]
-        return sum(
-            len(values.intersection(self.tried[key][place]))
-            for key in self.plain
+    def plain_counts(self, seen: dict[str, list[bytes]], place: str) -> range:
+        """How many plain records the log of a place may have had."""
+        ordered = [
+            value
+            for key in sorted(self.plain, key=lambda key: key[1])
             if key[2] == place
-        )
+            for value in self.tried[key][place]
+        ]
+        there = set(seen[place])
+        going = self.going[place] - there
+        had = [value in there or value in self.gone[place] - going for value in ordered]
+        newest = max((at for at, one in enumerate(had) if one), default=-1)
+        # What is deleted was synced, and is older than what is left; the rest was lost by the cut.
+        before = sum(value in going for value in ordered[: newest + 1])
+        behind = sum(value in going for value in ordered[newest + 1 :])
+        is_empty = there.isdisjoint(ordered)
+        least = sum(had) + before
+        return range(least, least + (behind if is_empty else 0) + 1)
 
 
 def _last_owner(promises: Promises, place: str) -> str:
@@ -272,11 +287,11 @@ def _go_on(
         topic, number = place.split("/")
         if place != TEMPORARY_PLACE:
             position = writer.next_sequence(topic, int(number))
-            count = promises.plain_count(seen, place)
-            if promises.durability == "process" and position < count:
+            counts = promises.plain_counts(seen, place)
+            if promises.durability == "process" and position < counts.start:
                 lost.append("a name that stands too far back")
             else:
-                assert position == count, f"{place}: its producer is at {position}, not {count}"
+                assert position in counts, f"{place}: its producer is at {position}, not {counts}"
         try:
             append(writer, place, b"after")
         except (OutOfOrderSequenceError, ProducerFencedError):
