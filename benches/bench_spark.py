@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow
 import pytest
 from measure import record
+from page_cache import supply_pages
 from pyspark.sql import DataFrame, SparkSession, functions
 from pyspark.sql.types import StructType
 from sizes import Sizes
@@ -32,6 +33,8 @@ KB = 1024
 # About 1 MB of values in a record batch of Spark's.
 ROWS_PER_BATCH = {KB: 1000, 100: 10_000}
 MICRO_BATCH_ROWS = 1000
+PEERS = {"counting": "the counting sink", "parquet": "df.write.parquet"}
+GCM_BYTES = 12 + 16  # What GCM adds to a text: its first vector and its tag.
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +63,14 @@ def rows_of(spark: SparkSession, count: int, value_bytes: int) -> DataFrame:
     return spark.range(0, count, 1, TASKS).select(value.alias("value"))
 
 
+def noise_of(spark: SparkSession, count: int) -> DataFrame:
+    """`count` values of 1 KB that nobody can compress: ciphertext, with what belongs to it."""
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS_PER_BATCH[KB])
+    text = functions.lpad(functions.col("id").cast("string"), KB - GCM_BYTES, "0")
+    value = functions.aes_encrypt(text, functions.lit("0123456789abcdef"), functions.lit("GCM"))
+    return spark.range(0, count, 1, TASKS).select(value.alias("value"))
+
+
 def seconds(action: Callable[[], object]) -> float:
     begin = time.perf_counter()
     action()
@@ -67,14 +78,18 @@ def seconds(action: Callable[[], object]) -> float:
 
 
 class Rounds:
-    """Stores with a new topic for each round, and how long each action took in each of them.
+    """Stores with a topic for each round, and how long each action took in each of them.
 
-    The store at `path` has durability `commit`, that at `process_path` durability `process`.
+    The store at `path` has durability `commit`, that at `process_path` durability `process`. Before
+    each action the system is given the pages of memory that an action's files take: what a host
+    needs to supply them is the machine's, and more than all the rest (`bench_spark_pages`).
     """
 
-    def __init__(self, path: Path, sizes: Sizes) -> None:
+    def __init__(self, path: Path, sizes: Sizes, bytes_per_round: int) -> None:
         self.path = path / "store"
         self.process_path = path / "process-store"
+        self.files_path = path / "files"  # Of a peer that has no topics: a folder for each round.
+        self._bytes_per_round = bytes_per_round
         self._rounds = sizes.spark_rounds
         self._warmup_rounds = sizes.spark_warmup_rounds
         self._number = 0
@@ -88,6 +103,7 @@ class Rounds:
         for round_number in range(self._warmup_rounds + self._rounds):
             for name, action in actions.items():
                 topic = self._new_topic()
+                supply_pages(self.path.parent, self._bytes_per_round)
                 taken = seconds(lambda action=action, topic=topic: action(topic))
                 self._remove(topic)
                 if round_number >= self._warmup_rounds:
@@ -105,13 +121,14 @@ class Rounds:
         topic = f"round-{self._number}"
         for path in (self.path, self.process_path):
             with eoslog.open(path, durability=None) as store:
-                store.create_topic(topic, partitions=TASKS)
+                begin_topic(store, topic)
         return topic
 
     def _remove(self, topic: str) -> None:
         for path in (self.path, self.process_path):
             with eoslog.open(path, durability=None) as store:
                 store.delete_topic(topic)
+        shutil.rmtree(self.files_path, ignore_errors=True)
 
 
 def save(
@@ -121,6 +138,14 @@ def save(
     writer.option("durability", durability).mode("append").save()
 
 
+def begin_topic(store: eoslog.Store, topic: str) -> None:
+    """Make a topic as one in use is: each of its partitions has a record."""
+    store.create_topic(topic, partitions=TASKS)
+    with store.producer() as producer:
+        for partition in range(TASKS):
+            producer.append(topic, partition, [b"first"])
+
+
 def written(path: Path, topic: str) -> int:
     with eoslog.open(path, durability=None) as store, store.consumer() as consumer:
         where = store.topics()[topic].topic_partitions()
@@ -128,61 +153,97 @@ def written(path: Path, topic: str) -> int:
 
 
 def bench_spark_write(benchmark: Any, bench_path: Path, sizes: Sizes, spark: SparkSession) -> None:
-    """df.write of values of 1 KB and of 100 bytes, beside a sink that only counts bytes."""
+    """df.write of values of 1 KB and of 100 bytes, beside a sink that only counts bytes.
+
+    Those of 1 KB beside df.write.parquet as well, and beside a sink that only writes them to files.
+    """
     for value_bytes, count, name in (
         (KB, sizes.spark_rows, "spark_write_1kb"),
         (100, sizes.spark_small_rows, "spark_write_100b"),
     ):
         data = rows_of(spark, count, value_bytes)
-        rounds = Rounds(bench_path / name, sizes)
-
-        def to_store(topic: str, data: DataFrame = data, rounds: Rounds = rounds) -> None:
-            save(data, rounds.path, topic)
-
-        def to_process_store(topic: str, data: DataFrame = data, rounds: Rounds = rounds) -> None:
-            save(data, rounds.process_path, topic, durability="process")
-
-        def to_counter(_: str, data: DataFrame = data) -> None:
-            data.write.format("counting").mode("append").save()
-
-        def to_parquet(_: str, data: DataFrame = data, name: str = name) -> None:
-            data.write.mode("overwrite").parquet(str(bench_path / f"{name}.parquet"))
-
-        def run(rounds: Rounds = rounds, with_parquet: bool = value_bytes == KB) -> None:
-            actions = {"eoslog": to_store, "process": to_process_store, "counting": to_counter}
-            rounds.run(**actions, **({"parquet": to_parquet} if with_parquet else {}))
-
+        rounds = Rounds(bench_path / name, sizes, count * value_bytes)
+        actions = {**to_stores(rounds, data), "counting": to_counter(data)}
         if value_bytes == KB:
-            benchmark.pedantic(run, rounds=1)
+            actions["parquet"] = to_parquet(data, bench_path / f"{name}.parquet")
+            actions["plain"] = to_files(data, rounds.files_path, sync=False)
+            actions["plain_synced"] = to_files(data, rounds.files_path, sync=True)
+            benchmark.pedantic(lambda rounds=rounds, all=actions: rounds.run(**all), rounds=1)
         else:
-            run()
-        topic = "checked"
-        for path, durability in ((rounds.path, "commit"), (rounds.process_path, "process")):
-            with eoslog.open(path, durability=None) as store:
-                store.create_topic(topic, partitions=TASKS)
-            save(data, path, topic, durability=durability)
-            assert written(path, topic) == count
-        for own, suffix in (("eoslog", ""), ("process", "_process")):
-            ratios = rounds.ratios(own, "counting")
-            record(
-                benchmark,
-                name + suffix,
-                statistics.median(ratios),
-                spread=ratios,
-                beside=f"{count / rounds.median(own):,.0f} rows/s; the counting sink: "
-                f"{count / rounds.median('counting'):,.0f}",
-            )
-            if value_bytes == KB:
-                ratios = rounds.ratios(own, "parquet")
-                record(
-                    benchmark,
-                    "spark_write_beside_parquet" + suffix,
-                    statistics.median(ratios),
-                    spread=ratios,
-                    beside=f"df.write.parquet: {count / rounds.median('parquet'):,.0f} rows/s",
-                )
+            rounds.run(**actions)
+        check_written(rounds, data, count)
+        names = {"eoslog": name, "process": f"{name}_process"}
+        if value_bytes == KB:
+            names |= {"plain": "spark_write_plain", "plain_synced": "spark_write_plain_synced"}
+        for own, figure in names.items():
+            record_ratio(benchmark, figure, rounds, own, "counting", count)
+        if value_bytes == KB:
+            for own, suffix in (("eoslog", ""), ("process", "_process")):
+                figure = f"spark_write_beside_parquet{suffix}"
+                record_ratio(benchmark, figure, rounds, own, "parquet", count)
         # A process of Spark's may still be closing one of the stores.
         shutil.rmtree(bench_path / name, ignore_errors=True)
+
+
+def bench_spark_noise(benchmark: Any, bench_path: Path, sizes: Sizes, spark: SparkSession) -> None:
+    """df.write of values of 1 KB that do not compress, beside df.write.parquet."""
+    data = noise_of(spark, sizes.spark_rows)
+    rounds = Rounds(bench_path, sizes, sizes.spark_rows * KB)
+    actions = {**to_stores(rounds, data), "parquet": to_parquet(data, bench_path / "parquet")}
+    benchmark.pedantic(lambda: rounds.run(**actions), rounds=1)
+    check_written(rounds, data, sizes.spark_rows)
+    for own, suffix in (("eoslog", ""), ("process", "_process")):
+        figure = f"spark_write_noise_beside_parquet{suffix}"
+        record_ratio(benchmark, figure, rounds, own, "parquet", sizes.spark_rows)
+
+
+def to_stores(rounds: Rounds, data: DataFrame) -> dict[str, Callable[[str], object]]:
+    return {
+        "eoslog": lambda topic: save(data, rounds.path, topic),
+        "process": lambda topic: save(data, rounds.process_path, topic, durability="process"),
+    }
+
+
+def to_counter(data: DataFrame) -> Callable[[str], object]:
+    return lambda _: data.write.format("counting").mode("append").save()
+
+
+def to_parquet(data: DataFrame, path: Path) -> Callable[[str], object]:
+    return lambda _: data.write.mode("overwrite").parquet(str(path))
+
+
+def to_files(data: DataFrame, path: Path, *, sync: bool) -> Callable[[str], object]:
+    def to_new_files(_: str) -> None:
+        path.mkdir()
+        writer = data.write.format("plain_files").option("folder", str(path))
+        (writer.option("sync", "true") if sync else writer).mode("append").save()
+
+    return to_new_files
+
+
+def check_written(rounds: Rounds, data: DataFrame, count: int) -> None:
+    """Nothing is missing, and nothing is there twice."""
+    topic = "checked"
+    for path, durability in ((rounds.path, "commit"), (rounds.process_path, "process")):
+        with eoslog.open(path, durability=None) as store:
+            begin_topic(store, topic)
+        save(data, path, topic, durability=durability)
+        assert written(path, topic) == count + TASKS
+
+
+def record_ratio(
+    benchmark: Any, figure: str, rounds: Rounds, own: str, peer: str, count: int
+) -> None:
+    """How many times as fast as its peer an action was, in rows."""
+    ratios = rounds.ratios(own, peer)
+    record(
+        benchmark,
+        figure,
+        statistics.median(ratios),
+        spread=ratios,
+        beside=f"{count / rounds.median(own):,.0f} rows/s; {PEERS[peer]}: "
+        f"{count / rounds.median(peer):,.0f}",
+    )
 
 
 def bench_spark_sync(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
@@ -224,7 +285,7 @@ def bench_spark_decision(
 ) -> None:
     """The same sink with and without the driver's decision."""
     data = rows_of(spark, sizes.spark_decided_rows, 100)
-    rounds = Rounds(bench_path, sizes)
+    rounds = Rounds(bench_path, sizes, sizes.spark_decided_rows * 100)
 
     def run() -> None:
         rounds.run(
@@ -363,7 +424,7 @@ def write_batch(store: Any, path: Path, spark_schema: StructType) -> None:
 
 def bench_spark_rdd(benchmark: Any, bench_path: Path, sizes: Sizes, spark: SparkSession) -> None:
     """An RDD whose rows are born in Python, each a value of 1 KB, by write_partitions."""
-    rounds = Rounds(bench_path, sizes)
+    rounds = Rounds(bench_path, sizes, sizes.spark_rows * KB)
     per_task = sizes.spark_rows // TASKS
 
     def values(_: Iterator[int]) -> Iterator[bytes]:

@@ -173,6 +173,19 @@ FIGURES: dict[str, Figure] = {
         "times",
         at_least=0.7,
     ),
+    "spark_write_plain": Figure(
+        "the limit: a Python sink that writes 1 KB values to plain files, beside the counting sink",
+        "times",
+    ),
+    "spark_write_plain_synced": Figure("the same, with an fsync of each file", "times"),
+    "spark_write_noise_beside_parquet": Figure(
+        "df.write of 1 KB values that do not compress, beside df.write.parquet",
+        "times",
+        at_least=1,
+    ),
+    "spark_write_noise_beside_parquet_process": Figure(
+        "the same, durability process", "times", at_least=1
+    ),
     "spark_sync_alone": Figure(
         "fsync alone of the bytes of 1 million values of 1 KB, in new files", "s"
     ),

@@ -5,6 +5,8 @@ Spark's workers import this module by its name.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -67,6 +69,36 @@ class CountingSink(DataSource):
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
         return CountingStreamWriter()
+
+
+class PlainWriter(DataSourceArrowWriter):
+    """Writes the values of a task to a file of its own, as they come."""
+
+    def __init__(self, folder: str, sync: bool) -> None:
+        self._folder = folder
+        self._sync = sync
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        rows = value_bytes = 0
+        with tempfile.NamedTemporaryFile(dir=self._folder, buffering=0, delete=False) as file:
+            for batch in iterator:
+                _, _, values = batch.column("value").buffers()
+                value_bytes += file.write(values)
+                rows += batch.num_rows
+            if self._sync:
+                os.fsync(file.fileno())
+        return Counted(rows, value_bytes)
+
+
+class PlainSink(DataSource):
+    """Keeps the bytes of the values and nothing else; with the option `sync` they are on disk."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "plain_files"
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        return PlainWriter(self.options["folder"], "sync" in self.options)
 
 
 class UndecidedWriter(DataSourceArrowWriter):
@@ -141,4 +173,4 @@ class MemorySource(DataSource):
         )
 
 
-SOURCES = (CountingSink, UndecidedSink, MemorySource)
+SOURCES = (CountingSink, PlainSink, UndecidedSink, MemorySource)

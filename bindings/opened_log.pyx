@@ -8,8 +8,10 @@ import os
 import re
 import threading
 import time
+from pathlib import Path
 
 from eoslog import errors
+from eoslog.private_files import make_directories
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
@@ -70,9 +72,7 @@ cdef class OpenedLog:
         self._spare_bytes = os.fsencode(spare_path)
         self._cut_bytes = os.fsencode(cut_path)
         for directory in (spare_path, cut_path, os.path.dirname(control_path)):
-            # The mode is that of the last one alone.
-            os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
-            os.makedirs(directory, mode=0o700, exist_ok=True)
+            make_directories(Path(directory))
         self._log.directory = self._directory_bytes
         self._log.spare_directory = self._spare_bytes
         self._log.cut_directory = self._cut_bytes

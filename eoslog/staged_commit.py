@@ -30,6 +30,7 @@ from eoslog.errors import (
     StoreFullError,
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, check_group_id
+from eoslog.nameless_job import is_nameless
 from eoslog.offset_records import OffsetKey
 from eoslog.staged_adoption import (
     HeldPartitions,
@@ -589,6 +590,8 @@ class StagedCommits:
 
     def _note_progress(self, app_id: str, version: int) -> None:
         """Commit the version as an offset. It follows from the record: nothing waits for it."""
+        if is_nameless(app_id):
+            return
         try:
             self._store._group_offsets.note(check_group_id(app_id), VERSION_PARTITION, version)
         except InvalidRequestError:

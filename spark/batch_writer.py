@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from eoslog.errors import InvalidRequestError, StagedSourceError
+from eoslog.nameless_job import new_nameless_job
 from eoslog.spark.open_stores import lent_store
 from eoslog.spark.sink import RESET_HINT, SINK_OPTIONS, Sink
 from eoslog.spark.source_options import check_options, find, whole
@@ -60,7 +61,7 @@ class BatchWriter(DataSourceArrowWriter):
         if self._sink.reset_allowed and version is None:
             raise ValueError("option allowBatchIdReset is for jobs with txnAppId and txnVersion")
         self._job_id = uuid.uuid4().hex
-        self._app_id = self._sink.app_id or f"job-{self._job_id}"
+        self._app_id = self._sink.app_id or new_nameless_job()
         self._version = whole(options, "txnVersion", 0, 0)
         self._named = version is not None
         self._done = self._named and not self._sink.reset_allowed and self._is_in()

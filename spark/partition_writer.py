@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from eoslog.errors import EoslogError, MissingDependencyError, UnknownTopicOrPartitionError
+from eoslog.nameless_job import new_nameless_job
 from eoslog.spark.columns import KAFKA_COLUMNS, check_column_types, check_columns
 from eoslog.spark.decision import opened
 from eoslog.spark.failure_reason import reason_of
@@ -114,7 +115,7 @@ def _job_name(app_id: str | None, version: int | None) -> tuple[str, int]:
     if (app_id is None) != (version is None):
         raise ValueError("app_id and version belong together: give both or neither")
     if app_id is None or version is None:
-        return f"job-{uuid.uuid4().hex}", 0
+        return new_nameless_job(), 0
     if isinstance(version, bool) or not isinstance(version, int):
         raise TypeError(f"version is an int, not {type(version).__name__}")
     if version < 0:

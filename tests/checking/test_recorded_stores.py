@@ -142,4 +142,6 @@ def test_processes_that_are_killed(rounds: int, tmp_path: Path) -> None:
     kinds = seen(files)
     assert report.counts["transactions"] > 20
     assert kinds["commit", "ok"] > 10, kinds
-    assert sum(count for (_, outcome), count in kinds.items() if outcome == "unknown") >= rounds, kinds
+    assert sum(count for (_, outcome), count in kinds.items() if outcome == "unknown") >= rounds, (
+        kinds
+    )
