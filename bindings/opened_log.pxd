@@ -10,6 +10,7 @@ cdef class OpenedLog:
     cdef uint8_t* _page_map
     cdef int _page_fd                        # Locked until others may attach; else -1.
     cdef object _shared
+    cdef int64_t _checkpoint                 # Everything below was synced, index files too.
     cdef bytes _directory_bytes, _spare_bytes, _cut_bytes
     cdef readonly str path
     cdef readonly str topic

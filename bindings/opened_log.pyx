@@ -8,10 +8,8 @@ import os
 import re
 import threading
 import time
-from pathlib import Path
 
 from eoslog import errors
-from eoslog.private_files import make_directories
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
@@ -68,11 +66,15 @@ cdef class OpenedLog:
             raise ValueError(f"partition {partition}")
         self.partition = <int>partition
         self._close_lock = threading.Lock()
+        self._checkpoint = recovery_point
         self._directory_bytes = os.fsencode(path)
         self._spare_bytes = os.fsencode(spare_path)
         self._cut_bytes = os.fsencode(cut_path)
         for directory in (spare_path, cut_path, os.path.dirname(control_path)):
-            make_directories(Path(directory))
+            if not os.path.isdir(directory):
+                # The mode is that of the last one alone.
+                os.makedirs(os.path.dirname(directory), mode=0o700, exist_ok=True)
+                os.makedirs(directory, mode=0o700, exist_ok=True)
         self._log.directory = self._directory_bytes
         self._log.spare_directory = self._spare_bytes
         self._log.cut_directory = self._cut_bytes
@@ -243,7 +245,7 @@ cdef class OpenedLog:
             if status == STATUS_OK and self._log.segment_count == 0:
                 raise errors.CorruptRecordError(self.path, 0, "the partition's segments are gone")
             if status == STATUS_OK:
-                status = log_attach(&self._log, &fault)
+                status = log_attach(&self._log, self._checkpoint, &fault)
             is_attached = status == STATUS_OK
         finally:
             self._log.closed = not is_attached

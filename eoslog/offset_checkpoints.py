@@ -2,7 +2,9 @@
 
 Invariants: a partition that is not open keeps what was read; nothing is read before the first
 partition is opened, so that opening a store costs the same whatever it holds. A checkpoint that
-cannot be read is left out, as if it were lost: recovery then reads more of the log. Where several
+cannot be read is left out, as if it were lost: recovery then reads more of the log. Below a
+recovery point that is written down index files are synced too, as nobody looks at them after a
+crash: commits, which do not sync them, do not move it. Where several
 processes have the store open, each reads again what another one replaced, and one at a time
 replaces them: what one process wrote of its partitions stays when another writes of its own.
 """
@@ -37,13 +39,19 @@ class LastOffsets(NamedTuple):
     recovery_point: int
     log_start_offset: int
     high_watermark: int
+    flushed_up_to: int  # Index files too, by this process.
 
 
 def last_offsets(partition: Partition) -> LastOffsets:
     """What the checkpoints would say of an open partition now."""
     # The recovery point first: it must not be above the other two.
     recovery_point = partition.recovery_point
-    return LastOffsets(recovery_point, partition.log_start_offset, partition.high_watermark)
+    return LastOffsets(
+        recovery_point,
+        partition.log_start_offset,
+        partition.high_watermark,
+        partition.flushed_up_to,
+    )
 
 
 class OffsetCheckpoints:
@@ -87,7 +95,10 @@ class OffsetCheckpoints:
             with self._lock:
                 self._load()
                 for where, offsets in known.items():
-                    self._offsets[RECOVERY_POINT][where] = offsets.recovery_point
+                    flushed = max(
+                        self._offsets[RECOVERY_POINT].get(where, 0), offsets.flushed_up_to
+                    )
+                    self._offsets[RECOVERY_POINT][where] = min(offsets.recovery_point, flushed)
                     self._offsets[LOG_START_OFFSET][where] = offsets.log_start_offset
                     self._offsets[HIGH_WATERMARK][where] = offsets.high_watermark
                 if known:

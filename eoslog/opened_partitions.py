@@ -488,8 +488,9 @@ class OpenedPartitions:
                 where = partition.topic_partition
                 with named_os_errors(f"closing {where}"):
                     partition.close()
+                point = partition.recovery_point
                 self.closed_offsets[where] = offsets._replace(
-                    recovery_point=partition.recovery_point
+                    recovery_point=point, flushed_up_to=point
                 )
             except EoslogError as error:
                 errors.append(error)
@@ -616,7 +617,7 @@ class OpenedPartitions:
                 log.log_end_offset,
                 recovery_point,
             )
-        return Partition(
+        partition = Partition(
             log,
             topic.topic_id,
             self._rows,
@@ -624,6 +625,9 @@ class OpenedPartitions:
             self._signal,
             shared_spares=None if self._shared is None else self._paths.spare(where),
         )
+        if clean and not log.attached:
+            partition.flushed_up_to = log.recovery_point
+        return partition
 
     def _recovered(self, partition: Partition) -> None:
         where = partition.topic_partition

@@ -63,6 +63,8 @@ class Partition(PartitionProducers):
         self._signal = signal
         self._changed: Callable[[Partition], None] | None = None
         self._change_noted = False
+        # All below was synced with its index files, by flushes here.
+        self.flushed_up_to = 0
         self._spare_lock = threading.Lock()
 
     def __reduce__(self) -> Never:
@@ -384,7 +386,10 @@ class Partition(PartitionProducers):
     @keeping_up
     def flush(self) -> int:
         """Make everything appended before the call power-safe; the new recovery point."""
-        return self._log.flush()
+        end = self.log_end_offset
+        recovery_point = self._log.flush()
+        self.flushed_up_to = max(self.flushed_up_to, end)
+        return recovery_point
 
     # Reading.
 

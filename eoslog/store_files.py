@@ -39,6 +39,7 @@ from eoslog.state_log import StateLog
 from eoslog.store_directory import enter_store
 from eoslog.store_paths import StorePaths
 from eoslog.store_topics import StoreTopics
+from eoslog.stray_spares import remove_stray_spares
 from eoslog.topic_registry import TopicRegistry
 from eoslog.transaction_admin import TransactionAdmin
 from eoslog.transaction_coordinator import TransactionCoordinator
@@ -163,6 +164,7 @@ class StoreFiles:
         forget_last_stop(marker, unrecovered)
         self.was_stopped_uncleanly = last_stop.unrecovered is None
         if last_stop.unrecovered is None:
+            remove_stray_spares(self.paths, self.registry)
             self.partitions.recover_all()
         else:
             self.partitions.recover_some(last_stop.unrecovered)

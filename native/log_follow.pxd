@@ -6,7 +6,7 @@ from eoslog.native.status cimport Fault, Status
 
 cdef Status log_follow(PartitionLog* log, Fault* out) noexcept nogil
 cdef Status log_repair(PartitionLog* log, Fault* out) noexcept nogil
-cdef Status log_attach(PartitionLog* log, Fault* out) noexcept nogil
+cdef Status log_attach(PartitionLog* log, int64_t checkpoint, Fault* out) noexcept nogil
 cdef Status log_attach_lock(PartitionLog* log, Fault* out) noexcept nogil
 cdef void log_forget_segments(PartitionLog* log) noexcept nogil
 cdef Status log_take_up_segment(

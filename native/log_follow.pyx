@@ -296,10 +296,10 @@ cdef Status log_attach_lock(PartitionLog* log, Fault* out) noexcept nogil:
     return STATUS_OK
 
 
-cdef Status log_attach(PartitionLog* log, Fault* out) noexcept nogil:
+cdef Status log_attach(PartitionLog* log, int64_t checkpoint, Fault* out) noexcept nogil:
     """Take up a log that other processes have open: its segments are listed, the last one is
     mapped. The caller holds the lock; producers are restored later. If a writer died, what he left
-    is repaired.
+    is repaired. Below `checkpoint` everything is synced, index files too.
     """
     cdef Segment* active = log_active(log)
     cdef int64_t end = active.base_offset
@@ -328,11 +328,13 @@ cdef Status log_attach(PartitionLog* log, Fault* out) noexcept nogil:
                        control_load(&log.page.log_end_offset), end)
     if status != STATUS_OK:
         return status
-    # Whose bytes were synced is not known here, but for those below the recovery point.
-    for index in range(log.segment_count):
+    # Whose bytes were synced is not known here, but for those below the recovery point; whose index
+    # files were, but for those below a checkpoint's.
+    for index in range(log.segment_count - 1):
         log.segments[index].unsynced = (
-            index == log.segment_count - 1
-            or log.segments[index + 1].base_offset > control_load(&log.page.recovery_point))
+            log.segments[index + 1].base_offset > control_load(&log.page.recovery_point))
+        log.segments[index].indexes_unsynced = log.segments[index + 1].base_offset > checkpoint
+    active.unsynced = True
     log.directory_unsynced = True
     if control_flag(&log.page.sequence) & 1:
         return end_repair(log, end, file_bytes, out)

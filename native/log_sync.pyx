@@ -146,9 +146,6 @@ cdef Status log_sync_segments(
         if error == 0 and with_indexes and segment.indexes_unsynced:
             segment.indexes_unsynced = False
             error = sync_indexes(log, segment.base_offset)
-            if error == ENOENT and (
-                    segment.base_offset < control_load(&log.page.first_base_offset)):
-                error = 0            # Another process deleted the segment.
         log_release(log, segment)
     if error == 0 and log.directory_unsynced:
         log.directory_unsynced = False
@@ -212,14 +209,15 @@ cdef int sync_log_file(PartitionLog* log, Segment* segment) noexcept nogil:
 
 
 cdef int sync_indexes(PartitionLog* log, int64_t base_offset) noexcept nogil:
+    """Sync a segment's index files; one that is not there is made anew when it is wanted."""
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int error
     segment_path(log.directory, base_offset, b".index", path)
     error = sync_path(path)
-    if error == 0:
+    if error == 0 or error == ENOENT:
         segment_path(log.directory, base_offset, b".timeindex", path)
         error = sync_path(path)
-    return error
+    return 0 if error == ENOENT else error
 
 
 cdef int sync_path(const char* path) noexcept nogil:

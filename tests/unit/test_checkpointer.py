@@ -313,3 +313,28 @@ def test_opening_makes_up_for_a_lost_snapshot(open_store, store_path, cached_max
     partition = open_store().partition("t", 0)
     assert partition.restored_from == "snapshot"
     assert len(partition.producers()) == 20
+
+
+def test_commits_do_not_move_the_recovery_point_that_is_written_down(open_store):
+    """They do not sync index files, and a recovery begins behind them."""
+    store = open_store("commit", eoslog__checkpoint__interval__ms=3_600_000)
+    store.create_topic("t")
+    producer = store.producer()
+    checkpointer, checkpoints = store._checkpointer, store._files.checkpoints
+
+    def append() -> int:
+        producer.append("t", 0, [b"x"])
+        producer.flush()
+        checkpointer._write_offsets()
+        return checkpoints.recovery_point(T0)
+
+    assert append() == 0
+    assert store.partition("t", 0).recovery_point == 1
+    assert append() == 0
+    checkpointer._unwritten.add(store.partition("t", 0))
+    checkpointer._write_checkpoints()
+    assert checkpoints.recovery_point(T0) == 2
+    assert append() == 2
+    store.close()
+    store = open_store("commit")
+    assert store._files.checkpoints.recovery_point(T0) == 3

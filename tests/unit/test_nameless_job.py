@@ -37,7 +37,9 @@ def test_a_job_without_a_name_is_no_group_even_after_a_kill(tmp_path: Path):
     with eoslog.open(path, create=True, durability="process") as store:
         store.create_topic("rows")
         for app_id in (new_nameless_job(), "nightly"):
-            writer = StagedWriter(path, app_id, "run", "0", {"rows": 1}, durability="process")
+            writer = StagedWriter(
+                path, app_id, "run", "0", partitions={"rows": 1}, durability="process"
+            )
             writer.append("rows", None, [b"row"])
             message = writer.close()
             assert store.commit_staged(app_id, 0, [message]).committed

@@ -210,18 +210,19 @@ def test_a_forked_child_does_not_keep_a_lock(tmp_path):
 
 def test_each_process_keeps_what_the_others_wrote(tmp_path, shared, other):
     ours = OffsetCheckpoints(tmp_path, shared)
-    ours.write({T0: LastOffsets(10, 1, 12)})
+    ours.write({T0: LastOffsets(10, 1, 12, 10)})
     peer = other(
         "theirs = OffsetCheckpoints(path, shared)\n"
         "say(theirs.recovery_point(TopicPartition('t', 0)))\n"
-        "theirs.write({TopicPartition('u', 0): LastOffsets(20, 2, 22)})\nsay('written')\nwait()\n"
+        "theirs.write({TopicPartition('u', 0): LastOffsets(20, 2, 22, 20)})\n"
+        "say('written')\nwait()\n"
         "say(theirs.recovery_point(TopicPartition('t', 0)))\n"
         "theirs.forget([TopicPartition('t', 0)])\nsay('gone')\n"
     )
     assert peer.hear() == "10"
     assert peer.hear() == "written"
     assert ours.log_start_offset(U0) == 2
-    ours.write({T0: LastOffsets(30, 3, 32)})
+    ours.write({T0: LastOffsets(30, 3, 32, 30)})
     assert read_checkpoint(tmp_path / RECOVERY_POINT) == {T0: 30, U0: 20}
     peer.tell()
     assert peer.hear() == "30"
@@ -235,14 +236,14 @@ def test_what_is_looked_at_is_written_before_anybody_else_writes(tmp_path, share
     peer = other(
         "theirs = OffsetCheckpoints(path, shared)\n"
         "def look():\n    say('looking')\n    wait()\n"
-        "    return {TopicPartition('t', 0): LastOffsets(5, 0, 5)}\n"
+        "    return {TopicPartition('t', 0): LastOffsets(5, 0, 5, 5)}\n"
         "theirs.renew(look)\nsay('written')\n"
     )
     assert peer.hear() == "looking"
     written = threading.Event()
 
     def write():
-        ours.write({T0: LastOffsets(7, 0, 7)})
+        ours.write({T0: LastOffsets(7, 0, 7, 7)})
         written.set()
 
     thread = threading.Thread(target=write)
@@ -256,7 +257,7 @@ def test_what_is_looked_at_is_written_before_anybody_else_writes(tmp_path, share
 
 def test_without_other_processes_lost_files_come_back(tmp_path):
     ours = OffsetCheckpoints(tmp_path)
-    ours.write({T0: LastOffsets(10, 1, 12)})
+    ours.write({T0: LastOffsets(10, 1, 12, 10)})
     (tmp_path / RECOVERY_POINT).unlink()
-    ours.write({U0: LastOffsets(20, 2, 22)})
+    ours.write({U0: LastOffsets(20, 2, 22, 20)})
     assert read_checkpoint(tmp_path / RECOVERY_POINT) == {T0: 10, U0: 20}
