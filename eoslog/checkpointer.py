@@ -302,8 +302,8 @@ class Checkpointer:
     def _write_checkpoints(self) -> None:
         """Sync what was appended, and write down from where a recovery has to read."""
         unwritten, self._unwritten = self._unwritten, set()
-        for partition in unwritten:
-            self._each(partition, lambda one: one.flush())
+        for partition in unwritten | set(self._store._partitions.opened()):
+            self._each(partition, _flush_if_behind)
         # Without it the checkpoints keep to the points of before.
         self._attempt(self._store._files.transaction_recovery.advance, "syncing markers")
         self._attempt(self._write_offsets, "writing checkpoints")
@@ -433,3 +433,8 @@ class Checkpointer:
 
     def _seconds(self, setting: str) -> float:
         return self._config[setting] / 1000
+
+
+def _flush_if_behind(partition: Partition) -> None:
+    if partition.flushed_up_to < partition.log_end_offset:
+        partition.flush()
