@@ -100,6 +100,7 @@ class Consumer(PartitionLookups):
             self._group, store._group_offsets, self._isolation_level, auto_offset_reset
         )
         self._turns: list[TopicPartition] = []  # In the order in which they are looked at next.
+        self._turns_of: object = None  # The assignment that they are of.
         self._subscription: ConsumerSubscription | None = None
         self._client_id = client_id
         self._strategies = strategies
@@ -351,15 +352,15 @@ class Consumer(PartitionLookups):
 
         Raises as `poll` does, and MissingDependencyError if pyarrow is not installed.
         """
-        from eoslog import arrow
+        from eoslog import arrow  # Raises if pyarrow is not there, before anything is read.
 
         if max_bytes < 1:
             raise ValueError(f"max_bytes {max_bytes}: below 1")
         deadline_s = self._deadline_s(timeout)
         while True:
-            found = self._fetched(self._fetched_columns, max_bytes)
+            found = self._fetched(self._fetched_batch, max_bytes)
             if found is not None:
-                return arrow.record_batch(*found)
+                return found
             if not self._wait(deadline_s):
                 return arrow.empty_batch()
 
@@ -370,19 +371,27 @@ class Consumer(PartitionLookups):
         record at hand, and a loop that is left early loses none.
         """
         while True:
+            before = self._positions.all()
             try:
-                records = self.poll(timeout=_LONG_WAIT_S)
+                handed_out = self._handed_out(self.poll(timeout=_LONG_WAIT_S))
             except LogClosedError:
                 if self._closed:
                     return
                 raise
-            for record in self._handed_out(records):
+            except BaseException:
+                # An interrupt between the poll and here: nothing of it was handed out.
+                self._positions.put_back_assigned(before)
+                raise
+            for record in handed_out:
                 yield record
                 if self.closed:
                     return
 
     def _handed_out(self, records: list[Record]) -> Iterator[Record]:
-        """Records of a poll, each with the position behind it; none of a partition moved since."""
+        """Records of a poll, each with the position behind it; none of a partition moved since.
+
+        The positions are in front of the first ones when this returns.
+        """
         ends = self._positions.begun()
         last: dict[TopicPartition, Record] = {}
         expected: dict[TopicPartition, int] = {}
@@ -392,6 +401,16 @@ class Consumer(PartitionLookups):
             expected[where] = record.offset
         for where, position in expected.items():
             self._positions.set(where, position)
+        return self._one_by_one(records, ends, last, expected)
+
+    def _one_by_one(
+        self,
+        records: list[Record],
+        ends: dict[TopicPartition, int],
+        last: dict[TopicPartition, Record],
+        expected: dict[TopicPartition, int],
+    ) -> Iterator[Record]:
+        """`expected` are the positions that the records were read at."""
         for record in records:
             where = TopicPartition(record.topic, record.partition)
             if where not in expected:
@@ -401,7 +420,8 @@ class Consumer(PartitionLookups):
                 continue
             behind = ends[where] if record is last[where] else record.offset + 1
             expected[where] = behind
-            self._positions.set(where, behind)
+            # No call of a method, behind which an interrupt could come and the record be lost.
+            self._positions.current[where] = behind
             yield record
 
     @property
@@ -442,7 +462,6 @@ class Consumer(PartitionLookups):
     def _read_exactly(self, partitions: Iterable[TopicPartition]) -> None:
         opened = {where: self._opened(where) for where in partitions}
         self._positions.assign(opened)
-        self._turns = list(opened)
 
     def _begin_to_read(self, partitions: Iterable[TopicPartition]) -> None:
         """The group gave the consumer these."""
@@ -455,30 +474,34 @@ class Consumer(PartitionLookups):
 
     def _fetched(self, fetch: Callable[[int], T], limit: int) -> T:
         """What `fetch` finds up to a limit, after the group was followed."""
-        self._polling = True
+        before = None
         try:
-            while True:
-                if self._subscription is not None:
-                    self._subscription.member.follow()
-                    self._check_open()
-                before = self._positions.all()
-                try:
-                    return fetch(limit)
-                except (LogClosedError, UnknownTopicOrPartitionError) as error:
-                    self._positions.put_back(before)
-                    self._check_open()
-                    if not self._group_has_news():
-                        if isinstance(error, LogClosedError):
-                            reason = f"the topic was deleted: {error}"
-                            raise UnknownTopicOrPartitionError(reason) from error
-                        raise
-                    # Else the topic is gone, and the group reads it no more.
-                except BaseException:
-                    # What is not handed out, also by an interrupt, counts as not read.
-                    self._positions.put_back(before)
-                    raise
-        finally:
-            self._polling = False
+            self._polling = True
+            try:
+                while True:
+                    before = None
+                    if self._subscription is not None:
+                        self._subscription.member.follow()
+                        self._check_open()
+                    before = self._positions.all()
+                    try:
+                        return fetch(limit)
+                    except (LogClosedError, UnknownTopicOrPartitionError) as error:
+                        self._positions.put_back(before)
+                        self._check_open()
+                        if not self._group_has_news():
+                            if isinstance(error, LogClosedError):
+                                reason = f"the topic was deleted: {error}"
+                                raise UnknownTopicOrPartitionError(reason) from error
+                            raise
+                        # Else the topic is gone, and the group reads it no more.
+            finally:
+                self._polling = False
+        except BaseException:
+            # What is not handed out, also by an interrupt, counts as not read.
+            if before is not None:
+                self._positions.put_back(before)
+            raise
 
     def _group_has_news(self) -> bool:
         return self._subscription is not None and self._subscription.member.has_news()
@@ -488,7 +511,7 @@ class Consumer(PartitionLookups):
         self._positions.begin_all()
         records: list[Record] = []
         bytes_left = self._fetch_bytes_max
-        looked_at = self._turns
+        looked_at = self._in_turn()
         while looked_at:
             # Those that had more records than were taken have another turn.
             left = []
@@ -550,9 +573,15 @@ class Consumer(PartitionLookups):
             self._check_open()
         return records
 
+    def _fetched_batch(self, bytes_max: int) -> "pyarrow.RecordBatch | None":
+        from eoslog import arrow
+
+        found = self._fetched_columns(bytes_max)
+        return None if found is None else arrow.record_batch(*found)
+
     def _fetched_columns(self, bytes_max: int) -> tuple[TopicPartition, Columns] | None:
         self._positions.begin_all()
-        for where in list(self._turns):
+        for where in self._in_turn():
             partition = self._positions.partitions[where]
             while True:
                 position = self._positions.within_log(where)
@@ -573,9 +602,17 @@ class Consumer(PartitionLookups):
                     return where, columns
         return None
 
+    def _in_turn(self) -> list[TopicPartition]:
+        """The assigned partitions, in the order in which they are to be looked at."""
+        assigned = self._positions.partitions
+        if self._turns_of is not assigned:
+            self._turns = list(assigned)
+            self._turns_of = assigned
+        return self._turns
+
     def _to_the_back(self, where: TopicPartition) -> None:
-        self._turns.remove(where)
-        self._turns.append(where)
+        # At once: an interrupt between two steps must not lose it.
+        self._turns = [*(one for one in self._turns if one != where), where]
 
     def _wait(self, deadline_s: float) -> bool:
         """Sleep until there may be something to read; False if the time is over before."""

@@ -5,8 +5,8 @@ group, else where `auto_offset_reset` says; under "read_committed" not while an 
 transaction may move the group. An offset that the log does not hold is left for the latter too.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 
 from eoslog.append_signal import AppendSignal
 from eoslog.bindings.record_batch import Record
@@ -47,8 +47,10 @@ class ConsumerPositions:
 
     def assign(self, partitions: Mapping[TopicPartition, Partition]) -> None:
         """These and no others; those that stay keep their positions."""
-        self._positions = {where: self._positions.get(where) for where in partitions}
-        self.partitions = dict(partitions)
+        positions = {where: self._positions.get(where) for where in partitions}
+        assigned = dict(partitions)
+        # No interrupt comes between the two.
+        self._positions, self.partitions = positions, assigned
 
     def get(self, where: TopicPartition) -> int | None:
         """The position; None if the partition was not begun, or is not assigned."""
@@ -62,15 +64,10 @@ class ConsumerPositions:
         """The positions of the partitions that were begun."""
         return {where: at for where, at in self._positions.items() if at is not None}
 
-    @contextmanager
-    def put_back_on_error(self) -> Iterator[None]:
-        """What an exception, or an interrupt, keeps from being handed out counts as not read."""
-        before = dict(self._positions)
-        try:
-            yield
-        except BaseException:
-            self._positions = before
-            raise
+    @property
+    def current(self) -> dict[TopicPartition, int | None]:
+        """The positions themselves."""
+        return self._positions
 
     def all(self) -> dict[TopicPartition, int | None]:
         """The positions as they are now."""
@@ -79,6 +76,10 @@ class ConsumerPositions:
     def put_back(self, positions: dict[TopicPartition, int | None]) -> None:
         """As they were: what an error keeps from being handed out counts as not read."""
         self._positions = positions
+
+    def put_back_assigned(self, positions: dict[TopicPartition, int | None]) -> None:
+        """As they were, of the partitions that are assigned now; others of these begin anew."""
+        self._positions = {where: positions.get(where) for where in self._positions}
 
     def begin_all(self) -> None:
         """Begin at every partition, but where the group's offset is not decided."""

@@ -1,0 +1,116 @@
+"""An interrupt (Ctrl-C) at any line of a reader: what was not handed out is read again."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import eoslog
+from eoslog import TopicPartition
+
+pytestmark = pytest.mark.crash
+
+RECORDS = 12
+# Python looks for signals at calls and jumps: between a return and the assignment there is none.
+INTERRUPTED = {
+    "__iter__",
+    "_fetched",
+    "_fetched_batch",
+    "_fetched_columns",
+    "_fetched_records",
+    "_handed_out",
+    "_in_turn",
+    "_one_by_one",
+    "_records_of",
+    "_to_the_back",
+    "record_batch",
+}
+
+
+@contextmanager
+def interrupted_at(line: int) -> Iterator[list[str]]:
+    """Ctrl-C before the so-and-so-many-th line of a reader; gives where that was."""
+    seen: list[str] = []
+
+    def at_line(frame: FrameType, event: str, _: object) -> Any:
+        if event == "line" and source_of(frame) != "yield record":
+            seen.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+            if len(seen) == line:
+                raise KeyboardInterrupt(seen[-1])
+        return at_line
+
+    def at_call(frame: FrameType, _event: str, _: object) -> Any:
+        ours = "/eoslog/consumer.py" in frame.f_code.co_filename.replace("\\", "/")
+        ours = ours or frame.f_code.co_filename.endswith("/eoslog/arrow.py")
+        return at_line if ours and frame.f_code.co_name in INTERRUPTED else None
+
+    def source_of(frame: FrameType) -> str:
+        return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+
+    before = sys.gettrace()
+    sys.settrace(at_call)
+    try:
+        yield seen
+    finally:
+        sys.settrace(before)
+
+
+def by_iteration(consumer: Any) -> Iterator[tuple[int, int]]:
+    for record in consumer:
+        yield record.partition, record.offset
+
+
+def by_poll(consumer: Any) -> Iterator[tuple[int, int]]:
+    while True:
+        for record in consumer.poll(0, 4):
+            yield record.partition, record.offset
+
+
+def by_arrow(consumer: Any) -> Iterator[tuple[int, int]]:
+    while True:
+        read = consumer.poll_arrow(0, 200)
+        for row in read.select(["partition", "offset"]).to_pylist():
+            yield row["partition"], row["offset"]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[eoslog.Store]:
+    with eoslog.open(tmp_path / "store", create=True, durability="process") as store:
+        store.create_topic("rows", partitions=2)
+        for number in range(RECORDS):
+            store.producer().append("rows", number % 2, [b"%d" % number])
+        yield store
+
+
+@pytest.mark.parametrize("read", [by_iteration, by_poll, by_arrow])
+def test_at_every_line(store: eoslog.Store, read: Callable[[Any], Iterator[Any]]) -> None:
+    wanted = {(number % 2, number // 2) for number in range(RECORDS)}
+    line, lines = 0, 1
+    while line < lines:
+        line += 1
+        consumer = store.consumer()
+        consumer.assign([TopicPartition("rows", number) for number in (0, 1)])
+        got: list[tuple[int, int]] = []
+        with interrupted_at(line) as seen:
+            try:
+                for place in read(consumer):
+                    got.append(place)
+                    if len(got) == RECORDS:
+                        break
+            except KeyboardInterrupt:
+                pass
+        lines = max(lines, len(seen) + 1)
+        while len(got) < RECORDS:
+            found = consumer.poll(0)
+            assert found, f"at {seen[-1]}: {sorted(wanted - set(got))} were passed over"
+            got += [(record.partition, record.offset) for record in found]
+        assert sorted(got) == sorted(wanted), seen[-1]
+        consumer.close()
+    assert line > 20
