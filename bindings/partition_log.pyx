@@ -33,7 +33,8 @@ from eoslog.native.log_append cimport (
 from eoslog.native.log_marker cimport Marker, log_append_marker
 from eoslog.native.log_recovery cimport log_truncate
 from eoslog.native.log_sync cimport log_flush, log_sync_up_to
-from eoslog.native.partition_log cimport log_close, log_detach, log_lock, log_roll, log_unlock
+from eoslog.native.log_roll cimport log_roll
+from eoslog.native.partition_log cimport log_close, log_detach, log_lock, log_unlock
 from eoslog.native.record_batch cimport ATTRIBUTE_TRANSACTIONAL, BatchIdentity
 from eoslog.native.spare_file cimport spare_prepare
 from eoslog.native.status cimport STATUS_OK, Fault, Status

@@ -23,8 +23,9 @@ from eoslog.native.mapped_io cimport (
     close_fd, eos_count_names, eos_file_bytes, eos_is_at, eos_link, eos_make_private,
     eos_map, eos_open_staged, eos_pwrite_all, eos_rename, munmap,
 )
+from eoslog.native.log_roll cimport log_end_segment
 from eoslog.native.partition_log cimport (
-    log_active, log_check_directory, log_end, log_fail, log_lock, log_publish, log_unlock,
+    log_active, log_check_directory, log_end, log_lock, log_publish, log_unlock,
     pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.producer_table cimport table_find_whole, table_insert, table_remove
@@ -34,7 +35,6 @@ from eoslog.native.record_batch cimport (
 )
 from eoslog.native.segment cimport (
     SEGMENT_PATH_BYTES_MAX, SEGMENT_UNNAMED_SUFFIX, Segment, segment_note_batch, segment_path,
-    segment_seal,
 )
 from eoslog.native.sequence_window cimport (
     NO_EPOCH, ProducerEntry, window_accept, window_last_sequence,
@@ -327,9 +327,8 @@ cdef Status add_behind(
     if status != STATUS_OK:
         unlink(path)
         return status
-    status = segment_seal(sealed, log.directory, out)
+    status = log_end_segment(log, sealed, out)
     if status != STATUS_OK:
-        log_fail(log, out.os_errno)
         return status
     # Of the producers as they are here, in front of the file; as at a roll, but not for each file
     # of a job that brings many.

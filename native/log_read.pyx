@@ -65,7 +65,7 @@ cdef Status read_open(
     found.data_bytes = 0
     found.next_offset = offset
     filter_init(&found.filter)
-    while status == STATUS_OK and offset < upper_bound:
+    if status == STATUS_OK and offset < upper_bound:
         status = log_acquire(log, offset, &segment, out)
         if status != STATUS_OK:
             return status
@@ -91,12 +91,17 @@ cdef Status read_open(
                 return STATUS_OK
             log_release(log, segment)
             return status
-        # Nothing from `offset` on in this segment: go to the next.
+        # Nothing from `offset` on in this segment, and the next one begins behind it: no log of ours
+        # leaves offsets out.
         behind = log_next_base(log, segment)
+        out.base_offset = segment.base_offset
+        out.position_bytes = used_bytes
         log_release(log, segment)
-        if behind <= offset:
-            return status
-        offset = behind
+        if status == STATUS_OK and behind > offset:
+            status = fault(
+                out, STATUS_CORRUPT, "offsets are missing behind the end of a segment", offset,
+                behind)
+        return status
     return status
 
 

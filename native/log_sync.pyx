@@ -11,6 +11,7 @@ from eoslog.native.control_page cimport (
     control_flag, control_load, control_raise, control_sync_end, control_sync_holder,
     control_sync_round, control_sync_take, control_sync_wait,
 )
+from eoslog.native.log_roll cimport is_for_want
 from eoslog.native.mapped_io cimport (
     ENODATA, ENOENT, EOS_FILE_LOST, close_fd, eos_open, eos_still_holds, eos_sync_data,
     eos_sync_directory,
@@ -111,7 +112,7 @@ cdef Status flush_alone(PartitionLog* log, bint with_indexes, Fault* out) noexce
                          or active.time_index.count > active.time_index.stored_count):
         status = segment_store_indexes(active, log.directory, False, out)
         active.indexes_unsynced = True
-        if status != STATUS_OK:
+        if status != STATUS_OK and not is_for_want(status, out):
             log_fail(log, out.os_errno)
     log_unlock(log)
     if status == STATUS_OK:

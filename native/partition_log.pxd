@@ -85,7 +85,6 @@ cdef void log_fail(PartitionLog* log, int error) noexcept nogil
 cdef int log_failure(PartitionLog* log) noexcept nogil
 cdef Status log_check_directory(PartitionLog* log, Fault* out) noexcept nogil
 cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil
-cdef Status log_roll(PartitionLog* log, Fault* out) noexcept nogil
 cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil
 cdef void log_detach(PartitionLog* log) noexcept nogil
 cdef Status log_acquire(

@@ -342,32 +342,6 @@ cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out
     return status
 
 
-cdef Status log_roll(PartitionLog* log, Fault* out) noexcept nogil:
-    """Seal the active segment and start the next at the log end. The caller holds the lock.
-
-    The new file is made first: when there is no room for it, nothing has changed. An active segment
-    without records is kept as it is.
-    """
-    cdef Segment* sealed = log_active(log)
-    cdef int64_t end = log_end(log)
-    cdef Status status
-    if sealed.used_bytes == 0:
-        return STATUS_OK
-    status = log_start_segment(log, end, out)
-    if status != STATUS_OK:
-        return status
-    status = segment_seal(sealed, log.directory, out)
-    if status != STATUS_OK:
-        log_fail(log, out.os_errno)
-        return status
-    log_publish(log, end)
-    # Kept only where it is complete: entries that LMDB alone remembers are not in memory.
-    if log.producers.evicted_count == 0:
-        if snapshot_write(log.directory, end, &log.producers, False, out) == STATUS_OK:
-            log.snapshot_offset = end
-    return STATUS_OK
-
-
 cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
     """Take no more appends. With `clean`: indexes, snapshot and file lengths as Kafka leaves them,
     and all of it synced, since nobody will verify these bytes on the next opening. So is nobody
