@@ -91,8 +91,8 @@ cdef Status read_open(
                 return STATUS_OK
             log_release(log, segment)
             return status
-        # Nothing from `offset` on in this segment, and the next one begins behind it: no log of ours
-        # leaves offsets out.
+        # Nothing from `offset` on in this segment, and the next one begins behind it: something is
+        # missing, as no log leaves offsets out.
         behind = log_next_base(log, segment)
         out.base_offset = segment.base_offset
         out.position_bytes = used_bytes

@@ -13,8 +13,8 @@ from libc.string cimport memset
 
 from eoslog.native.byte_order cimport load_be32, load_be64
 from eoslog.native.mapped_io cimport (
-    EDQUOT, ENOMEM, ENOSPC, EOS_FILE_LOST, close_fd, eos_count_names, eos_file_bytes, eos_is_at,
-    eos_map, eos_now_ms, eos_open, eos_pwrite_all, eos_rename, eos_reserve, eos_share,
+    EDQUOT, EFBIG, ENOMEM, ENOSPC, EOS_FILE_LOST, close_fd, eos_count_names, eos_file_bytes,
+    eos_is_at, eos_map, eos_now_ms, eos_open, eos_pwrite_all, eos_rename, eos_reserve, eos_share,
     eos_still_holds, eos_sync_file, eos_truncate, munmap,
 )
 from eoslog.native.offset_index cimport (
@@ -64,7 +64,7 @@ cdef void segment_path(
 
 cdef inline Status io_fault(Fault* out, int error, const char* reason) noexcept nogil:
     out.os_errno = error
-    if error == ENOSPC or error == EDQUOT:
+    if error == ENOSPC or error == EDQUOT or error == EFBIG:
         return fault(out, STATUS_NO_SPACE, reason, 0, error)
     if error == ENOMEM:
         return fault(out, STATUS_NO_MEMORY, reason, 0, error)
@@ -298,7 +298,7 @@ cdef Status segment_reserve(
     if upto > options.segment_bytes:
         upto = options.segment_bytes
     error = eos_reserve(segment.fd, segment.reserved_bytes, upto, options.fill_bytes)
-    if error == ENOSPC and upto > bytes_wanted:
+    if (error == ENOSPC or error == EFBIG) and upto > bytes_wanted:
         upto = bytes_wanted
         error = eos_reserve(segment.fd, segment.reserved_bytes, upto, options.fill_bytes)
     if error != 0:

@@ -13,8 +13,8 @@ from libc.string cimport memset
 
 from eoslog.native.crash_point cimport CRASH_POINT
 from eoslog.native.mapped_io cimport (
-    ENOENT, ENOSPC, EDQUOT, close_fd, eos_count_names, eos_file_bytes, eos_have_alone, eos_map,
-    eos_open, eos_reserve, eos_sync_data, eos_sync_directory, munmap,
+    EDQUOT, EFBIG, ENOENT, ENOSPC, close_fd, eos_count_names, eos_file_bytes, eos_have_alone,
+    eos_map, eos_open, eos_reserve, eos_sync_data, eos_sync_directory, munmap,
 )
 from eoslog.native.record_batch cimport (
     BATCH_ATTRIBUTES, BATCH_HEADER_BYTES, BATCH_MAGIC, BATCH_MAGIC_V2, BatchHeader,
@@ -113,7 +113,9 @@ cdef Status spare_prepare(
         if error != 0:
             out.os_errno = error
             return fault(
-                out, STATUS_NO_SPACE if error == ENOSPC or error == EDQUOT else STATUS_IO,
+                out,
+                STATUS_NO_SPACE if error == ENOSPC or error == EDQUOT or error == EFBIG
+                else STATUS_IO,
                 "a spare segment file could not be prepared", 0, error)
         made[0] += 1
     return STATUS_OK

@@ -1,4 +1,4 @@
-"""A roll that finds no files to open changes nothing: the same producer goes on with them."""
+"""A roll that finds no files to open, or a file no room, changes nothing: the producer goes on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from forked import in_a_child
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.errors import StoreError
+from eoslog.errors import StoreError, StoreFullError
 
 pytestmark = pytest.mark.crash
 
@@ -49,3 +49,25 @@ def roll_with(spare: int, path: Path) -> None:
 @pytest.mark.parametrize("spare", range(6))
 def test_with_so_many_files(tmp_path, spare):
     in_a_child(lambda: roll_with(spare, tmp_path / "store"))
+
+
+def append_up_to_a_size(path: Path) -> None:
+    """Files may not be larger: as on a full disk, and the producer goes on when they may."""
+    with eoslog.open(path, create=True, durability="process") as store:
+        store.create_topic("rows", config={"segment.bytes": 10**8})
+        producer = store.producer()
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3_000_000, limits[1]))
+        acknowledged = 0
+        with pytest.raises(StoreFullError) as caught:
+            while acknowledged < 1000:
+                producer.append("rows", 0, [b"y" * 5000])
+                acknowledged += 1
+        assert caught.value.outcome == "not_appended"
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        producer.append("rows", 0, [b"z"])
+        assert store.partition("rows", 0).log_end_offset == acknowledged + 1
+
+
+def test_a_limit_of_sizes_is_a_full_disk(tmp_path):
+    in_a_child(lambda: append_up_to_a_size(tmp_path / "store"))
