@@ -25,14 +25,14 @@ from eoslog.errors import (
     LogClosedError,
     OutOfOrderSequenceError,
     RecordTooLargeError,
-    StoreFailedError,
+    StoreFullError,
     TransactionCoordinatorFencedError,
 )
 
 # More than a record's size and the room an append asks for differ by.
 MARGIN_BYTES = 50
-# A file that may not grow any more; a disk without space takes the same way under another name.
-FULL = StoreFailedError
+# A file that may not grow any more is as a disk without space.
+FULL = StoreFullError
 RECORDS = ("Ongoing", "PrepareCommit", "CompleteCommit")
 
 
