@@ -1,12 +1,14 @@
 """Up to where each log is known to have been acknowledged, found in files that nobody has open.
 
 A record counts as acknowledged where something that was durable says that it was there: the
-recovery point, a group's offset behind it, or the decision of a transaction that wrote it.
+recovery point, a group's offset behind it, the decision of a transaction that wrote it, or the
+records of a staged job that is complete.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from eoslog.acknowledged_jobs import JobPart, job_parts
 from eoslog.bindings.record_batch import decode_records
 from eoslog.bindings.transaction_record import decode_transaction_value
 from eoslog.errors import CorruptRecordError
@@ -29,11 +31,22 @@ class Acknowledged:
     # Of each partition, the transactions that were decided to commit: (producer id, epoch of the
     # markers), with the transactional id.
     committed: dict[TopicPartition, dict[tuple[int, int], str]] = field(default_factory=dict)
+    # Of each partition, the newest job: those before it are below its bound. Of a partition of
+    # `__consumer_offsets`, which has no bounds, the newest of each application.
+    jobs: dict[TopicPartition, dict[str, JobPart]] = field(default_factory=dict)
 
     def note(self, where: TopicPartition, offset: int, who: str) -> None:
         """Somebody says that everything below an offset was there."""
         if offset > self.offsets.get(where, (0, ""))[0]:
             self.offsets[where] = offset, who
+
+    def note_job(self, where: TopicPartition, part: JobPart) -> None:
+        """A partition had all of a job."""
+        self.note(where, part.offset_min, f"the record of {part.name}")
+        of_partition = self.jobs.setdefault(where, {})
+        key = part.app_id if where.topic == CONSUMER_OFFSETS_TOPIC else ""
+        if key not in of_partition or part.bound >= of_partition[key].bound:
+            of_partition[key] = part
 
     def objection(self, where: TopicPartition, log: LogAtRest, offset: int) -> str | None:
         """Why a partition's log must not be cut at an offset; None if nothing is against it."""
@@ -45,6 +58,9 @@ class Acknowledged:
                 f"the transaction of {name!r} (producer {producer_id}, epoch {epoch}) was decided "
                 "to commit, and nothing before the break is of it"
             )
+        for part in self.jobs.get(where, {}).values():
+            if part.is_cut(log):
+                return f"{part.name} was complete, and the break is in front of some of it"
         return None
 
     def _without_marker(
@@ -78,7 +94,10 @@ def find_acknowledged(
         if where.topic == CONSUMER_OFFSETS_TOPIC:
             _note_groups(found, LogAtRest(path))
         elif where.topic == TRANSACTION_STATE_TOPIC:
-            _note_decisions(found, LogAtRest(path))
+            log = LogAtRest(path)
+            _note_decisions(found, log)
+            for of_job, part in job_parts(paths, _records_of(log)):
+                found.note_job(of_job, part)
     return found
 
 
@@ -95,16 +114,27 @@ def _note_groups(found: Acknowledged, log: LogAtRest) -> None:
 
 
 def _note_decisions(found: Acknowledged, log: LogAtRest) -> None:
+    for record_key, value in _records_of(log):
+        if not is_transaction_key(record_key):
+            continue
+        try:
+            state = decode_transaction_value(value)
+        except CorruptRecordError:
+            continue
+        if state["state"] in _COMMITTED:
+            key = state["producer_id"], state["producer_epoch"]
+            for topic, number in state["partitions"] or ():
+                of_partition = found.committed.setdefault(TopicPartition(topic, number), {})
+                of_partition[key] = transactional_id_of(record_key)
+
+
+def _records_of(log: LogAtRest) -> Iterator[tuple[bytes, bytes]]:
+    """The keys and values of a log, up to the first batch with records that cannot be read."""
     for _, batch in log.batches():
-        for record in decode_records(batch):
-            if record.key is None or record.value is None or not is_transaction_key(record.key):
-                continue
-            try:
-                state = decode_transaction_value(record.value)
-            except CorruptRecordError:
-                continue
-            if state["state"] in _COMMITTED:
-                key = state["producer_id"], state["producer_epoch"]
-                for topic, number in state["partitions"] or ():
-                    of_partition = found.committed.setdefault(TopicPartition(topic, number), {})
-                    of_partition[key] = transactional_id_of(record.key)
+        try:
+            records = decode_records(batch)
+        except CorruptRecordError:
+            return  # What it says is for the check of that log.
+        for record in records:
+            if record.key is not None and record.value is not None:
+                yield record.key, record.value
