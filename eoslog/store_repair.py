@@ -25,6 +25,7 @@ from eoslog.file_system import mount_of
 from eoslog.log_at_rest import BrokenTail, LogAtRest
 from eoslog.meta_properties import FILE_NAME as META_PROPERTIES
 from eoslog.os_errors import named_os_errors
+from eoslog.private_files import private_opener
 from eoslog.producer_state_store import DIRECTORY_NAME as LMDB_NAME
 from eoslog.store_lock import StoreLock
 from eoslog.store_paths import StorePaths
@@ -33,6 +34,8 @@ from eoslog.topic_registry import partition_directories
 
 _DERIVED = (".index", ".timeindex", ".txnindex")
 _COPY_BYTES = 1 << 20
+# Opening a partition removes what has such a name.
+_UNNAMED_SUFFIX = ".cleaned"
 
 
 @dataclass(frozen=True)
@@ -138,9 +141,7 @@ class StoreRepair:
             change = self._change_of(tail)
             with named_os_errors(f"cutting {tail.path}"):
                 _keep(tail, change.kept)
-                with tail.path.open("r+b") as file:
-                    file.truncate(tail.position_bytes)
-                    os.fsync(file.fileno())
+                _cut(tail)
             done.append(change)
         return done
 
@@ -242,15 +243,35 @@ def _refusal(
     return None
 
 
+def _cut(tail: BrokenTail) -> None:
+    """Cut it off, durably."""
+    if tail.path.stat().st_nlink == 1:
+        with tail.path.open("r+b") as file:
+            file.truncate(tail.position_bytes)
+            os.fsync(file.fileno())
+        return
+    # A staged file too, of a job that is not complete: it is to be adopted again, as it is.
+    left = tail.path.with_name(tail.path.name + _UNNAMED_SUFFIX)
+    _copy(tail.path, 0, tail.position_bytes, left)
+    sync_file(left)
+    left.replace(tail.path)
+    sync_directory(tail.path.parent)
+
+
 def _keep(tail: BrokenTail, kept: Path) -> None:
     """Copy what is cut off; it is on the disk on return, under its name."""
     kept.parent.mkdir(parents=True, exist_ok=True)
-    with tail.path.open("rb") as source, kept.open("wb") as target:
-        source.seek(tail.position_bytes)
-        left = tail.bytes
+    _copy(tail.path, tail.position_bytes, tail.bytes, kept)
+    sync_file(kept)
+    sync_directory(kept.parent)
+
+
+def _copy(path: Path, position_bytes: int, size_bytes: int, to: Path) -> None:
+    """Copy so many bytes of a file from a position on."""
+    with path.open("rb") as source, open(to, "wb", opener=private_opener) as target:
+        source.seek(position_bytes)
+        left = size_bytes
         while left:
             piece = source.read(min(left, _COPY_BYTES))
             target.write(piece)
             left -= len(piece)
-    sync_file(kept)
-    sync_directory(kept.parent)

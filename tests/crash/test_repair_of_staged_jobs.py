@@ -138,6 +138,24 @@ def test_a_job_that_can_be_adopted_again_is_cut_and_finished(tmp_path, monkeypat
     assert count(path, 0) == count(path, 1) == 20
 
 
+def test_a_segment_that_is_a_staged_file_too_is_cut_in_a_copy(tmp_path, monkeypatch):
+    monkeypatch.setattr(staged_job, "WHOLE_FILE_BYTES_MIN", 0)
+    monkeypatch.setattr(Leftovers, "leave", lambda *args: None)
+    path = make(tmp_path / "store")
+    cut_last_batch(state_log_of(path, b'"complete","process"'), 0)
+    (staged,) = path.glob("staging/*/*/*/t-1.0.batches")
+    assert staged.samefile(log_of(path))
+    with staged.open("r+b") as file:
+        file.write(b"\1")  # As where the disk has only some of what told the batch its place.
+    before = staged.read_bytes()
+    status, said = repair(path)
+    assert status == DONE, said
+    assert [one["path"] for one in said["changes"]] == [str(log_of(path))]
+    assert count(path, 0) == count(path, 1) == 20
+    (kept,) = path.glob("state/cut/t-1/*")
+    assert kept.read_bytes() == before.rstrip(b"\0")  # Zeros at the end are not kept.
+
+
 def test_a_torn_end_behind_a_complete_job_is_cut(tmp_path):
     path = tmp_path / "store"
     with eoslog.open(path, create=True, durability="process", config=QUIET) as store:
