@@ -1,5 +1,7 @@
 """Whether the checkpoints at the top of a store fit its logs: none knows of more than there is."""
 
+from collections.abc import Mapping
+
 from eoslog.checkpoint_file import (
     HIGH_WATERMARK,
     LOG_START_OFFSET,
@@ -9,6 +11,7 @@ from eoslog.checkpoint_file import (
 from eoslog.damage import Problem, problem, problem_of
 from eoslog.errors import CorruptRecordError
 from eoslog.store_paths import StorePaths
+from eoslog.topic_name import INTERNAL_TOPICS
 from eoslog.topic_partition import TopicPartition
 
 Checkpoints = dict[str, dict[TopicPartition, int]]
@@ -39,4 +42,29 @@ def verify_checkpoints(
         if offset > log_end_offset:
             reason = f"{where} has offset {offset} here, and ends at {log_end_offset}"
             problems.append(problem(paths.root / name, reason))
+    return problems
+
+
+def verify_lost_partitions(
+    paths: StorePaths, checkpoints: Checkpoints, made_anew: Mapping[TopicPartition, int]
+) -> list[Problem]:
+    """Partitions of internal topics whose directories are gone, with all that was in them.
+
+    Those of users' topics are met when they are opened. `made_anew` are those that this process has
+    made since, with the offsets that the checkpoints had.
+    """
+    problems = []
+    for where, offset in sorted(made_anew.items()):
+        reason = f"its directory was gone, and its log went up to offset {offset}; it began anew"
+        problems.append(problem(paths.partition(where), reason))
+    known: dict[TopicPartition, int] = {}
+    for name in (RECOVERY_POINT, HIGH_WATERMARK):
+        for where, offset in checkpoints.get(name, {}).items():
+            known[where] = max(offset, known.get(where, 0))
+    for where, offset in sorted(known.items()):
+        path = paths.partition(where)
+        is_lost = offset > 0 and where.topic in INTERNAL_TOPICS and where not in made_anew
+        if is_lost and not path.is_dir():
+            reason = f"the directory is gone, and its log went up to offset {offset}"
+            problems.append(problem(path, reason))
     return problems

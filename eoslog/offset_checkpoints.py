@@ -65,6 +65,8 @@ class OffsetCheckpoints:
         # Of the files that were read: device, inode, time and size; None where there was none.
         self._identities: dict[str, object] = {}
         self.damaged: list[str] = []
+        # Partitions whose directories were gone, and up to which offset they were known.
+        self.lost: Offsets = {}
 
     def recovery_point(self, where: TopicPartition) -> int:
         """Everything below is on disk; 0 if nothing is known."""
@@ -73,6 +75,17 @@ class OffsetCheckpoints:
     def log_start_offset(self, where: TopicPartition) -> int:
         """The oldest offset that may be read; 0 if nothing is known."""
         return self._of(LOG_START_OFFSET).get(where, 0)
+
+    def note_if_lost(self, where: TopicPartition) -> None:
+        """A partition is about to be made that has no directory: it may have had one."""
+        offset = max(self._of(name).get(where, 0) for name in (RECOVERY_POINT, HIGH_WATERMARK))
+        if offset:
+            self.lost[where] = offset
+            _log.error(
+                "the directory of %s is gone, and its log went up to offset %d: it begins anew",
+                where,
+                offset,
+            )
 
     def write(self, known: Mapping[TopicPartition, LastOffsets], *, sync: bool = True) -> None:
         """Replace the checkpoints by what is known now, and by what was read of all others.

@@ -248,6 +248,7 @@ class OpenedPartitions:
     def _make_internal(self, where: TopicPartition) -> TopicDescription:
         with self._registry.making_partition(where.topic, INTERNAL_TOPIC_PARTITIONS) as topic:
             if not self.has_files(where):
+                self._checkpoints.note_if_lost(where)
                 self.make_directory(where, topic.topic_id)
                 sync_directory(self._paths.root)
             return topic

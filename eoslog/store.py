@@ -419,6 +419,7 @@ class Store(StoreTransactions):
             files.registry,
             files.rows,
             files.config["producer.id.expiration.ms"],
+            files.checkpoints.lost,
             self._staged.verify,
         ).problems(progress)
 

@@ -4,10 +4,15 @@ The order matters where the store is in use: what says something of a log is rea
 after it. The log only grows; so it holds whatever was said of it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from eoslog.checkpoint_verification import Checkpoints, read_checkpoints, verify_checkpoints
+from eoslog.checkpoint_verification import (
+    Checkpoints,
+    read_checkpoints,
+    verify_checkpoints,
+    verify_lost_partitions,
+)
 from eoslog.damage import Problem, problem, problem_of
 from eoslog.directory_verification import verify_directories
 from eoslog.errors import CorruptRecordError, LogClosedError
@@ -34,6 +39,8 @@ class StoreVerification:
     registry: TopicRegistry
     rows: ProducerStateStore
     producer_expiration_ms: int
+    # Partitions of internal topics that were gone, and are made anew.
+    made_anew: Mapping[TopicPartition, int]
     verify_staged: Callable[[], list[Problem]]
 
     def problems(self, progress: Progress | None) -> list[Problem]:
@@ -43,6 +50,7 @@ class StoreVerification:
         """
         checkpoints, found = read_checkpoints(self.paths)
         found += verify_directories(self.paths, self.registry)
+        found += verify_lost_partitions(self.paths, checkpoints, dict(self.made_anew))
         of_state, decided = verify_state_log(self.partitions, self.rows)
         found += of_state
         targets = [
@@ -77,6 +85,8 @@ class StoreVerification:
         found = verify_partition(partition, decided, self.producer_expiration_ms)
         if where.topic == CONSUMER_OFFSETS_TOPIC and not found:
             found += verify_groups(partition, GroupOffsetsIndex(self.rows))
+        if where in self.made_anew:
+            return found
         return found + verify_checkpoints(self.paths, checkpoints, where, partition.log_end_offset)
 
     def _opened(self, where: TopicPartition) -> Partition | None:

@@ -1,0 +1,74 @@
+"""A directory of an internal topic is gone: `verify` says so as long as anything tells of it."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from cli_calls import DONE, FAILED, call
+
+import eoslog
+from eoslog import TopicPartition
+from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with eoslog.open(tmp_path / "store", create=True) as store:
+        store.create_topic("t")
+        with store.producer(transactional_id="id") as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send("t", value=b"v", partition=0)
+        with store.consumer("readers") as consumer:
+            consumer.commit({T0: 1})
+    return tmp_path / "store"
+
+
+def lose(path: Path, topic: str) -> Path:
+    """Remove the directory of one partition of the topic that has records."""
+    found = next(
+        one
+        for one in sorted(path.glob(f"{topic}-*"))
+        if any(log.stat().st_size for log in logs(one))
+    )
+    shutil.rmtree(found)
+    return found
+
+
+def logs(directory: Path) -> list[Path]:
+    return sorted(directory.glob("*.log"))
+
+
+@pytest.mark.parametrize("topic", [CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC])
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_lost_directory_is_named(path, topic, clean):
+    assert call("verify", "--store", path).status == DONE
+    lost = lose(path, topic)
+    if not clean:
+        (path / ".kafka_cleanshutdown").unlink()
+    for _ in range(2):
+        answer = call("verify", "--store", path, "--json")
+        assert answer.status == FAILED
+        (problem,) = [one for one in answer.json["problems"] if one["path"] == str(lost)]
+        assert "the directory is gone, and its log went up to offset" in problem["reason"]
+
+
+def test_one_that_was_made_anew_is_named(path):
+    lost = lose(path, CONSUMER_OFFSETS_TOPIC)
+    with eoslog.open(path) as store:
+        with store.consumer("readers") as consumer:
+            consumer.commit({T0: 1})
+        assert lost.is_dir()
+        (problem,) = [one for one in store.verify() if one["path"] == str(lost)]
+        assert "began anew" in problem["reason"]
+
+
+def test_repair_refuses(path):
+    lost = lose(path, TRANSACTION_STATE_TOPIC)
+    answer = call("verify", "--repair", "--store", path, "--json")
+    assert answer.status == FAILED
+    assert str(lost) in [one["path"] for one in answer.json["refused"]]
