@@ -1,7 +1,9 @@
 """A staged file as the driver reads it: mapped, and checked before the decision."""
 
+import errno
 import mmap
 import os
+import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -20,21 +22,24 @@ from eoslog.topic_partition import TopicPartition
 
 # The interpreter's lock is held while a piece is summed up.
 _CRC_PIECE_BYTES = 4 << 20
+# What stands at the path, or on the way there, is no file of ours: a link, a file, a socket.
+_NO_FILE = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
 
 
 @contextmanager
 def mapped(one: JobFile) -> Iterator[memoryview]:
     """The file's bytes for as long as the block lasts.
 
-    Raises StagedCommitError if it is not there or has another length than its message says.
+    Raises StagedCommitError if it is not there, is no regular file, or has another length than its
+    message says.
     """
     with named_os_errors(f"reading {one.path}"):
+        descriptor = _opened(one.path)
         try:
-            descriptor = os.open(one.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError as error:
-            raise StagedCommitError(f"{one.path}: the staged file is missing") from error
-        try:
-            found_bytes = os.fstat(descriptor).st_size
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
+                raise StagedCommitError(f"{one.path}: the staged file is no regular file")
+            found_bytes = status.st_size
             if found_bytes != one.file.bytes:
                 raise StagedCommitError(
                     f"{one.path}: a staged file of {found_bytes} bytes, expected {one.file.bytes}"
@@ -44,6 +49,20 @@ def mapped(one: JobFile) -> Iterator[memoryview]:
             os.close(descriptor)
     with mapping, memoryview(mapping) as staged:
         yield staged
+
+
+def _opened(path: Path) -> int:
+    """The file, open to read; without waiting, were it a pipe."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError as error:
+        raise StagedCommitError(f"{path}: the staged file is missing") from error
+    except OSError as error:
+        if error.errno not in _NO_FILE:
+            raise
+        raise StagedCommitError(
+            f"{path}: the staged file is no regular file: {error.strerror}"
+        ) from error
 
 
 def check_job(

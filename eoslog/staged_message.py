@@ -19,7 +19,7 @@ from eoslog.topic_partition import TopicPartition
 STAGED_PRODUCER_ID_MIN = 1 << 62
 STAGED_PRODUCER_ID_UPPER_BOUND = 1 << 63
 
-_FILE_NAME = re.compile(r"[A-Za-z0-9._-]+\.[0-9]+\.batches", re.ASCII)
+_FILE_NAME = re.compile(r"([A-Za-z0-9._-]+)\.[0-9]+\.batches", re.ASCII)
 _CRC_UPPER_BOUND = 1 << 32
 
 
@@ -49,8 +49,13 @@ class StagedFile:
                     f"a staged file's {field.name} is {wanted.__name__}, not {type(value).__name__}"
                 )
         check_user_topic_name(self.topic)
-        if not _FILE_NAME.fullmatch(self.name):
+        matched = _FILE_NAME.fullmatch(self.name)
+        if matched is None:
             raise ValueError(f"{self.name!r} is not the name of a staged file")
+        if matched[1] != f"{self.topic}-{self.partition}":
+            raise ValueError(
+                f"{self.name!r} is not the name of a staged file of {self.topic}-{self.partition}"
+            )
         in_range = (
             self.partition >= 0
             and self.bytes > 0

@@ -381,6 +381,36 @@ def test_wrong_arguments_are_refused(store, arguments, error):
     assert store.application(APP) is None
 
 
+@pytest.mark.parametrize("what", ["a link", "a link to itself", "a pipe", "a directory", "a way"])
+def test_what_is_no_regular_file_is_refused(store, what):
+    messages = stage_job(store.path, "run-a", JOB)
+    path = path_of(messages[1], store.path)
+    kept = path.rename(store.path.with_name("kept"))
+    if what == "a link":
+        path.symlink_to(kept)
+    elif what == "a link to itself":
+        path.symlink_to(path.name)
+    elif what == "a pipe":
+        os.mkfifo(path)
+    elif what == "a directory":
+        path.mkdir()
+    else:
+        directory = path.parent.rename(store.path.with_name("attempt"))
+        path.parent.write_bytes(b"")
+    with pytest.raises(StagedCommitError, match="no regular file") as caught:
+        store.commit_staged(APP, 0, messages)
+    assert str(path) in str(caught.value)
+    if what == "a way":
+        path.parent.unlink()
+        directory.rename(path.parent)
+    elif what == "a directory":
+        path.rmdir()
+    else:
+        path.unlink()
+    kept.rename(path)
+    nothing_happened(store, messages)
+
+
 def test_a_file_whose_records_are_in_is_not_taken_a_second_time(store, monkeypatch):
     messages = stage_job(store.path, "run-a", JOB)
     copies = {
