@@ -1,13 +1,12 @@
 """`eoslog consume`: print the records of a topic."""
 
-import sys
 from collections.abc import Iterator
 
 import click
 
 import eoslog
 from eoslog import Record, TopicPartition
-from eoslog.cli_options import Settings, json_line, shared_options
+from eoslog.cli_options import Settings, json_line, shared_options, standard_output
 
 POLL_RECORDS_MAX = 1000
 ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
@@ -55,7 +54,7 @@ def consume(
     if group is not None and (from_beginning or offset is not None):
         raise click.UsageError("--group says where to begin: no --offset, no --from-beginning")
     separator = key_separator.encode() if key_separator is not None else None
-    out = sys.stdout.buffer
+    out = standard_output()
     with settings.open() as store, store.consumer(group, isolation, "none") as consumer:
         reader = TopicReader(store, consumer, topic, partitions)
         if offset is not None:

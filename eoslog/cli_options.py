@@ -5,13 +5,15 @@ in the environment shows the traceback to those who want it.
 """
 
 import base64
+import errno
 import functools
 import json
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, TextIO
 
 import click
 
@@ -84,6 +86,22 @@ def as_click_error(error: Exception) -> click.ClickException:
         message, wrong_use = str(error), True
     message = "; ".join([message, *getattr(error, "__notes__", ())])
     return click.UsageError(message) if wrong_use else click.ClickException(message)
+
+
+def standard_input() -> BinaryIO:
+    """Standard input, as bytes. OSError if the command was started without one."""
+    return _buffer_of(sys.stdin, "standard input")
+
+
+def standard_output() -> BinaryIO:
+    """Standard output, as bytes. OSError if the command was started without one."""
+    return _buffer_of(sys.stdout, "standard output")
+
+
+def _buffer_of(stream: TextIO | None, name: str) -> BinaryIO:
+    if stream is None:
+        raise OSError(errno.EBADF, "it is closed", name)
+    return stream.buffer
 
 
 def echo_json(data: Any) -> None:

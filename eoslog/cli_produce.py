@@ -16,7 +16,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 import eoslog
 from eoslog.bindings.partitioner import partition_for_key
-from eoslog.cli_options import Settings, echo_json, shared_options
+from eoslog.cli_options import Settings, echo_json, shared_options, standard_input
 
 Line = tuple[bytes | None, bytes]
 
@@ -51,12 +51,16 @@ def produce(
         found = store.topics().get(topic)
         if found is None:
             raise eoslog.errors.UnknownTopicOrPartitionError(f"no topic {topic!r} in {store.path}")
+        if partition is not None and partition >= found.partitions:
+            raise eoslog.errors.UnknownTopicOrPartitionError(
+                f"no partition {partition} in topic {topic!r}, which has {found.partitions}"
+            )
         if name is not None and partition is None and separator is None and found.partitions > 1:
             raise click.UsageError(
                 f"topic {topic!r} has {found.partitions} partitions: with --name say --partition "
                 "or --key-separator, so that a line goes to the same partition in every run"
             )
-        with counted(read_lines(sys.stdin.buffer, separator)) as lines:
+        with counted(read_lines(standard_input(), separator)) as lines:
             done = produce_lines(store, topic, found.partitions, lines, partition, name)
     if settings.as_json:
         echo_json({"topic": topic, **asdict(done)})

@@ -144,6 +144,34 @@ def test_an_unknown_partition_is_a_failure(store_path, command):
     assert_mistake(answer, FAILED, "orders", "UnknownTopicOrPartitionError")
 
 
+def test_an_unknown_partition_is_a_failure_whatever_the_input(store_path):
+    answer = call("produce", "orders", "--partition", 99, "--store", store_path, stdin="")
+    assert_mistake(answer, FAILED, "no partition 99 in topic 'orders'")
+
+
+@pytest.mark.parametrize(
+    ("command", "stream"),
+    [
+        ("produce orders --store {store}", "standard input"),
+        ("consume orders --store {store}", "standard output"),
+        ("consume orders --json --store {store}", "standard output"),
+        ("dump {store}/orders-0/00000000000000000000.log", "standard output"),
+    ],
+)
+def test_a_stream_that_is_closed_is_named(store_path, command, stream):
+    call("produce", "orders", "--store", store_path, stdin="a\n")
+    shell = f'exec "$PYTHON" -m eoslog.cli {command.format(store="$STORE")} <&- >&-'
+    done = subprocess.run(
+        ["sh", "-c", shell],
+        env={**os.environ, "PYTHON": sys.executable, "STORE": str(store_path)},
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == FAILED
+    assert done.stderr == f"Error: {stream}: it is closed\n"
+
+
 def test_a_record_that_is_too_large_is_a_failure_and_the_ones_before_it_are_in(tmp_path):
     path = tmp_path / "small"
     with eoslog.open(path, create=True) as store:
