@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from eoslog.errors import InvalidRequestError
 from eoslog.named_producers import Checkpoint, HeldName, LiveProducer, NamedIdentity
 from eoslog.partition import Partition
 from eoslog.sequence import NO_SEQUENCE
@@ -32,6 +33,10 @@ class ProducerIdentity:
                 raise TypeError(f"a producer's name is a str, not {type(name).__name__}")
             if not name:
                 raise ValueError("a producer's name must not be empty")
+            try:
+                name.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidRequestError(f"producer name {name!r:.80}: {error}") from error
             if not idempotent:
                 raise ValueError("a producer with a name needs enable.idempotence")
         self.producer_id = NO_PRODUCER_ID

@@ -69,6 +69,15 @@ def enter_store(
         raise
 
 
+def _check_way(root: Path) -> None:
+    """Raise NotAStoreError if a part of the path is there, and is no directory."""
+    for path in (root, *root.parents):
+        if path.is_dir():
+            return
+        if path.is_symlink() or path.exists():
+            raise NotAStoreError(f"{root} cannot be made: {path} is not a directory")
+
+
 def _make_directories(paths: StorePaths) -> None:
     with named_os_errors(f"creating {paths.root}"):
         made = [path for path in (paths.root, *paths.root.parents) if not path.exists()]
@@ -83,6 +92,8 @@ def _check_may_create(root: Path, create: bool) -> None:
     if not create:
         reason = f"it has no {META_PROPERTIES}" if root.exists() else "there is no such directory"
         raise NotAStoreError(f"{root} is not a store: {reason}")
+    with named_os_errors(f"creating {root}"):
+        _check_way(root)
     if root.exists():
         with named_os_errors(f"reading {root}"):
             foreign = sorted(path.name for path in root.iterdir() if not _of_a_beginning(path))

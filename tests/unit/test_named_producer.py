@@ -9,6 +9,7 @@ from conftest import abandon, run_and_kill, values_of
 from eoslog import TopicPartition
 from eoslog.errors import (
     InvalidProducerEpochError,
+    InvalidRequestError,
     LogClosedError,
     ProducerFencedError,
     StoreFullError,
@@ -164,6 +165,11 @@ def test_wrong_names_are_refused(topic, wrong):
         topic.producer(name=b"bytes")
     with pytest.raises(ValueError, match="idempotence"):
         topic.producer(name="n", config={"enable.idempotence": False})
+
+
+def test_a_name_that_is_no_text_is_refused(topic):
+    with pytest.raises(InvalidRequestError, match="producer name"):
+        topic.producer(name="till-\ud800")
 
 
 def test_long_and_foreign_names_work(topic, open_store):

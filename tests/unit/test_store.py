@@ -83,6 +83,16 @@ def test_a_file_is_no_store(store_path):
             eoslog.open(store_path, create=create)
 
 
+def test_a_way_that_leads_through_a_file_is_named(tmp_path):
+    (tmp_path / "file").write_text("a file")
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("file", "link"):
+        for store_path in (tmp_path / name / "store", tmp_path / name / "deep" / "store"):
+            with pytest.raises(NotAStoreError, match=f"{name} is not a directory"):
+                eoslog.open(store_path, create=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
 def test_nothing_is_made_without_create(store_path):
     with pytest.raises(NotAStoreError, match="no such directory"):
         eoslog.open(store_path)
