@@ -18,6 +18,7 @@ from pathlib import Path
 from eoslog.acknowledged import Acknowledged, find_acknowledged
 from eoslog.atomic_file import sync_directory, sync_file
 from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint
+from eoslog.checkpoint_verification import read_checkpoints, verify_lost_partitions
 from eoslog.clean_close import read_last_stop
 from eoslog.damage import Problem
 from eoslog.errors import CorruptRecordError, NotAStoreError
@@ -71,6 +72,9 @@ class Refusal:
 
 
 COPY_ADVICE = "Put the file back from a copy, or read what is whole with `eoslog dump --deep`"
+LOST_ADVICE = (
+    "Put the directory back from a copy, or make an empty one in its place to go on without it"
+)
 SYNCED_ADVICE = "Records that were synced are damaged or gone. " + COPY_ADVICE
 
 
@@ -103,7 +107,8 @@ class StoreRepair:
         unrecovered = read_last_stop(paths.clean_marker, paths.unrecovered).unrecovered
         recovery_points = self._recovery_points()
         known: Acknowledged | None = None
-        torn, refused = [], []
+        torn: list[BrokenTail] = []
+        refused = self._lost_partitions()
         for where, path in partition_directories(paths.root):
             is_clean = unrecovered is not None and where not in unrecovered
             log = LogAtRest(path)
@@ -117,6 +122,12 @@ class StoreRepair:
             else:
                 refused.append(refusal)
         return torn, refused
+
+    def _lost_partitions(self) -> list[Refusal]:
+        """What internal logs said of the others, those that are gone can say no more."""
+        checkpoints, _ = read_checkpoints(self._paths)
+        lost = verify_lost_partitions(self._paths, checkpoints, {})
+        return [Refusal(Path(str(one["path"])), str(one["reason"]), LOST_ADVICE) for one in lost]
 
     def _recovery_points(self) -> dict[TopicPartition, int]:
         try:

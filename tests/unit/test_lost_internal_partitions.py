@@ -10,6 +10,7 @@ from cli_calls import DONE, FAILED, call
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.checkpoint_file import RECOVERY_POINT
 from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
 T0 = TopicPartition("t", 0)
@@ -67,8 +68,24 @@ def test_one_that_was_made_anew_is_named(path):
         assert "began anew" in problem["reason"]
 
 
-def test_repair_refuses(path):
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_repair_refuses(path, options):
+    """It might have said that what is torn elsewhere was acknowledged."""
     lost = lose(path, TRANSACTION_STATE_TOPIC)
-    answer = call("verify", "--repair", "--store", path, "--json")
+    (path / ".kafka_cleanshutdown").unlink()
+    (path / RECOVERY_POINT).unlink()
+    (log,) = logs(path / "t-0")
+    torn = log.read_bytes()[:-1]
+    log.write_bytes(torn)
+    answer = call("verify", "--repair", *options, "--store", path, "--json")
     assert answer.status == FAILED
     assert str(lost) in [one["path"] for one in answer.json["refused"]]
+    assert log.read_bytes() == torn
+
+
+def test_an_empty_directory_in_its_place_is_what_to_go_on_with(path):
+    lost = lose(path, CONSUMER_OFFSETS_TOPIC)
+    lost.mkdir()
+    assert call("verify", "--store", path).status == FAILED
+    assert call("verify", "--store", path).status == DONE
+    assert call("verify", "--repair", "--store", path).status == DONE
