@@ -102,13 +102,19 @@ class _TopicIds:
         self._known: dict[TopicPartition, str | None] = {}
 
     def is_of(self, where: TopicPartition, topic_id: str | None) -> bool:
-        """Whether the partition is of the topic with this id, and not of one made later."""
+        """Whether the partition is of the topic with this id, and not of one made later.
+
+        One that has lost its id, or that is damaged, is taken for it.
+        """
         if where not in self._known:
             try:
                 self._known[where] = read_partition_metadata(self._paths.partition(where))
             except CorruptRecordError:
                 self._known[where] = None
-        return topic_id is not None and self._known[where] == topic_id
+        known = self._known[where]
+        if known is None:
+            return self._paths.partition(where).is_dir()
+        return known == topic_id
 
 
 def _completes(state: Mapping[str, Any], decided: Mapping[str, Any]) -> bool:

@@ -93,6 +93,16 @@ def test_a_complete_job_is_not_cut(tmp_path):
     assert_refused(path, "staged job 0 of application 'jobs'", "up to offset 20")
 
 
+@pytest.mark.parametrize("metadata", [None, b"damaged"])
+def test_a_partition_without_its_id_has_the_job_all_the_same(tmp_path, metadata):
+    path = make(tmp_path / "store")
+    cut_last_batch(log_of(path))
+    (path / "t-1" / "partition.metadata").unlink()
+    if metadata is not None:
+        (path / "t-1" / "partition.metadata").write_bytes(metadata)
+    assert_refused(path, "staged job 0 of application 'jobs'", "up to offset 20")
+
+
 def test_a_complete_job_among_records_of_others_is_not_cut(tmp_path, monkeypatch):
     """They came between its bound and its records: how many those are says too little."""
     path = tmp_path / "store"
