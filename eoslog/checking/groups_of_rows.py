@@ -51,8 +51,11 @@ def group_numbers(same: Flags) -> Numbers:
 
 
 def place_keys(partitions: Numbers, offsets: Numbers) -> Numbers:
-    """One number for a partition and an offset; their order is that of both."""
-    return (partitions << OFFSET_BITS) | offsets
+    """One number for a partition and an offset; their order is that of both.
+
+    The offset behind the greatest one, an upper bound, is the first place of the next partition.
+    """
+    return (partitions << OFFSET_BITS) + offsets
 
 
 def rows_of(keys: Numbers, key: int) -> Any:

@@ -39,6 +39,7 @@ from eoslog.checking.operation_kinds import (
 )
 
 _INT32_MAX = (1 << 31) - 1
+_PARTITION_DIGITS_MAX = len(str(_INT32_MAX))
 _KIND_NUMBERS = {name: number for number, name in enumerate(KINDS)}
 _OUTCOME_NUMBERS = {name: number for number, name in enumerate(OUTCOMES)}
 _ISOLATION_NUMBERS = {name: number for number, name in enumerate(ISOLATION_LEVELS)}
@@ -54,7 +55,12 @@ def read_history(paths: Iterable[str | PathLike[str]]) -> History:
     """
     reader = _Reader()
     for path in paths:
-        reader.read(fspath(path))
+        try:
+            reader.read(fspath(path))
+        except OSError as error:
+            if error.filename is None:  # A read that fails, unlike an open, does not say of what.
+                error.filename = fspath(path)
+            raise
     return reader.history()
 
 
@@ -105,10 +111,12 @@ class _Reader:
                         continue
                 try:
                     line, end = decode(text)
-                except (JSONDecodeError, RecursionError) as error:
+                except (ValueError, RecursionError) as error:
                     if not text.endswith("\n"):
                         break  # The process was killed while it wrote.
-                    place.refuse("", f"not JSON: {error}")
+                    # JSON knows no limit to a number's digits; Python does.
+                    is_json = not isinstance(error, (JSONDecodeError, RecursionError))
+                    place.refuse("", "a number is too long" if is_json else f"not JSON: {error}")
                 if type(line) is not dict or (end + 1 < len(text) and text[end:].strip()):
                     place.refuse("", "not one JSON object")
                 self._take(line)
@@ -211,7 +219,10 @@ class _Reader:
             if partition == NONE or outcome != OK:
                 place.refuse("offset", "only a send that is ok, to a partition, has an offset")
         known, values = self._values[topic], self._names.values
-        for value in place.values(line):
+        given = place.values(line)
+        if offset != NONE:
+            place.offset(offset + len(given) - 1, "offset")
+        for value in given:
             identity = known.get(value)
             if identity is None:
                 identity = known[value] = len(values)
@@ -290,7 +301,8 @@ class _Reader:
         if found is not None:
             return found
         topic_name, dash, digits = name.rpartition("-")
-        if not topic_name or not dash or not digits.isdecimal() or str(int(digits)) != digits:
+        few = digits.isdecimal() and len(digits) <= _PARTITION_DIGITS_MAX
+        if not topic_name or not dash or not few or str(int(digits)) != digits:
             self._place.refuse(
                 field, f"{name!r:.80} is not a topic and a partition, as in orders-0"
             )

@@ -63,5 +63,6 @@ def test_bad_input_is_status_2(tmp_path: Path, clean: Path) -> None:
     assert_mistake(call("check", clean, bad), WRONG_USE, f"{bad}, line 1, field 'outcome'")
     assert_mistake(call("check", tmp_path / "none.jsonl"), WRONG_USE, "none.jsonl")
     assert_mistake(call("check", tmp_path), WRONG_USE, str(tmp_path))
+    assert_mistake(call("check", "/proc/self/mem"), WRONG_USE, "/proc/self/mem: ")
     assert_mistake(call("check"), WRONG_USE, "FILES")
     assert_mistake(call("check", clean, "--clock-error", "-1"), WRONG_USE, "--clock-error")

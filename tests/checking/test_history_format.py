@@ -13,6 +13,7 @@ from eoslog.checking import HistoryError, Report, check
 
 TIMES = {"begin_ns": 10, "end_ns": 20, "outcome": "ok"}
 SEND = {"client": "a", "kind": "send", **TIMES, "topic": "t", "partition": 0, "value": "v"}
+SEVERAL = {name: one for name, one in SEND.items() if name != "value"} | {"values": ["a", "b"]}
 POLL = {"client": "b", "kind": "poll", **TIMES, "records": {"t-0": [[0, "v"]]}}
 OFFSETS = {"client": "b", "kind": "offsets", **TIMES, "group": "g", "offsets": {"t-0": 3}}
 
@@ -30,6 +31,7 @@ WRONG: list[tuple[str, dict[str, Any] | str]] = [
     ("", "[]"),
     ("", '{"a":1} {}'),
     ("", "\u00e9"),
+    ("", json.dumps(SEND).replace('"begin_ns": 10', '"begin_ns": 1' + "0" * 10_000)),
     ("kind", SEND | {"kind": "write"}),
     ("kind", SEND | {"kind": None}),
     ("kind", SEND | {"kind": []}),
@@ -49,6 +51,7 @@ WRONG: list[tuple[str, dict[str, Any] | str]] = [
     ("partition", SEND | {"partition": -1}),
     ("partition", SEND | {"partition": "0"}),
     ("offset", SEND | {"offset": 1 << 44}),
+    ("offset", SEVERAL | {"offset": (1 << 44) - 1}),
     ("offset", SEND | {"offset": 0, "outcome": "unknown"}),
     ("offset", SEND | {"offset": 0, "partition": None}),
     ("value", SEND | {"value": 1.5}),
@@ -67,6 +70,7 @@ WRONG: list[tuple[str, dict[str, Any] | str]] = [
     ("records", POLL | {"records": []}),
     ("records", POLL | {"records": {"t": []}}),
     ("records", POLL | {"records": {"t-00": []}}),
+    ("records", POLL | {"records": {"t-1" + "0" * 10_000: []}}),
     ("records", POLL | {"records": {"t-0": {}}}),
     ("records", POLL | {"records": {"t-0": [[0]]}}),
     ("records", POLL | {"records": {"t-0": [[-1, "v"]]}}),
@@ -91,6 +95,25 @@ def test_a_wrong_line_is_named(field: str, line: dict[str, Any] | str, tmp_path:
     assert error.reason in str(error)
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
     assert isinstance(error, ValueError)
+
+
+@pytest.mark.parametrize("where", ["t-0", "t-1"])
+def test_the_last_place_of_a_partition_is_no_other_partitions(where: str, tmp_path: Path) -> None:
+    last = (1 << 44) - 1
+    both = {where: [[last - 1, "v"], [last, "w"]]}
+    others = {"t-0": [[0, "x"]], "t-1": [[0, "y"]]}
+    seek = {"client": "c", "kind": "seek", **TIMES, "positions": {where: last - 1}}
+    skips = {"client": "c", "records": {where: [[last, "w"]]}}
+    lines = [POLL | {"records": others, "client": "o"}, POLL | {"records": both}, seek]
+    assert checked(tmp_path, *lines).clean
+    assert checked(tmp_path, *lines, POLL | skips).count("poll skip") == 1
+
+
+def test_a_file_that_cannot_be_read_is_named() -> None:
+    path = "/proc/self/mem"
+    with pytest.raises(OSError, match=path) as caught:
+        check([path])
+    assert caught.value.filename == path
 
 
 def test_an_operation_keeps_its_kind(tmp_path: Path) -> None:
