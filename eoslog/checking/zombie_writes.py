@@ -106,13 +106,15 @@ def _fence_by_id(evidence: Evidence, inits: Numbers, writes: Numbers, fences: _F
     ends = ops.end[inits]
     soonest = np.minimum.accumulate(ends[::-1])[::-1]
     last = np.searchsorted(ops.begin[inits], ends + evidence.clock_error_ns, "right")
-    for client in distinct(ops.client[writes]):
-        own = np.flatnonzero(ops.client[inits] == client)
-        theirs = writes[ops.client[writes] == client]
-        at = np.searchsorted(ops.begin[inits[own]], ops.begin[theirs], "right") - 1
-        theirs, at = theirs[at >= 0], own[at[at >= 0]]
-        theirs, at = theirs[last[at] < len(inits)], at[last[at] < len(inits)]
-        _fence(fences, ops, theirs, soonest[last[at]], inits)
+    # Inits by client, then time; a write comes behind all of its client's that began before it.
+    turns, width = np.arange(len(inits)) + 1, len(inits) + 1
+    keys = ops.client[inits] * width + turns
+    own = np.argsort(keys)
+    begun = np.searchsorted(ops.begin[inits], ops.begin[writes], "right")
+    found = np.searchsorted(keys[own], ops.client[writes] * width + begun, "right") - 1
+    at = own[np.maximum(found, 0)]
+    fenced = (found >= 0) & (ops.client[inits[at]] == ops.client[writes]) & (last[at] < len(inits))
+    _fence(fences, ops, writes[fenced], soonest[last[at[fenced]]], inits)
 
 
 def _fence_by_epoch(evidence: Evidence, inits: Numbers, writes: Numbers, fences: _Fences) -> None:

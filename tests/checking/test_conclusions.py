@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -259,6 +260,32 @@ def test_a_zombie_is_late_by_more_than_the_clocks_differ(small: Small) -> None:
     assert small.found(clock_error_ms=3) == {}
     small.lines[2]["begin_ns"] = small.lines[1]["end_ns"]
     assert small.found() == {}, "it may have been there first"
+
+
+def test_a_client_counts_from_its_last_init_on(small: Small) -> None:
+    for at, client in ((10, "old"), (12, "new"), (14, "old"), (18, "third")):
+        small.do(at, client, "init", transactional_id="i")
+    small.send(9, "old", "v", offset=0, transaction="0", transactional_id="i")
+    small.send(16, "old", "w", offset=1, transaction="1", transactional_id="i")
+    small.send(16, "never", "x", offset=2, transaction="2", transactional_id="i")
+    assert small.found() == {}
+    small.send(16, "new", "y", offset=3, transaction="3", transactional_id="i")
+    assert small.found() == {"zombie write": 1}
+    small.send(20, "old", "z", offset=4, transaction="4", transactional_id="i")
+    assert small.found() == {"zombie write": 2}
+
+
+def test_many_lives_of_one_id_take_no_longer_each(small: Small) -> None:
+    """As time grows with the square of their number, these take ten seconds and more."""
+    count = 40_000
+    of = {"transactional_id": "i"}
+    for life in range(count):
+        small.do(3 * life, f"life-{life}", "init", **of)
+    for life in range(count):
+        small.send(3 * count, f"life-{life}", f"v-{life}", offset=life, transaction="t", **of)
+    begin_s = time.process_time()
+    assert small.found() == {"zombie write": count - 1}
+    assert time.process_time() - begin_s < 6
 
 
 def test_an_older_epoch_is_late_by_more_than_the_clocks_differ(small: Small) -> None:
