@@ -3,37 +3,72 @@
 import numpy as np
 
 from eoslog.checking.anomaly import Anomaly, Found
+from eoslog.checking.ends_gone_back import EndsGoneBack, ends_gone_back, proof_of
 from eoslog.checking.evidence import Evidence
 from eoslog.checking.groups_of_rows import any_of, distinct
 from eoslog.checking.history import Flags, Numbers
-from eoslog.checking.missing_records import MissingRecords
-from eoslog.checking.operation_kinds import NONE
+from eoslog.checking.missing_records import MissingRecords, end_below
+from eoslog.checking.operation_kinds import ENDS, NONE
 
 LOST, TORN = "lost write", "torn transaction"
 
 
 def lost_writes(evidence: Evidence, missing: MissingRecords) -> Found:
-    """Acknowledged records that readers passed in vain, and of whose transaction they have none."""
+    """Acknowledged records that are missing, of whose transaction readers have none; lost ends."""
     of = missing.transactions
     acknowledged = np.ones(len(of), dtype=bool)
     inside = of != NONE
     acknowledged[inside] = evidence.transactions.acknowledged[of[inside]]
     acknowledged[inside] &= ~seen_in_part(evidence)[of[inside]]
-    sends, ops = evidence.history.sends, evidence.history.ops
+    lost = np.flatnonzero(acknowledged)
+    ends = evidence.history.ends
+    gone_back = ends_gone_back(evidence)
+    # Where records are named that are nowhere, the end says no more.
+    named = evidence.history.sends.partition[missing.sends[missing.nowhere]]
+    cut = np.flatnonzero(~np.isin(ends.partition[gone_back.rows], named))
 
-    def show(send: int) -> Anomaly:
-        transaction = int(ops.transaction[sends.op[send]])
-        by = "" if transaction == NONE else f" and {evidence.transaction(transaction)} committed"
-        what = (
-            f"{evidence.value(int(sends.value[send]))} was acknowledged{by}; readers passed its "
-            f"place in {evidence.partition(int(sends.partition[send]))} and did not get it"
-        )
-        proof = [evidence.send_op(send)]
+    def show(at: int) -> Anomaly:
+        if at >= len(lost):
+            return _end_gone_back(evidence, gone_back, int(cut[at - len(lost)]))
+        row = int(lost[at])
+        return _lost(evidence, int(missing.sends[row]), bool(missing.nowhere[row]))
+
+    return evidence.found(LOST, range(len(lost) + len(cut)), show)
+
+
+def _lost(evidence: Evidence, send: int, nowhere: bool) -> Anomaly:
+    sends, ops = evidence.history.sends, evidence.history.ops
+    transaction = int(ops.transaction[sends.op[send]])
+    by = "" if transaction == NONE else f" and {evidence.transaction(transaction)} committed"
+    partition = evidence.partition(int(sends.partition[send]))
+    proof = [evidence.send_op(send)]
+    if transaction != NONE:
+        proof.append(int(evidence.transactions.commit_op[transaction]))
+    why = f"readers passed its place in {partition} and did not get it"
+    if nowhere:
+        why = f"there is no place for it in {partition}"
+        if sends.offset[send] != NONE:
+            why = f"{partition} ended before its offset, {sends.offset[send]}, afterwards"
+            proof.append(end_below(evidence, send))
+    what = f"{evidence.value(int(sends.value[send]))} was acknowledged{by}; {why}"
+    return evidence.anomaly(LOST, what, proof)
+
+
+def _end_gone_back(evidence: Evidence, gone_back: EndsGoneBack, at: int) -> Anomaly:
+    ends, sends, ops = evidence.history.ends, evidence.history.sends, evidence.history.ops
+    row, known = int(gone_back.rows[at]), int(gone_back.known[at])
+    op, send = proof_of(evidence, gone_back, at)
+    proof = [op, int(ends.op[row])]
+    if send != NONE:
+        how = f"held {evidence.value(int(sends.value[send]))} at {known - 1}"
+        transaction = evidence.transaction_of_send(send)
         if transaction != NONE:
             proof.append(int(evidence.transactions.commit_op[transaction]))
-        return evidence.anomaly(LOST, what, proof)
-
-    return evidence.found(LOST, missing.sends[acknowledged], show)
+    else:
+        how = f"had ended at {known}" if ops.kind[op] == ENDS else f"had been read up to {known}"
+    partition = evidence.partition(int(ends.partition[row]))
+    what = f"{partition} ended at offset {ends.offset[row]}, and {how} before"
+    return evidence.anomaly(LOST, what, proof)
 
 
 def torn_transactions(evidence: Evidence, missing: MissingRecords) -> Found:

@@ -1,7 +1,8 @@
 """Records that are to be in the log, and that no reader has, though readers passed their places.
 
 Where an unanswered record must be follows from the records that its client sent before and after
-it, and from the ends of partitions that were asked for before the send and after it was done.
+it, and from the ends of partitions that were asked for before the send and after it was done. Those
+after it show as well that an answered record is in the log no more.
 """
 
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ class MissingRecords:
 
     sends: Numbers
     transactions: Numbers
+    nowhere: Flags  # There is no place that it can have, whoever read what.
 
 
 def missing_records(evidence: Evidence) -> MissingRecords:
@@ -37,7 +39,7 @@ def missing_records(evidence: Evidence) -> MissingRecords:
     there = (ops.outcome[sends.op] == OK) & evidence.transactions.is_committed(of)
     rows = np.flatnonzero(there & ~records.value_seen[sends.value])
     if not len(rows):
-        return MissingRecords(rows, rows)
+        return MissingRecords(rows, rows, rows != NONE)
     _, first = np.unique(sends.value[rows], return_index=True)
     rows = rows[np.sort(first)]
     lowest, highest = offset_brackets(evidence, rows)
@@ -50,7 +52,8 @@ def missing_records(evidence: Evidence) -> MissingRecords:
     # What stands in its place instead is another anomaly.
     answered = np.flatnonzero(sends.offset[rows] != NONE)
     passed[answered] &= ~_taken(records)[records.of_send[rows[answered]]]
-    return MissingRecords(rows[passed], of[rows[passed]])
+    nowhere = known & (lowest == highest)
+    return MissingRecords(rows[passed], of[rows[passed]], nowhere[passed])
 
 
 def _taken(records: RecordPlaces) -> Flags:
@@ -63,7 +66,10 @@ def _taken(records: RecordPlaces) -> Flags:
 
 
 def offset_brackets(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Numbers]:
-    """For rows of the sends: the least offset that each record can have, and the upper bound."""
+    """For rows of the sends: the least offset that each record can have, and the upper bound.
+
+    Both are the same for a record that can be nowhere.
+    """
     history = evidence.history
     sends, ops = history.sends, history.ops
     offsets = sent_offsets(history, evidence.records)
@@ -81,9 +87,11 @@ def offset_brackets(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Numbers
     lowest[answered], highest[answered] = sends.offset[answered], sends.offset[answered] + 1
     for partition in distinct(sends.partition[rows]):
         if partition != NONE:
-            chosen = rows[(sends.partition[rows] == partition) & ~answered[rows]]
+            chosen = rows[sends.partition[rows] == partition]
+            told = answered[chosen]
             begin, end = _ends_around(evidence, chosen, int(partition))
-            lowest[chosen] = np.maximum(lowest[chosen], begin)
+            lowest[chosen] = np.maximum(lowest[chosen], np.where(told, 0, begin))
+            end = np.where(told, np.maximum(end, lowest[chosen]), end)
             highest[chosen] = np.minimum(highest[chosen], end)
     return lowest[rows], highest[rows]
 
@@ -108,6 +116,20 @@ def _ends_around(evidence: Evidence, rows: Numbers, partition: int) -> tuple[Num
     after = np.searchsorted(ops.begin[op], done + evidence.clock_error_ns, "right")
     later = np.minimum.accumulate(offset[::-1])[::-1]
     return lowest, np.concatenate([later, [OFFSET_MAX + 1]])[after]
+
+
+def end_below(evidence: Evidence, send: int) -> int:
+    """The first that was told, after a record was there, of an end that leaves it out; or NONE."""
+    history = evidence.history
+    ends, ops, sends = history.ends, history.ops, history.sends
+    transaction = int(ops.transaction[sends.op[send]])
+    done = int(ops.end[sends.op[send]])
+    if transaction != NONE:
+        done = max(done, int(evidence.transactions.committed_by[transaction]))
+    asked = ends.op[(ends.partition == sends.partition[send]) & (ends.offset <= sends.offset[send])]
+    asked = asked[ops.isolation[asked] == READ_UNCOMMITTED]
+    asked = asked[ops.begin[asked] > done + evidence.clock_error_ns]
+    return int(asked[np.argmin(ops.begin[asked])]) if len(asked) else NONE
 
 
 def _passed(

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from eoslog.checking.recorder import Call, Recorder, partitions_as_json
-from eoslog.topic_partition import TopicPartition
+from eoslog.topic_partition import TopicPartition, as_topic_partition
 
 if TYPE_CHECKING:
     from eoslog.bindings.record_batch import Record
@@ -146,11 +146,20 @@ class RecordedConsumer:
         return found
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Record and do `end_offsets`: an `ends`. Name all partitions of a topic."""
+        """Record and do `end_offsets`: an `ends`. Name all partitions of a topic.
+
+        Not recorded of a topic that a staged job is just being added to: its readers are held back,
+        and what others append meanwhile stands behind the end that they are told.
+        """
+        asked = list(partitions)
+        self._consumer._check_open()
         begin = time.monotonic_ns()
-        found = self._consumer.end_offsets(list(partitions))
-        ends = partitions_as_json(found)
-        self._write("ends", begin, isolation=self._isolation, offsets=ends)
+        held = self._held_topics(asked)
+        found = self._consumer.end_offsets(asked)
+        held |= self._held_topics(asked)
+        ends = {where: at for where, at in found.items() if where.topic not in held}
+        if ends:
+            self._write("ends", begin, isolation=self._isolation, offsets=partitions_as_json(ends))
         return found
 
     def position(self, topic_partition: TopicPartition) -> int:
@@ -180,6 +189,11 @@ class RecordedConsumer:
         if call is None:
             return None
         return lambda _, partitions: call(self, partitions)
+
+    def _held_topics(self, partitions: Iterable[TopicPartition]) -> set[str]:
+        """Topics of these partitions where readers are held back."""
+        chosen = map(as_topic_partition, partitions)
+        return {where.topic for where in chosen if self._consumer._opened(where).hold_offset >= 0}
 
     def _positions(self) -> dict[TopicPartition, int]:
         """Where the consumer stands, in the partitions that it began to read."""

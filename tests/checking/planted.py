@@ -125,6 +125,35 @@ def _lose(world: World, place: tuple[str, int] | None, kind: str) -> Planted:
     return {kind: 1}, value_at(world, *place)
 
 
+def lost_tail(world: World) -> Planted:
+    """What everybody read is not there any more: a partition ends before it."""
+    where = choose(world, [one for one, entries in world.log.entries.items() if entries])
+    if where is None:
+        return None
+    isolation = choose(world, ["read_committed", "read_uncommitted"])
+    ends = {one: len(entries) for one, entries in world.log.entries.items()}
+    ends[where] = world.noise.randrange(ends[where])
+    at_the_end(world, {"kind": "ends", "offsets": ends, "isolation": isolation})
+    return {"lost write": 1}, f"{where} ended at offset {ends[where]}, "
+
+
+def lost_at_the_tail(world: World) -> Planted:
+    """Acknowledged at offsets that the partition does not go up to afterwards."""
+    ends = {one: len(entries) for one, entries in world.log.entries.items()}
+    of = {"topic": PLAIN, "partition": 0, "values": ["kept", "gone", "gone as well"]}
+    at_the_end(world, {"kind": "send", "offset": ends["plain-0"], **of})
+    ends["plain-0"] += 1
+    at_the_end(world, {"kind": "ends", "offsets": ends, "isolation": "read_uncommitted"})
+    return {"lost write": 2}, "gone as well"
+
+
+def at_the_end(world: World, fields: dict[str, Any]) -> None:
+    """A new client's call, when all others have ended."""
+    begin = max(line["end_ns"] or line["begin_ns"] for line in world.lines) + 1
+    times = {"begin_ns": begin, "end_ns": begin + 1, "outcome": "ok"}
+    world.lines.append({"client": f"late-{begin}", **times, **fields})
+
+
 def torn_transaction(world: World) -> Planted:
     found = [
         one.records[-1]
@@ -210,8 +239,15 @@ def precommitted_read(world: World) -> Planted:
     commit = end_of(world, transaction, "ok") or end_of(world, transaction, "unknown")
     assert commit is not None
     where, offset = transaction.records[0]
+    keep_the_last_ends(world)
     early(world, where, offset, {"begin_ns": 1, "end_ns": commit["begin_ns"] - 1})
     return {"precommitted read": 1}, value_at(world, where, offset)
+
+
+def keep_the_last_ends(world: World) -> None:
+    """Those of before would say that what comes earlier now was not there yet."""
+    last = [line for line in world.lines if line["kind"] == "ends"][-1]
+    world.lines = [line for line in world.lines if line["kind"] != "ends" or line is last]
 
 
 def early(world: World, where: str, offset: int, fields: dict[str, Any]) -> None:
@@ -292,6 +328,7 @@ def non_monotonic_send(world: World) -> Planted:
     if chosen is None:
         return None
     where, first, second = chosen
+    keep_the_last_ends(world)
     values = value_at(world, where, first), value_at(world, where, second)
     swapped = dict(zip(values, values[::-1], strict=True))
     for line in world.lines:
@@ -531,6 +568,8 @@ def invisible_record(world: World) -> Planted:
 PLANTS: list[Callable[[World], Planted]] = [
     lost_write,
     lost_transaction,
+    lost_tail,
+    lost_at_the_tail,
     torn_transaction,
     decided_twice,
     duplicate,

@@ -279,7 +279,7 @@ class World:
         elif chance < 0.9:
             noise.choice(self.readers).seek()
         elif chance < 0.95:
-            self.ask_ends()
+            self.ask_ends(noise.choice(("read_committed", "read_uncommitted")))
         else:
             self.ask_group()
 
@@ -298,11 +298,13 @@ class World:
         told = number if noise.random() < 0.8 or answered else None
         client.do("send", act, outcome, topic=topic, partition=told, value=value)
 
-    def ask_ends(self) -> None:
+    def ask_ends(self, isolation: str) -> None:
         def act() -> dict[str, Any]:
+            if isolation == "read_committed":
+                return {"offsets": {where: self.log.last_stable(where) for where in PARTITIONS}}
             return {"offsets": {where: len(all_) for where, all_ in self.log.entries.items()}}
 
-        self.watcher.do("ends", act, isolation="read_uncommitted")
+        self.watcher.do("ends", act, isolation=isolation)
 
     def ask_group(self) -> None:
         def act() -> dict[str, Any]:
@@ -319,7 +321,7 @@ class World:
         for client in self.plain:
             self.send_plain(client)
         self.now = max(self.now, *(line["end_ns"] or 0 for line in self.lines)) + 100
-        self.ask_ends()
+        self.ask_ends("read_uncommitted")
         self.ask_group()
         for committed in (True, False):
             reader = Reader(self, f"final-{committed}", PARTITIONS, committed)

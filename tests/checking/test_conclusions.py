@@ -154,6 +154,118 @@ def test_only_readers_of_committed_data_miss_what_others_have(small: Small) -> N
     assert small.found() == {"lost write": 1}
 
 
+# Ends that go back.
+
+
+def end(small: Small, at: int, offset: int, level: str = "read_uncommitted", by: str = "w") -> None:
+    small.do(at, by, "ends", offsets={"t-0": offset}, isolation=level)
+
+
+def test_an_end_does_not_go_back(small: Small) -> None:
+    end(small, 0, 5)
+    end(small, 2, 5)
+    assert small.found() == {}
+    end(small, 4, 3)
+    end(small, 6, 2)
+    report = small.checked()
+    assert report.count("lost write") == 1, "one per partition"
+    (anomaly,) = report.anomalies
+    assert anomaly.what == "t-0 ended at offset 3, and had ended at 5 before"
+    assert [one.line for one in anomaly.operations] == [1, 3]
+
+
+def test_ends_that_were_asked_for_at_once_have_no_order(small: Small) -> None:
+    end(small, 0, 5, by="v")
+    end(small, 1, 3)
+    assert small.found() == {}
+    small.lines[1]["begin_ns"] += 1
+    small.lines[1]["end_ns"] += 1
+    assert small.found() == {"lost write": 1}
+    assert small.found(clock_error_ms=1) == {}
+    small.lines[0]["client"] = "w"
+    assert small.found(clock_error_ms=1) == {"lost write": 1}, "one client has one clock"
+
+
+def test_the_end_of_committed_data_is_before_that_of_all(small: Small) -> None:
+    end(small, 0, 5)
+    end(small, 2, 3, "read_committed")
+    small.send(4, "a", "x", offset=5)
+    small.poll(6, "r", [5, "x"], isolation="read_uncommitted")
+    end(small, 8, 3, "read_committed")
+    assert small.found() == {}, "an open transaction may begin at 3"
+    end(small, 10, 2, "read_committed")
+    assert small.found() == {"lost write": 1}
+    small.lines[-1]["isolation"] = "read_uncommitted"
+    assert small.found() == {"lost write": 1}
+
+
+def test_what_was_read_is_in_front_of_the_end(small: Small) -> None:
+    small.poll(0, "r", [5, "x"])
+    end(small, 2, 6)
+    end(small, 2, 6, "read_committed")
+    assert small.found() == {}
+    for level in ("read_committed", "read_uncommitted"):
+        end(small, 4, 5, level)
+        report = small.checked()
+        assert report.count("lost write") == 1
+        assert "had been read up to 6" in report.anomalies[0].what or "had ended at 6" in (
+            report.anomalies[0].what
+        )
+        small.lines.pop()
+    del small.lines[1:]
+    end(small, 0, 5)
+    assert small.found() == {}, "they were at once"
+    end(small, 4, 5)
+    assert small.found() == {"lost write": 1}
+
+
+def test_where_a_reader_only_stands_nothing_is_shown(small: Small) -> None:
+    small.do(0, "r", "seek", positions={"t-0": 9})
+    small.poll(2, "r", next={"t-0": 9})
+    end(small, 4, 5)
+    assert small.found() == {}
+    small.poll(6, "r", next={"t-0": 10})
+    end(small, 8, 9)
+    assert small.found() == {"lost write": 1}
+
+
+def test_what_was_acknowledged_is_in_front_of_the_end(small: Small) -> None:
+    small.send(0, "a", "x", offset=5)
+    end(small, 1, 5)
+    end(small, 2, 3, "read_committed")
+    end(small, 2, 6)
+    assert small.found() == {}
+    small.lines.pop()
+    end(small, 2, 5)
+    report = small.checked()
+    assert report.count("lost write") == 1
+    (anomaly,) = report.anomalies
+    assert "'x' was acknowledged; t-0 ended before its offset, 5, afterwards" in anomaly.what
+    assert [one.line for one in anomaly.operations] == [1, 4]
+    small.poll(6, "r", [5, "x"])
+    assert small.found() == {"lost write": 1}, "somebody has it, and the end was before it"
+
+
+def test_a_transaction_is_in_front_of_the_end_once_it_is_committed(small: Small) -> None:
+    small.send(0, "a", "x", offset=5, transaction="1")
+    end(small, 2, 3)
+    assert small.found() == {}, "a power cut takes it, and aborts it"
+    small.do(4, "a", "commit", transaction="1")
+    assert small.found() == {}
+    end(small, 6, 3)
+    assert small.found() == {"lost write": 1}
+    small.send(1, "b", "y", offset=2, transaction="1")
+    small.poll(9, "r", [2, "y"])
+    assert small.found() == {"torn transaction": 1}
+
+
+def test_a_record_that_is_lost_is_not_invisible_too(small: Small) -> None:
+    waiting(small)
+    assert small.found() == {"invisible record": 1}
+    end(small, 50, 0)
+    assert small.found() == {"lost write": 1}
+
+
 # Transactions of unknown outcome.
 
 

@@ -242,3 +242,24 @@ def test_a_subscribed_consumer_records_its_rebalances(
     first.close()
     second.close()
     assert check([history], visible_within_s=0).clean
+
+
+def test_an_end_that_readers_are_held_at_is_no_end(
+    store: eoslog.Store, recorder: Recorder, history: Path
+) -> None:
+    """While a staged job is added, others append behind the end that readers are told."""
+    held = store.partition("t", 0)
+    both = [WHERE, TopicPartition("t", 1)]
+    consumer = recorder.consumer(store.consumer(isolation_level="read_uncommitted"))
+    with recorder.producer(store.producer()) as producer:
+        held.hold_readers()
+        producer.append("t", 0, [b"a", b"b"])
+        assert consumer.end_offsets(both) == dict.fromkeys(both, 0)
+        assert check([history]).clean
+        held.release_readers()
+        assert consumer.end_offsets(iter(both)) == {WHERE: 2, both[1]: 0}
+    ends = [line["offsets"] for line in last_lines(history) if line["kind"] == "ends"]
+    assert ends == [{"t-0": 2, "t-1": 0}]
+    consumer.close()
+    with pytest.raises(EoslogError):
+        consumer.end_offsets(both)
