@@ -66,6 +66,8 @@ class Worker:
                 if self.noise.random() < 0.5:
                     producer.flush()
                 reader.poll(0, 10)
+                if self.noise.random() < 0.3:
+                    reader.end_offsets(all_partitions())
 
     def transactions(self) -> None:
         with self.transactional("lane") as producer, self.reader() as reader:
@@ -82,6 +84,8 @@ class Worker:
                 else:
                     producer.commit_transaction()
                 reader.poll(0)
+                if self.noise.random() < 0.3:
+                    reader.end_offsets(all_partitions())
 
     def loop(self) -> None:
         where = TopicPartition(EVENTS, self.lane % PARTITIONS)
