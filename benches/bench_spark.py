@@ -63,12 +63,17 @@ def rows_of(spark: SparkSession, count: int, value_bytes: int) -> DataFrame:
     return spark.range(0, count, 1, TASKS).select(value.alias("value"))
 
 
-def noise_of(spark: SparkSession, count: int) -> DataFrame:
-    """`count` values of 1 KB that nobody can compress: ciphertext, with what belongs to it."""
+def noise_of(spark: SparkSession, count: int, path: Path) -> DataFrame:
+    """`count` values of 1 KB that nobody can compress: ciphertext, with what belongs to it.
+
+    From files: making them takes longer than anything else that is done with them.
+    """
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", ROWS_PER_BATCH[KB])
     text = functions.lpad(functions.col("id").cast("string"), KB - GCM_BYTES, "0")
     value = functions.aes_encrypt(text, functions.lit("0123456789abcdef"), functions.lit("GCM"))
-    return spark.range(0, count, 1, TASKS).select(value.alias("value"))
+    spark.range(0, count, 1, TASKS).select(value.alias("value")).write.parquet(str(path))
+    spark.conf.set("spark.sql.files.maxPartitionBytes", 2 * count * KB // TASKS)
+    return spark.read.parquet(str(path))
 
 
 def seconds(action: Callable[[], object]) -> float:
@@ -187,7 +192,7 @@ def bench_spark_write(benchmark: Any, bench_path: Path, sizes: Sizes, spark: Spa
 
 def bench_spark_noise(benchmark: Any, bench_path: Path, sizes: Sizes, spark: SparkSession) -> None:
     """df.write of values of 1 KB that do not compress, beside df.write.parquet."""
-    data = noise_of(spark, sizes.spark_rows)
+    data = noise_of(spark, sizes.spark_rows, bench_path / "values")
     rounds = Rounds(bench_path, sizes, sizes.spark_rows * KB)
     actions = {**to_stores(rounds, data), "parquet": to_parquet(data, bench_path / "parquet")}
     benchmark.pedantic(lambda: rounds.run(**actions), rounds=1)
