@@ -290,7 +290,7 @@ class OpenedPartitions:
         for where in partitions:
             self._rows.delete_partition(topic.topic_id, where.partition)
             with self._lock, self._opening(where):
-                self._mark_deleted(where)
+                self._mark_deleted(topic, where)
                 with named_os_errors(f"removing {where}"):
                     for directory in (self._paths.partition, self._paths.spare, self._paths.cut_of):
                         _remove_tree(directory(where))
@@ -302,14 +302,15 @@ class OpenedPartitions:
         self._checkpoints.forget(partitions)
         sync_directory(self._paths.root)
 
-    def _mark_deleted(self, where: TopicPartition) -> None:
+    def _mark_deleted(self, topic: TopicDescription, where: TopicPartition) -> None:
         """Close the partition here, and let no other process do anything with it any more."""
+        self._let_go_of_earlier(topic, where)
         partition = self._opened.pop(where, None)
         self._unrecovered.discard(where)
         state = self._state_of_session(where)
         if partition is None and state is not None and not state.deleted:
             try:
-                partition = self._attached_for_removal(where)
+                partition = self._opened_log(topic, where, clean=True)
             except (EoslogError, OSError) as error:
                 # Its users meet the missing files instead.
                 _log.warning("%s: other processes are not told that it goes: %s", where, error)
@@ -317,10 +318,6 @@ class OpenedPartitions:
             with suppress(LogClosedError):
                 partition.mark_deleted()
             partition.close(clean=False)
-
-    def _attached_for_removal(self, where: TopicPartition) -> Partition | None:
-        topic = next((one for one in self._registry.deleting() if one.name == where.topic), None)
-        return None if topic is None else self._opened_log(topic, where, clean=True)
 
     def take_deleted(self) -> set[str]:
         """The topics that other processes deleted since the last call, and that are no more."""
@@ -335,6 +332,17 @@ class OpenedPartitions:
         if shared is not None and shared.counter(COUNTER_TOPICS) != self._topics_count:
             self._let_go_of_deleted()
 
+    def _let_go_of_earlier(self, topic: TopicDescription, where: TopicPartition) -> None:
+        """Of the name's earlier topic, which another process deleted since the last look."""
+        partition = self._opened.get(where)
+        if partition is not None and partition.topic_id != topic.topic_id:
+            self._let_go_of(where, partition)
+
+    def _let_go_of(self, where: TopicPartition, partition: Partition) -> None:
+        del self._opened[where]
+        partition.close(clean=False)
+        self._deleted.add(where.topic)
+
     def _let_go_of_deleted(self) -> None:
         if self._shared is None:
             return
@@ -344,9 +352,7 @@ class OpenedPartitions:
             for where, partition in list(self._opened.items()):
                 topic = self._registry.get(where.topic)
                 if topic is None or topic.topic_id != partition.topic_id:
-                    del self._opened[where]
-                    partition.close(clean=False)
-                    self._deleted.add(where.topic)
+                    self._let_go_of(where, partition)
             self._unrecovered = {
                 where for where in self._unrecovered if self._registry.get(where.topic) is not None
             }
@@ -527,6 +533,7 @@ class OpenedPartitions:
 
     def _open(self, topic: TopicDescription, where: TopicPartition) -> Partition:
         with self._lock:
+            self._let_go_of_earlier(topic, where)
             partition = self._opened.get(where)
             if partition is not None:
                 return partition

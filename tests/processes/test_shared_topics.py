@@ -137,6 +137,36 @@ def churn_topics(hand, seed, seconds):
     return done
 
 
+def hold_partition(hand, topic):
+    hand.kept["held"] = hand.store.partition(topic, 0)
+
+
+def append_to_held(hand):
+    hand.kept["held"].append_columns([b"late"])
+
+
+def look_at_no_deletions(hand):
+    """As if none of its threads had looked since."""
+    hand.store._partitions._let_go_of_deleted = lambda: None
+
+
+def test_deleted_by_one_that_has_the_topic_of_that_name_before_it_open(tmp_path):
+    """Those that have the newer one open are told, and not left to meet missing files."""
+    with Crew(tmp_path / "store") as crew:
+        late, other, user = crew.join("late"), crew.join("other"), crew.join("user")
+        other.call(make_topic, "t")
+        late.call(look_at_no_deletions)
+        late.call(store_calls.append, "t", ["old"])
+        other.call(store_calls.delete_topic, "t")
+        other.call(make_topic, "t")
+        user.call(hold_partition, "t")
+        user.call(append_to_held)
+        late.call(store_calls.delete_topic, "t")
+        with pytest.raises(MemberError, match="LogClosedError"):
+            user.call(append_to_held)
+        crew.all_leave()
+
+
 def test_the_last_to_leave_closes_a_topic_that_was_made_anew_behind_its_back(tmp_path):
     """What it has open of the deleted one does not keep it from seeing to the new one."""
     path = tmp_path / "store"
