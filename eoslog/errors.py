@@ -436,6 +436,14 @@ class StagedSourceError(StagedCommitError):
     fatal = True
 
 
+class StagedReplayError(StagedSourceError):
+    """The number of an application's newest version came again, with another content.
+
+    A replay has the content of the first time. An older copy of a stream's checkpoint came back,
+    say, or a power cut took the newest entries of it: what is new in this version would be lost.
+    """
+
+
 class StagedJobIncompleteError(StoreError):
     """A staged job is decided, but not all of it is in the log yet; readers see nothing of it.
 

@@ -8,12 +8,21 @@ from typing import Any
 from eoslog.errors import CorruptRecordError
 
 
-def loads_json(text: str | bytes) -> Any:
-    """What the text says. ValueError if it is no JSON, or is nested too deep to be any of ours."""
+def loads_json(text: str | bytes, *, names_once: bool = False) -> Any:
+    """What the text says. ValueError if it is no JSON, or is nested too deep to be any of ours;
+    with `names_once`, also if an object has a name twice.
+    """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_names_once if names_once else None)
     except RecursionError:
         raise ValueError("JSON that is nested too deep") from None
+
+
+def _names_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name is there twice")
+    return found
 
 
 @contextmanager

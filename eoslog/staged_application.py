@@ -8,7 +8,7 @@ nothing is left to do. Rules J2 and J3 of `docs/semantics.md` are kept here.
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from eoslog.errors import StagedRunFencedError, StagedSourceError
 from eoslog.json_text import check_kinds, fields_read_of
@@ -184,21 +184,41 @@ class ApplicationRecord:
                 )
             return None
         count = counted_by(source, wanted, self.app_id, self.version, self.count)
-        if source.place is not None and self.count is None and not source.new_allowed:
-            self._check_place(source.place, state_log)
-        return count
+        # One source without a place may count for several applications, and leave one of them.
+        if count.place is None or not count.overtakes(self.count):
+            return count
+        others = self._other_counts(state_log)
+        self._check_not_replaced(source.source_id, others)
+        if source.place is None or self.count is not None:
+            return count
+        there = [other for other in others if other.source.place == source.place]
+        if there and not source.new_allowed:
+            other = there[0].record
+            raise StagedSourceError(
+                f"application {self.app_id!r} is new, and what was counted at {source.place} "
+                f"before is in, as application {other.app_id!r}, up to its version {other.version}"
+            )
+        return count.following(other.source for other in there)
 
-    def _check_place(self, place: str, state_log: StateLog) -> None:
-        """Raise StagedSourceError if another application's versions are counted at the place."""
+    def _check_not_replaced(self, source_id: str, others: "list[_Counted]") -> None:
+        for other in others:
+            if other.source.replaced(source_id):
+                raise StagedSourceError(
+                    f"source {source_id!r} of application {self.app_id!r} was replaced by source "
+                    f"{other.source.source_id!r} of application {other.record.app_id!r}, at "
+                    f"{other.source.place}"
+                )
+
+    def _other_counts(self, state_log: StateLog) -> "list[_Counted]":
+        """The other applications whose versions are counted, and that have any."""
+        found = []
         for name in state_log.names(APPLICATION):
             other = ApplicationRecord.read_by_name(state_log, name)
             if other is None or other.count is None or other.app_id == self.app_id:
                 continue
-            if other.count.place == place and other.version > NO_VERSION:
-                raise StagedSourceError(
-                    f"application {self.app_id!r} is new, and what was counted at {place} before "
-                    f"is in, as application {other.app_id!r}, up to its version {other.version}"
-                )
+            if other.version > NO_VERSION:
+                found.append(_Counted(other, other.count))
+        return found
 
     def completed(self) -> "ApplicationRecord":
         """The record once all of the job is in the log."""
@@ -229,3 +249,8 @@ class ApplicationRecord:
         return replace(
             self, run_id=run_id, generation=generation, overtaken=overtaken, process=process
         )
+
+
+class _Counted(NamedTuple):
+    record: ApplicationRecord
+    source: VersionCount

@@ -1,19 +1,20 @@
 """Who counts an application's versions, where somebody else does: a stream with its checkpoint.
 
 Its numbers rise only as long as its count is kept, so the record of the application holds which
-count it is, and from which version of the application on. Rules K1-K5 of `docs/staged-commit.md`.
+count it is, and from which version of the application on. Rules K1-K8 of `docs/staged-commit.md`.
 """
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from eoslog.errors import StagedRunFencedError, StagedSourceError
+from eoslog.errors import StagedReplayError, StagedRunFencedError, StagedSourceError
 from eoslog.json_text import check_kinds
 from eoslog.staged_message import check_version
 from eoslog.staged_names import directory_name
+from eoslog.whole_number import whole_number
 
 # Drivers and sources that were overtaken, and are remembered; older ones look new again.
 OVERTAKEN_MAX = 64
@@ -29,13 +30,17 @@ class VersionSource:
 
     `source_id` is the same as long as the count goes on, `driver_id` names one life of the driver
     and `place`, if known, is where the count is kept: texts that are not empty. `new_allowed` lets
-    a new source follow on another one.
+    a new source follow on another one. What is known of the version's content tells a replay from
+    another version of the same number: `input_id` is the same text as long as it is made of the
+    same input, and `rows` is how many there are (0 or more).
     """
 
     source_id: str
     driver_id: str
     place: str | None = None
     new_allowed: bool = False
+    input_id: str | None = None
+    rows: int | None = None
 
     def __post_init__(self) -> None:
         directory_name(self.source_id, "source_id")
@@ -44,13 +49,18 @@ class VersionSource:
             directory_name(self.place, "place")
         if not isinstance(self.new_allowed, bool):
             raise TypeError(f"new_allowed is a bool, not {type(self.new_allowed).__name__}")
+        if self.input_id is not None:
+            directory_name(self.input_id, "input_id")
+        if self.rows is not None and whole_number(self.rows, "rows") < 0:
+            raise ValueError(f"rows={self.rows}: 0 or more")
 
 
 @dataclass(frozen=True, slots=True)
 class VersionCount:
     """What an application's record holds of its newest source.
 
-    `base` is the version of the application that is the source's 0.
+    `base` is the version of the application that is the source's 0. `input_id` and `rows` are
+    those of its newest version, as far as they are known.
     """
 
     source_id: str
@@ -59,6 +69,8 @@ class VersionCount:
     place: str | None = None
     drivers_before: tuple[str, ...] = ()
     sources_before: tuple[str, ...] = ()
+    input_id: str | None = None
+    rows: int | None = None
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any] | None) -> "VersionCount | None":
@@ -72,9 +84,11 @@ class VersionCount:
             state.get("place"),
             tuple(state.get("drivers", ())),
             tuple(state.get("sources", ())),
+            state.get("input"),
+            state.get("rows"),
         )
-        check_kinds(int, found.base)
-        check_kinds(str, found.source_id, found.driver_id, found.place or "")
+        check_kinds(int, found.base, found.rows or 0)
+        check_kinds(str, found.source_id, found.driver_id, found.place or "", found.input_id or "")
         check_kinds(str, *found.drivers_before, *found.sources_before)
         return found
 
@@ -86,12 +100,29 @@ class VersionCount:
             "place": self.place,
             "drivers": self.drivers_before,
             "sources": self.sources_before,
+            "input": self.input_id,
+            "rows": self.rows,
         }
         return {name: value for name, value in state.items() if value not in (None, ())}
 
     def overtakes(self, older: "VersionCount | None") -> bool:
         """Whether this is the count after another driver, or another source, took it over."""
         return older is None or self.driver_id != older.driver_id
+
+    def is_of(self, source: VersionSource) -> bool:
+        """Whether the newest version is what the source holds, as far as both are known (K8)."""
+        if self.input_id is not None and source.input_id is not None:
+            return self.input_id == source.input_id
+        return self.rows is None or source.rows is None or self.rows == source.rows
+
+    def replaced(self, source_id: str) -> bool:
+        """Whether this count followed on one of the source."""
+        return _digest(source_id) in self.sources_before
+
+    def following(self, others: "Iterable[VersionCount]") -> "VersionCount":
+        """This count, as the one that follows on others: they stay refused from here on."""
+        digests = (_digest(other.source_id) for other in others)
+        return replace(self, sources_before=(*self.sources_before, *digests)[-OVERTAKEN_MAX:])
 
 
 def counted_by(
@@ -112,22 +143,37 @@ def counted_by(
                 f"{known.driver_id!r}"
             )
         drivers = (*drivers, _digest(known.driver_id))[-OVERTAKEN_MAX:]
-    if known.base + wanted < version:
+    went_back = known.base + wanted < version
+    if went_back or (known.base + wanted == version and not known.is_of(source)):
         if not source.new_allowed:
-            raise StagedSourceError(
-                f"source {source.source_id!r} of application {app_id!r} counts {wanted}, after "
-                f"{version - known.base}: it went back, or another driver is ahead of this one"
-            )
+            raise _went_back(source, wanted, app_id, version, known)
         known = replace(known, base=version + 1 - wanted)
     place = known.place if source.place is None else source.place
+    if known.base + wanted > version:
+        known = replace(known, input_id=source.input_id, rows=source.rows)
     return replace(known, driver_id=source.driver_id, drivers_before=drivers, place=place)
+
+
+def _went_back(
+    source: VersionSource, wanted: int, app_id: str, version: int, known: VersionCount
+) -> StagedSourceError:
+    counts = f"source {source.source_id!r} of application {app_id!r} counts {wanted}"
+    newest = version - known.base
+    if wanted < newest:
+        return StagedSourceError(
+            f"{counts}, after {newest}: it went back, or another driver is ahead of this one"
+        )
+    return StagedReplayError(
+        f"{counts}, which is in, but this is another one ({source.rows} rows, {known.rows} then): "
+        "the count went back by one"
+    )
 
 
 def _begun_anew(
     source: VersionSource, app_id: str, version: int, known: VersionCount | None
 ) -> VersionCount:
     """The count that the source begins behind all versions that are in."""
-    if known is not None and _digest(source.source_id) in known.sources_before:
+    if known is not None and known.replaced(source.source_id):
         raise StagedSourceError(
             f"application {app_id!r}: source {source.source_id!r} was replaced by source "
             f"{known.source_id!r}, which writes on under this name: use another application id"

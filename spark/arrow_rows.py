@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from eoslog.spark.columns import check_columns
+from eoslog.spark.columns import TIME_MAX_MS, check_columns
 from eoslog.spark.rows import as_header
 
 if TYPE_CHECKING:
@@ -80,6 +80,9 @@ def _timestamps(batch: pa.RecordBatch) -> pa.Array | None:
     elif not pa.types.is_integer(column.type):
         raise TypeError(f"column timestamp is a timestamp or milliseconds, not {column.type}")
     column = column.cast(pa.int64())
+    newest = pc.max(column).as_py()
+    if newest > TIME_MAX_MS:
+        raise ValueError(f"timestamp {newest} ms is no time that Spark can hold")
     return column.fill_null(time.time_ns() // 1_000_000) if column.null_count else column
 
 

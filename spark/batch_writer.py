@@ -5,7 +5,6 @@ of them, or never; a version that was committed is never committed again.
 """
 
 import uuid
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from eoslog.errors import InvalidRequestError, StagedSourceError
 from eoslog.nameless_job import new_nameless_job
 from eoslog.spark.open_stores import lent_store
-from eoslog.spark.sink import RESET_HINT, SINK_OPTIONS, Sink
+from eoslog.spark.sink import SINK_OPTIONS, Sink, explained
 from eoslog.spark.source_options import check_options, find, whole
 from eoslog.spark.staging import as_messages
 from eoslog.spark.stream_context import StreamBatch, stream_batch_of_task
@@ -35,10 +34,14 @@ a write inside foreachBatch needs a name and the batch's number, or a replayed b
 
 @dataclass
 class BatchMessage(WriterCommitMessage):
-    """What a task tells `commit`; `staged` is None if the version was in before the job began."""
+    """What a task tells `commit`; `staged` is None if the version was in before the job began.
+
+    `rows` is how many the task was given.
+    """
 
     staged: "StagedMessage | None"
     stream: StreamBatch | None
+    rows: int
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -78,9 +81,10 @@ class BatchWriter(DataSourceArrowWriter):
         if stream is not None and not self._named:
             raise InvalidRequestError(RECIPE)
         if self._done:
-            deque(iterator, maxlen=0)  # Spark's worker would not survive rows that nobody takes.
-            return BatchMessage(None, stream)
-        return BatchMessage(self._sink.stage(iterator, self._app_id, self._run_of(stream)), stream)
+            # Spark's worker would not survive rows that nobody takes.
+            return BatchMessage(None, stream, sum(batch.num_rows for batch in iterator))
+        message = self._sink.stage(iterator, self._app_id, self._run_of(stream))
+        return BatchMessage(message, stream, message.records)
 
     def _run_of(self, stream: StreamBatch | None) -> str:
         """The run of this job: its name tells the version, so that it is known when it is over."""
@@ -101,7 +105,7 @@ class BatchWriter(DataSourceArrowWriter):
             try:
                 log.commit_staged(self._app_id, self._version, staged, run_id=run_id, source=source)
             except StagedSourceError as error:
-                raise StagedSourceError(f"{error}. {RESET_HINT}") from error
+                raise explained(error) from error
 
     def _source(self, messages: Sequence[BatchMessage]) -> "VersionSource | None":
         """The stream that counts the versions, for a job of `foreachBatch`."""
@@ -114,7 +118,12 @@ class BatchWriter(DataSourceArrowWriter):
         if stream is None:
             return None
         driver_id = stream.run_id or f"of query {stream.query_id}"
-        return VersionSource(stream.query_id, driver_id, new_allowed=self._sink.reset_allowed)
+        return VersionSource(
+            stream.query_id,
+            driver_id,
+            new_allowed=self._sink.reset_allowed,
+            rows=sum(one.rows for one in messages) if self._sink.replays_checked else None,
+        )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """On the driver's host, after a failure: give the job's files up, unless it is decided."""

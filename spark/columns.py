@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 KAFKA_COLUMNS = ("key", "value", "topic", "partition", "headers", "timestamp")
 # Columns of Spark's Kafka source that say where a record was: a sink has no use for them.
 SOURCE_ONLY_COLUMNS = ("offset", "timestampType")
+# The last millisecond that Spark can hold: it counts microseconds. In the year 294,247.
+TIME_MAX_MS = (2**63 - 1) // 1000
 
 # What Spark calls the types that a column may have; those of its Kafka sink, and void: all nulls.
 INTEGERS = ("int", "bigint", "smallint", "tinyint", "void")
@@ -13,7 +15,7 @@ COLUMN_TYPES: Mapping[str, tuple[str, ...]] = {
     "value": ("binary", "string", "void"),
     "topic": ("string",),
     "partition": INTEGERS,
-    "timestamp": ("timestamp", "timestamp_ntz", *INTEGERS),
+    "timestamp": ("timestamp", *INTEGERS),
     "headers": (
         "array<struct<key:string,value:binary>>",
         "array<struct<key:string,value:string>>",

@@ -25,8 +25,8 @@ def commit(
 
     `messages` are what `stage` yielded, as Spark collected them; the order does not matter.
     `version` (0 or more) counts the jobs of the application `app_id`: when it, or a later one, is
-    committed already, nothing is added and the result says so. `run_id` is that of the messages; it
-    must be given for a job whose partitions were all empty, if older runs are to be fenced by it.
+    committed already, nothing is added and the result says so. `run_id` is that of the messages; a
+    job whose partitions were all empty has none, and must say it, so that older runs are fenced.
     `offsets` has for each group the offsets that the same decision commits, as
     `Store.commit_staged` takes them: a job that read from the store can say how far.
 
@@ -34,9 +34,15 @@ def commit(
     decision, whoever opens the store next completes it; before it, nothing of the job is visible.
     Raises StagedRunFencedError when a newer run of the application has taken over,
     StagedCommitError when a staged file is missing or damaged, ValueError for a message handed in
-    twice, and what a commit of offsets raises: nothing was decided.
+    twice and for no messages without a run id, TypeError for what are no messages, and what a
+    commit of offsets raises: nothing was decided.
     """
     found = as_messages(messages)
+    if not found and run_id is None:
+        raise ValueError(
+            f"version {version} of application {app_id!r} has no messages: if all partitions were "
+            "empty, say run_id=, which stage() was given; else they were not collected"
+        )
     with opened(store) as log:
         return log.commit_staged(app_id, version, found, run_id=run_id, offsets=offsets)
 

@@ -37,6 +37,10 @@ class OffsetBound:
             return self.fail_without_match
         return self.everywhere != LATEST and LATEST not in self.each.values()
 
+    def number_of(self, where: TopicPartition | None) -> int | None:
+        """The offset or time of a partition, or of all; None if the options do not say."""
+        return self.everywhere if where is None else self.each.get(where, self.everywhere)
+
 
 def starting_bound(options: Mapping[str, str], default: int, *, stream: bool) -> OffsetBound:
     """Where the options let a read begin; a batch cannot begin at the end. Raises ValueError."""
@@ -55,6 +59,22 @@ def ending_bound(options: Mapping[str, str]) -> OffsetBound:
     if not bound.is_time and EARLIEST in (bound.everywhere, *bound.each.values()):
         raise ValueError(f"option {bound.option}: a read cannot end at earliest (-2)")
     return bound
+
+
+def check_order(starting: OffsetBound, ending: OffsetBound) -> None:
+    """Raise ValueError if the options let a read end before it begins."""
+    if starting.is_time is not ending.is_time:
+        return
+    partitions = sorted({*starting.each, *ending.each})
+    for where in (None, *partitions):
+        first, end = starting.number_of(where), ending.number_of(where)
+        # EARLIEST and LATEST are below 0.
+        if first is not None and end is not None and first > end >= 0:
+            place = "" if where is None else f" in {where}"
+            raise ValueError(
+                f"option {ending.option}{place} is {end}, and {starting.option} is {first}: "
+                "the read would end before it begins"
+            )
 
 
 def _bound_of(

@@ -16,8 +16,14 @@ NestedOffsets = dict[str, dict[str, int]]
 
 
 def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
-    """The number of each partition in an option's text. Raises ValueError that names the option."""
-    example = f'option {option} is JSON like {{"topic": {{"0": 123, "1": -1}}}}, not {text!r:.200}'
+    """The number of each partition in an option's text, each named once.
+
+    Raises ValueError that names the option.
+    """
+    example = (
+        f'option {option} is JSON like {{"topic": {{"0": 123, "1": -1}}}}, with each name once, '
+        f"not {text!r:.200}"
+    )
     found: dict[TopicPartition, int] = {}
     for topic, numbers in _object(text, example).items():
         if not isinstance(numbers, dict):
@@ -25,7 +31,10 @@ def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
         for partition, number in numbers.items():
             if not _is_whole(partition) or type(number) is not int:
                 raise ValueError(example)
-            found[TopicPartition(topic, int(partition))] = number
+            where = TopicPartition(topic, int(partition))
+            if where in found:  # As in {"0": 1, "00": 2}.
+                raise ValueError(example)
+            found[where] = number
     return found
 
 
@@ -66,7 +75,7 @@ def listed(partitions: Iterable[TopicPartition]) -> str:
 
 def _object(text: str, example: str) -> dict[str, Any]:
     try:
-        found = loads_json(text)
+        found = loads_json(text, names_once=True)
     except ValueError:
         raise ValueError(example) from None
     if not isinstance(found, dict):

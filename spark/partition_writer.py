@@ -216,7 +216,9 @@ def kafka_columns(df: "DataFrame", topic: str | None) -> "DataFrame":
 
     check_columns(df.columns)
     types = dict(df.dtypes)
-    check_column_types(types, topic)
+    # One without a time zone is cast below, in the session's.
+    zoned = {name: kind.replace("timestamp_ntz", "timestamp") for name, kind in types.items()}
+    check_column_types(zoned, topic)
     columns = []
     for name in KAFKA_COLUMNS:
         if name not in types or (name == "topic" and topic is not None):

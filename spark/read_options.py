@@ -11,7 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from eoslog.spark.offset_bounds import STRATEGY, OffsetBound, ending_bound, starting_bound
+from eoslog.spark.offset_bounds import (
+    STRATEGY,
+    OffsetBound,
+    check_order,
+    ending_bound,
+    starting_bound,
+)
 from eoslog.spark.offset_json import EARLIEST, LATEST
 from eoslog.spark.offset_ranges import SplitRule
 from eoslog.spark.read_schema import INCLUDE_HEADERS
@@ -78,9 +84,10 @@ class ReadOptions:
         """
         check_options(options, KNOWN_OPTIONS, "batch read")
         _tell_ignored(options, (*_OF_STREAMS, *_WITHOUT_USE), "a batch read")
-        return _common(
-            options, starting_bound(options, EARLIEST, stream=False), ending_bound(options)
-        )
+        starting = starting_bound(options, EARLIEST, stream=False)
+        ending = ending_bound(options)
+        check_order(starting, ending)
+        return _common(options, starting, ending)
 
     @classmethod
     def of_stream(cls, options: Mapping[str, str]) -> "ReadOptions":

@@ -13,6 +13,7 @@ import pyarrow as pa
 from eoslog import Store, arrow
 from eoslog.errors import OffsetOutOfRangeError
 from eoslog.partition import Partition
+from eoslog.spark.columns import TIME_MAX_MS
 from eoslog.spark.data_loss import report_data_loss
 from eoslog.spark.offset_ranges import OffsetRange
 
@@ -36,7 +37,6 @@ ARROW_TYPES = {
     "headers": pa.list_(pa.field("element", _HEADER)),
 }
 # Milliseconds beyond which a time in microseconds leaves 64 bits.
-_TIME_MAX_MS = (2**63 - 1) // 1000
 
 
 def record_batches(
@@ -138,15 +138,16 @@ class _Constant:
 
 
 def _timestamps(columns: "Columns") -> pa.Array:
-    """Microseconds, as Spark keeps time. Raises OverflowError beyond the year 294,246."""
+    """Microseconds, as Spark keeps time; null for a time that it cannot hold."""
     found = columns.timestamps
-    if found.max() > _TIME_MAX_MS or found.min() < -_TIME_MAX_MS:
-        raise OverflowError(
-            f"a timestamp of {found.max()} ms, among the offsets from {columns.offsets[0]} on, "
-            "is no time that Spark can hold: leave out the column, with a schema of your own"
-        )
+    beyond = None
+    if found.max() > TIME_MAX_MS or found.min() < -TIME_MAX_MS:
+        beyond = (found > TIME_MAX_MS) | (found < -TIME_MAX_MS)
+        found[beyond] = 0
     # The fetched memory is this batch's own.
     found *= 1000
+    if beyond is not None:
+        return pa.array(found, ARROW_TYPES["timestamp"], mask=beyond)
     buffers = [None, pa.py_buffer(found)]
     return pa.Array.from_buffers(ARROW_TYPES["timestamp"], columns.record_count, buffers)
 

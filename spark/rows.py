@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from eoslog.spark.columns import KAFKA_COLUMNS, check_columns
+from eoslog.spark.columns import KAFKA_COLUMNS, TIME_MAX_MS, check_columns
 
 if TYPE_CHECKING:
     from eoslog.staged import StagedWriter
@@ -149,6 +149,8 @@ def _as_timestamp_ms(cell: Any, now_ms: int) -> int:
     if isinstance(cell, datetime):  # Without a zone it is local time, as Spark makes it.
         return (cell.astimezone(UTC) - _EPOCH) // _MILLISECOND  # Rounds down, as for Arrow.
     if isinstance(cell, int) and not isinstance(cell, bool):
+        if not -TIME_MAX_MS <= cell <= TIME_MAX_MS:
+            raise ValueError(f"timestamp {cell} ms is no time that Spark can hold")
         return cell
     raise TypeError(f"timestamp is a datetime or milliseconds, not {type(cell).__name__}")
 

@@ -12,7 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
-from eoslog.errors import EoslogError, NotAStoreError, UnknownTopicOrPartitionError
+from eoslog.errors import (
+    EoslogError,
+    NotAStoreError,
+    StagedReplayError,
+    StagedSourceError,
+    UnknownTopicOrPartitionError,
+)
+from eoslog.spark.batch_plan import plan_of_batch
 from eoslog.spark.columns import check_column_types
 from eoslog.spark.open_stores import lent_store
 from eoslog.spark.source_options import find, flag, store_path, text, whole
@@ -26,12 +33,23 @@ if TYPE_CHECKING:
 
 # What both sinks take, beside what names the store.
 SINK_OPTIONS = frozenset(
-    ("topic", "partitions", "includeHeaders", "txnAppId", "allowBatchIdReset", "durability")
+    (
+        "topic",
+        "partitions",
+        "includeHeaders",
+        "txnAppId",
+        "allowBatchIdReset",
+        "checkReplays",
+        "durability",
+    )
 )
-RESET_HINT = (
+_RESET_HINT = (
     "If the query's checkpoint was deleted or moved on purpose, "
     '.option("allowBatchIdReset", "true") lets the new one follow on the old; '
     "what it reads again is then written again"
+)
+_REPLAY_HINT = (
+    'If it is a replay all the same, .option("checkReplays", "false") takes the number alone for it'
 )
 _DURABILITIES = ("commit", "always", "process")
 
@@ -53,6 +71,7 @@ class Sink:
     headers: bool
     app_id: str | None
     reset_allowed: bool
+    replays_checked: bool
     durability: str | None
     place: str | None
 
@@ -83,6 +102,7 @@ class Sink:
             headers=flag(options, "includeHeaders", True),
             app_id=text(options, "txnAppId"),
             reset_allowed=flag(options, "allowBatchIdReset", False),
+            replays_checked=flag(options, "checkReplays", True),
             durability=durability,
             place=_place(find(options, "checkpointLocation")),
         )
@@ -114,6 +134,10 @@ class Sink:
             durability=self.durability or "commit",
         )
 
+    def plan_of(self, batch_id: int) -> str | None:
+        """On the driver's host: what the checkpoint says of a micro-batch, if it is compared."""
+        return plan_of_batch(self.place, batch_id) if self.replays_checked else None
+
     def give_up(self, app_id: str, run_id: str) -> None:
         """On the driver's host: remove what a run staged, unless it is decided.
 
@@ -139,6 +163,14 @@ class Sink:
             yield _without(batch, unused)
 
 
+def explained(error: StagedSourceError) -> StagedSourceError:
+    """The error with what can be done about it, in the sinks' words."""
+    hints = [_RESET_HINT]
+    if isinstance(error, StagedReplayError):
+        hints.append(_REPLAY_HINT)
+    return type(error)(". ".join([str(error), *hints]))
+
+
 def _without(batch: "pa.RecordBatch", unused: list[int]) -> "pa.RecordBatch":
     for index in unused:
         batch = batch.remove_column(index)
@@ -151,11 +183,11 @@ def _check_schema(schema: "StructType", topic: str | None) -> None:
     if len(types) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(f"column {', '.join(twice)} is there twice")
-    check_column_types(types, topic)
     if types.get("timestamp") == "timestamp_ntz":
         raise TypeError(
             "column timestamp has no time zone: CAST(timestamp AS TIMESTAMP) takes the session's"
         )
+    check_column_types(types, topic)
 
 
 def _partition_counts(store: Path, topic: str | None, wanted: int) -> dict[str, int]:

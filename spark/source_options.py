@@ -5,6 +5,7 @@ are checked before any task runs: an option that nobody knows is refused, since 
 """
 
 import logging
+import re
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from pathlib import Path
@@ -18,6 +19,7 @@ STORE_SCHEME = "eoslog:"
 STORE_OPTIONS = ("store", "path", BOOTSTRAP_SERVERS)
 # What Spark itself puts among the options of a streaming query.
 SPARK_OPTIONS = ("checkpointLocation", "queryName")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,4000}", re.ASCII)
 _TRUE = ("true", "1", "yes")
 _FALSE = ("false", "0", "no")
 # Options of Kafka clients that were told to be ignored, in this process.
@@ -129,14 +131,18 @@ def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def whole(options: Mapping[str, str], name: str, default: int, minimum: int) -> int:
-    """An option that is a whole number, `minimum` at least. Raises ValueError for anything else."""
+    """An option that is a whole number, `minimum` at least and below 2**63.
+
+    Raises ValueError for anything else.
+    """
     value = find(options, name)
     if value is None:
         return default
-    try:
-        number = int(value)
-    except ValueError:
-        raise ValueError(f"option {name} is a whole number, not {value!r}") from None
+    if not _WHOLE.fullmatch(value):
+        raise ValueError(f"option {name} is a whole number, not {value!r:.80}")
+    number = int(value)
     if number < minimum:
         raise ValueError(f"option {name} is {minimum} at least, not {number}")
+    if number >= 1 << 63:
+        raise ValueError(f"option {name} is below 2**63, not {value:.80}")
     return number

@@ -193,8 +193,13 @@ def message_as_batch(message: "StagedMessage") -> "pyarrow.RecordBatch":
 def as_messages(messages: Iterable[Any]) -> "list[StagedMessage]":
     """Take messages as `stage` handed them out or as Spark collected them, in the data's order.
 
-    Raises ValueError if one was handed in twice, TypeError for anything else than a message.
+    Raises ValueError if one was handed in twice, or is no JSON, TypeError for anything else than
+    messages.
     """
+    if isinstance(messages, (str, bytes, Mapping)) or not isinstance(messages, Iterable):
+        raise TypeError(
+            f"messages are a list of what stage() yielded, not {type(messages).__name__}"
+        )
     found = [_as_message(message) for message in messages]
     found.sort(key=lambda message: message.attempt)
     for before, message in pairwise(found):
@@ -211,7 +216,10 @@ def _as_message(message: Any) -> "StagedMessage":
     if isinstance(message, Sequence) and len(message) == 1 and not isinstance(message, str):
         message = message[0]  # A Row of MESSAGE_SCHEMA.
     if isinstance(message, str):
-        message = loads_json(message)
+        try:
+            message = loads_json(message)
+        except ValueError as error:
+            raise ValueError(f"{message!r:.80} is no message of stage(): {error}") from None
     if isinstance(message, Mapping):
         return StagedMessage(**message)
     raise TypeError(f"a message of stage() is expected, not {type(message).__name__}")

@@ -1,7 +1,7 @@
 """The streaming sink: `df.writeStream.format("eoslog")...start()`.
 
 A micro-batch is known by the query's id and its number: a replay, by whatever driver and with
-whatever number of tasks, is the same batch. Rules K1-K5 of `docs/staged-commit.md`.
+whatever number of tasks, is the same batch. Rules K1-K8 of `docs/staged-commit.md`.
 
 Invariants: tasks stage and never open the store; a batch is in the log after `commit`, whole, or
 never; it enters once; only the newest driver of a query, and only its own checkpoint, is let in.
@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMess
 
 from eoslog.errors import InvalidRequestError, StagedSourceError
 from eoslog.spark.open_stores import lent_store
-from eoslog.spark.sink import RESET_HINT, SINK_OPTIONS, Sink
+from eoslog.spark.sink import SINK_OPTIONS, Sink, explained
 from eoslog.spark.source_options import check_options, find
 from eoslog.spark.staging import as_messages
 from eoslog.spark.stream_context import StreamBatch, stream_batch_of_task
@@ -70,7 +70,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """On the driver's host: decide. On return the batch is in, as durable as the store says.
 
-        A batch that is in already is a no-op.
+        A batch that is in already is a no-op. Raises StagedReplayError for another one of the
+        newest batch's number.
         """
         from eoslog.staged import VersionSource
 
@@ -82,8 +83,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         if stream.batch_id != batchId or stream.run_id is None:
             raise InvalidRequestError(f"batch {batchId}: its tasks are of batch {stream.batch_id}")
         staged = as_messages(message.staged for message in found)
+        rows = sum(message.records for message in staged)
         source = VersionSource(
-            stream.query_id, stream.run_id, self._sink.place, self._sink.reset_allowed
+            stream.query_id,
+            stream.run_id,
+            self._sink.place,
+            self._sink.reset_allowed,
+            self._sink.plan_of(batchId),
+            rows if self._sink.replays_checked else None,
         )
         with lent_store(self._sink.store, self._sink.durability) as log:
             try:
@@ -91,7 +98,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                     self._app_id(stream), batchId, staged, run_id=staged[0].run_id, source=source
                 )
             except StagedSourceError as error:
-                raise StagedSourceError(f"{error}. {RESET_HINT}") from error
+                raise explained(error) from error
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """On the driver's host, after a failure: give the batch's files up, unless it is decided.

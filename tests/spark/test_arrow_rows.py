@@ -130,6 +130,7 @@ def test_headers():
         ({"value": [1]}, TypeError, "column value is binary or string"),
         ({"value": ["v"], "key": [1.5]}, TypeError, "column key is binary or string"),
         ({"value": ["v"], "timestamp": ["noon"]}, TypeError, "column timestamp is"),
+        ({"value": ["v"], "timestamp": [2**62]}, ValueError, "no time that Spark can hold"),
         ({"value": ["v"], "headers": ["h"]}, TypeError, "column headers is"),
         ({"value": ["v"], "headers": [["h"]]}, TypeError, "column headers is"),
         (

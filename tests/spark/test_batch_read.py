@@ -48,6 +48,20 @@ def numbers(frame):
     return [int(row.value) for row in frame.select("value").collect()]
 
 
+def test_a_time_that_spark_cannot_hold_is_null(store, read):
+    """Other writers have other clocks: their topics must be readable."""
+    config = {f"message.timestamp.{edge}.max.ms": 2**63 - 1 for edge in ("before", "after")}
+    store.create_topic("dated", partitions=1, config=config)
+    last_ms = (2**63 - 1) // 1000
+    times_ms = [0, 2**62, 1_767_225_600_123, last_ms, last_ms + 1, -1]
+    store.producer().append("dated", 0, [b"%d" % n for n in range(6)], timestamps=times_ms)
+    frame = read(subscribe="dated").selectExpr("value", "unix_millis(timestamp) AS ms")
+    found = {int(row.value): row.ms for row in frame.collect()}
+    expected = [0, None, 1_767_225_600_123, last_ms, None]
+    assert [found[number] for number in range(5)] == expected
+    assert found[5] is not None, "a record without a time has the time of its append"
+
+
 def test_all_columns_come_as_kafkas_source_gives_them(store, read):
     now_ms = 1_767_225_600_123
     config = {"message.timestamp.before.max.ms": 2**63 - 1}

@@ -5,7 +5,7 @@ from read_back import values_in
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.errors import UnknownTopicOrPartitionError
+from eoslog.errors import StagedRunFencedError, UnknownTopicOrPartitionError
 from eoslog.spark import commit, stage
 
 READ = TopicPartition("orders", 0)
@@ -40,3 +40,35 @@ def test_offsets_that_are_wrong_decide_nothing(store_path):
     with pytest.raises(UnknownTopicOrPartitionError):
         commit(staged(store_path), store=store_path, app_id="job", version=0, offsets=offsets)
     assert values_in(store_path) == []
+
+
+def test_a_version_without_messages_needs_its_run(store_path):
+    """Else an older run could take it: nothing of a newer one's would be in."""
+    with eoslog.open(store_path) as store:
+        older, newer = store.begin_run("job"), store.begin_run("job")
+    with pytest.raises(ValueError, match="version 0 of application 'job' has no messages"):
+        commit([], store=store_path, app_id="job", version=0)
+    with pytest.raises(StagedRunFencedError):
+        commit([], store=store_path, app_id="job", version=0, run_id=older)
+    assert commit([], store=store_path, app_id="job", version=0, run_id=newer).committed
+
+
+@pytest.mark.parametrize(
+    ("messages", "error", "says"),
+    [
+        (None, TypeError, "messages are a list of what stage.. yielded, not NoneType"),
+        ("abc", TypeError, "not str"),
+        (b"abc", TypeError, "not bytes"),
+        ({"app_id": "job"}, TypeError, "not dict"),
+        (7, TypeError, "not int"),
+        (["abc"], ValueError, "'abc' is no message of stage"),
+        ([[1, 2]], TypeError, "a message of stage.. is expected, not list"),
+        ([None], TypeError, "not NoneType"),
+        (["[1]"], TypeError, "not list"),
+    ],
+)
+def test_what_are_no_messages(store_path, messages, error, says):
+    with pytest.raises(error, match=says):
+        commit(messages, store=store_path, app_id="job", version=0, run_id="run")
+    with eoslog.open(store_path) as store:
+        assert store.application("job") is None

@@ -72,6 +72,9 @@ def test_options_go_to_tasks():
         ({"startingOffsets": '{"a": 1}'}, "startingOffsets is JSON like"),
         ({"startingOffsets": '{"a": {"0": true}}'}, "startingOffsets is JSON like"),
         ({"startingOffsets": '{"a": {"x": 1}}'}, "startingOffsets is JSON like"),
+        ({"startingOffsets": '{"a": {"0": 1, "0": 2}}'}, "startingOffsets .* each name once"),
+        ({"startingOffsets": '{"a": {"0": 1, "00": 2}}'}, "startingOffsets .* each name once"),
+        ({"startingOffsets": '{"a": {"0": 1}, "a": {"1": 2}}'}, "startingOffsets .* each name"),
         ({"startingOffsets": '{"a": {"0": -3}}'}, "startingOffsets: an offset is 0 or more"),
         ({"startingTimestamp": "now"}, "startingTimestamp is a whole number"),
         ({"startingOffsetsByTimestamp": '{"a": {"0": -1}}'}, "ByTimestamp: a time is in milli"),
@@ -98,11 +101,39 @@ def test_wrong_options_are_refused_by_name(given, says):
         ({"startingOffsets": '{"a": {"0": -1}}'}, "startingOffsets: a batch read cannot begin"),
         ({"endingOffsets": "earliest"}, "endingOffsets: a read cannot end at earliest"),
         ({"endingOffsets": '{"a": {"0": -2}}'}, "endingOffsets: a read cannot end at earliest"),
+        (
+            {
+                "startingOffsets": '{"a": {"0": 5, "1": 8}}',
+                "endingOffsets": '{"a": {"0": 5, "1": 7}}',
+            },
+            "endingOffsets in a-1 is 7, and startingOffsets is 8",
+        ),
+        (
+            {"startingTimestamp": "8", "endingTimestamp": "7"},
+            "endingTimestamp is 7, and startingTimestamp is 8",
+        ),
+        (
+            {"startingTimestamp": "8", "endingOffsetsByTimestamp": '{"a": {"0": 9, "1": 7}}'},
+            "endingOffsetsByTimestamp in a-1 is 7, and startingTimestamp is 8",
+        ),
     ],
 )
 def test_a_batch_has_a_beginning_and_an_end(given, says):
     with pytest.raises(ValueError, match=says):
         ReadOptions.of_batch(STORE | given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"startingTimestamp": "8", "endingOffsets": '{"a": {"0": 7}}'},
+        {"startingOffsets": '{"a": {"0": 7}}', "endingOffsets": '{"a": {"0": 7}}'},
+        {"startingOffsets": '{"a": {"0": 7}}', "endingOffsets": '{"a": {"0": -1}}'},
+        {"startingOffsets": "earliest", "endingOffsets": '{"a": {"0": 0}}'},
+    ],
+)
+def test_a_beginning_that_may_be_before_the_end(given):
+    ReadOptions.of_batch(STORE | given)
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,19 @@ def test_numbers():
         whole({"minPartitions": "1.5"}, "minPartitions", 0, 1)
     with pytest.raises(ValueError, match="minPartitions is 1 at least, not 0"):
         whole({"minPartitions": "0"}, "minPartitions", 0, 1)
+    assert whole({"minPartitions": "9223372036854775807"}, "minPartitions", 0, 1) == 2**63 - 1
+
+
+@pytest.mark.parametrize("value", ["", " 1", "1_0", "1_000", "\u0661", "0x10", "1e3", "9" * 5000])
+def test_what_is_no_whole_number(value):
+    with pytest.raises(ValueError, match="txnVersion is a whole number"):
+        whole({"txnVersion": value}, "txnVersion", 0, 0)
+
+
+@pytest.mark.parametrize("value", ["9223372036854775808", "9" * 3000])
+def test_a_number_that_is_too_large(value):
+    with pytest.raises(ValueError, match=r"txnVersion is below 2\*\*63"):
+        whole({"txnVersion": value}, "txnVersion", 0, 0)
 
 
 def test_an_empty_text_is_a_mistake():

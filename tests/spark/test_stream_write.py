@@ -15,7 +15,7 @@ from read_back import numbers_in, records_in, staged_files
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.errors import InvalidRequestError
+from eoslog.errors import InvalidRequestError, StagedReplayError
 from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.open_stores import close_unused_stores
 from eoslog.spark.stream_context import StreamBatch
@@ -161,6 +161,92 @@ def test_an_older_copy_of_a_checkpoint_is_noticed(spark, store_path, files, chec
     assert numbers_in(store_path) == list(range(30))
 
 
+def all_lines(spark, folder):
+    """A batch takes whatever is new."""
+    return spark.readStream.text(str(folder))
+
+
+@pytest.mark.parametrize("new", [range(20, 40), range(20, 30)], ids=["more rows", "as many"])
+def test_a_copy_of_a_checkpoint_from_one_batch_ago_is_noticed(
+    spark, store_path, files, checkpoint, tmp_path, new
+):
+    """Its next batch has the newest one's number: a sink that goes by numbers would skip it."""
+    put(files, range(10))
+    run(all_lines(spark, files), store_path, checkpoint)
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    put(files, range(10, 20))
+    run(all_lines(spark, files), store_path, checkpoint)
+    (files / "000010").unlink()
+    shutil.rmtree(checkpoint)
+    (tmp_path / "copy").rename(checkpoint)
+    put(files, new)
+    reason = refused(all_lines(spark, files), store_path, checkpoint)
+    assert f"counts 1, which is in, but this is another one ({len(new)} rows, 10 then)" in reason
+    assert "allowBatchIdReset" in reason
+    assert "checkReplays" in reason
+    # It is run again and again, as the checkpoint has it now.
+    refused(all_lines(spark, files), store_path, checkpoint)
+    assert numbers_in(store_path) == list(range(20))
+    run(all_lines(spark, files), store_path, checkpoint, allowBatchIdReset="true")
+    assert numbers_in(store_path) == [*range(20), *new]
+    # Nothing more has to be allowed, and replays are replays.
+    forget_commit(checkpoint, 1)
+    run(all_lines(spark, files), store_path, checkpoint)
+    assert numbers_in(store_path) == [*range(20), *new]
+
+
+def test_a_batch_that_a_power_cut_took_from_the_checkpoint_is_noticed(
+    spark, store_path, files, checkpoint
+):
+    """Spark does not sync its checkpoint: the newest entries may be gone, when the rows are in."""
+    put(files, range(10))
+    run(all_lines(spark, files), store_path, checkpoint)
+    put(files, range(10, 20))
+    run(all_lines(spark, files), store_path, checkpoint)
+    for name in ("commits", "offsets", "sources/0"):
+        (checkpoint / name / "1").unlink()
+        (checkpoint / name / ".1.crc").unlink(missing_ok=True)
+    put(files, range(20, 30))
+    assert "counts 1, which is in" in refused(all_lines(spark, files), store_path, checkpoint)
+    assert numbers_in(store_path) == list(range(20))
+
+
+def test_replays_can_be_told_by_their_number_alone(spark, store_path, files, checkpoint):
+    put(files, range(10))
+    run(all_lines(spark, files), store_path, checkpoint)
+    forget_commit(checkpoint, 0)
+    offsets = checkpoint / "offsets" / "0"
+    offsets.write_text(offsets.read_text().replace('"batchTimestampMs":1', '"batchTimestampMs":'))
+    (checkpoint / "offsets" / ".0.crc").unlink()
+    refused(all_lines(spark, files), store_path, checkpoint)
+    run(all_lines(spark, files), store_path, checkpoint, checkReplays="false")
+    assert numbers_in(store_path) == list(range(10))
+
+
+def test_a_replay_by_a_query_that_gives_other_rows_is_one(spark, store_path, files, checkpoint):
+    """The checkpoint says that it is made of the same: a query need not be deterministic."""
+    put(files, range(10))
+    for upper in (5, 7):
+        frame = all_lines(spark, files).where(f"CAST(value AS INT) < {upper}")
+        run(frame, store_path, checkpoint)
+        assert numbers_in(store_path) == list(range(5))
+        forget_commit(checkpoint, 0)
+
+
+def test_an_old_query_without_a_name_stays_out_once_another_has_its_place(
+    spark, store_path, files, checkpoint, tmp_path
+):
+    put(files, range(10))
+    run(lines(spark, files), store_path, checkpoint)
+    checkpoint.rename(tmp_path / "old")
+    run(lines(spark, files), store_path, checkpoint, allowBatchIdReset="true")
+    checkpoint.rename(tmp_path / "newer")
+    (tmp_path / "old").rename(checkpoint)
+    put(files, range(10, 20))
+    assert "was replaced by source" in refused(lines(spark, files), store_path, checkpoint)
+    assert numbers_in(store_path) == sorted([*range(10), *range(10)])
+
+
 def test_a_driver_that_another_one_overtook_is_stopped(spark, store_path, files, checkpoint):
     put(files, range(10))
     query = write(lines(spark, files), store_path, checkpoint, txnAppId="a").start()
@@ -258,6 +344,26 @@ def test_foreach_batch_with_a_name_and_the_batch_id(spark, store_path, files, ch
     assert numbers_in(store_path) == sorted([*range(20), *range(20)])
 
 
+def test_foreach_batch_from_a_checkpoint_of_one_batch_ago_is_noticed(
+    spark, store_path, files, checkpoint, tmp_path
+):
+    """Spark does not say there where the checkpoint is: the number of rows tells."""
+    put(files, range(10))
+    run_each_batch(all_lines(spark, files), store_path, checkpoint, txnAppId="a")
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    put(files, range(10, 20))
+    run_each_batch(all_lines(spark, files), store_path, checkpoint, txnAppId="a")
+    shutil.rmtree(checkpoint)
+    (tmp_path / "copy").rename(checkpoint)
+    put(files, range(20, 25))
+    with pytest.raises(StreamingQueryException, match="15 rows, 10 then"):
+        run_each_batch(all_lines(spark, files), store_path, checkpoint, txnAppId="a")
+    assert numbers_in(store_path) == list(range(20))
+    options = {"txnAppId": "a", "allowBatchIdReset": "true"}
+    run_each_batch(all_lines(spark, files), store_path, checkpoint, **options)
+    assert numbers_in(store_path) == sorted([*range(20), *range(10, 25)])
+
+
 def test_foreach_batch_without_a_name_is_refused(spark, store_path, files, checkpoint):
     put(files, range(10))
     with pytest.raises(StreamingQueryException) as caught:
@@ -313,6 +419,19 @@ def test_an_abort_that_knows_no_task_leaves_files_to_the_next_run(store_path):
     writer.commit([message_of(writer, run_id=RUN.replace("8", "9"))], 0)
     assert landed(store_path) == [0, 1]
     assert staged_files(store_path) == []
+
+
+def test_without_the_checkpoint_at_hand_the_number_of_rows_tells(store_path):
+    """As with one on a file system that the driver's host does not mount."""
+    writer = stream_writer(store_path, checkpointLocation="hdfs://names/checkpoint")
+    writer.commit([message_of(writer)], 0)
+    again = stream_writer(store_path, checkpointLocation="hdfs://names/checkpoint")
+    again.commit([message_of(again, values=("2", "3"))], 0)
+    more = message_of(again, values=("4", "5", "6"))
+    with pytest.raises(StagedReplayError, match=r"3 rows, 2 then.*checkReplays"):
+        again.commit([more], 0)
+    stream_writer(store_path, checkReplays="false").commit([more], 0)
+    assert landed(store_path) == [0, 1]
 
 
 def test_messages_that_say_different_things_are_refused(store_path):

@@ -1,4 +1,4 @@
-"""Versions that a source counts: replays, drivers, and counts that begin anew (rules K1-K7)."""
+"""Versions that a source counts: replays, drivers, and counts that begin anew (rules K1-K8)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from staged_jobs import (
 )
 
 import eoslog
-from eoslog.errors import StagedCommitError, StagedRunFencedError, StagedSourceError
+from eoslog.errors import (
+    StagedCommitError,
+    StagedReplayError,
+    StagedRunFencedError,
+    StagedSourceError,
+)
 from eoslog.staged import VersionSource, version_run_id
 from eoslog.staged_source import OVERTAKEN_MAX
 from eoslog.state_log import StateLog
@@ -225,6 +230,84 @@ def test_a_count_that_goes_back_and_is_allowed_follows_on(store):
     assert parts_in(store) == [0, 1, 2, 3, 5]
 
 
+FIRST = {"input_id": "first", "rows": ROWS}
+
+
+@pytest.mark.parametrize("driver", ["driver-1", "driver-2"])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"input_id": "second", "rows": ROWS},
+        {"rows": ROWS + 1},
+        {"rows": 0},
+        {"input_id": "second"},
+    ],
+)
+def test_the_newest_number_with_another_content_is_refused(path, other, driver):
+    """A checkpoint of one version ago is back: its next version is new, and none that is in."""
+    with eoslog.open(path) as store:
+        commit(store, 0, 0, input_id="none", rows=ROWS)
+        commit(store, 1, 1, **FIRST)
+    with eoslog.open(path) as store:
+        with pytest.raises(StagedReplayError, match="counts 1, which is in"):
+            commit(store, 1, 2, driver=driver, **other)
+        assert parts_in(store) == [0, 1]
+        assert commit(store, 1, 3, driver=driver, new_allowed=True, **other)
+        assert not commit(store, 1, 4, driver=driver, **other)
+        assert commit(store, 2, 5, driver=driver, **FIRST)
+        assert parts_in(store) == [0, 1, 3, 5]
+
+
+@pytest.mark.parametrize(
+    ("before", "again"),
+    [
+        (FIRST, FIRST),
+        (FIRST, {"input_id": "first", "rows": 3}),
+        (FIRST, {"rows": ROWS}),
+        (FIRST, {}),
+        ({"rows": ROWS}, FIRST),
+        ({"input_id": "first"}, {"rows": 3}),
+        ({}, FIRST),
+    ],
+)
+def test_a_replay_is_known_by_its_input_or_else_by_its_rows(store, before, again):
+    """A query need not be deterministic: one input may give other rows."""
+    commit(store, 0, 0, **before)
+    assert not commit(store, 0, 1, driver="driver-2", **again)
+    assert not commit(store, 0, 1, driver="driver-2", new_allowed=True, **again)
+    assert parts_in(store) == [0]
+
+
+def test_a_replay_keeps_the_content_of_the_first_time(store):
+    commit(store, 0, 0, **FIRST)
+    commit(store, 0, 1, driver="driver-2", input_id="first", rows=3)
+    assert not commit(store, 0, 2, driver="driver-3", rows=ROWS)
+
+
+def test_a_source_that_left_its_place_to_another_application_is_out(path):
+    """Else an old copy of a checkpoint would go on beside the one that took its place."""
+    with eoslog.open(path) as store:
+        commit(store, 0, 0, app_id="first", place="/checkpoint")
+        options = {"place": "/checkpoint", "new_allowed": True}
+        commit(store, 0, 1, source="another", app_id="second", **options)
+    with eoslog.open(path) as store:
+        for part, place in enumerate(("/checkpoint", "/moved", None), 3):
+            options = {"place": place, "new_allowed": part != 3}
+            with pytest.raises(StagedSourceError, match="'second'"):
+                commit(store, 1, part, driver="driver-2", app_id="first", **options)
+        assert commit(store, 1, 2, source="another", driver="driver-3", app_id="second")
+        assert parts_in(store) == [0, 1, 2]
+
+
+def test_a_source_that_left_one_of_its_applications_goes_on_with_the_others(store):
+    """A query's foreachBatch may write under several names, and has no place."""
+    for app_id, part in (("first", 0), ("second", 1)):
+        commit(store, 0, part, app_id=app_id)
+    commit(store, 0, 2, source="another", app_id="first", new_allowed=True)
+    assert commit(store, 1, 3, driver="driver-2", app_id="second")
+    assert parts_in(store) == [0, 1, 2, 3]
+
+
 def test_a_place_knows_which_application_counted_there(store):
     commit(store, 0, 0, app_id="first", place="/checkpoint")
     with pytest.raises(StagedSourceError, match=r"/checkpoint.*'first'"):
@@ -380,6 +463,11 @@ def test_an_interrupted_decision_takes_the_count_back_too(store, monkeypatch):
         ({"place": ""}, ValueError),
         ({"source_id": 7}, TypeError),
         ({"new_allowed": "true"}, TypeError),
+        ({"input_id": ""}, ValueError),
+        ({"input_id": 7}, TypeError),
+        ({"rows": -1}, ValueError),
+        ({"rows": "7"}, TypeError),
+        ({"rows": True}, TypeError),
     ],
 )
 def test_what_is_no_source(fields, error):
