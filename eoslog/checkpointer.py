@@ -301,8 +301,8 @@ class Checkpointer:
 
     def _write_checkpoints(self) -> None:
         """Sync what was appended, and write down from where a recovery has to read."""
-        unwritten, self._unwritten = self._unwritten, set()
-        for partition in unwritten | set(self._store._partitions.opened()):
+        self._unwritten = set()
+        for partition in self._store._partitions.opened():
             self._each(partition, _flush_if_behind)
         # Without it the checkpoints keep to the points of before.
         self._attempt(self._store._files.transaction_recovery.advance, "syncing markers")

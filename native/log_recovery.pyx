@@ -35,7 +35,7 @@ from eoslog.native.segment cimport (
     SEGMENT_PATH_BYTES_MAX, Segment, batch_end_offset, batch_in_chain, index_entry_holds,
     segment_cut, segment_find, segment_index_active, segment_load,
     segment_note_batch, segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes,
-    segment_unload, time_entry_holds,
+    segment_times_before, segment_unload,
 )
 from eoslog.native.status cimport (
     STATUS_IO, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
@@ -224,23 +224,15 @@ cdef int64_t scan_start(Segment* segment, int64_t recovery_point) noexcept nogil
     """Where to begin: at the last indexed batch that ends below the recovery point, else at 0.
 
     Index entries from there on are dropped; the scan makes them again. What the batches before it
-    say of time is in the time index alone, and so that has to have it.
+    say of time has to be in the time index.
     """
     cdef int32_t entry = offset_index_lookup(
         &segment.offset_index, recovery_point - 1 - segment.base_offset)
     cdef int64_t position
-    cdef BatchHeader header
     if entry < 0 or not index_entry_holds(segment, entry):
         return 0
     position = segment.offset_index.entries[entry].position_bytes
-    if position == 0:
-        return 0
-    batch_header_load(segment.map + position, &header)
-    time_index_truncate(&segment.time_index, header.base_offset - segment.base_offset)
-    if segment.time_index.count == 0 or not time_entry_holds(
-            segment, segment.time_index.count - 1):
-        return 0
-    return position
+    return position if position > 0 and segment_times_before(segment, position) else 0
 
 
 cdef bint leads_to(
@@ -285,11 +277,7 @@ cdef Status recover_segment(
     else:
         offset_index_truncate(&segment.offset_index, -1)
         time_index_truncate(&segment.time_index, -1)
-    segment.max_timestamp = -1
-    if segment.time_index.count > 0:
-        segment.max_timestamp = segment.time_index.entries[segment.time_index.count - 1].timestamp
-        segment.max_timestamp_offset = segment.base_offset + (
-            segment.time_index.entries[segment.time_index.count - 1].relative_offset)
+        segment.max_timestamp = -1
     while True:
         if limit - position >= BATCH_HEADER_BYTES and (
                 batch_check(segment.map + position, limit - position, &header, out) == STATUS_OK):

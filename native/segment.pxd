@@ -94,14 +94,13 @@ cdef inline int64_t batch_end_offset(const BatchHeader* header) noexcept nogil:
 
 
 cdef bint index_entry_holds(const Segment* segment, int32_t entry) noexcept nogil
-cdef bint time_entry_holds(const Segment* segment, int32_t entry) noexcept nogil
+cdef bint segment_times_before(Segment* segment, int64_t position) noexcept nogil
 cdef Status segment_find(
     const Segment* segment, int64_t offset, int64_t upper_bytes, int64_t* position_bytes, Fault* out
 ) noexcept nogil
 cdef bint segment_indexes_hold(const Segment* segment) noexcept nogil
 cdef Status segment_rebuild_indexes(
     Segment* segment, const SegmentOptions* options, Fault* out) noexcept nogil
-cdef int64_t segment_last_indexed(const Segment* segment) noexcept nogil
 cdef Status segment_index_active(
     Segment* segment, const SegmentOptions* options, int64_t* end, Fault* out) noexcept nogil
 cdef Status segment_store_indexes(

@@ -387,6 +387,39 @@ cdef bint time_entry_holds(const Segment* segment, int32_t entry) noexcept nogil
         header.base_offset + header.last_offset_delta == offset)
 
 
+cdef bint segment_times_before(Segment* segment, int64_t position) noexcept nogil:
+    """Note the newest time of all batches before the one at `position`, a batch of the index.
+
+    Entries of that batch and later ones are dropped: they are for the walk to make again. What the
+    last one left does not tell, the headers behind it do: its own may be gone, since one that was
+    made when a segment was closed stood for it. False if no entry is left that can be believed.
+    """
+    cdef int64_t at = 0
+    cdef int64_t base_offset_min
+    cdef int32_t last
+    cdef BatchHeader header
+    cdef Fault ignored
+    batch_header_load(segment.map + position, &header)
+    time_index_truncate(&segment.time_index, header.base_offset - segment.base_offset)
+    last = segment.time_index.count - 1
+    if last < 0 or not time_entry_holds(segment, last):
+        return False
+    segment.max_timestamp = segment.time_index.entries[last].timestamp
+    segment.max_timestamp_offset = (
+        segment.base_offset + segment.time_index.entries[last].relative_offset)
+    base_offset_min = segment.max_timestamp_offset + 1
+    if segment_find(segment, base_offset_min, position, &at, &ignored) != STATUS_OK:
+        return True
+    while at < position and (
+            batch_in_chain(segment, at, position, base_offset_min, &header, &ignored) == STATUS_OK):
+        base_offset_min = batch_end_offset(&header)
+        if header.max_timestamp > segment.max_timestamp:
+            segment.max_timestamp = header.max_timestamp
+            segment.max_timestamp_offset = base_offset_min - 1
+        at += header.batch_bytes
+    return True
+
+
 cdef bint segment_indexes_hold(const Segment* segment) noexcept nogil:
     """Whether the indexes of a segment that was ended agree with its batches, as far as a short
     look tells.
@@ -444,20 +477,6 @@ cdef Status segment_rebuild_indexes(
     return STATUS_OK
 
 
-cdef int64_t segment_last_indexed(const Segment* segment) noexcept nogil:
-    """Relative offset of the last offset index entry, -1 if none."""
-    if segment.offset_index.count == 0:
-        return -1
-    return segment.offset_index.entries[segment.offset_index.count - 1].relative_offset
-
-
-cdef bint time_entries_past(const Segment* segment) noexcept nogil:
-    """Whether the time index names offsets behind the last indexed one (the entry of a sealing)."""
-    return segment.time_index.count > 0 and (
-        segment.time_index.entries[segment.time_index.count - 1].relative_offset
-        > segment_last_indexed(segment))
-
-
 cdef Status segment_index_active(
     Segment* segment, const SegmentOptions* options, int64_t* end, Fault* out
 ) noexcept nogil:
@@ -468,19 +487,20 @@ cdef Status segment_index_active(
     cdef int64_t position = 0
     cdef int64_t next_offset = segment.base_offset
     cdef BatchHeader header
-    if segment.offset_index.count == 0 or not segment_indexes_hold(segment):
-        segment.max_timestamp = -1
-        offset_index_truncate(&segment.offset_index, -1)
-        time_index_truncate(&segment.time_index, -1)
-    else:
+    if segment.offset_index.count > 0 and segment_indexes_hold(segment):
         position = segment.offset_index.entries[segment.offset_index.count - 1].position_bytes
+    if position > 0 and segment_times_before(segment, position):
+        # The last entry itself is made again by the walk: so many bytes lie before it.
         offset_index_truncate(
             &segment.offset_index,
             segment.offset_index.entries[segment.offset_index.count - 1].relative_offset)
-        # Its own entry is made again by the walk: so many bytes lie before it.
         segment.bytes_since_index_entry = options.index_interval_bytes + 1
-        if time_entries_past(segment):
-            time_index_truncate(&segment.time_index, segment_last_indexed(segment) + 1)
+    else:
+        position = 0
+        segment.max_timestamp = -1
+        segment.bytes_since_index_entry = 0
+        offset_index_truncate(&segment.offset_index, -1)
+        time_index_truncate(&segment.time_index, -1)
     while position + BATCH_HEADER_BYTES <= segment.used_bytes:
         if batch_in_chain(
                 segment, position, segment.used_bytes, next_offset, &header, out) != STATUS_OK:
