@@ -65,6 +65,14 @@ def test_version():
     assert answer.stdout.startswith("eoslog ")
 
 
+def test_the_package_is_the_command():
+    """Where several environments are at hand, `python -m eoslog` is the one of the interpreter."""
+    done = subprocess.run(
+        [sys.executable, "-m", "eoslog", "--version"], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == call("--version").stdout
+
+
 @pytest.mark.parametrize(
     ("name", "hint"), [("topcs", "topics"), ("procude", "produce"), ("frobnicate", "there are")]
 )

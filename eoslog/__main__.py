@@ -1,0 +1,5 @@
+"""`python -m eoslog`: the command line, for the interpreter at hand."""
+
+from eoslog.cli import main
+
+main()
