@@ -34,7 +34,7 @@ from eoslog.staged_rows import (
     timestamp_column,
 )
 from eoslog.staged_source import VersionSource, version_run_id
-from eoslog.topic_name import check_user_topic_name
+from eoslog.topic_name import INTERNAL_TOPICS, check_user_topic_name
 
 __all__ = [
     "StagedFile",
@@ -259,12 +259,14 @@ def _check_buffers(column: Any) -> None:
 
 
 def partition_counts(store_path: str | os.PathLike[str]) -> dict[str, int]:
-    """How many partitions each topic has, as the store's file says, without opening the store.
+    """How many partitions each user's topic has, as the store's file says, without opening it.
 
     Empty if there is no such file: whoever opens the store makes it again.
     """
     return {
-        name: int(entry["partitions"]) for name, entry in _known_topics(Path(store_path)).items()
+        name: int(entry["partitions"])
+        for name, entry in _known_topics(Path(store_path)).items()
+        if name not in INTERNAL_TOPICS
     }
 
 

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from eoslog import Store, TopicPartition
 from eoslog.partition import Partition
+from eoslog.spark.data_loss import report_data_loss
 from eoslog.spark.offset_bounds import ending_offsets, starting_offsets
 from eoslog.spark.offset_ranges import (
     BYTES_PER_TASK,
@@ -32,10 +33,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """What one task reads, and the mark by which it knows the driver's store."""
+    """What one task reads, and by what it knows the driver's store, and the topic."""
 
     wanted: OffsetRange
     store_mark: str
+    topic_id: str
 
 
 class BatchReader(DataSourceReader):
@@ -90,7 +92,10 @@ def split_ranges(store: Store, rule: SplitRule, ranges: list[OffsetRange]) -> li
             return partition.size_bytes
         return bytes_in(partition, one.first, one.upper_bound)
 
-    return [RangePartition(one, mark) for one in rule.split(ranges, bytes_of)]
+    return [
+        RangePartition(one, mark, store.partition(*one.where).topic_id)
+        for one in rule.split(ranges, bytes_of)
+    ]
 
 
 def read_range(
@@ -99,7 +104,7 @@ def read_range(
     """The record batches of an input partition.
 
     Raises StoreNotVisibleError if this worker does not see the driver's store, and what
-    `record_batches` raises.
+    `record_batches` raises; OffsetOutOfRangeError if the topic is another one than was planned.
     """
     from eoslog.spark.record_columns import record_batches
 
@@ -107,6 +112,13 @@ def read_range(
         return  # Spark makes up a partition where there is none.
     check_store_visible(options.store, partition.store_mark)
     with lent_store(options.store) as store:
+        where = partition.wanted.where
+        if store.partition(*where).topic_id != partition.topic_id:
+            report_data_loss(
+                options.fail_on_data_loss,
+                f"{where}: the topic was deleted and made again since the read was planned",
+            )
+            return
         yield from record_batches(
             store,
             partition.wanted,

@@ -78,8 +78,10 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> BatchMessage:
         """In a task: stage all rows. A version that is in stages nothing."""
         stream = stream_batch_of_task()
-        if stream is not None and not self._named:
-            raise InvalidRequestError(RECIPE)
+        if stream is not None:
+            if not self._named:
+                raise InvalidRequestError(RECIPE)
+            stream.check_version(self._version)
         if self._done:
             # Spark's worker would not survive rows that nobody takes.
             return BatchMessage(None, stream, sum(batch.num_rows for batch in iterator))
@@ -117,10 +119,9 @@ class BatchWriter(DataSourceArrowWriter):
             raise InvalidRequestError("the tasks of one job are of several micro-batches")
         if stream is None:
             return None
-        driver_id = stream.run_id or f"of query {stream.query_id}"
         return VersionSource(
             stream.query_id,
-            driver_id,
+            stream.driver_id,
             new_allowed=self._sink.reset_allowed,
             rows=sum(one.rows for one in messages) if self._sink.replays_checked else None,
         )

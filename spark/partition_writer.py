@@ -11,18 +11,31 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from eoslog.errors import EoslogError, MissingDependencyError, UnknownTopicOrPartitionError
+from eoslog.errors import (
+    EoslogError,
+    InvalidRequestError,
+    MissingDependencyError,
+    StagedSourceError,
+    UnknownTopicOrPartitionError,
+)
 from eoslog.nameless_job import new_nameless_job
 from eoslog.spark.columns import KAFKA_COLUMNS, check_column_types, check_columns
 from eoslog.spark.decision import opened
 from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.staging import MESSAGE_SCHEMA, as_messages, attempt_number, mark_of_store, stage
+from eoslog.spark.stream_context import StreamBatch, stream_batch_of_thread
 
 if TYPE_CHECKING:
-    from pyspark import RDD
+    from pyspark import RDD, SparkContext
     from pyspark.sql import DataFrame
 
     from eoslog import Store, TopicPartition
+    from eoslog.staged import StagedMessage, VersionSource
+
+RECIPE = (
+    "a write inside foreachBatch needs a name and the batch's number, or a replayed batch lands "
+    'twice: write_partitions(batch, ..., app_id="a name of this write\'s own", version=batch_id)'
+)
 
 EachTask = Callable[[Iterator[Any]], Iterable[Any]]
 
@@ -74,19 +87,28 @@ def write_partitions(
     version, or a later one, is committed does nothing, whether it is run again by a retry, by hand
     or by a new driver. Give both or neither. Without them the job is safe against retries of its
     tasks, and running it again adds the rows again. The rows of a version are those of the run that
-    was committed: give a version to one set of rows only.
+    was committed: give a version to one set of rows only. Inside `foreachBatch` both are needed,
+    the version is the batch's number, and the query counts: a batch that its checkpoint counts
+    anew is a StagedSourceError; another `app_id` begins anew.
 
     `each_task`, if given, is called in each task with its iterator (of rows or of record batches)
     and returns the one to stage; it must be importable or picklable by Spark.
 
     On return the records are as durable as the store's mode says. Raises SparkJobFailedError when
     Spark gave up (nothing is in the log then), StagedRunFencedError when a newer run of the
-    application has taken over, UnknownTopicOrPartitionError, ValueError and TypeError.
+    application has taken over, StagedSourceError and InvalidRequestError inside `foreachBatch`,
+    UnknownTopicOrPartitionError, ValueError and TypeError.
     """
     job_id, job_version = _job_name(app_id, version)
+    stream = stream_batch_of_thread(_spark_context(df_or_rdd))
+    if stream is not None:
+        if app_id is None:
+            raise InvalidRequestError(RECIPE)
+        stream.check_version(job_version)
     with opened(store) as log:
         done = log.application(job_id)
-        if done is not None and done.version >= job_version:
+        # Whether a stream's batch is the one that is in, the commit tells.
+        if stream is None and done is not None and done.version >= job_version:
             return WriteResult(job_id, job_version, committed=False)
         counts = _partition_counts(log, topic, partitions)
         task = _StageTask(
@@ -100,7 +122,14 @@ def write_partitions(
             each_task=each_task,
         )
         messages = as_messages(_run(df_or_rdd, task, log))
-        decided = log.commit_staged(job_id, job_version, messages, run_id=task.run_id)
+        source = _source(stream, messages)
+        try:
+            decided = log.commit_staged(
+                job_id, job_version, messages, run_id=task.run_id, source=source
+            )
+        except StagedSourceError:
+            log.sweep_run(job_id, task.run_id)
+            raise
     return WriteResult(
         job_id,
         job_version,
@@ -109,6 +138,29 @@ def write_partitions(
         offsets=decided.offsets,
         task_retries=sum(attempt_number(message.attempt) > 0 for message in messages),
     )
+
+
+def _spark_context(df_or_rdd: "DataFrame | RDD[Any]") -> "SparkContext":
+    from pyspark import RDD
+    from pyspark.sql import DataFrame
+
+    if isinstance(df_or_rdd, DataFrame):
+        return df_or_rdd.sparkSession.sparkContext
+    if isinstance(df_or_rdd, RDD):
+        return df_or_rdd.context
+    raise TypeError(f"a DataFrame or an RDD is expected, not {type(df_or_rdd).__name__}")
+
+
+def _source(
+    stream: "StreamBatch | None", messages: "list[StagedMessage]"
+) -> "VersionSource | None":
+    """The stream that counts the versions, for a job of `foreachBatch`."""
+    from eoslog.staged import VersionSource
+
+    if stream is None:
+        return None
+    rows = sum(message.records for message in messages)
+    return VersionSource(stream.query_id, stream.driver_id, rows=rows)
 
 
 def _job_name(app_id: str | None, version: int | None) -> tuple[str, int]:
@@ -174,15 +226,12 @@ def _run(df_or_rdd: "DataFrame | RDD[Any]", task: _StageTask, log: "Store") -> l
     from py4j.protocol import Py4JError
     from pyspark import RDD
     from pyspark.errors import PySparkException
-    from pyspark.sql import DataFrame
 
     job: DataFrame | RDD[Any]
-    if isinstance(df_or_rdd, DataFrame):
-        job = _arrow_job(df_or_rdd, task)
-    elif isinstance(df_or_rdd, RDD):
+    if isinstance(df_or_rdd, RDD):
         job = df_or_rdd.mapPartitions(task)
     else:
-        raise TypeError(f"a DataFrame or an RDD is expected, not {type(df_or_rdd).__name__}")
+        job = _arrow_job(df_or_rdd, task)
     try:
         return list(job.collect())
     except (PySparkException, Py4JError, ConnectionError) as error:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import unquote, urlsplit
 
 from eoslog.errors import (
     EoslogError,
@@ -22,7 +21,7 @@ from eoslog.errors import (
 from eoslog.spark.batch_plan import plan_of_batch
 from eoslog.spark.columns import check_column_types
 from eoslog.spark.open_stores import lent_store
-from eoslog.spark.source_options import find, flag, store_path, text, whole
+from eoslog.spark.source_options import as_path, find, flag, store_path, text, whole
 from eoslog.spark.staging import check_store_visible, mark_of_store, staged, task_attempt
 
 if TYPE_CHECKING:
@@ -219,13 +218,14 @@ def _made_topic(store: Path, topic: str, wanted: int) -> int:
 
 
 def _place(location: str | None) -> str | None:
-    """A checkpoint's location, in one form for a path and its URL."""
+    """A checkpoint's location, in one form for a path and its `file:` URL.
+
+    Spark decodes nothing: `%`, `?` and `#` are characters of a name.
+    """
     if location is None:
         return None
-    url = urlsplit(location)
-    if url.scheme == "file":
-        location = unquote(url.path)
-    elif url.scheme:
+    scheme, colon, _ = location.partition(":")
+    if colon and scheme != "file" and "/" not in scheme:
         return location.rstrip("/")
     # Not resolved: a link in it may lead elsewhere one day.
-    return os.path.abspath(location)  # noqa: PTH100
+    return os.path.abspath(as_path(location))  # noqa: PTH100

@@ -34,7 +34,7 @@ def store_path(options: Mapping[str, str]) -> Path:
     two name different ones.
     """
     found = {
-        name: _as_path(text)
+        name: as_path(text)
         for name in STORE_OPTIONS
         if (text := _store_text(name, find(options, name))) is not None
     }
@@ -58,13 +58,14 @@ def _store_text(name: str, value: str | None) -> str | None:
     return value
 
 
-def _as_path(text: str) -> Path:
+def as_path(text: str) -> Path:
+    """The absolute path that a path or a `file:` URL names. Raises ValueError for another host."""
     if text.startswith("file:"):
         rest = text.removeprefix("file:")
         if rest.startswith("//"):
             url = urlsplit(text)
             if url.netloc not in ("", "localhost"):
-                raise ValueError(f"{text}: a store is a directory of this host")
+                raise ValueError(f"{text}: a path of this host is wanted")
             rest = text.split("//", 1)[1].removeprefix(url.netloc)
         text = rest
     return Path(text).absolute()

@@ -221,5 +221,8 @@ def _as_message(message: Any) -> "StagedMessage":
         except ValueError as error:
             raise ValueError(f"{message!r:.80} is no message of stage(): {error}") from None
     if isinstance(message, Mapping):
-        return StagedMessage(**message)
+        try:
+            return StagedMessage(**message)
+        except TypeError as error:
+            raise TypeError(f"{message!r:.80} is no message of stage(): {error}") from None
     raise TypeError(f"a message of stage() is expected, not {type(message).__name__}")

@@ -3,8 +3,9 @@
 Spark keeps the end of each micro-batch in the query's checkpoint, as `{"topic": {"0": 123}}`. It
 does not keep where the first one began: if that batch is run again, it asks for the initial offsets
 anew, and "latest" is another place by then. So the end of the first batch says where it began,
-under the name "topic (start)". A query that begins at an offset which could be another one next
-time pins it by a first batch that may be empty. Invariants:
+under the name "topic (start)". Each end also says which topic of the name it is of, under the name
+"topic (id)": one that is made again counts from 0 once more. A query that begins at an offset which
+could be another one next time pins it by a first batch that may be empty. Invariants:
 
 - a micro-batch that is in the checkpoint has the same records whenever it is run, or fails;
 - with read_committed nothing undecided is in a micro-batch; one that `maxOffsetsPerTrigger` does
@@ -40,8 +41,11 @@ if TYPE_CHECKING:
 
 Offsets = dict[TopicPartition, int]
 
-# No topic has such a name.
+TopicIds = dict[str, str]
+
+# No topic has such names.
 _BEGAN = " (start)"
+_ID = " (id)"
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -105,11 +109,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises OffsetOutOfRangeError for records that were to be read and are gone, and as
         `initialOffset` does.
         """
-        starts, _ = _parted(start)
+        starts, _, topic_ids = _parted(start)
         with lent_store(self._options.store) as store:
+            starts = self._of_same_topics(store, starts, topic_ids)
             ends = self._ends(store, starts)
             self._report_gone(store, starts, ends)
             begins = {where: self._begin(store, where, starts.get(where), None) for where in ends}
+            topic_ids = {where.topic: store.partition(*where).topic_id for where in ends}
         ends = {where: max(end, begins[where]) for where, end in ends.items()}
         self._latest = ends
         ends = self._limited(begins, ends, limit)
@@ -119,7 +125,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         pins = first and not self._options.starting.is_fixed
         if not pins and ends == starts:
             return start
-        return _joined(ends, begins if first else None)
+        return _joined(ends, begins if first else None, topic_ids)
 
     def reportLatestOffset(self) -> NestedOffsets | None:  # noqa: N802
         """What the query's progress shows as the newest offsets."""
@@ -139,6 +145,25 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if ends == starts:
             return ends  # No need to let transactions stand still for a snapshot.
         return latest_offsets(store, partitions, options)
+
+    def _of_same_topics(self, store: Store, offsets: Offsets, topic_ids: TopicIds) -> Offsets:
+        """The offsets without those of topics that were deleted and made again.
+
+        Raises OffsetOutOfRangeError, or warns, if there are any. Topics that are gone stay.
+        """
+        topics = store.topics()
+        remade = {
+            name
+            for name, topic_id in topic_ids.items()
+            if name in topics and topics[name].topic_id != topic_id
+        }
+        if remade:
+            report_data_loss(
+                self._options.fail_on_data_loss,
+                f"{', '.join(sorted(remade))}: deleted and made again since it was read; what was "
+                "not read by then is lost, and the new topic would be read from its beginning",
+            )
+        return {where: one for where, one in offsets.items() if where.topic not in remade}
 
     def _report_gone(self, store: Store, before: Offsets, now: Offsets) -> None:
         gone = before.keys() - now.keys()
@@ -199,14 +224,22 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
         Raises OffsetOutOfRangeError for records that are gone.
         """
-        starts, _ = _parted(start)
-        planned_ends, began = _parted(end)
+        starts, _, start_ids = _parted(start)
+        planned_ends, began, topic_ids = _parted(end)
         options = self._options
         with lent_store(options.store) as store:
             ends = self._still_there(store, planned_ends)
             self._report_gone(store, planned_ends, ends)
+            ends = self._of_same_topics(store, ends, topic_ids)
             if began is not None:
                 starts = began
+            else:
+                # What the batch before this one read of an earlier topic says nothing of this one.
+                starts = {
+                    where: one
+                    for where, one in starts.items()
+                    if start_ids.get(where.topic) in (None, topic_ids.get(where.topic))
+                }
             begins = {
                 where: self._begin(store, where, starts.get(where), end)
                 for where, end in ends.items()
@@ -227,17 +260,24 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return read_range(self._options, self._names, partition)
 
 
-def _parted(nested: Mapping[str, Mapping[str, int]]) -> tuple[Offsets, Offsets | None]:
-    """The offsets, and where the first micro-batch began if these are its end."""
-    ends = {name: found for name, found in nested.items() if not name.endswith(_BEGAN)}
-    began = {
-        name.removesuffix(_BEGAN): found for name, found in nested.items() if name.endswith(_BEGAN)
-    }
-    return from_nested(ends), from_nested(began) if began else None
+def _parted(
+    nested: Mapping[str, Mapping[str, int]],
+) -> tuple[Offsets, Offsets | None, TopicIds]:
+    """The offsets, where the first micro-batch began if these are its end, and the topics' ids."""
+    ends, began, topic_ids = {}, {}, {}
+    for name, found in nested.items():
+        if name.endswith(_BEGAN):
+            began[name.removesuffix(_BEGAN)] = found
+        elif name.endswith(_ID):
+            (topic_ids[name.removesuffix(_ID)],) = found
+        else:
+            ends[name] = found
+    return from_nested(ends), from_nested(began) if began else None, topic_ids
 
 
-def _joined(ends: Offsets, began: Offsets | None) -> NestedOffsets:
+def _joined(ends: Offsets, began: Offsets | None, topic_ids: TopicIds) -> NestedOffsets:
     nested = as_nested(ends)
+    nested |= {name + _ID: {topic_ids[name]: 0} for name in sorted(topic_ids)}
     if began is not None:
         # Also of a query that began without any topic.
         nested |= {name + _BEGAN: found for name, found in as_nested(began).items()} or {_BEGAN: {}}

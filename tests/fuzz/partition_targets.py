@@ -197,16 +197,17 @@ def check_recovered(data: bytes) -> None:
 
 def readable_records(log) -> list:
     """All records; a compressed batch is an error that names it, and is passed over."""
-    found, offset = [], log.log_start_offset
+    found, offset, errors = [], log.log_start_offset, 0
     while offset < log.log_end_offset:
         try:
             records, next_offset = log.fetch_records(offset, 1000, 1 << 20)
         except CorruptRecordError as error:
             assert error.path and error.reason
             next_offset = offset + 1
-            if next_offset > 5000:
-                break
             records = []
+            errors += 1
+            if errors > 5000:
+                break
         if next_offset == offset:
             break
         found += records

@@ -252,10 +252,10 @@ def test_a_task_that_sees_another_store_says_so(store, store_path):
     options = ReadOptions.of_batch({"store": str(store_path), "subscribe": "orders"})
     wanted = OffsetRange(TopicPartition("orders", 0), 0, 1)
     with pytest.raises(StoreNotVisibleError, match="sees another store"):
-        next(read_range(options, ("value",), RangePartition(wanted, "0" * 16)))
+        next(read_range(options, ("value",), RangePartition(wanted, "0" * 16, "")))
     nowhere = ReadOptions.of_batch({"store": "/nowhere/at/all", "subscribe": "orders"})
     with pytest.raises(StoreNotVisibleError, match="sees no store at /nowhere/at/all"):
-        next(read_range(nowhere, ("value",), RangePartition(wanted, "0" * 16)))
+        next(read_range(nowhere, ("value",), RangePartition(wanted, "0" * 16, "")))
 
 
 def test_what_is_read_can_be_written_again(spark, store, read):

@@ -118,6 +118,31 @@ def test_the_option_topic_wins_over_the_column(spark, store_path):
     assert len(numbers_in(store_path, "odd")) == ROWS + ROWS // 2
 
 
+def test_rows_name_their_topics_in_a_store_that_was_used(spark, store_path):
+    """Topics that the store keeps for itself are no choice of theirs."""
+    with eoslog.open(store_path) as store, store.consumer(group="readers") as consumer:
+        consumer.assign([eoslog.TopicPartition("orders", 0)])
+        consumer.commit()
+    frame = numbers(spark).selectExpr("value", "'orders' AS topic")
+    for version in range(2):
+        save(frame, store_path, topic=None, txnAppId="a", txnVersion=str(version))
+    assert len(numbers_in(store_path)) == 2 * ROWS
+
+
+@pytest.mark.parametrize(
+    ("topic", "reason"),
+    [
+        ("'nowhere'", "nowhere"),
+        ("CAST(NULL AS STRING)", "no topic"),
+        ("''", "topic ''"),
+        ("'__transaction_state'", "__transaction_state"),
+    ],
+)
+def test_rows_of_a_topic_that_is_not_there_fail_the_job(spark, store_path, topic, reason):
+    frame = numbers(spark).selectExpr("value", f"{topic} AS topic")
+    assert reason in refused(frame, store_path, started=True, topic=None)
+
+
 def test_a_topic_is_made_with_as_many_partitions_as_wanted(spark, store_path):
     frame = numbers(spark).selectExpr("value AS key", "value")
     save(frame, store_path, topic="made", partitions="7")

@@ -49,7 +49,7 @@ def test_a_relative_path_is_made_absolute():
         ({"store": ""}, "store is empty"),
         ({"kafka.bootstrap.servers": "eoslog:"}, "kafka.bootstrap.servers is empty"),
         ({"store": "/a", "path": "/b"}, "store=/a, path=/b"),
-        ({"path": "file://elsewhere/a"}, "directory of this host"),
+        ({"path": "file://elsewhere/a"}, "path of this host"),
     ],
 )
 def test_without_one_store_nothing_goes(options, reason):

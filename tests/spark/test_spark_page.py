@@ -17,14 +17,19 @@ def test_the_code_of_the_page_runs(spark, tmp_path, monkeypatch):
     from pyarrow import parquet
 
     blocks = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
-    assert len(blocks) == 8
+    assert len(blocks) == 9
     rows = {"customer": [f"c{number % 7}" for number in range(ROWS)], "cents": list(range(ROWS))}
     parquet.write_table(pa.table(rows), tmp_path / "orders.parquet")
     monkeypatch.chdir(tmp_path)
     # Spark's own working directory is another one.
     code = "\n".join(blocks).replace('"orders.parquet"', repr(f"file://{tmp_path}/orders.parquet"))
-    exec(compile(code, str(PAGE), "exec"), {"__name__": "page"})
+    names = {"__name__": "page"}
+    exec(compile(code, str(PAGE), "exec"), names)
     store = tmp_path / "data"
+    # No query of the page calls it.
+    names["land_in_threads"](spark.createDataFrame([("one",)], "value string"), 0)
+    for topic in ("left", "right"):
+        assert len(records_in(store, topic)) == 1
     # By two batches and mapInArrow; by mapPartitions and foreachPartition.
     assert len(records_in(store, "orders")) == 3 * ROWS + 2 * 1000
     assert len(records_in(store, "numbers")) == 1000

@@ -37,8 +37,11 @@ class Query:
         if batch_id == self.fails_in:
             raise RuntimeError("fails on purpose")
 
-    def run(self, trigger=None, **options):
-        """Reads topic `orders` until nothing is left; the micro-batches of this run."""
+    def run(self, trigger=None, then=None, **options):
+        """Reads topic `orders` until nothing is left; the micro-batches of this run.
+
+        With a `trigger` until something was read; after `then`, if given, until it fails.
+        """
         self.batches = {}
         options = {"subscribe": "orders", "store": str(self.store_path)} | options
         options = {name: value for name, value in options.items() if value is not None}
@@ -56,6 +59,9 @@ class Query:
                 assert query.awaitTermination(120)
             else:
                 yield_until(lambda: self.progress_of(query))
+                if then is not None:
+                    then()
+                    query.awaitTermination(60)
         finally:
             self.progress = [json.loads(one.json) for one in query.recentProgress]
             query.stop()
@@ -103,7 +109,7 @@ def test_a_query_goes_on_where_it_stopped_within_its_limit(store, query):
     # As Spark's Kafka source writes it.
     ends = query.progress[-1]["sources"][0]["endOffset"]
     ends = json.loads(ends) if isinstance(ends, str) else ends
-    assert ends == {"orders": {"0": 60, "1": 30, "2": 0, "3": 0}}
+    assert ends["orders"] == {"0": 60, "1": 30, "2": 0, "3": 0}
     assert query.run(**options) == {}
     fill(store, 90, 95, partition=2)
     assert query.run(**options) == {3: [90, 91, 92, 93, 94]}
@@ -163,8 +169,29 @@ def test_a_topic_that_was_made_again_fails_the_query_unless_told(store, query):
     fill(store, 20, 25)
     with pytest.raises(Exception, match="DataLoss") as failed:
         query.run()
-    assert "orders-0 was read up to 10, and its log ended at 5" in reason_of(failed.value)
-    assert all_of(query.run(failOnDataLoss="false")) == [20, 21, 22, 23, 24]
+    assert "orders: deleted and made again since it was read" in reason_of(failed.value)
+    # Also once it is longer than it was.
+    fill(store, 25, 40)
+    with pytest.raises(Exception, match="DataLoss") as failed:
+        query.run()
+    assert "orders: deleted and made again since it was read" in reason_of(failed.value)
+    assert all_of(query.run(failOnDataLoss="false")) == list(range(20, 40))
+    fill(store, 40, 42)
+    assert all_of(query.run()) == [40, 41]
+
+
+def test_a_topic_that_is_made_again_under_a_running_query_fails_it(store, query):
+    fill(store, 0, 10)
+    trigger = {"processingTime": "100 milliseconds"}
+
+    def replace():
+        store.delete_topic("orders")
+        store.create_topic("orders", partitions=4)
+        fill(store, 20, 40)
+
+    with pytest.raises(Exception, match="DataLoss") as failed:
+        query.run(trigger, startingOffsets="earliest", then=replace)
+    assert "orders: deleted and made again since it was read" in reason_of(failed.value)
 
 
 def test_a_running_query_gets_what_is_appended(store, query):
@@ -207,8 +234,13 @@ def planned(found):
     return [(one.wanted.where.partition, one.wanted.first, one.wanted.upper_bound) for one in found]
 
 
-def latest(reader, start):
+def latest_with_ids(reader, start):
     return reader.latestOffset(start, reader.getDefaultReadLimit())
+
+
+def latest(reader, start):
+    found = latest_with_ids(reader, start)
+    return {name: numbers for name, numbers in found.items() if not name.endswith(" (id)")}
 
 
 def test_the_first_end_says_where_it_began_and_the_next_does_not(store, reader):
@@ -342,6 +374,48 @@ def test_a_topic_made_again_is_read_from_its_beginning_if_told(store, reader):
     fill(store, 8, 200)
     # Also when it has grown beyond the old offset meanwhile.
     assert planned(loose.partitions(start, end)) == [(0, 0, 8)]
+
+
+def test_a_topic_that_was_made_again_is_known_by_its_id(store, reader):
+    """It may have as many records as the one before, or more: numbers tell nothing."""
+    fill(store, 0, 8)
+    one = reader(startingOffsets="earliest")
+    start = one.initialOffset()
+    first = latest_with_ids(one, start)
+    assert first["orders (id)"] == {store.topics()["orders"].topic_id: 0}
+    fill(store, 8, 9)
+    second = latest_with_ids(one, first)
+    store.delete_topic("orders")
+    store.create_topic("orders", partitions=4)
+    fill(store, 20, 40)
+    for call in (
+        lambda one: latest(one, first),
+        lambda one: one.partitions(start, first),
+        lambda one: one.partitions(first, second),
+    ):
+        with pytest.raises(OffsetOutOfRangeError, match="orders: deleted and made again"):
+            call(reader())
+    loose = reader(failOnDataLoss="false")
+    # What the lost topic had is not read from the new one.
+    assert loose.partitions(first, second) == []
+    third = latest_with_ids(loose, second)
+    assert planned(loose.partitions(second, third)) == [(0, 0, 20)]
+    fill(store, 40, 41)
+    assert planned(loose.partitions(third, latest_with_ids(reader(), third))) == [(0, 20, 21)]
+
+
+def test_a_task_reads_no_other_topic_than_was_planned(store, reader):
+    fill(store, 0, 8)
+    one = reader(startingOffsets="earliest")
+    start = one.initialOffset()
+    (planned_one,) = one.partitions(start, latest_with_ids(one, start))
+    store.delete_topic("orders")
+    store.create_topic("orders", partitions=4)
+    fill(store, 20, 40)
+    store.close()
+    with pytest.raises(OffsetOutOfRangeError, match="orders-0: the topic was deleted and made"):
+        next(one.read(planned_one))
+    assert list(reader(failOnDataLoss="false").read(planned_one)) == []
 
 
 def test_a_deleted_topic_is_an_error_or_left_out(store, reader):

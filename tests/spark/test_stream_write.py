@@ -5,10 +5,12 @@ Each file that a query finds in its folder is one micro-batch.
 
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.types import StructType
 from read_back import numbers_in, records_in, staged_files
@@ -16,6 +18,7 @@ from read_back import numbers_in, records_in, staged_files
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import InvalidRequestError, StagedReplayError
+from eoslog.spark import write_partitions
 from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.open_stores import close_unused_stores
 from eoslog.spark.stream_context import StreamBatch
@@ -362,6 +365,119 @@ def test_foreach_batch_from_a_checkpoint_of_one_batch_ago_is_noticed(
     options = {"txnAppId": "a", "allowBatchIdReset": "true"}
     run_each_batch(all_lines(spark, files), store_path, checkpoint, **options)
     assert numbers_in(store_path) == sorted([*range(20), *range(10, 25)])
+
+
+def test_foreach_batch_with_another_number_than_the_batchs_is_refused(
+    spark, store_path, files, checkpoint
+):
+    """With one number for all of them, all batches but the first would be skipped."""
+    put(files, range(10))
+
+    def land(frame, batch_id):
+        options = {"store": str(store_path), "topic": "orders", "txnAppId": "a"}
+        frame.write.format("eoslog").options(**options, txnVersion="7").mode("append").save()
+
+    query = all_lines(spark, files).writeStream.foreachBatch(land)
+    query = query.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True).start()
+    with pytest.raises(StreamingQueryException, match="version 7 in micro-batch 0"):
+        query.awaitTermination()
+    assert numbers_in(store_path) == []
+
+
+def run_partition_writer(frame, path, checkpoint, use_rdd=False, **names):
+    """A query whose foreachBatch calls `write_partitions`; `names` None leaves the version out."""
+
+    def land(batch, batch_id):
+        rows = batch.rdd.map(lambda row: row.value) if use_rdd else batch
+        version = {"version": batch_id} if names else {}
+        write_partitions(rows, path, "orders", **names, **version)
+
+    query = frame.writeStream.foreachBatch(land).option("checkpointLocation", str(checkpoint))
+    query.trigger(availableNow=True).start().awaitTermination()
+
+
+@pytest.mark.parametrize("use_rdd", [False, True])
+def test_write_partitions_in_foreach_batch(spark, store_path, files, checkpoint, tmp_path, use_rdd):
+    options = {"app_id": "a", "use_rdd": use_rdd}
+    put(files, range(10))
+    run_partition_writer(all_lines(spark, files), store_path, checkpoint, **options)
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    forget_commit(checkpoint, 0)
+    put(files, range(10, 20))
+    run_partition_writer(all_lines(spark, files), store_path, checkpoint, **options)
+    assert numbers_in(store_path) == list(range(20))
+    # A copy from one batch ago, then a new checkpoint: neither skips what is new.
+    put(files, range(20, 25))
+    for older in (tmp_path / "copy", None):
+        shutil.rmtree(checkpoint)
+        if older is not None:
+            older.rename(checkpoint)
+        with pytest.raises(StreamingQueryException, match=r"Staged(Replay|Source)Error"):
+            run_partition_writer(all_lines(spark, files), store_path, checkpoint, **options)
+        assert numbers_in(store_path) == list(range(20))
+    assert staged_files(store_path) == []
+
+
+def test_write_partitions_without_a_name_in_foreach_batch_is_refused(
+    spark, store_path, files, checkpoint
+):
+    put(files, range(10))
+    with pytest.raises(StreamingQueryException, match="needs a name and the batch's number"):
+        run_partition_writer(all_lines(spark, files), store_path, checkpoint)
+    assert numbers_in(store_path) == []
+
+
+def test_threads_of_foreach_batch_know_the_batch_if_they_inherit_it(
+    spark, store_path, files, checkpoint
+):
+    """As the page says."""
+    put(files, range(10))
+    with eoslog.open(store_path) as store:
+        store.create_topic("other", partitions=2)
+
+    def land(batch, batch_id):
+        def write(topic):
+            batch.sparkSession.createDataFrame([], "value string")
+            options = {"store": str(store_path), "topic": topic}
+            options |= {"txnAppId": f"to {topic}", "txnVersion": batch_id}
+            batch.write.format("eoslog").options(**options).mode("append").save()
+
+        inheriting = inheritable_thread_target(batch.sparkSession)(write)
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(inheriting, ("orders", "other")))
+
+    def run():
+        query = all_lines(spark, files).writeStream.foreachBatch(land)
+        query = query.option("checkpointLocation", str(checkpoint))
+        query.trigger(availableNow=True).start().awaitTermination()
+
+    run()
+    for topic in ("orders", "other"):
+        assert numbers_in(store_path, topic) == list(range(10))
+        assert application(store_path, f"to {topic}").source_id is not None
+    shutil.rmtree(checkpoint)
+    with pytest.raises(StreamingQueryException, match="StagedSourceError"):
+        run()
+
+
+@pytest.mark.parametrize(
+    ("location", "place"),
+    [
+        ("/data/ck", "/data/ck"),
+        ("/data//x/../ck/", "/data/ck"),
+        ("file:/data/ck", "/data/ck"),
+        ("file:///data/ck/", "/data/ck"),
+        ("file:///data/ck%20a", "/data/ck%20a"),
+        ("file:/data/ck#1", "/data/ck#1"),
+        ("file:/data/ck?1", "/data/ck?1"),
+        ("/data/ck#1", "/data/ck#1"),
+        ("/data/a:b/ck", "/data/a:b/ck"),
+        ("hdfs://names:9000/ck/", "hdfs://names:9000/ck"),
+        ("s3a://bucket/ck#1", "s3a://bucket/ck#1"),
+    ],
+)
+def test_a_checkpoints_place_is_what_spark_makes_of_it(store_path, location, place):
+    assert stream_writer(store_path, checkpointLocation=location)._sink.place == place
 
 
 def test_foreach_batch_without_a_name_is_refused(spark, store_path, files, checkpoint):
