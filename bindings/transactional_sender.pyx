@@ -159,6 +159,8 @@ cdef class TransactionalSender(Sender):
             try:
                 if self._entry_owner.fenced_because is not None:
                     self._entry_owner.check()
+                # It may fail with some of it in the log: then an abort has to end that there.
+                self._registered = True
                 answer = self._entry.commit(self.producer_id, self.producer_epoch, pairs)
                 if self._entry.completion_error is not None:
                     self._complete_entry()

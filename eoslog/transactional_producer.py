@@ -204,6 +204,7 @@ class TransactionalProducer(TransactionClient):
                     self._over(None)
             except EoslogError as error:
                 self._break(error, Request.END)
+            self._forget_replaced()
 
     def prepare_transaction(self) -> PreparedTransaction:
         """Append and sync all of the transaction, and leave its decision to whoever has the answer.
@@ -484,6 +485,13 @@ class TransactionalProducer(TransactionClient):
             except BaseException as error:
                 self._abort_after(error)
                 raise
+
+    def _forget_replaced(self) -> None:
+        """Look partitions up anew that are closed here: a topic of the name may have been made."""
+        for where, (partition, _) in list(self._parts.items()):
+            if self._store._partitions.if_open(where) is not partition:
+                self._drop_topic(where.topic)
+                del self._parts[where]
 
     def forget_topic(self, topic: str) -> None:
         """The topic is being deleted: what was gathered for it is lost, its partitions are gone."""

@@ -11,6 +11,9 @@ from eoslog import TopicPartition
 from eoslog.json_text import loads_json
 
 LATEST, EARLIEST = -1, -2
+# What a streaming query's offsets say besides, under names that no topic has: where its first batch
+# began, and which topic of the name it is.
+BEGAN, ID = " (start)", " (id)"
 
 NestedOffsets = dict[str, dict[str, int]]
 
@@ -28,6 +31,8 @@ def parse_offsets(option: str, text: str) -> dict[TopicPartition, int]:
     for topic, numbers in _object(text, example).items():
         if not isinstance(numbers, dict):
             raise ValueError(example)  # noqa: TRY004 (the option's text is wrong)
+        if topic.endswith((BEGAN, ID)):
+            continue  # Of a query's progress or checkpoint.
         for partition, number in numbers.items():
             if not _is_whole(partition) or type(number) is not int:
                 raise ValueError(example)

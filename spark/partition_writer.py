@@ -15,6 +15,7 @@ from eoslog.errors import (
     EoslogError,
     InvalidRequestError,
     MissingDependencyError,
+    StagedReplayError,
     StagedSourceError,
     UnknownTopicOrPartitionError,
 )
@@ -73,6 +74,7 @@ def write_partitions(
     version: int | None = None,
     partitions: int | None = None,
     each_task: EachTask | None = None,
+    check_replays: bool = True,
 ) -> WriteResult:
     """Land all rows of a DataFrame or RDD exactly once; readers see none before all are in.
 
@@ -89,7 +91,9 @@ def write_partitions(
     tasks, and running it again adds the rows again. The rows of a version are those of the run that
     was committed: give a version to one set of rows only. Inside `foreachBatch` both are needed,
     the version is the batch's number, and the query counts: a batch that its checkpoint counts
-    anew is a StagedSourceError; another `app_id` begins anew.
+    anew is a StagedSourceError; another `app_id` begins anew. One with the newest batch's number
+    and another number of rows is a StagedReplayError, unless `check_replays` is off: then the
+    number alone makes it a repetition.
 
     `each_task`, if given, is called in each task with its iterator (of rows or of record batches)
     and returns the one to stage; it must be importable or picklable by Spark.
@@ -122,11 +126,15 @@ def write_partitions(
             each_task=each_task,
         )
         messages = as_messages(_run(df_or_rdd, task, log))
-        source = _source(stream, messages)
+        source = _source(stream, messages, check_replays)
         try:
             decided = log.commit_staged(
                 job_id, job_version, messages, run_id=task.run_id, source=source
             )
+        except StagedReplayError as error:
+            log.sweep_run(job_id, task.run_id)
+            hint = "if it is the same batch all the same, check_replays=False adds nothing"
+            raise StagedReplayError(f"{error}; {hint}") from error
         except StagedSourceError:
             log.sweep_run(job_id, task.run_id)
             raise
@@ -152,7 +160,7 @@ def _spark_context(df_or_rdd: "DataFrame | RDD[Any]") -> "SparkContext":
 
 
 def _source(
-    stream: "StreamBatch | None", messages: "list[StagedMessage]"
+    stream: "StreamBatch | None", messages: "list[StagedMessage]", check_replays: bool
 ) -> "VersionSource | None":
     """The stream that counts the versions, for a job of `foreachBatch`."""
     from eoslog.staged import VersionSource
@@ -160,7 +168,7 @@ def _source(
     if stream is None:
         return None
     rows = sum(message.records for message in messages)
-    return VersionSource(stream.query_id, stream.driver_id, rows=rows)
+    return VersionSource(stream.query_id, stream.driver_id, rows=rows if check_replays else None)
 
 
 def _job_name(app_id: str | None, version: int | None) -> tuple[str, int]:

@@ -48,7 +48,9 @@ _RESET_HINT = (
     "what it reads again is then written again"
 )
 _REPLAY_HINT = (
-    'If it is a replay all the same, .option("checkReplays", "false") takes the number alone for it'
+    "If it is the same batch all the same (its rows may differ if the query, or a table that it "
+    'joins, was changed), start the query once with .option("checkReplays", "false"), which adds '
+    "nothing"
 )
 _DURABILITIES = ("commit", "always", "process")
 
@@ -166,7 +168,7 @@ def explained(error: StagedSourceError) -> StagedSourceError:
     """The error with what can be done about it, in the sinks' words."""
     hints = [_RESET_HINT]
     if isinstance(error, StagedReplayError):
-        hints.append(_REPLAY_HINT)
+        hints.insert(0, _REPLAY_HINT)
     return type(error)(". ".join([str(error), *hints]))
 
 

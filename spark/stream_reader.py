@@ -29,7 +29,7 @@ from eoslog import Store, TopicPartition
 from eoslog.spark.batch_reader import latest_offsets, read_range, split_ranges
 from eoslog.spark.data_loss import report_data_loss
 from eoslog.spark.offset_bounds import starting_offsets
-from eoslog.spark.offset_json import NestedOffsets, as_nested, from_nested, listed
+from eoslog.spark.offset_json import BEGAN, ID, NestedOffsets, as_nested, from_nested, listed
 from eoslog.spark.offset_ranges import ranges_between, within_limit
 from eoslog.spark.open_stores import lent_store
 from eoslog.spark.read_options import ReadOptions
@@ -42,10 +42,6 @@ if TYPE_CHECKING:
 Offsets = dict[TopicPartition, int]
 
 TopicIds = dict[str, str]
-
-# No topic has such names.
-_BEGAN = " (start)"
-_ID = " (id)"
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -266,10 +262,10 @@ def _parted(
     """The offsets, where the first micro-batch began if these are its end, and the topics' ids."""
     ends, began, topic_ids = {}, {}, {}
     for name, found in nested.items():
-        if name.endswith(_BEGAN):
-            began[name.removesuffix(_BEGAN)] = found
-        elif name.endswith(_ID):
-            (topic_ids[name.removesuffix(_ID)],) = found
+        if name.endswith(BEGAN):
+            began[name.removesuffix(BEGAN)] = found
+        elif name.endswith(ID):
+            (topic_ids[name.removesuffix(ID)],) = found
         else:
             ends[name] = found
     return from_nested(ends), from_nested(began) if began else None, topic_ids
@@ -277,8 +273,8 @@ def _parted(
 
 def _joined(ends: Offsets, began: Offsets | None, topic_ids: TopicIds) -> NestedOffsets:
     nested = as_nested(ends)
-    nested |= {name + _ID: {topic_ids[name]: 0} for name in sorted(topic_ids)}
+    nested |= {name + ID: {topic_ids[name]: 0} for name in sorted(topic_ids)}
     if began is not None:
         # Also of a query that began without any topic.
-        nested |= {name + _BEGAN: found for name, found in as_nested(began).items()} or {_BEGAN: {}}
+        nested |= {name + BEGAN: found for name, found in as_nested(began).items()} or {BEGAN: {}}
     return nested

@@ -145,6 +145,31 @@ def append_to_held(hand):
     hand.kept["held"].append_columns([b"late"])
 
 
+def test_a_transactional_producer_goes_on_in_a_topic_that_was_made_again(tmp_path):
+    """What it knows of the old one goes with the transaction that failed for it."""
+    with Crew(tmp_path / "store") as crew:
+        ann, bob = crew.join("ann"), crew.join("bob")
+        for topic in ("goes", "stays"):
+            ann.call(make_topic, topic)
+        bob.call(store_calls.init, "t")
+        bob.call(store_calls.commit_once, "t", "goes", {"0": ["before"]})
+        ann.call(store_calls.delete_topic, "goes")
+        ann.call(make_topic, "goes")
+        for attempt in range(2):
+            bob.call(store_calls.begin, "t")
+            try:
+                bob.call(store_calls.send, "t", "stays", {"0": [f"{attempt}"]})
+                bob.call(store_calls.send, "t", "goes", {"0": [f"{attempt}"]})
+                bob.call(store_calls.commit, "t")
+                break
+            except MemberError as error:
+                assert "UnknownTopicOrPartitionError" in str(error)
+                bob.call(store_calls.abort, "t")
+        for topic in ("goes", "stays"):
+            assert ann.call(store_calls.values_of, topic) == [f"{attempt}"]
+        crew.all_leave()
+
+
 def look_at_no_deletions(hand):
     """As if none of its threads had looked since."""
     hand.store._partitions._let_go_of_deleted = lambda: None

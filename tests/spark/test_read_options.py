@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from eoslog import TopicPartition
 from eoslog.spark import read_options
 from eoslog.spark.read_options import ReadOptions
 
@@ -50,6 +51,13 @@ def test_all_options_are_taken_whatever_the_case_of_their_names():
     assert found.max_trigger_delay_ms == 90_000
     assert not found.fail_on_data_loss
     assert found.isolation_level == "read_uncommitted"
+
+
+def test_offsets_of_a_querys_progress_are_taken_as_they_are():
+    """It says besides which topic of the name it was, and where its first batch began."""
+    ends = '{"a": {"0": 7}, "a (id)": {"UWztq4PPRI-B7KWm7oNp4A": 0}, "a (start)": {"0": 3}}'
+    found = ReadOptions.of_stream(STORE | {"startingOffsets": ends})
+    assert found.starting.each == {TopicPartition("a", 0): 7}
 
 
 def test_options_go_to_tasks():

@@ -537,6 +537,46 @@ def test_a_full_disk_at_the_commit_makes_the_transaction_abortable(topics):
     assert values_of(topics, "a") == [b"2"]
 
 
+@pytest.mark.parametrize("next_one", ["records", "offsets", "abort", "block"])
+@pytest.mark.parametrize("refused", [0, 1, 2])
+def test_what_a_commit_wrote_before_it_failed_is_never_committed(topics, refused, next_one):
+    """It appends partition by partition: those before the one that is refused are in the log, and
+    the coordinator knows of the transaction. The next one must not take them along.
+    """
+    topics.create_topic("strict", config={"message.timestamp.after.max.ms": 1000})
+    producer = ready(topics)
+    names = ["a", "b"]
+    names.insert(refused, "strict")
+    for attempt in range(3):
+        producer.begin_transaction()
+        for name in names:
+            late_ms = time.time_ns() // 1_000_000 + (10**9 if name == "strict" else 0)
+            producer.send(name, b"aborted %d" % attempt, partition=0, timestamp_ms=late_ms)
+        with pytest.raises(errors.InvalidTimestampError):
+            producer.commit_transaction()
+        producer.abort_transaction()
+    assert [one.transaction_state for one in topics.transactions()] in (
+        ["CompleteAbort"],
+        ["Empty"],
+    )
+    with suppress(ValueError if next_one == "block" else ()), producer.transaction():
+        if next_one == "offsets":
+            producer.send_offsets_to_transaction({TopicPartition("a", 0): 0}, "group")
+        else:
+            producer.send("b", b"next", partition=1)
+        if next_one == "abort":
+            producer.abort_transaction()
+        if next_one == "block":
+            raise ValueError
+    for name in ("a", "b", "strict"):
+        assert values_of(topics, name) == []
+    assert values_of(topics, "b", 1) == ([b"next"] if next_one == "records" else [])
+    with producer.transaction():
+        producer.send("a", b"last", partition=0)
+    assert values_of(topics, "a") == [b"last"]
+    assert topics.verify() == []
+
+
 def test_a_full_disk_at_the_abort_leaves_it_to_be_called_again(topics):
     producer = ready(topics)
     entry = failing(producer)
