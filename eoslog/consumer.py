@@ -254,13 +254,16 @@ class Consumer(PartitionLookups):
         Raises IllegalStateError without a group; UnknownMemberIdError or IllegalGenerationError if
         the consumer is not the member any more that it was at its last poll (what it read is read
         by another), or if its partitions were assigned by hand and the group has members;
-        OffsetMetadataTooLargeError, StoreError, ValueError, TypeError.
+        OffsetMetadataTooLargeError, StoreError, ValueError, TypeError; UnknownTopicOrPartitionError
+        for a topic that was deleted, though there may be a new one of its name.
         """
         group = self.group_metadata()
         if self._subscription is not None and not group.member_id:
             raise UnknownMemberIdError(f"no member of group {group.group_id!r} yet: poll first")
         if offsets is None:
             offsets = self._positions.begun()
+        if isinstance(offsets, Mapping):
+            self._check_still_there(offsets)
         self._store._group_offsets.commit(group, offsets)
 
     @overload
@@ -656,6 +659,16 @@ class Consumer(PartitionLookups):
         if not timeout >= 0:
             raise ValueError(f"timeout {timeout}: below 0")
         return time.monotonic() + float(timeout)
+
+    def _check_still_there(self, offsets: Iterable[TopicPartition]) -> None:
+        """What was read of a topic that was deleted says nothing of one made under its name."""
+        for where in offsets:
+            partition = self._positions.partitions.get(where)
+            if partition is not None and self._store._partitions.if_open(where) is not partition:
+                raise UnknownTopicOrPartitionError(
+                    f"{where}: the topic was deleted since it was assigned; assign it anew if "
+                    "there is one of the name"
+                )
 
     def _opened(self, where: TopicPartition) -> Partition:
         return self._store.partition(where.topic, where.partition)

@@ -170,6 +170,27 @@ def test_a_transactional_producer_goes_on_in_a_topic_that_was_made_again(tmp_pat
         crew.all_leave()
 
 
+@pytest.mark.parametrize("noticed", [False, True])
+def test_a_position_in_a_deleted_topic_is_none_in_one_made_under_its_name(tmp_path, noticed):
+    """Else the group would pass over the first records of the new one."""
+    with Crew(tmp_path / "store") as crew:
+        ann, bob = crew.join("ann"), crew.join("bob")
+        ann.call(make_topic, "t")
+        ann.call(store_calls.append, "t", ["old"] * 5)
+        bob.call(store_calls.keep_consumer, "t", group="g", auto_offset_reset="earliest")
+        assert bob.call(store_calls.poll) == ["old"] * 5
+        ann.call(store_calls.delete_topic, "t")
+        ann.call(make_topic, "t")
+        ann.call(store_calls.append, "t", [f"{number}" for number in range(20)])
+        if noticed:
+            with pytest.raises(MemberError, match="UnknownTopicOrPartitionError"):
+                bob.call(store_calls.poll)
+        with pytest.raises(MemberError, match="UnknownTopicOrPartitionError: t-0: the topic was"):
+            bob.call(store_calls.commit_positions)
+        assert ann.call(store_calls.group_offsets, "g") == {}
+        crew.all_leave()
+
+
 def look_at_no_deletions(hand):
     """As if none of its threads had looked since."""
     hand.store._partitions._let_go_of_deleted = lambda: None
