@@ -123,6 +123,11 @@ class TransactionalStoreMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self._writers(in_transaction=True))
     @rule(data=st.data())
+    def a_commit_is_refused(self, data):
+        self.world.end_refused(self._draw(data, in_transaction=True))
+
+    @precondition(lambda self: self._writers(in_transaction=True))
+    @rule(data=st.data())
     def prepare_a_transaction(self, data):
         writer = self._draw(data, in_transaction=True)
         if writer.model.gathered or writer.model.transaction is not None:
@@ -156,16 +161,19 @@ class TransactionalStoreMachine(RuleBasedStateMachine):
     def transactions_take_too_long(self):
         self.world.let_time_pass()
 
-    @rule(data=st.data(), place=places, commit=st.booleans())
-    def a_whole_transaction(self, data, place, commit):
+    @rule(data=st.data(), place=places, end=st.sampled_from(("commit", "abort", "refused")))
+    def a_whole_transaction(self, data, place, end):
         writers = self._writers(in_transaction=False)
         if writers:
             writer = data.draw(st.sampled_from(writers))
             self.world.begin(writer)
             self.world.send(writer, place, 2)
             self.world.send(writer, PLACES[0], 1)
-            self.world.flush(writer)
-            self.world.end(writer, commit=commit)
+            if end == "refused":
+                self.world.end_refused(writer)
+            else:
+                self.world.flush(writer)
+                self.world.end(writer, commit=end == "commit")
 
     @rule(
         records=st.dictionaries(places, counts, min_size=1),

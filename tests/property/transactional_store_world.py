@@ -24,6 +24,7 @@ from reference_model.transaction_model import (
 import eoslog
 from eoslog.errors import (
     IllegalStateError,
+    InvalidTimestampError,
     ProducerFencedError,
     StoreFullError,
     UnstableOffsetCommitError,
@@ -35,6 +36,8 @@ TOPICS = {"orders": 2, "billing": 1}
 PLACES: list[Place] = [
     (topic, number) for topic, count in TOPICS.items() for number in range(count)
 ]
+# Takes no record whose time is ahead; nobody reads it.
+STRICT = "strict"
 GROUPS = ("readers", "others")
 TIMEOUT_MS = 60_000
 ISOLATIONS = ("read_committed", "read_uncommitted")
@@ -68,6 +71,7 @@ class TransactionalStoreWorld:
         with eoslog.open(self._path, create=True, durability=durability) as store:
             for topic, count in TOPICS.items():
                 store.create_topic(topic, partitions=count, config={"segment.bytes": segment_bytes})
+            store.create_topic(STRICT, config={"message.timestamp.after.max.ms": 1000})
         self._seen: dict[Place, list[bytes]] = {place: [] for place in PLACES}
         self._positions: dict[Place, int] = dict.fromkeys(PLACES, 0)
         self._open()
@@ -179,6 +183,20 @@ class TransactionalStoreWorld:
         call = producer.commit_transaction if commit else producer.abort_transaction
         if self.attempt(writer, call):
             self.model.end(writer.model, commit=commit)
+
+    def end_refused(self, writer: Writer) -> None:
+        """A commit that the last partition refuses, when the others have taken their records."""
+        late_ms = time.time_ns() // 1_000_000 + 10**9
+
+        def call() -> None:
+            writer.producer.send(STRICT, b"late", partition=0, timestamp_ms=late_ms)
+            with pytest.raises(InvalidTimestampError):
+                writer.producer.commit_transaction()
+            writer.producer.abort_transaction()
+
+        if self.attempt(writer, call):
+            self.model.flush(writer.model)
+            self.model.end(writer.model, commit=False)
 
     def prepare(self, writer: Writer) -> None:
         found: list[Any] = []
