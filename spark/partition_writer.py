@@ -131,13 +131,12 @@ def write_partitions(
             decided = log.commit_staged(
                 job_id, job_version, messages, run_id=task.run_id, source=source
             )
-        except StagedReplayError as error:
+        except StagedSourceError as error:
             log.sweep_run(job_id, task.run_id)
+            if not isinstance(error, StagedReplayError):
+                raise
             hint = "if it is the same batch all the same, check_replays=False adds nothing"
             raise StagedReplayError(f"{error}; {hint}") from error
-        except StagedSourceError:
-            log.sweep_run(job_id, task.run_id)
-            raise
     return WriteResult(
         job_id,
         job_version,

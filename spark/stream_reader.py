@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Offsets = dict[TopicPartition, int]
-
 TopicIds = dict[str, str]
 
 

@@ -56,13 +56,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture
 def make_partition(tmp_path: Path) -> Iterator[Callable[..., object]]:
     """Make partitions (each in a folder of its own) that are closed at the test's end."""
-    from partition_files import PartitionFiles
+    from partition_files import PartitionFiles, settings_named
 
     made: list[PartitionFiles] = []
 
     def make(**config: int) -> PartitionFiles:
-        settings_by_name = {name.replace("_", "."): number for name, number in config.items()}
-        made.append(PartitionFiles(tmp_path / f"partition-{len(made)}", settings_by_name))
+        folder = tmp_path / f"partition-{len(made)}"
+        made.append(PartitionFiles(folder, settings_named(**config)))
         return made[-1]
 
     yield make
@@ -73,15 +73,15 @@ def make_partition(tmp_path: Path) -> Iterator[Callable[..., object]]:
 @pytest.fixture(scope="module")
 def make_log(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., object]]:
     """A new log for each example of a property; those before are closed."""
-    from partition_files import PartitionFiles
+    from partition_files import PartitionFiles, settings_named
 
     made: list[PartitionFiles] = []
 
     def make(**config: int) -> object:
         if made:
             made.pop().close(clean=False)
-        named = {name.replace("_", "."): number for name, number in config.items()}
-        made.append(PartitionFiles(tmp_path_factory.mktemp("log") / "p", named))
+        folder = tmp_path_factory.mktemp("log") / "p"
+        made.append(PartitionFiles(folder, settings_named(**config)))
         return made[-1].open()
 
     yield make

@@ -26,6 +26,11 @@ CONFIG = {
 }
 
 
+def settings_named(**config: int) -> dict[str, int]:
+    """Settings by the names that the engine knows them by, with dots."""
+    return {name.replace("_", "."): number for name, number in config.items()}
+
+
 def segment_name(base_offset: int, suffix: str = ".log") -> str:
     return f"{base_offset:020d}{suffix}"
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from partition_files import PartitionFiles
+from partition_files import PartitionFiles, settings_named
 from reference_model import batch_codec as codec
 
 pytestmark = pytest.mark.crash
@@ -86,8 +86,7 @@ def test_times_that_come_late_are_found_whatever_happens(rounds):
     """Some records are late, as in any stream; the log is closed, synced and killed between."""
     times = []
     with tempfile.TemporaryDirectory(prefix="eoslog-times-") as folder:
-        named = {name.replace("_", "."): number for name, number in CONFIG.items()}
-        files = PartitionFiles(Path(folder) / "log", named)
+        files = PartitionFiles(Path(folder) / "log", settings_named(**CONFIG))
         log = files.open()
         for late, what in [*rounds, ([], "closed twice"), ([], "killed")]:
             for one in late:
