@@ -42,7 +42,8 @@ class Fault:
 class FailWhileAnotherWrites:
     """Partition 1 fails for good while partition 0 is writing, which goes on after that.
 
-    The file `written` in the folder says how many rows partition 0 has written so far.
+    The file `written` in the folder says how many rows partition 0 has written so far. It is there
+    from the first row on, and whole at any moment, also when Spark kills the worker that writes it.
     """
 
     folder: str
@@ -58,5 +59,7 @@ class FailWhileAnotherWrites:
         for number, row in enumerate(rows):
             yield row
             if partition == 0:
-                written.write_text(str(number + 1))
+                next_count = written.with_suffix(".next")
+                next_count.write_text(str(number + 1))
+                next_count.replace(written)
                 time.sleep(self.row_pause_s)

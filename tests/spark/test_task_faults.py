@@ -98,7 +98,7 @@ def test_a_task_that_writes_on_after_the_job_has_failed_changes_nothing(
 
 
 def rows_written(folder: Path) -> int:
-    return int((folder / "written").read_text() or 0)
+    return int((folder / "written").read_text())
 
 
 def wait_until_it_stands_still(folder: Path) -> None:
