@@ -199,6 +199,9 @@ FIGURES: dict[str, Figure] = {
         "ms",
         at_most=15,
     ),
+    "spark_micro_batch_plain": Figure(
+        "the limit: the same for a Python sink that syncs its tasks' files and one record", "ms"
+    ),
     "spark_read_noop": Figure(
         "batch read of 1 KB values into noop beside a Python source of batches from memory",
         "times",

@@ -60,6 +60,7 @@ class Sizes:
     spark_rows: int
     spark_small_rows: int
     spark_decided_rows: int
+    spark_micro_rounds: int
     spark_micro_batches: int
     spark_micro_batches_skipped: int
     checked_operation_count: int
@@ -111,8 +112,9 @@ FULL = Sizes(
     spark_rows=1_000_000,
     spark_small_rows=4_000_000,
     spark_decided_rows=1_000_000,
-    spark_micro_batches=40,
-    spark_micro_batches_skipped=5,
+    spark_micro_rounds=10,
+    spark_micro_batches=20,
+    spark_micro_batches_skipped=4,
     checked_operation_count=1_000_000,
     checked_rounds=3,
 )
@@ -162,6 +164,7 @@ TINY = Sizes(
     spark_rows=8_000,
     spark_small_rows=8_000,
     spark_decided_rows=8_000,
+    spark_micro_rounds=1,
     spark_micro_batches=1,
     spark_micro_batches_skipped=0,
     checked_operation_count=2_000,

@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pyarrow
@@ -79,15 +80,49 @@ class PlainWriter(DataSourceArrowWriter):
         self._sync = sync
 
     def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
-        rows = value_bytes = 0
-        with tempfile.NamedTemporaryFile(dir=self._folder, buffering=0, delete=False) as file:
-            for batch in iterator:
-                _, _, values = batch.column("value").buffers()
-                value_bytes += file.write(values)
-                rows += batch.num_rows
-            if self._sync:
-                os.fsync(file.fileno())
-        return Counted(rows, value_bytes)
+        return write_values(self._folder, self._sync, iterator)
+
+
+def write_values(folder: str, sync: bool, batches: Iterator[pyarrow.RecordBatch]) -> Counted:
+    """Write the values into a new file of the folder."""
+    rows = value_bytes = 0
+    with tempfile.NamedTemporaryFile(dir=folder, buffering=0, delete=False) as file:
+        for batch in batches:
+            _, _, values = batch.column("value").buffers()
+            value_bytes += file.write(values)
+            rows += batch.num_rows
+        if sync:
+            os.fsync(file.fileno())
+    return Counted(rows, value_bytes)
+
+
+class PlainStreamWriter(DataSourceStreamArrowWriter):
+    """The least a sink can do that keeps a batch as a whole.
+
+    Each task syncs a file of its own and the folder that names it; the driver syncs a record that
+    says the batch is in.
+    """
+
+    def __init__(self, folder: str) -> None:
+        self._folder = folder
+        self._decisions = Path(folder, "decisions")
+
+    def write(self, iterator: Iterator[pyarrow.RecordBatch]) -> WriterCommitMessage:
+        message = write_values(self._folder, True, iterator)
+        folder = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        return message
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        with self._decisions.open("ab", buffering=0) as decisions:
+            decisions.write(b"%d\n" % batchId)
+            os.fdatasync(decisions.fileno())
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """There is nothing to take back."""
 
 
 class PlainSink(DataSource):
@@ -99,6 +134,9 @@ class PlainSink(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         return PlainWriter(self.options["folder"], "sync" in self.options)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802
+        return PlainStreamWriter(self.options["folder"])
 
 
 class UndecidedWriter(DataSourceArrowWriter):
