@@ -320,7 +320,9 @@ cdef class PartitionLog(LogTransactions):
         eoslog.spare.segments. The caller has written down what it needs of them. Each is gone on
         disk too before the next one goes.
 
-        Raises StoreFailedError when a sync fails, as `flush` does.
+        Raises StoreFailedError when a sync fails, as `flush` does; StoreError, or a subclass that
+        says why, when a file cannot be removed: no younger segment goes, and the next call tries
+        again.
         """
         cdef int32_t deleted = 0
         cdef Fault fault

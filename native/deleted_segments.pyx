@@ -20,8 +20,9 @@ from eoslog.native.partition_log cimport (
     log_end, log_fail, log_lock, log_publish, log_unlock, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport SEGMENT_PATH_BYTES_MAX, segment_path, segment_unload
+from eoslog.native.segment_files cimport eos_remove_logs_below
 from eoslog.native.spare_file cimport spare_keep
-from eoslog.native.status cimport STATUS_FAILED, STATUS_OK, fault
+from eoslog.native.status cimport STATUS_FAILED, STATUS_IO, STATUS_OK, fault
 
 cdef extern from "<unistd.h>" nogil:
     int unlink(const char* path) noexcept
@@ -95,13 +96,21 @@ cdef Status log_delete_segments(
     counts them, also if it fails.
 
     A file that a reader has mapped is unlinked and not recycled: its bytes must not change under
-    it. The caller does not have the log's lock, and frees what was deleted.
+    it. One that could not be removed ends it, this time and the next: with a younger one gone it
+    would stand in front of a hole. The caller does not have the log's lock, and frees what was
+    deleted.
     """
     cdef Status status
+    cdef int64_t first_base_offset
     cdef int error
     deleted[0] = 0
-    while may_delete(log, upto_offset):
+    while may_delete(log, upto_offset, &first_base_offset):
         # For the first one too: its elder may have gone just before. Appends go on meanwhile.
+        error = eos_remove_logs_below(log.directory, first_base_offset)
+        if error != 0:
+            out.os_errno = error
+            return fault(out, STATUS_IO, "the file of a deleted segment could not be removed",
+                         first_base_offset, error)
         error = eos_sync_directory(log.directory)
         status = log_lock(log, out)
         if status != STATUS_OK:
@@ -116,10 +125,14 @@ cdef Status log_delete_segments(
     return STATUS_OK
 
 
-cdef bint may_delete(PartitionLog* log, int64_t upto_offset) noexcept nogil:
+cdef bint may_delete(
+    PartitionLog* log, int64_t upto_offset, int64_t* first_base_offset
+) noexcept nogil:
+    """Whether the first segment may go, and where it begins."""
     cdef bint may
     pthread_mutex_lock(&log.segments_lock)
     may = log.segment_count >= 2 and log.segments[1].base_offset <= upto_offset
+    first_base_offset[0] = log.segments[0].base_offset if may else -1
     pthread_mutex_unlock(&log.segments_lock)
     return may
 

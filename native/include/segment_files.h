@@ -3,6 +3,7 @@
 #define EOSLOG_SEGMENT_FILES_H
 
 #include <dirent.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
 #include <string.h>
@@ -29,26 +30,44 @@ static inline int64_t segment_name_offset(const char *name) {
     return -1;
 }
 
+/* Unlink the files of segments below a base offset, either those of batches or those made from
+   them; how many went. 0 or an errno of one that did not go, or of the listing, in `error`. */
+static inline int64_t segment_files_unlink(const char *directory, int64_t base_offset,
+                                           int of_batches, int *error) {
+    int64_t removed = 0;
+    struct dirent *entry;
+    DIR *listing = opendir(directory);
+    *error = 0;
+    if (listing == NULL) {
+        *error = errno;
+        return 0;
+    }
+    while ((entry = readdir(listing)) != NULL) {
+        const int64_t offset = segment_name_offset(entry->d_name);
+        if (offset < 0 || offset >= base_offset ||
+            (strcmp(entry->d_name + SEGMENT_NAME_DIGITS, ".log") == 0) != (of_batches != 0))
+            continue;
+        if (unlinkat(dirfd(listing), entry->d_name, 0) == 0)
+            removed++;
+        else if (errno != ENOENT)
+            *error = errno;
+    }
+    closedir(listing);
+    return removed;
+}
+
 /* Remove the files of all segments below a base offset, the log files last; how many went. */
 static inline int64_t eos_remove_below(const char *directory, int64_t base_offset) {
-    int64_t removed = 0;
-    int round;
-    for (round = 0; round < 2; round++) {
-        DIR *listing = opendir(directory);
-        struct dirent *entry;
-        if (listing == NULL)
-            return removed;
-        while ((entry = readdir(listing)) != NULL) {
-            const int64_t offset = segment_name_offset(entry->d_name);
-            if (offset < 0 || offset >= base_offset)
-                continue;
-            if ((strcmp(entry->d_name + SEGMENT_NAME_DIGITS, ".log") == 0) == (round == 1) &&
-                unlinkat(dirfd(listing), entry->d_name, 0) == 0)
-                removed++;
-        }
-        closedir(listing);
-    }
-    return removed;
+    int error;
+    const int64_t derived = segment_files_unlink(directory, base_offset, 0, &error);
+    return derived + segment_files_unlink(directory, base_offset, 1, &error);
+}
+
+/* Remove the log files below a base offset: 0, or an errno if one may still be there. */
+static inline int eos_remove_logs_below(const char *directory, int64_t base_offset) {
+    int error;
+    segment_files_unlink(directory, base_offset, 1, &error);
+    return error;
 }
 
 #endif

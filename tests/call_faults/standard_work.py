@@ -7,6 +7,7 @@ eoslog wrote all or nothing, and nothing if the error says so. Any other excepti
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,21 @@ from eoslog import TopicPartition, staged_job
 from eoslog.errors import EoslogError
 from eoslog.staged import StagedWriter
 
-TOPIC, SOURCE, EXTRA = "orders", "source", "extra"
+TOPIC, SOURCE, EXTRA, STRICT = "orders", "source", "extra", "strict"
 PARTITIONS = 2
 PLACES = tuple(TopicPartition(TOPIC, number) for number in range(PARTITIONS))
-NAME, ID, APP, GROUP, PLAIN_GROUP = "writer", "pays", "job", "readers", "plain"
+EXTRA_PLACE = TopicPartition(EXTRA, 0)
+NAME, ID, MOVING_ID, APP, GROUP, PLAIN_GROUP = "writer", "pays", "moves", "job", "readers", "plain"
+LATE_MS = 1 << 52
+# Whether the records are gathered, and how it ends.
+TRANSACTIONS = (
+    (False, "commit"),
+    (False, "abort"),
+    (False, "commit"),
+    (True, "commit"),
+    (True, "refused"),
+    (True, "commit"),
+)
 SETTINGS = QUIET | {"eoslog.spare.segments": 1}
 
 Values = dict[TopicPartition, list[bytes]]
@@ -33,6 +45,7 @@ def make(path: Path) -> None:
     with eoslog.open(path, create=True, config=SETTINGS) as store:
         store.create_topic(TOPIC, partitions=PARTITIONS, config=config)
         store.create_topic(SOURCE, partitions=2)
+        store.create_topic(STRICT, config={"message.timestamp.after.max.ms": 1000})
         store.producer(name=NAME).append(TOPIC, partition=0, values=[b"first"])
 
 
@@ -70,11 +83,12 @@ class Work:
     def wrote(self, done: bool, outcome: Any, values: Values) -> None:
         if done:
             for place, ones in values.items():
-                self.there[place] += ones
+                if place in self.there:
+                    self.there[place] += ones
         elif outcome == "not_appended":
             self.never.update(value for ones in values.values() for value in ones)
         else:
-            self.maybe.append(values)
+            self.maybe.append({place: ones for place, ones in values.items() if place in PLACES})
 
     # The calls.
 
@@ -123,45 +137,63 @@ class Work:
         self.attempt("close a producer", producer.close)
 
     def transactions(self) -> None:
+        """One producer goes on for as long as it can end what it began."""
         done, producer = self.attempt(
             "make a producer", lambda: self.store.producer(transactional_id=ID)
         )
         if not done or not self.attempt("init", producer.init_transactions)[0]:
             return
-        for commit in (True, False, True):
+        for gathered, end in TRANSACTIONS:
             values: Values = {place: self.values() for place in PLACES}
+            number = self.number
             if not self.attempt("begin", producer.begin_transaction)[0]:
                 return
-            written = all(
-                self.attempt(
-                    "write",
-                    lambda place=place, ones=ones: producer.append(
-                        place.topic, partition=place.partition, values=ones
-                    ),
-                )[0]
-                for place, ones in values.items()
-            )
-            where = TopicPartition(SOURCE, 0)
-            written = written and self.attempt(
-                "send offsets",
-                lambda where=where: (
-                    producer.send_offsets_to_transaction({where: self.number}, GROUP)
-                ),
-            )[0]  # fmt: skip
-            if commit and written:
-                number = self.number
-                done, outcome = self.attempt("commit", producer.commit_transaction)
-                self.wrote(done, outcome, values)
-                if done:
-                    self.offsets[GROUP] = {number}
-                elif outcome != "not_appended":
-                    self.offsets[GROUP].add(number)
-                if not done:
-                    return
+            written = self.write(producer, values, gathered=gathered)
+            if end == "refused":
+                # One partition takes nothing of a far day, when the others have theirs. The
+                # coordinator hears of it all by the commit.
+                late = partial(producer.send, STRICT, b"late", partition=0, timestamp_ms=LATE_MS)
+                self.attempt("write late", late)
+            elif written:
+                offsets = {TopicPartition(SOURCE, 0): number}
+                send = partial(producer.send_offsets_to_transaction, offsets, GROUP)
+                written, _ = self.attempt("send offsets", send)
+            ended = self.end(producer, values, commit=written and end != "abort")
+            if ended == "committed":
+                self.offsets[GROUP] = {number}
+            elif ended == "unknown":
+                self.offsets[GROUP].add(number)
+            if ended not in ("committed", "aborted"):
+                return
+
+    def write(self, producer: Any, values: Values, *, gathered: bool) -> bool:
+        """Whether all calls returned."""
+        for (topic, partition), ones in values.items():
+            if gathered:
+                calls = [partial(producer.send, topic, one, partition=partition) for one in ones]
             else:
-                self.never.update(value for ones in values.values() for value in ones)
-                if not self.attempt("abort", producer.abort_transaction)[0]:
-                    return
+                calls = [partial(producer.append, topic, partition=partition, values=ones)]
+            if not all(self.attempt("write", call)[0] for call in calls):
+                return False
+        return True
+
+    def end(self, producer: Any, values: Values, *, commit: bool) -> str:
+        """Commit, and abort what was not committed: what became of it.
+
+        Where neither returned it is what the commit's error said.
+        """
+        done, outcome = False, "not_appended"
+        if commit:
+            done, outcome = self.attempt("commit", producer.commit_transaction)
+        if done:
+            self.wrote(done, outcome, values)
+            return "committed"
+        if self.attempt("abort", producer.abort_transaction)[0]:
+            # Whatever the commit wrote before it failed, and whatever its error said.
+            self.wrote(False, "not_appended", values)
+            return "aborted"
+        self.wrote(False, outcome, values)
+        return outcome
 
     def job(self) -> None:
         for whole_bytes in (0, 4 << 20):
@@ -234,10 +266,31 @@ class Work:
         checkpointer._attempt(self.store._staged.sweep, "sweeping")
 
     def topic(self) -> None:
+        """A topic comes, goes in the middle of a transaction, and comes again."""
+        done, producer = self.attempt(
+            "make a producer", lambda: self.store.producer(transactional_id=MOVING_ID)
+        )
+        goes_on = done and self.attempt("init", producer.init_transactions)[0]
+        for deleted_first in (True, False):
+            self.create_extra()
+            if goes_on:
+                values: Values = {PLACES[0]: self.values(), EXTRA_PLACE: self.values()}
+                goes_on = self.attempt("begin", producer.begin_transaction)[0]
+            written = goes_on and self.write(producer, values, gathered=True)
+            if deleted_first:
+                self.delete_extra()
+            if goes_on:
+                ended = self.end(producer, values, commit=written)
+                goes_on = ended in ("committed", "aborted")
+        self.delete_extra()
+
+    def create_extra(self) -> None:
         done, outcome = self.attempt("create a topic", lambda: self.store.create_topic(EXTRA))
         self.topics[EXTRA] = True if done else self.topics[EXTRA] and None
         if not done and outcome != "not_appended":
             self.topics[EXTRA] = None
+
+    def delete_extra(self) -> None:
         done, _ = self.attempt("delete a topic", lambda: self.store.delete_topic(EXTRA))
         if done:
             self.topics[EXTRA] = False
@@ -266,6 +319,8 @@ def check(work: Work) -> None:
             assert offset in work.offsets[group], f"{group} is at {offset}: {work.offsets[group]}"
         for name, is_there in work.topics.items():
             assert is_there is None or (name in store.topics()) == is_there, f"{name}: {is_there}"
+        if EXTRA in store.topics():
+            assert work.never.isdisjoint(visible(store, EXTRA_PLACE)), "aborted records are there"
         for partition in store._partitions.with_transactions(None, None):
             assert partition.open_transactions() == []
         producer = store.producer(name=NAME)

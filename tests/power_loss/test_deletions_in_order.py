@@ -18,6 +18,9 @@ from power_loss import disk_trace
 from power_loss.disk_trace import BEGUN, REMOVED, RENAMED, SYNCED, WRITTEN, Event
 from reference_model import batch_codec as codec
 
+from eoslog.bindings.partition_log import PartitionLog
+from eoslog.errors import EoslogError
+
 pytestmark = pytest.mark.crash
 
 SEGMENTS = 6
@@ -42,6 +45,28 @@ def test_the_bytes_of_a_recycled_one_change_only_when_its_name_is_gone_on_disk(t
     assert steps.count(IS_SPOILED) == 2
     last_gone = max(number for number, step in enumerate(steps) if step == GOES)
     assert IS_SYNCED in steps[last_gone : steps.index(IS_SPOILED)]
+
+
+def test_none_goes_before_an_older_one_that_could_not_be_removed(tmp_path):
+    """It would be left in front of a hole; once it can be removed the others follow."""
+    files = PartitionFiles(tmp_path / "log")
+    log = in_segments(files)
+    assert log.delete_segments(2) == 2
+    # A folder of its name is what no one can unlink, by whatever right.
+    left = files.path(1)
+    left.mkdir()
+    with pytest.raises(EoslogError, match="file of a deleted segment could not be removed"):
+        log.delete_segments(SEGMENTS)
+    assert log.log_start_offset == 2
+    assert segment_names(files) == {1, 2, 3, 4, 5}
+    left.rmdir()
+    assert log.delete_segments(SEGMENTS) == 3
+    assert segment_names(files) == {5}
+    assert log.verify() == []
+
+
+def segment_names(files: PartitionFiles) -> set[int]:
+    return {int(path.stem) for path in files.directory.glob("*.log")}
 
 
 def steps_of_a_deletion(folder: Path, spares: int) -> list[str]:
@@ -72,14 +97,20 @@ def step_of(event: Event, folder: bytes = FOLDER.encode()) -> str:
     return GOES if is_gone and event.first.endswith(b".log") else ""
 
 
-def main(root: str, spares: str) -> None:
-    """The trace is that of the deletion and of the making of spare files."""
-    files = PartitionFiles(Path(root, "log"), {"eoslog.spare.segments": int(spares)})
+def in_segments(files: PartitionFiles) -> PartitionLog:
+    """A log of a record a segment."""
     log = files.open()
     for number in range(SEGMENTS):
         log.append_batch(codec.simple_batch([b"%d" % number]))
         if number < SEGMENTS - 1:
             log.roll()
+    return log
+
+
+def main(root: str, spares: str) -> None:
+    """The trace is that of the deletion and of the making of spare files."""
+    files = PartitionFiles(Path(root, "log"), {"eoslog.spare.segments": int(spares)})
+    log = in_segments(files)
     log.flush()
     disk_trace.begin(files.root, Path(root, "trace"))
     assert log.delete_segments(SEGMENTS) == SEGMENTS - 1

@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +22,22 @@ from processes.member_main import Hand
 
 from eoslog import TopicPartition
 from eoslog.checking import Recorder
-from eoslog.errors import EoslogError, StagedJobIncompleteError
+from eoslog.errors import (
+    EoslogError,
+    InvalidTimestampError,
+    ProducerFencedError,
+    StagedJobIncompleteError,
+    TopicAlreadyExistsError,
+)
 from eoslog.staged import StagedWriter
 
 IDS = [f"{what}-{lane}" for what in ("lane", "loop", "member") for lane in range(LANES)]
 # One transaction from the last epoch of an id, a few, and many.
 EPOCHS = (0, 32_700, 32_760, 32_766)
 LARGEST_SEQUENCE = 2**31 - 1
+# Takes nothing of a far day; comes and goes.
+STRICT, PASSING = "strict", "passing"
+LATE_MS = 1 << 52
 # Far enough for timeouts, not for what expires in days.
 JUMPS_MAX_S = 3 * 3600
 
@@ -58,7 +70,7 @@ class LongWorker(Worker):
 
     def run(self) -> None:
         work = (self.plain, self.transactions, self.transactions, self.loop, self.member)
-        work += (self.staged, self.named, self.wrapping)
+        work += (self.staged, self.named, self.wrapping, self.refused, self.passing)
         while True:
             if self.noise.random() < 0.3:
                 self._clock.jump()
@@ -84,6 +96,48 @@ class LongWorker(Worker):
             for _ in range(self.noise.randrange(2, 12)):
                 values = [self.value() for _ in range(self.noise.choice((1, 3)))]
                 producer.append(EVENTS, where.partition, values)
+
+    def refused(self) -> None:
+        """Commits that one partition refuses when the others have their records, and what comes
+        after them.
+        """
+        with self.transactional("lane") as producer, self.reader() as reader:
+            for _ in range(self.noise.randrange(10)):
+                producer.begin_transaction()
+                for where in self.noise.sample(partitions_of_all(), 3):
+                    producer.send(where.topic, self.value(), partition=where.partition)
+                if self.noise.random() < 0.6:
+                    producer.send(STRICT, self.value(), partition=0, timestamp_ms=LATE_MS)
+                try:
+                    producer.commit_transaction()
+                except InvalidTimestampError:
+                    producer.abort_transaction()
+                reader.poll(0)
+
+    def passing(self) -> None:
+        """Transactions with a topic that anybody deletes, and makes again, at any time.
+
+        What is in it is in `EVENTS` too: a reader of committed data finds both or neither. Its name
+        stands for one topic after the other, so a history has no place for what is in it.
+        """
+        with self.transactional("lane") as producer:
+            for _ in range(self.noise.randrange(10)):
+                if self.noise.random() < 0.3:
+                    with suppress(TopicAlreadyExistsError):
+                        self.store.create_topic(PASSING, PARTITIONS)
+                producer.begin_transaction()
+                try:
+                    for _ in range(self.noise.randrange(1, 4)):
+                        both, where = self.value(), self.noise.randrange(PARTITIONS)
+                        producer.send(EVENTS, both, partition=where)
+                        producer.producer.send(PASSING, both, partition=where)
+                    if self.noise.random() < 0.3:
+                        self.store.delete_topic(PASSING)
+                    producer.commit_transaction()
+                except ProducerFencedError:
+                    raise
+                except EoslogError:
+                    producer.abort_transaction()
 
     def staged(self) -> None:
         """Jobs of an application, of which the newest run alone commits."""
@@ -150,6 +204,7 @@ def begin(hand: Hand, seed: int) -> list[str]:
     noise = random.Random(seed)
     for topic in {where.topic for where in partitions_of_all()}:
         hand.store.create_topic(topic, PARTITIONS, config={"segment.bytes": 1 << 16})
+    hand.store.create_topic(STRICT, config={"message.timestamp.after.max.ms": JUMPS_MAX_S * 1000})
     worn = []
     for transactional_id in IDS:
         epoch = noise.choice(EPOCHS)
@@ -182,7 +237,23 @@ def finish(hand: Hand, history: str, worn: list[str]) -> dict[str, Any]:
         for group in (LOOP, MEMBERS):
             worker.group(group).committed(partitions_of_all()[:PARTITIONS])
     epochs = [store.describe_transaction(one).producer_epoch for one in worn]
-    return {"verify": store.verify(), "rotated": sum(epoch < min(EPOCHS[1:]) for epoch in epochs)}
+    rotated = sum(epoch < min(EPOCHS[1:]) for epoch in epochs)
+    return {"verify": store.verify(), "rotated": rotated, "halves": halves(store)}
+
+
+def halves(store: Any) -> list[str]:
+    """Committed records of the topic that comes and goes: those there twice, or not in `EVENTS`."""
+    if PASSING not in store.topics():
+        return []
+    found: dict[str, list[bytes]] = {}
+    for topic in (PASSING, EVENTS):
+        with store.consumer(isolation_level="read_committed") as reader:
+            reader.assign([TopicPartition(topic, number) for number in range(PARTITIONS)])
+            found[topic] = [
+                one.value for records in iter(partial(reader.poll, 0), []) for one in records
+            ]
+    counts, there = Counter(found[PASSING]), set(found[EVENTS])
+    return [str(value) for value, count in counts.items() if count > 1 or value not in there]
 
 
 def producers_in_bounded_memory(hand: Hand, count: int, first_id: int) -> dict[str, int]:

@@ -93,6 +93,7 @@ class Life:
             found = heir.answer(300)
             heir.leave(300)
         assert found["verify"] == []
+        assert found["halves"] == []
         self._told.rotated += found["rotated"]
         self._judge()
         self._told.lives += 1
