@@ -272,15 +272,20 @@ static void read_on(void) {
     }
 }
 
-/* There are records, and nobody woke the sleeper: whether that stays so. He who published may be about to. */
+/* There are records, and nobody woke the sleeper: whether that stays so. He who published may be about to, however long he stands
+   still: until each writer has acknowledged something more, which he does after the wake. */
 static int is_late(uint32_t word) {
-    int patience;
-    for (patience = 0; patience < 300; patience++) {
-        if (shared_word_load(&world->shared.wakeup) != word || stopping())
-            return 0;
-        usleep(1000);
-    }
-    return 1;
+    int64_t before[WRITERS];
+    int writer;
+    for (writer = 0; writer < WRITERS; writer++)
+        before[writer] = control_load(&world->acknowledged[writer]);
+    for (writer = 0; writer < WRITERS; writer++)
+        while (control_load(&world->acknowledged[writer]) == before[writer]) {
+            if (shared_word_load(&world->shared.wakeup) != word || stopping())
+                return 0;
+            usleep(1000);
+        }
+    return shared_word_load(&world->shared.wakeup) == word && !stopping();
 }
 
 /* Sleeps for records as AppendSignal does: the word, the wish, the look, the sleep. */
