@@ -97,7 +97,7 @@ class Life:
         failing_calls.move_clock(moved_ms)
 
         look_around(store)
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + 120
         while b"lingers" not in seen(store)[-1:]:
             assert time.monotonic() < deadline_s, "what lingers was not appended"
             time.sleep(0.01)
@@ -136,17 +136,21 @@ class Life:
         return run_id, version
 
     def times_out(self) -> None:
-        """A transaction that is begun by the clock as it is now has its timeout by it."""
-        producer = self.store.producer(transactional_id="late", transaction_timeout_ms=200)
-        producer.init_transactions()
-        producer.begin_transaction()
-        producer.append(TOPIC, partition=0, values=[b"never"])
-        look_around(self.store)
-        assert self.store.describe_transaction("late").transaction_state == "Ongoing"
+        """Transactions that are begun by the clock as it is now have their timeouts by it."""
+        producers = []
+        for name, timeout_ms in (("late", 200), ("in time", 60_000)):
+            producer = self.store.producer(transactional_id=name, transaction_timeout_ms=timeout_ms)
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.append(TOPIC, partition=0, values=[b"never"])
+            producers.append(producer)
         time.sleep(0.3)
         look_around(self.store)
         assert self.store.describe_transaction("late").transaction_state == "CompleteAbort"
-        producer.close()
+        assert self.store.describe_transaction("in time").transaction_state == "Ongoing"
+        producers[1].abort_transaction()
+        for producer in producers:
+            producer.close()
 
     def check(self) -> None:
         assert visible(self.store, PLACE) == self.values

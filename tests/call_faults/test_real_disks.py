@@ -38,7 +38,7 @@ WAYS = ("error", *DOWN)
 MOMENTS = (300, 301, 333)
 DURABILITIES = ("commit", "always", "process")
 FLUSHED_EVERY = 50
-REPAIRS_MAX = 10
+REPAIRS_MAX = 300
 
 
 class Disk:
