@@ -31,7 +31,8 @@ from typing import Any, NamedTuple, Self
 from processes import member_main
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 30.0
+# For a hang only: a machine may be busy, and any process stand still for seconds.
+TIMEOUT_S = 120.0
 _TAIL_BYTES = 6_000
 _LOOK_EVERY_S = 0.0005
 
@@ -129,7 +130,7 @@ class NurseryClient:
 
     def stop(self) -> None:
         self._socket.close()
-        self._process.wait(10)
+        self._process.wait(TIMEOUT_S)
 
     def is_dead(self) -> bool:
         return self._process.poll() is not None
@@ -209,6 +210,12 @@ class Member:
                     f"{self} did not say {words} within {timeout_s} s\n{self.stacks()}"
                 )
             time.sleep(_LOOK_EVERY_S)
+
+    def hear_anew(self, *words: str) -> Said:
+        """As `hear`, of what it says from now on."""
+        self.listen()
+        self._unheard = [one for one in self._unheard if one.word == "failed"]
+        return self.hear(*words)
 
     def listen(self) -> list[Said]:
         """What it said since the last time; also kept for `hear` and in `all_said`."""
