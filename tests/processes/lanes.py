@@ -41,12 +41,12 @@ def write_lane(
     seconds: float = 3600.0,
     pause_s: float = 0.0,
 ) -> int:
-    """Append for some time; how many records the lane has then."""
+    """Append for some time, once at least; how many records the lane has then."""
     end_s = time.monotonic() + seconds
     with hand.store.producer(name=lane if named else None) as producer:
-        position = producer.next_sequence(TOPIC, partition) if named else 0
+        first = position = producer.next_sequence(TOPIC, partition) if named else 0
         hand.say("start", lane, position)
-        while time.monotonic() < end_s:
+        while position == first or time.monotonic() < end_s:
             count = count_at(lane, position)
             values = [value_of(lane, position + index) for index in range(count)]
             hand.say("try", lane, position, count)

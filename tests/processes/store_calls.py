@@ -15,6 +15,11 @@ def text(value: bytes | None) -> str | None:
     return None if value is None else value.decode()
 
 
+def stop_background(hand: Hand) -> None:
+    """Of one that will be stopped (SIGSTOP): not while its background thread holds a lock."""
+    hand.store._checkpointer.stop()
+
+
 # Topics.
 
 

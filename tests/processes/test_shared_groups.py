@@ -16,7 +16,7 @@ from eoslog import TopicPartition
 PARTITIONS = 4
 GROUP = "g"
 # Members look for the dead twice a second; and the machine may be busy.
-SETTLED_WITHIN_S = 10.0
+SETTLED_WITHIN_S = 60.0
 REFUSED = r"UnknownMemberIdError|IllegalGenerationError|CommitFailedError"
 
 
@@ -89,7 +89,7 @@ def test_a_waiting_member_is_given_what_a_dead_one_had(tmp_path):
         for member in (ann, bob):
             member.call(subscribe)
         held = settle([ann, bob])
-        ann.begin(poll_and_tell, 20.0)
+        ann.begin(poll_and_tell, 100.0)
         time.sleep(0.1)
         bob.kill()
         # For a partition that was the dead one's.
@@ -112,7 +112,7 @@ def test_each_record_goes_to_one_member(tmp_path):
         members: list[Member] = []
         committed: list[str] = []
         doubtful: set[str] = set()  # Read by a member that was killed before it could commit.
-        deadline_s = time.monotonic() + 60
+        deadline_s = time.monotonic() + 120
         while sum(writer.call(store_calls.group_offsets, GROUP).values()) < 200 * PARTITIONS:
             assert time.monotonic() < deadline_s, "the group does not get on"
             if len(members) < 3:
@@ -156,6 +156,7 @@ def test_a_member_that_does_not_run_is_fenced(tmp_path, how):
             ann.call(store_calls.init, "t")
             ann.call(store_calls.begin, "t")
             ann.call(store_calls.send, "t", TOPIC, {"0": ["never"]})
+        ann.call(store_calls.stop_background)
         ann.signal(signal.SIGSTOP)
         bob.call(subscribe)
         assert settle([bob]) == [[0, 1, 2, 3]]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import time
+from pathlib import Path
 
 import pytest
 from processes import store_calls
-from processes.crew import QUIET, Crew, MemberError
+from processes.crew import QUIET, TIMEOUT_S, Crew, MemberError
 from processes.lanes import TOPIC, Lanes, make_store, records_of, value_of, write_lane
 from reference_model import batch_codec
 
@@ -20,12 +21,16 @@ from eoslog.errors import OffsetOutOfRangeError
 SOON_S = 0.3
 
 
-def read_raw(hand, topic, seconds):
-    """Fetch whole batches from the end on, while others write: each is whole, none left out."""
+def read_raw(hand, topic, stop):
+    """Fetch whole batches from the end on, while others write: each is whole, none left out.
+
+    Until the file `stop` is there, and all was read.
+    """
     partition = hand.store.partition(topic, 0)
     offset, batches, ends = 0, 0, []
-    end_s = time.monotonic() + seconds
-    while time.monotonic() < end_s:
+    stopping = False
+    while not stopping or offset < ends[-1]:
+        stopping = Path(stop).exists()
         end = partition.log_end_offset
         ends.append(end)
         data = partition.read(offset, 1 << 16)
@@ -39,13 +44,16 @@ def read_raw(hand, topic, seconds):
     return batches
 
 
-def read_lanes(hand, topic, seconds, isolation_level="read_committed"):
-    """Read from the beginning and go on at the tail; one line for what each poll gave."""
+def read_lanes(hand, topic, stop, isolation_level="read_committed"):
+    """Read from the beginning and go on at the tail; one line for what each poll gave.
+
+    Until the file `stop` is there, and all was read.
+    """
     with hand.store.consumer(isolation_level=isolation_level) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
-        end_s = time.monotonic() + seconds
-        hand.say("ready")
-        while time.monotonic() < end_s:
+        stopping, records = False, []
+        while records or not stopping:
+            stopping = Path(stop).exists()
             records = consumer.poll(timeout=0.05)
             if records:
                 found = [(one.offset, (one.value or b"").decode()[:40]) for one in records]
@@ -58,11 +66,13 @@ def test_readers_at_the_tail_of_several_writers(tmp_path):
     with Crew(path) as crew:
         writers = [crew.join("writer") for _ in range(2)]
         reader, raw = crew.join("reader"), crew.join("raw")
-        reader.begin(read_lanes, TOPIC, 2.5)
-        raw.begin(read_raw, TOPIC, 2.5)
+        stop = tmp_path / "stop"
+        reader.begin(read_lanes, TOPIC, str(stop))
+        raw.begin(read_raw, TOPIC, str(stop))
         for number, member in enumerate(writers):
             member.begin(write_lane, f"lane-{number}", 0, named=number == 0, seconds=1.5)
         counts = [member.answer() for member in writers]
+        stop.touch()
         reader.answer()
         assert raw.answer() > 0
         crew.all_leave()
@@ -100,7 +110,7 @@ def test_a_waiting_poll_is_woken_by_another_process(tmp_path):
         reader.call(store_calls.keep_consumer, TOPIC, 2)
         late_ns = []
         for number in range(20):
-            reader.begin(store_calls.poll_once, 20.0)
+            reader.begin(store_calls.poll_once, 100.0)
             time.sleep(0.02 if number % 2 else 0.0)
             writer.call(store_calls.append, TOPIC, ["x"], partition=number % 2)
             said = writer.all_said[-1]
@@ -140,10 +150,10 @@ def test_a_waiting_poll_is_woken_by_a_commit_elsewhere(tmp_path):
         writer.call(store_calls.init, "t")
         reader.call(store_calls.keep_consumer, TOPIC)
         late_ns = []
-        for _ in range(5):
+        for _ in range(9):
             writer.call(store_calls.begin, "t")
             writer.call(store_calls.send, "t", TOPIC, {"0": ["x"]})
-            reader.begin(store_calls.poll_once, 20.0)
+            reader.begin(store_calls.poll_once, 100.0)
             time.sleep(0.05)
             assert not [one for one in reader.listen() if one.word == "did"], "undecided, and seen"
             writer.call(store_calls.commit, "t")
@@ -189,7 +199,7 @@ def write_transactions(hand, transactional_id, partitions, seconds, seed):
     with hand.store.producer(transactional_id=transactional_id) as producer:
         producer.init_transactions()
         end_s, number = time.monotonic() + seconds, 0
-        while time.monotonic() < end_s:
+        while not number or time.monotonic() < end_s:
             chosen = sorted(noise.sample(range(partitions), noise.randint(2, partitions)))
             aborted = noise.random() < 0.3
             producer.begin_transaction()
@@ -209,7 +219,7 @@ def write_transactions(hand, transactional_id, partitions, seconds, seed):
 def take_snapshots(hand, seconds):
     """Offsets that cut no transaction: read up to them, each transaction is whole or not there."""
     end_s, count = time.monotonic() + seconds, 0
-    while time.monotonic() < end_s:
+    while not count or time.monotonic() < end_s:
         offsets = hand.store.snapshot([TOPIC])
         seen: dict[str, int] = {}
         wanted: dict[str, int] = {}
@@ -271,13 +281,19 @@ def test_offsets_of_a_group_are_seen_by_other_processes(tmp_path):
         crew.all_leave()
 
 
-def read_what_retention_leaves(hand, seconds):
-    """Read from the oldest record on, again and again, slowly; retention deletes meanwhile."""
+def read_what_retention_leaves(hand, stop):
+    """Read from the oldest record on, again and again, slowly; retention deletes meanwhile.
+
+    Until the file `stop` is there.
+    """
     starts, passed = [], 0
-    end_s = time.monotonic() + seconds
     partition = hand.store.partition(TOPIC, 0)
-    while time.monotonic() < end_s:
+    stopping = False
+    while not stopping:
+        stopping = Path(stop).exists()
         starts.append(partition.log_start_offset)
+        if len(starts) == 1:
+            hand.say("begun")
         offset, last = starts[-1], -1
         try:
             for _ in range(20):
@@ -302,9 +318,15 @@ def test_retention_by_one_process_while_another_reads(tmp_path):
         store.create_topic(TOPIC, config={"segment.bytes": 1 << 14, "retention.bytes": 4 << 14})
     with Crew(path) as crew:
         writer, reader = crew.join("writer"), crew.join("reader")
-        reader.begin(read_what_retention_leaves, 2.5)
-        writer.begin(write_lane, "lane", 0, seconds=2.0, pause_s=0.0002)
-        writer.answer()
+        stop = tmp_path / "stop"
+        reader.begin(read_what_retention_leaves, str(stop))
+        reader.hear("begun")
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while writer.call(store_calls.offsets_of, TOPIC)["log_start_offset"] == 0:
+            assert time.monotonic() < deadline_s, "retention does nothing"
+            writer.begin(write_lane, "lane", 0, named=True, seconds=2.0, pause_s=0.0002)
+            writer.answer()
+        stop.touch()
         first, last, _ = reader.answer()
         assert first < last, "nothing was deleted"
         reader.leave()
@@ -330,7 +352,7 @@ def test_a_position_that_retention_passed_is_an_error_by_name(tmp_path):
         assert reader.call(store_calls.poll) == ["first"]
         for number in range(40):
             writer.call(store_calls.append, TOPIC, [f"{number}" + "x" * 4000])
-        deadline_s = time.monotonic() + 10
+        deadline_s = time.monotonic() + TIMEOUT_S
         while reader.call(store_calls.offsets_of, TOPIC)["log_start_offset"] < 2:
             assert time.monotonic() < deadline_s, "retention did nothing"
             time.sleep(0.05)
@@ -345,7 +367,7 @@ def append_and_sync(hand, seconds):
     partition = hand.store.partition(TOPIC, 0)
     end_s, count = time.monotonic() + seconds, 0
     with hand.store.producer() as producer:
-        while time.monotonic() < end_s:
+        while count < 2 or time.monotonic() < end_s:
             for _ in range(3):
                 producer.append(TOPIC, partition=0, values=[b"x" * 300])
             if count % 2:
@@ -359,7 +381,7 @@ def append_and_sync(hand, seconds):
 def delete_all_sealed(hand, seconds):
     partition = hand.store.partition(TOPIC, 0)
     end_s, count = time.monotonic() + seconds, 0
-    while time.monotonic() < end_s:
+    while not count or time.monotonic() < end_s:
         up_to_offset = partition.log_end_offset
         # As retention does: what the deleted batches say of producers is to be found in LMDB.
         partition.flush()

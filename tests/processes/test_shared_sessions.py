@@ -95,7 +95,9 @@ def test_everybody_dies_and_the_next_opener_recovers(tmp_path):
             writers = [crew.join("writer") for _ in range(3)]
             for number, member in enumerate(writers):
                 member.begin(write_lane, f"lane-{number}", number % 2, named=True)
-            time.sleep(0.15)
+            for member in writers:
+                member.hear("ack")
+            time.sleep(0.1)
             crew.kill_all()
             for member in writers:
                 known.take(member.all_said)
@@ -120,7 +122,8 @@ def test_one_dies_while_others_live(tmp_path, copied):
             member.begin(write_lane, f"lane-{number}", number, named=True, seconds=1.0)
         # A partition that only the dying one has open.
         writers[2].begin(write_lane, "lane-2", 2, named=True)
-        time.sleep(0.3)
+        writers[2].hear("ack")
+        time.sleep(0.2)
         writers[2].kill()
         for member in writers[:2]:
             member.answer()
@@ -166,7 +169,7 @@ def test_opening_and_closing_by_many(tmp_path):
         for number, member in enumerate(members):
             member.begin(open_write_close, str(path), f"lane-{number}", 8, crew.options)
         for member in members:
-            member.answer(60)
+            member.answer()
         known = known_of(crew)
     assert (path / CLEAN).exists()
     assert [lane.acknowledged for lane in known.by_name.values()] == [8] * 4
@@ -224,7 +227,9 @@ def killed_store(path):
         writers = [crew.join("writer") for _ in range(2)]
         for number, member in enumerate(writers):
             member.begin(write_lane, f"lane-{number}", number, named=True)
-        time.sleep(0.3)
+        for member in writers:
+            member.hear("ack")
+        time.sleep(0.2)
         crew.kill_all()
         return known_of(crew)
 
@@ -286,6 +291,7 @@ def test_a_stopped_member_keeps_the_session_and_goes_on_later(tmp_path):
     with Crew(path, config=QUIET) as crew:
         ann, bob = crew.join("ann"), crew.join("bob")
         ann.call(store_calls.append, TOPIC, ["a"])
+        ann.call(store_calls.stop_background)
         ann.signal(signal.SIGSTOP)
         time.sleep(0.05)
         bob.call(store_calls.append, TOPIC, ["b"])

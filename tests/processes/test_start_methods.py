@@ -10,7 +10,7 @@ import time
 
 import pytest
 from processes import store_calls
-from processes.crew import Crew, MemberError
+from processes.crew import TIMEOUT_S, Crew, MemberError
 from processes.lanes import TOPIC, make_store, records_of
 
 import eoslog
@@ -40,7 +40,7 @@ def use_a_pool(hand, method, workers, tasks):
                 for number in range(tasks)
             ]
             producer.append(TOPIC, partition=0, values=[b"parent:1"])
-            pids = {future.result(60) for future in futures}
+            pids = {future.result(TIMEOUT_S) for future in futures}
         producer.append(TOPIC, partition=0, values=[b"parent:2"])
     assert os.getpid() not in pids
     return len(store_calls.values_of(hand, TOPIC))
@@ -53,7 +53,7 @@ def test_workers_of_a_pool_open_it_for_themselves(tmp_path, method):
     with Crew(path) as crew:
         member, other = crew.join("parent"), crew.join("other")
         member.begin(use_a_pool, method, 2, 4)
-        assert member.answer(90) == 3 + 4 * 20
+        assert member.answer(2 * TIMEOUT_S) == 3 + 4 * 20
         assert len(other.call(store_calls.values_of, TOPIC)) == 3 + 4 * 20
         crew.all_leave()
     with eoslog.open(path) as store:
@@ -183,7 +183,7 @@ def fork_while_threads_write(hand, rounds):
                 hand.say("failed", type(error).__name__, str(error), "in the forked child")
             finally:
                 os._exit(status)
-        deadline_s = time.monotonic() + 25
+        deadline_s = time.monotonic() + 60
         while True:
             pid, status = os.waitpid(child, os.WNOHANG)
             if pid:
@@ -204,7 +204,7 @@ def test_forks_while_threads_of_the_parent_write(tmp_path):
     with Crew(path) as crew:
         member = crew.join()
         member.begin(fork_while_threads_write, 25)
-        assert member.answer(90) == 25
+        assert member.answer(2 * TIMEOUT_S) == 25
         member.leave()
 
 
@@ -238,7 +238,7 @@ def open_at_exit(hand, path):
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=leave_open, args=(path,))
     process.start()
-    process.join(60)
+    process.join(TIMEOUT_S)
     return process.exitcode
 
 
