@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import os
 import random
+import re
 import signal
 import time
 
@@ -22,7 +23,7 @@ import eoslog
 KILLS = int(os.environ.get("EOSLOG_TAKEOVERS", "12"))
 # The slowest answer that a writer may get while others are killed beside it: who waited for the
 # lock of one that is dead would wait for 30 s. What a takeover costs is for benches to say.
-LONGEST_S = 10.0
+LONGEST_S = 20.0
 
 
 @pytest.mark.parametrize("count", ["small", "large"])
@@ -35,6 +36,7 @@ def test_writers_killed_in_a_tight_loop(tmp_path, count):
     with Crew(path) as crew:
         survivor = crew.join("survivor")
         survivor.begin(write_lane, "survivor", 0, named=True)
+        survivor.hear("ack")
         for number in range(KILLS):
             victim = crew.join("victim")
             victim.begin(work, f"victim-{number}", 0)
@@ -43,7 +45,7 @@ def test_writers_killed_in_a_tight_loop(tmp_path, count):
             victim.kill()
             known.take(victim.all_said)
             crew.forget_the_dead()
-        time.sleep(0.1)
+        survivor.hear_anew("ack")
         survivor.kill()
         known.take(survivor.all_said)
         acks = known.by_name["survivor"].acks
@@ -139,7 +141,7 @@ def test_a_dead_producers_transaction_is_ended_by_the_living(tmp_path, durabilit
             tried[name] = sum(one.word == "try" for one in victim.all_said)
             acknowledged[name] = sum(one.word == "ack" for one in victim.all_said)
             while any(is_undecided(reader, partition) for partition in range(2)):
-                assert time.monotonic() - died_s < 10, f"{name} holds back readers"
+                assert time.monotonic() - died_s < 60, f"{name} holds back readers"
                 time.sleep(0.01)
             crew.forget_the_dead()
         crew.all_leave()
@@ -173,14 +175,16 @@ def test_a_timeout_is_seen_to_by_readers(tmp_path):
     path = tmp_path / "store"
     make_store(path, 1)
     with Crew(path) as crew:
-        # It is not to be stopped while its background thread holds LMDB's lock for writing.
-        writer, reader = crew.join("writer", config=QUIET), crew.join("reader")
+        writer = crew.join("writer", config=QUIET)
+        writer.call(store_calls.stop_background)
         writer.call(store_calls.init, "t", transaction_timeout_ms=400)
         writer.call(store_calls.begin, "t")
         writer.call(store_calls.send, "t", TOPIC, {"0": ["never"]})
-        assert is_undecided(reader, 0)
+        # Nobody else is there yet who could find that it took too long until here.
+        assert is_undecided(writer, 0)
         writer.signal(signal.SIGSTOP)
-        deadline_s = time.monotonic() + 10
+        reader = crew.join("reader")
+        deadline_s = time.monotonic() + 60
         while is_undecided(reader, 0):
             assert time.monotonic() < deadline_s, "the transaction has no end"
             time.sleep(0.02)
@@ -222,19 +226,19 @@ def test_who_waits_for_a_stopped_process_is_told_its_name(tmp_path):
     noise = random.Random(17)
     with Crew(path, config=QUIET) as crew:
         victim, other = crew.join("victim"), crew.join("other")
+        victim.call(store_calls.stop_background)
         victim.begin(write_large, "victim", 0)
         for _ in range(300):
             time.sleep(noise.random() * 0.02)
             victim.signal(signal.SIGSTOP)
             time.sleep(0.01)
-            other.begin(store_calls.append, TOPIC, ["x"])
-            time.sleep(0.3)
-            if any(one.word == "did" for one in other.listen()):
-                other.answer()
+            try:
+                other.call(store_calls.append, TOPIC, ["x"])
+            except MemberError as error:
+                assert re.search(f"StoreInUseError.*{victim.pid}", str(error))
+            else:
                 victim.signal(signal.SIGCONT)
                 continue
-            with pytest.raises(MemberError, match=f"StoreInUseError.*{victim.pid}"):
-                other.answer(60)
             assert other.call(store_calls.offsets_of, TOPIC)["log_end_offset"] > 0
             victim.signal(signal.SIGCONT)
             assert other.call(store_calls.append, TOPIC, ["x"])
