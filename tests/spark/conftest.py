@@ -33,8 +33,9 @@ def spark(tmp_path_factory):
         "spark.local.dir": str(scratch),
         "spark.sql.shuffle.partitions": 2,
         "spark.default.parallelism": 3,
-        # A task that Spark gave up may write on for so long, 2 s otherwise.
-        "spark.python.task.killTimeout": "10s",
+        # A task that Spark gave up may write on for so long, 2 s otherwise: longer than it takes
+        # on any machine until the test has come to where it lets the task go on.
+        "spark.python.task.killTimeout": "100s",
     }
     try:
         made = session("eoslog tests", MASTER, config, scratch / "spark.log")

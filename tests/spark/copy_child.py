@@ -26,7 +26,8 @@ def into_files(store_path: str, files: str, point: int) -> None:
         die()
 
     threading.Thread(target=kill_when_listed, daemon=True).start()
-    topic = Topic(store_path, "orders", options={"maxOffsetsPerTrigger": "40"})
+    # Many batches: seconds after the one that is waited for there are still some to come.
+    topic = Topic(store_path, "orders", options={"maxOffsetsPerTrigger": "5"})
     copy(topic, Files(files), spark=session("a copy that dies", "local[2,2]"))
 
 

@@ -34,7 +34,7 @@ def killed_child(tmp_path):
             command = [sys.executable, CHILD, *map(str, arguments)]
             child = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
         started.append(child)
-        assert child.wait(timeout=120) == -signal.SIGKILL, printed.read_text()
+        assert child.wait(timeout=300) == -signal.SIGKILL, printed.read_text()
 
     yield run
     for child in started:
@@ -45,7 +45,8 @@ def killed_child(tmp_path):
 def test_a_driver_killed_while_its_tasks_write_leaves_nothing(spark, store_path, killed_child):
     """The replay has another number of tasks; the first driver's staged files are never read."""
     killed_child("write", store_path, ROWS)
-    assert list((store_path / "staging").rglob("*")), "its tasks had not begun"
+    # Of its run; what its workers, which may be alive, do in there is no matter.
+    assert list((store_path / "staging" / "job").iterdir()), "its tasks had not begun"
     assert values_in(store_path) == []
     frame = spark.range(0, ROWS, 1, 3).selectExpr("CAST(id AS STRING) AS value")
     for committed in (True, False):

@@ -9,7 +9,7 @@ import random
 import time
 
 import pytest
-from exactly_once import assert_exactly_once, assert_swept
+from exactly_once import assert_exactly_once, wait_until_swept
 from remote_driver import RemoteDriver
 from spark_jobs import add_file, start_files
 
@@ -122,4 +122,4 @@ def test_a_query_lands_each_row_once_whatever_dies(steered_spark, tmp_path, stor
         assert_exactly_once(store_path, range(rounds.rows))
     assert rounds.deaths
     assert rounds.faults
-    assert_swept(store_path)
+    wait_until_swept(store_path)
