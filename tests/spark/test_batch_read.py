@@ -167,6 +167,7 @@ def test_only_committed_records_are_read_unless_told(store, read):
 @pytest.mark.parametrize("staged", [False, True])
 def test_a_read_has_every_transaction_whole_while_others_write(store, read, staged):
     stop = threading.Event()
+    committed = threading.Semaphore(0)
 
     def write():
         with store.producer(transactional_id="t", staged=staged) as producer:
@@ -176,6 +177,7 @@ def test_a_read_has_every_transaction_whole_while_others_write(store, read, stag
                 with producer.transaction():
                     for partition in range(4):
                         producer.append("orders", partition, [b"%d" % number] * 3)
+                committed.release()
                 number += 1
 
     writer = threading.Thread(target=write)
@@ -187,6 +189,10 @@ def test_a_read_has_every_transaction_whole_while_others_write(store, read, stag
             assert set(counts.values()) <= {12}
             assert sorted(counts) == list(range(len(counts)))
             seen.append(len(counts))
+            # One at least that this read may have missed is in before the next.
+            while committed.acquire(blocking=False):
+                pass
+            assert committed.acquire(timeout=120)
     finally:
         stop.set()
         writer.join()

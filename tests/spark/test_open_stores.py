@@ -11,7 +11,7 @@ from eoslog.errors import StagedCommitError, StoreInUseError
 from eoslog.spark import open_stores
 from eoslog.spark.open_stores import close_unused_stores, lent_store
 
-WAIT_S = 20
+WAIT_S = 120
 
 
 @pytest.fixture(autouse=True)
@@ -19,6 +19,8 @@ def stores_of_their_own(monkeypatch):
     """What a test leaves open is closed, and no other test's stores are seen."""
     made = open_stores._OpenStores()
     monkeypatch.setattr(open_stores, "_stores", made)
+    # Not between two lines of a test, however long they take.
+    monkeypatch.setattr(open_stores, "IDLE_S", 3600.0)
     yield
     for lent in list(made._lent.values()):
         lent.store.close()

@@ -3,6 +3,7 @@
 import json
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,6 +15,7 @@ from eoslog.spark.failure_reason import reason_of
 pytest.importorskip("pyspark")
 
 ORDERS = [TopicPartition("orders", number) for number in range(4)]
+WAIT_S = 120
 
 
 @pytest.fixture
@@ -30,19 +32,25 @@ class Query:
         self.batches = {}
         self.progress = []
         self.fails_in = None
+        self.then = None
 
     def take(self, frame, batch_id):
         rows = frame.select("value").collect()
         self.batches[batch_id] = sorted(int(row.value) for row in rows)
         if batch_id == self.fails_in:
             raise RuntimeError("fails on purpose")
+        if self.then is not None:
+            self.then()
+            self.then = None
 
     def run(self, trigger=None, then=None, **options):
         """Reads topic `orders` until nothing is left; the micro-batches of this run.
 
-        With a `trigger` until something was read; after `then`, if given, until it fails.
+        With a `trigger` until something was read; if `then` is given, until it fails: that is
+        called within the first micro-batch, when the query does not look at the store.
         """
         self.batches = {}
+        self.then = then
         options = {"subscribe": "orders", "store": str(self.store_path)} | options
         options = {name: value for name, value in options.items() if value is not None}
         query = (
@@ -55,25 +63,23 @@ class Query:
             .start()
         )
         try:
-            if trigger is None:
-                assert query.awaitTermination(120)
+            if trigger is None or then is not None:
+                assert query.awaitTermination(WAIT_S)
             else:
-                yield_until(lambda: self.progress_of(query))
-                if then is not None:
-                    then()
-                    query.awaitTermination(60)
+                wait_until(lambda: has_read(query))
         finally:
             self.progress = [json.loads(one.json) for one in query.recentProgress]
             query.stop()
         return self.batches
 
-    @staticmethod
-    def progress_of(query):
-        return query.exception() or (query.lastProgress and query.lastProgress["numInputRows"])
+
+def has_read(query):
+    """Whether it has read something, or failed."""
+    return query.exception() or any(one["numInputRows"] for one in query.recentProgress)
 
 
-def yield_until(done, seconds=60):
-    deadline_s = time.monotonic() + seconds
+def wait_until(done):
+    deadline_s = time.monotonic() + WAIT_S
     while not done():
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
@@ -284,7 +290,11 @@ def test_a_query_that_began_without_topics_reads_later_ones_from_their_beginning
     assert planned(later.partitions(first, second)) == [(0, 0, 4)]
 
 
-def test_few_records_wait_until_there_are_enough_or_the_delay_is_over(store, reader):
+def test_few_records_wait_until_there_are_enough_or_the_delay_is_over(store, reader, monkeypatch):
+    from eoslog.spark import stream_reader
+
+    now_ns = 0
+    monkeypatch.setattr(stream_reader, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))
     fill(store, 0, 2)
     one = reader(startingOffsets="earliest", minOffsetsPerTrigger="5", maxOffsetsPerTrigger="6")
     start = latest(one, one.initialOffset())  # The first does not wait.
@@ -298,8 +308,9 @@ def test_few_records_wait_until_there_are_enough_or_the_delay_is_over(store, rea
     end = latest(brief, end)
     assert end == offsets(20, 0, 0, 0)
     fill(store, 20, 21)
+    now_ns += 49_000_000
     assert latest(brief, end) == end
-    time.sleep(0.06)
+    now_ns += 1_000_000
     assert latest(brief, end) == offsets(21, 0, 0, 0)
 
 
