@@ -2,9 +2,11 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from gates import LONGEST_WAIT_S
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,20 +59,26 @@ def write_hosts(
     gates: str,
     rows: int,
     tasks: int,
-    pause_s: float = 0.0,
+    only_at: Mapping[str, str] | None = None,
     **options: Any,
 ) -> None:
     """Land numbers, each with the address of the host that its task ran on as its key.
 
-    Each task takes a pause first, so that no host does all of them.
+    `only_at` has addresses of hosts for tasks, by their numbers: there alone these are done. An
+    attempt elsewhere comes to nothing, until Spark, which may speculate, makes another one.
     """
+    addresses = dict(only_at or {})
 
     def name_host(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
         import pyarrow as pa
+        from pyspark import TaskContext
 
-        time.sleep(pause_s)
+        host = os.environ["SPARK_LOCAL_HOSTNAME"]
+        if addresses.get(str(TaskContext.get().partitionId()), host) != host:
+            time.sleep(LONGEST_WAIT_S)
+            raise TimeoutError(f"no other attempt than that of {host}")
         for batch in batches:
-            hosts = pa.array([os.environ["SPARK_LOCAL_HOSTNAME"]] * batch.num_rows)
+            hosts = pa.array([host] * batch.num_rows)
             yield pa.RecordBatch.from_arrays([hosts, batch.column(0)], ["key", "value"])
 
     frame = numbers(spark, range(rows), tasks).mapInArrow(name_host, "key string, value string")
