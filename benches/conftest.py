@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,8 @@ from typing import Any
 import pytest
 from machine import describe_machine
 from sizes import Sizes, chosen_sizes
+
+REMOVED_WITHIN_S = 60.0
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,8 +49,12 @@ def sizes() -> Sizes:
 @pytest.fixture
 def bench_path() -> Iterator[Path]:
     """An empty directory on the disk that is measured; removed with all that is in it."""
-    # A process of Spark's may still be closing a store in it.
-    with tempfile.TemporaryDirectory(
-        prefix="eoslog-bench-", dir=bench_root(), ignore_cleanup_errors=True
-    ) as path:
-        yield Path(path)
+    path = Path(tempfile.mkdtemp(prefix="eoslog-bench-", dir=bench_root()))
+    try:
+        yield path
+    finally:
+        # A process of Spark's may still be closing a store in it, and make files meanwhile.
+        until_s = time.monotonic() + REMOVED_WITHIN_S
+        while path.exists() and time.monotonic() < until_s:
+            shutil.rmtree(path, ignore_errors=True)
+            time.sleep(0.01)
