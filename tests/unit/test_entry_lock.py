@@ -131,8 +131,8 @@ def test_who_does_not_hold_it_cannot_give_it_back(lock):
 def test_threads_of_one_process_wait_as_long_as_it_takes(lock, monkeypatch):
     monkeypatch.setattr(shared_page, "LOCK_TIMEOUT_S", 0.05)
     with Elsewhere(lock) as elsewhere:
-        threading.Timer(0.5, elsewhere.end.set).start()
         begun_s = time.monotonic()
+        threading.Timer(0.5, elsewhere.end.set).start()
         with lock:
             assert time.monotonic() - begun_s > 0.3
 
@@ -140,8 +140,8 @@ def test_threads_of_one_process_wait_as_long_as_it_takes(lock, monkeypatch):
 def test_an_interrupt_ends_the_waiting(lock):
     with Elsewhere(lock):
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
         with pytest.raises(KeyboardInterrupt):
+            timer.start()
             lock.acquire()
         timer.join()
     with lock:
@@ -299,9 +299,10 @@ def test_all_keys_are_waited_for(page, monkeypatch):
         held.__enter__()
     with Elsewhere(lock):
         timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
-        timer.start()
-        with pytest.raises(KeyboardInterrupt), AllKeysHeld(page):
-            pass
+        with pytest.raises(KeyboardInterrupt):
+            timer.start()
+            with AllKeysHeld(page):
+                pass
         timer.join()
     with Elsewhere(EntryLock(page, "another")), Elsewhere(lock):
         pass  # None was left held.
