@@ -17,6 +17,7 @@ from staged_jobs import (
     PARTITIONS,
     TOPIC,
     expected_numbers,
+    keep_leftovers,
     quick_directory,
     stage,
     stage_job,
@@ -92,6 +93,7 @@ def filling(request, monkeypatch):
 def test_a_job_enters_once_and_in_the_order_of_its_messages(store):
     messages = stage_job(store.path, "run-a", JOB, tasks=3)
     assert visible_numbers(store) == expected_numbers()
+    keep_leftovers(store)
     result = store.commit_staged(APP, 0, messages, run_id="run-a")
     assert result.committed
     assert result.records == len(JOB)

@@ -13,6 +13,7 @@ from staged_jobs import (
     PARTITIONS,
     TOPIC,
     expected_numbers,
+    keep_leftovers,
     quick_directory,
     stage,
     stage_job,
@@ -105,6 +106,7 @@ def test_a_close_leaves_none(path):
 
 def test_those_of_a_process_that_died_are_swept(path):
     store = eoslog.open(path)
+    keep_leftovers(store)
     store.commit_staged(APP, 0, stage_job(path, "run-a", JOB))
     store._abandon()
     assert trash(path)
@@ -118,6 +120,7 @@ def test_those_of_a_process_that_died_are_swept(path):
 def test_the_next_opening_removes_them_too(path, by):
     """A store that is never open for long is never swept."""
     store = eoslog.open(path)
+    keep_leftovers(store)
     store.commit_staged(APP, 0, stage_job(path, "run-a", JOB))
     store._abandon()
     assert trash(path)
@@ -137,6 +140,7 @@ def test_the_name_of_a_run_may_be_used_again_at_once(store):
 
 
 def test_the_trash_is_no_application(store):
+    keep_leftovers(store)
     store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
     assert trash(store.path)
     stage(store.path, "run-a", "0", LATER, app_id=TRASH_DIRECTORY)
@@ -157,6 +161,7 @@ def test_a_run_that_cannot_be_moved_is_removed(store, monkeypatch):
 
 def test_a_full_disk_is_emptied_before_a_job_is_refused(store, monkeypatch):
     """What was put away takes up room until it is removed."""
+    keep_leftovers(store)
     store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
     later = stage_job(store.path, "run-b", LATER)
 
@@ -176,6 +181,7 @@ def test_a_full_disk_is_emptied_before_a_job_is_refused(store, monkeypatch):
 def test_a_power_cut_takes_what_says_that_a_job_is_complete(path, removed):
     """It was not synced: the job is decided then, and all of it is in."""
     store = eoslog.open(path)
+    keep_leftovers(store)
     store.commit_staged(APP, 0, stage_job(path, "run-a", JOB))
     store._abandon()
     if removed:
@@ -212,6 +218,7 @@ def test_ids_are_kept_until_the_job_is_complete_on_disk(store, monkeypatch):
 
 def test_before_ids_expire_all_complete_jobs_are_so_on_disk(store):
     """Those of other processes as well: nobody here knows their ids."""
+    keep_leftovers(store)
     store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
     records = store._state_log._open(state_partition_of(APP)).partition
     assert records.recovery_point < records.log_end_offset
