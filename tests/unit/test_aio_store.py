@@ -196,7 +196,7 @@ def test_closing_the_store_closes_its_users_and_ends_their_waits(tmp_path):
         await steps()
         await store.close()
         assert (await told).offset == 0
-        assert await asyncio.wait_for(reading, 10) in ([], [b"v"])
+        assert await asyncio.wait_for(reading, 30) in ([], [b"v"])
         with pytest.raises(LogClosedError):
             await producer.send("t", b"late")
 

@@ -201,10 +201,20 @@ def test_a_timeout_around_a_commit_keeps_what_became_of_it(tmp_path):
     async def body(store, producer):
         gate = Gate(producer._producer.commit_transaction)
         producer._producer.commit_transaction = gate
-        asyncio.get_running_loop().call_later(0.2, gate.go_on.set)
+        limit = asyncio.timeout(None)
+
+        async def be_over_in_the_commit():
+            await gate.until_begun()
+            limit.reschedule(0)
+            while not limit.expired():
+                await steps()
+            gate.go_on.set()
+
+        over = asyncio.create_task(be_over_in_the_commit())
         with pytest.raises(TimeoutError) as caught:
-            async with asyncio.timeout(0.05), producer.transaction():
+            async with limit, producer.transaction():
                 await producer.send("t", b"v")
+        await over
         assert caught.value.__cause__.__notes__ == ["the transaction is committed"]
         assert producer.outcome == "committed"
 
