@@ -42,15 +42,15 @@ def fill(partition) -> None:
     partition.append_columns([b"x"])
 
 
-def deleted_logs() -> int:
-    """Segment files without a name that this process has mapped."""
+def deleted_logs(partition) -> int:
+    """Segment files of it without a name that this process has mapped."""
     maps = Path("/proc/self/maps").read_text().splitlines()
-    return sum(line.endswith(".log (deleted)") for line in maps)
+    return sum(f"{partition.path}/" in one and one.endswith(".log (deleted)") for one in maps)
 
 
 def test_who_deletes_frees(partition):
     assert partition.delete_segments(partition.log_end_offset) == SEALED
-    assert deleted_logs() == 0
+    assert deleted_logs(partition) == 0
     assert partition.free_deleted() == 0
 
 
@@ -75,14 +75,14 @@ def deleted_elsewhere(partition, store_path):
 
 def test_what_another_process_deleted_is_freed_in_the_background(deleted_elsewhere):
     deadline_s = time.monotonic() + 30
-    while deleted_logs():
+    while deleted_logs(deleted_elsewhere):
         assert time.monotonic() < deadline_s, "the files are held still"
         time.sleep(0.02)
 
 
 def test_what_another_process_deleted_is_freed_by_a_close(deleted_elsewhere, store):
     store.close()
-    assert deleted_logs() == 0
+    assert deleted_logs(deleted_elsewhere) == 0
 
 
 def test_nothing_is_freed_under_the_lock(partition, store, store_path):
@@ -92,6 +92,6 @@ def test_nothing_is_freed_under_the_lock(partition, store, store_path):
     with PromptedProcess() as other:
         other.run(DELETES, path=str(store_path))
         fill(partition)
-        assert deleted_logs() == SEALED
+        assert deleted_logs(partition) == SEALED
         assert partition.free_deleted() == SEALED
-        assert deleted_logs() == 0
+        assert deleted_logs(partition) == 0
