@@ -47,7 +47,7 @@ QUIET = {
 }
 TIME_MS = 1_790_000_000_000
 # So long may one look take; then it counts as a hang.
-LOOK_S_MAX = 20
+LOOK_S_MAX = 60
 MARGIN_BYTES = 8
 UNWRITTEN_STEP_BYTES = 509
 OTHER_DECISION = "its coordinator decided to"

@@ -176,7 +176,7 @@ def everything_at_once(root: Path, deletes: bool) -> None:
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_closing_while_others_work(tmp_path, clean):
-    in_a_child(lambda: closing_while_others_work(tmp_path, clean), seconds=15)
+    in_a_child(lambda: closing_while_others_work(tmp_path, clean))
 
 
 def closing_while_others_work(root: Path, clean: bool) -> None:

@@ -14,7 +14,7 @@ TOPIC = "orders"
 PARTITIONS = 2
 WRITERS = 4
 GROUP = "progress"
-SECONDS_MAX = 60.0
+SECONDS_MAX = 300.0
 PLACES = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
 DONE = b"done"
 

@@ -209,7 +209,7 @@ def test_a_sweep_waits_for_nothing_while_a_job_is_decided(store, monkeypatch):
     def sweeping(partition: Partition, *arguments: Any) -> tuple[int, int]:
         sweeper = threading.Thread(target=store._staged.sweep)
         sweeper.start()
-        sweeper.join(timeout=10)
+        sweeper.join(timeout=60)
         assert not sweeper.is_alive()
         return adopt(partition, *arguments)
 

@@ -749,7 +749,7 @@ def test_a_transaction_that_takes_too_long_is_aborted_and_its_owner_told(open_st
     producer.begin_transaction()
     producer.send("a", value=b"late", partition=0)
     producer.flush()
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 60
     while store.partition("a", 0).open_transactions():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)
@@ -1141,7 +1141,7 @@ def test_two_threads_that_take_the_same_id_leave_one_owner(topics):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
     assert len(outcomes) == 6
     assert outcomes.count("done") >= 1
     assert topics.partition("a", 0).open_transactions() == []
@@ -1249,9 +1249,14 @@ def test_topics_are_deleted_under_working_threads(topics):
     threads = [threading.Thread(target=work, args=(one,)) for one in range(2)]
     for thread in threads:
         thread.start()
-    for _ in range(6):
+    for turn in range(7):
         topics.create_topic("passing")
         time.sleep(0.01)
+        # The last time it stays until a transaction with it is through.
+        deadline_s = time.monotonic() + 60
+        while turn == 6 and not failures and not values_of(topics, "a"):
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
         topics.delete_topic("passing")
     stop.set()
     for thread in threads:
@@ -1301,7 +1306,7 @@ def test_a_waiting_reader_is_woken_by_the_commit(topics):
         with topics.consumer() as consumer:
             consumer.assign([TopicPartition("a", 0)])
             waits.set()
-            seen.extend(record.value for record in consumer.poll(timeout=20))
+            seen.extend(record.value for record in consumer.poll(timeout=60))
 
     reader = threading.Thread(target=read)
     reader.start()
@@ -1312,7 +1317,7 @@ def test_a_waiting_reader_is_woken_by_the_commit(topics):
         producer.send("a", value=b"1", partition=0)
     reader.join()
     assert seen == [b"1"]
-    assert time.monotonic() - started_s < 5
+    assert time.monotonic() - started_s < 20
 
 
 def listen(*partitions) -> list[TopicPartition]:
