@@ -19,7 +19,7 @@ from zlib import crc32
 import staged_jobs
 
 import eoslog
-from eoslog import TopicPartition, staged_adoption, staged_file_check, staged_job
+from eoslog import TopicPartition, group_member, staged_adoption, staged_file_check, staged_job
 from eoslog.checking import Recorder
 from eoslog.checkpointer import Checkpointer
 from eoslog.partition import Partition
@@ -71,6 +71,8 @@ def be_deterministic() -> None:
     for module in (staged_adoption, staged_file_check):
         module.ThreadPoolExecutor = one_thread  # type: ignore
     staged_job.WHOLE_FILE_BYTES_MIN = WHOLE_FILE_BYTES_MIN
+    # A member says that it lives when it joins, and not again if its process stood still meanwhile.
+    group_member.LOOK_AROUND_S = 3600.0
 
 
 def one_thread(threads_max: int, name: str) -> ThreadPoolExecutor:
