@@ -3,7 +3,9 @@
 Arguments: the store's path, a seed and the durability. It copies the records of every source
 partition to the sink's partition of the same number, as `outputs_of` says, with batches of sizes
 that are drawn; now and then processing fails, as a program's own errors do. A line on standard
-output says when a batch is begun, so that the parent can kill it in the middle of its work.
+output says when a batch is begun, so that the parent can kill it in the middle of its work; for
+each it reads a byte from standard input, so that it does not run far ahead of a parent that stands
+still. At the end of that input it goes on as it likes.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ def main() -> None:
 
     def process(producer: eoslog.Producer, records: list[eoslog.Record]) -> None:
         os.write(1, b"batch\n")
+        os.read(0, 1)
         for number, record in enumerate(records):
             for output in outputs_of(record.value or b""):
                 producer.send(SINK, value=output, partition=record.partition)

@@ -33,6 +33,9 @@ from read_process_write_child import (  # noqa: E402
     outputs_of,
 )
 
+# How many batches a child may begin that its parent has not heard of.
+AHEAD = 5
+
 
 def make_store(path: Path) -> None:
     """A source with committed, aborted and plain records, so that offsets are no counts."""
@@ -84,15 +87,19 @@ def check(path: Path) -> int:
 def start(path: Path, seed: int, durability: str) -> subprocess.Popen[bytes]:
     child = HERE / "read_process_write_child.py"
     arguments = [sys.executable, str(child), str(path), str(seed), durability]
-    return subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+    pipe = subprocess.PIPE
+    return subprocess.Popen(arguments, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0)
 
 
 def run_and_kill(path: Path, seed: int, durability: str) -> None:
     """Let a child work for a few batches, and kill it in the middle of one."""
     noise = random.Random(seed)
     child = start(path, seed, durability)
+    assert child.stdin is not None
     assert child.stdout is not None
-    for _ in range(noise.randrange(1, 30)):
+    batches = noise.randrange(1, 30)
+    child.stdin.write(bytes(batches + AHEAD))
+    for _ in range(batches):
         if not child.stdout.readline():
             break  # It had done all.
     time.sleep(noise.random() * noise.choice((0, 0.0005, 0.005)))
