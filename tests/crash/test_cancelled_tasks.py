@@ -3,6 +3,7 @@ what is in the log.
 """
 
 import asyncio
+import itertools
 import random
 
 import pytest
@@ -60,7 +61,10 @@ def test_the_outcome_of_a_cancelled_transaction_is_that_of_the_log(tmp_path, dur
                         if part == number % 4:
                             await told
 
-            for number in range(80):
+            # How many of each there are depends on how quick the machine is.
+            for number in itertools.count():
+                if number >= 80 and min(map(outcomes.count, ("committed", "aborted"))) > 2:
+                    break
                 await cancelled_at_random(write(number), 0.002)
                 outcomes.append(producer.outcome)
                 if producer.outcome == "committed":
@@ -78,8 +82,6 @@ def test_the_outcome_of_a_cancelled_transaction_is_that_of_the_log(tmp_path, dur
     run(tmp_path / "s", body, durability)
     # A task that was cancelled before its first step has begun nothing.
     assert set(outcomes) <= {"committed", "aborted", None}
-    # How many of each depends on how quick the machine is.
-    assert outcomes.count("committed") > 2 and outcomes.count("aborted") > 2, outcomes
 
 
 def test_a_cancelled_record_is_in_the_log_if_and_only_if_a_note_says_so(tmp_path):

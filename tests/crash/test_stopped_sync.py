@@ -119,6 +119,7 @@ def test_threads_that_sync_without_the_turn_leave_nothing_unsynced(shared: Share
 def test_a_holder_that_dies_leaves_the_turn_to_the_next(shared: SharedLog, holder: int):
     log, turn = shared.open(), Turn(shared)
     os.kill(holder, signal.SIGKILL)
+    os.waitid(os.P_PID, holder, os.WEXITED | os.WNOWAIT)  # It may take a while to die.
     end = log.append_columns([b"x"], timestamp_ms=1).last_offset + 1
     log.sync_up_to(end)
     assert log.recovery_point == end

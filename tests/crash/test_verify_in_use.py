@@ -6,6 +6,7 @@ No access to a file can end the process; what is reported is damage, and nothing
 from __future__ import annotations
 
 import fcntl
+import itertools
 import os
 import random
 import shutil
@@ -238,7 +239,10 @@ def cut_at_any_moment(root: Path) -> None:
     data = path.read_bytes()
     takes_s = 60.0
     found = set()
-    for _ in range(40):
+    # On a slow machine a cut may come too late again and again: then there are more.
+    for number in itertools.count():
+        if number >= 40 and found:
+            break
         began_s = time.monotonic()
         assert log.verify() == []
         takes_s = min(takes_s, time.monotonic() - began_s)
@@ -248,8 +252,7 @@ def cut_at_any_moment(root: Path) -> None:
         found.update(str(one["reason"]) for one in log.verify())
         cutter.join()
         path.write_bytes(data)
-    assert found <= {f"the file is shorter than its {len(data)} bytes"}
-    assert found
+        assert found <= {f"the file is shorter than its {len(data)} bytes"}
 
 
 def test_writers_roll_and_retention_deletes(tmp_path):
