@@ -11,7 +11,7 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -22,13 +22,18 @@ import eoslog
 from eoslog import TopicPartition, group_member, staged_adoption, staged_file_check, staged_job
 from eoslog.checking import Recorder
 from eoslog.checkpointer import Checkpointer
+from eoslog.errors import InvalidTimestampError
 from eoslog.partition import Partition
 
 EVENTS, OUT, BULK, OLD, LANES, PASSING = "events", "out", "bulk", "old", "lanes", "passing"
 PARTITIONS = {EVENTS: 2, OUT: 2, BULK: staged_jobs.PARTITIONS, OLD: 1, LANES: 2}
 TOPIC_CONFIG = {
     EVENTS: {"segment.bytes": 1024, "index.interval.bytes": 256},
-    OLD: {"segment.bytes": 1024, "retention.bytes": 2048},
+    OLD: {
+        "segment.bytes": 1024,
+        "retention.bytes": 2048,
+        "message.timestamp.after.max.ms": 3_600_000,
+    },
     BULK: {"segment.bytes": 16384},
 }
 # Names of which few partitions of the internal topics hold all: each costs every opening its time.
@@ -44,6 +49,9 @@ OLD_COUNT = 30
 NAMED_BATCH = {EVENTS: 2, OLD: 5}
 PLAIN_COUNT = 5
 TRANSACTIONS = (2, 3)
+# What comes before this one is refused half-way; were it not ended, the next would commit it.
+REFUSED_BEFORE = 0
+LATE_MS = 1 << 52
 # Of so many tasks. Large files become the segment of an empty log, and segments behind others;
 # those of the last job are small, and copied, batch by batch.
 JOBS = (range(27), range(27, 63), range(63, 69))
@@ -172,6 +180,8 @@ class Life:
         producer = self.recorder.producer(self.store.producer(transactional_id=TRANSACTIONS_ID))
         producer.init_transactions()
         for number in range(self.offset(NUMBERS, NUMBER_AT), count):
+            if number == REFUSED_BEFORE:
+                self._refused(producer)
             for aborted in (True, False) if number % 2 else (False,):
                 what = "aborted" if aborted else "transactions"
                 producer.begin_transaction()
@@ -186,6 +196,18 @@ class Life:
                     producer.commit_transaction()
                     self._say("transactions", number + 1)
         producer.close()
+
+    def _refused(self, producer: Any) -> None:
+        """A commit that the last partition refuses, when the others have their records."""
+        producer.begin_transaction()
+        for partition in range(PARTITIONS[LANES]):
+            value = f"refused-{partition}:{self._attempt}".encode()
+            producer.send(LANES, value, partition=partition)
+        producer.send(OLD, f"refused:{self._attempt}".encode(), partition=0, timestamp_ms=LATE_MS)
+        with suppress(InvalidTimestampError):
+            producer.commit_transaction()
+            raise AssertionError("a record of a far day was taken")
+        producer.abort_transaction()
 
     def shares(self) -> None:
         """A member of a group reads, processes and writes what there is, and leaves."""
