@@ -25,6 +25,7 @@ cdef class Exclusive:
 
     cdef int take(self) except -1
     cdef int give_back(self) except -1
+    cdef void begin_anew(self)
 
 cdef class Sender:
     cdef dict _topics

@@ -71,9 +71,16 @@ cdef class Exclusive:
         return 0
 
     cdef int give_back(self) except -1:
+        if self._depth == 0:
+            return 0                     # Taken in the parent, before a fork.
         self._depth -= 1
         self._lock.release()
         return 0
+
+    cdef void begin_anew(self):
+        """This is a forked child: a thread that held it is not here, or is the only one."""
+        self._lock = threading.RLock()
+        self._depth = 0
 
 
 cdef class Sender:
@@ -231,6 +238,10 @@ cdef class Sender:
 
     def _set_refused(self, reason):
         self._refused = reason
+
+    def _leave_exclusive(self):
+        """This is a forked child: nobody holds the sender."""
+        self.exclusive.begin_anew()
 
     def _set_ready(self, dict ready not None):
         """By (topic, partition): the SequencedLogs that _append_few may use."""

@@ -24,6 +24,7 @@ class GatheringSender(Sender):
         self._store = store
         self._batch_bytes_max = batch_bytes
         self._linger_ms = linger_ms
+        self._closed = self._is_parents = False
         self._refusal: Callable[[], EoslogError] | None = None
         self._set_batch_bytes(batch_bytes)
 
@@ -46,7 +47,12 @@ class GatheringSender(Sender):
         return again_s
 
     def leave_to_parent(self) -> None:
-        """This is a forked child. Takes no lock: a thread that held it is not here."""
+        """This is a forked child. Takes no lock: a thread that held it is not here.
+
+        What was gathered is the parent's, who appends it: nothing is left to close.
+        """
+        self._leave_exclusive()
+        self._closed = self._is_parents = True
         self._refuse_from_now_on(
             lambda: ForkedProcessError("the store was opened before a fork: open it in the child")
         )

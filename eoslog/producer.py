@@ -70,7 +70,6 @@ class Producer(GatheringSender, TransactionCalls):
         super().__init__(store, int(settings["batch.size"]), int(settings["linger.ms"]))
         self._idempotent = bool(settings["enable.idempotence"])
         self._lost: EoslogError | None = None
-        self._closed = False
         self._keyless_turn = 0
         self._identity = ProducerIdentity(store, name, self._idempotent)
         if name is not None:

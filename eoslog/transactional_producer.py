@@ -347,6 +347,8 @@ class TransactionalProducer(TransactionClient):
         A prepared transaction stays prepared. If the abort fails the producer is closed all the
         same, and the error raised: the transaction is aborted when its timeout has passed.
         """
+        if self._is_parents:
+            return
         try:
             with self.exclusive:
                 if self._closed:

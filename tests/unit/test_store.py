@@ -529,6 +529,45 @@ def test_a_forked_child_is_refused_everywhere(store):
     assert store.partition("t", 0).log_end_offset == 7
 
 
+@pytest.mark.parametrize("transactional_id", [None, "pays"])
+def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(store, transactional_id):
+    """It was in a call of the producer when another thread forked."""
+    store.create_topic("t")
+    producer = store.producer(transactional_id=transactional_id)
+    if transactional_id is not None:
+        producer.init_transactions()
+        producer.begin_transaction()
+    producer.send("t", b"first")
+    inside, done = threading.Event(), threading.Event()
+
+    def stay() -> None:
+        with producer.exclusive:
+            inside.set()
+            done.wait()
+
+    def work():
+        refused = []
+        for call in (lambda: producer.send("t", b"x"), producer.flush):
+            with pytest.raises(ForkedProcessError):
+                call()
+            refused.append(True)
+        producer.close()
+        return refused
+
+    thread = threading.Thread(target=stay)
+    thread.start()
+    inside.wait()
+    try:
+        assert child_of(work) == [True, True]
+    finally:
+        done.set()
+        thread.join()
+    if transactional_id is not None:
+        producer.commit_transaction()
+    producer.close()
+    assert values_of(store, "t") == [b"first"]
+
+
 def test_a_child_that_outlives_its_parents_store_does_not_keep_it_locked(store, store_path):
     pid = os.fork()
     if pid == 0:
