@@ -301,9 +301,7 @@ cdef class TransactionEntry(KnownTransaction):
     ) except -1:
         if (producer_id != self._txn.state.producer_id or producer_id < 0
                 or self._txn.state.status == TRANSACTION_DEAD):
-            raise errors.InvalidProducerIdMappingError(
-                f"{self.transactional_id!r} has producer id {self.producer_id} ({self.state}), "
-                f"not {producer_id}")
+            raise self._other_producer(producer_id)
         if producer_epoch != self._txn.state.producer_epoch:
             raise self._fenced(producer_id, producer_epoch)
         if is_prepare(self._txn.state.status):
@@ -450,6 +448,15 @@ cdef class TransactionEntry(KnownTransaction):
 
     # Refusals.
 
+    def _other_producer(self, producer_id):
+        if self._txn.state.status == TRANSACTION_DEAD:
+            return errors.InvalidProducerIdMappingError(
+                f"{self.transactional_id!r} is forgotten, as nothing was done with it for "
+                "transactional.id.expiration.ms: make a new producer, and call init_transactions()")
+        return errors.InvalidProducerIdMappingError(
+            f"{self.transactional_id!r} has producer id {self.producer_id} ({self.state}), "
+            f"not {producer_id}")
+
     def _fenced(self, producer_id, producer_epoch):
         return errors.ProducerFencedError(
             f"{self.transactional_id!r}: epoch {producer_epoch} of producer id {producer_id} is "
@@ -462,9 +469,7 @@ cdef class TransactionEntry(KnownTransaction):
     def _refuse_end(self, int verdict, producer_id, producer_epoch, commit):
         """Raise what a client's end of a transaction comes to."""
         if verdict == END_OTHER_PRODUCER:
-            raise errors.InvalidProducerIdMappingError(
-                f"{self.transactional_id!r} has producer id {self.producer_id} ({self.state}), "
-                f"not {producer_id}")
+            raise self._other_producer(producer_id)
         if verdict == END_FENCED:
             raise self._fenced(producer_id, producer_epoch)
         if verdict == END_CONCURRENT:

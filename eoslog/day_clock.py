@@ -18,6 +18,8 @@ from eoslog.store_lock import moment_text
 # Less than that is an adjustment, and the clock's own wandering.
 JUMP_MS_MIN = 1000
 SETTINGS_MAX = 64
+# Two looks that are no further apart are of one moment.
+_ONE_MOMENT_MS = 100
 
 _log = logging.getLogger(__name__)
 
@@ -37,13 +39,12 @@ class DayClock:
 
     def __init__(self) -> None:
         self.jump_count = 0
-        self._looked_ms = _elapsed_ms()
-        shown_ms = _shown_ms()
+        self._looked_ms, shown_ms = _both_ms()
         self._settings = [_Setting(shown_ms, shown_ms, shown_ms - self._looked_ms)]
 
     def now_ms(self) -> int:
         """What the clock shows."""
-        elapsed_ms, shown_ms = _elapsed_ms(), _shown_ms()
+        elapsed_ms, shown_ms = _both_ms()
         current = self._settings[-1]
         since_ms = elapsed_ms - self._looked_ms
         if abs(shown_ms - elapsed_ms - current.ahead_ms) >= JUMP_MS_MIN:
@@ -91,6 +92,18 @@ class DayClock:
             for one in self._settings
             if one.ended_ms is None or one.ended_ms >= since_ms
         )
+
+
+def _both_ms() -> tuple[int, int]:
+    """What both clocks show at one moment: a thread that stood still between two looks would take
+    its own standing for a jump.
+    """
+    elapsed_ms = _elapsed_ms()
+    while True:
+        shown_ms, after_ms = _shown_ms(), _elapsed_ms()
+        if after_ms - elapsed_ms < _ONE_MOMENT_MS:
+            return elapsed_ms, shown_ms
+        elapsed_ms = after_ms
 
 
 def _shown_ms() -> int:

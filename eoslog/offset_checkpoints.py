@@ -46,9 +46,11 @@ def last_offsets(partition: Partition) -> LastOffsets:
     """What the checkpoints would say of an open partition now."""
     # The recovery point first: it must not be above the other two.
     recovery_point = partition.recovery_point
+    lost = partition.lost_beginning
     return LastOffsets(
         recovery_point,
-        partition.log_start_offset,
+        # Else the next opening would know nothing of what is gone.
+        partition.log_start_offset if lost is None else lost.start_offset,
         partition.high_watermark,
         partition.flushed_up_to,
     )
@@ -75,6 +77,10 @@ class OffsetCheckpoints:
     def log_start_offset(self, where: TopicPartition) -> int:
         """The oldest offset that may be read; 0 if nothing is known."""
         return self._of(LOG_START_OFFSET).get(where, 0)
+
+    def knows_start_of(self, where: TopicPartition) -> bool:
+        """Whether a log start offset is written down."""
+        return where in self._of(LOG_START_OFFSET)
 
     def note_if_lost(self, where: TopicPartition) -> None:
         """A partition is about to be made that has no directory: it may have had one."""

@@ -635,6 +635,8 @@ class OpenedPartitions:
         )
         if clean and not log.attached:
             partition.flushed_up_to = log.recovery_point
+            if self._checkpoints.knows_start_of(where):
+                partition.note_lost_beginning(self._checkpoints.log_start_offset(where))
         return partition
 
     def _recovered(self, partition: Partition) -> None:

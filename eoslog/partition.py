@@ -5,6 +5,7 @@ nothing at or above `visible_end`, which stands still, in all processes, while a
 adopted.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -27,6 +28,7 @@ from eoslog.config import INT64_MAX
 from eoslog.durability import Durability, check_isolation_level
 from eoslog.errors import FellBehindError, ForkedProcessError, LogClosedError, StoreError
 from eoslog.file_lock import directory_locked
+from eoslog.lost_beginning import LostBeginning
 from eoslog.os_errors import named_os_errors
 from eoslog.partition_producers import PartitionProducers, keeping_up
 from eoslog.producer_state_store import ProducerStateStore
@@ -35,6 +37,8 @@ from eoslog.whole_number import whole_number
 NO_HOLD = -1
 # Kafka's own default.
 PRODUCER_EXPIRATION_MS = 86_400_000
+
+_log = logging.getLogger(__name__)
 
 _Adopted = TypeVar("_Adopted", tuple[int, int], tuple[int, int] | None)
 
@@ -66,6 +70,7 @@ class Partition(PartitionProducers):
         # All below was synced with its index files, by flushes here.
         self.flushed_up_to = 0
         self._spare_lock = threading.Lock()
+        self._lost_beginning: LostBeginning | None = None
 
     def __reduce__(self) -> Never:
         raise TypeError("a partition cannot be pickled or copied: ask the store for it")
@@ -81,6 +86,18 @@ class Partition(PartitionProducers):
     def log_start_offset(self) -> int:
         """The oldest offset that can be read."""
         return self._log.log_start_offset
+
+    @property
+    def lost_beginning(self) -> LostBeginning | None:
+        """What of the log was gone when it was opened; None once more of it is deleted."""
+        lost = self._lost_beginning
+        return lost if lost is not None and lost.first_offset == self.log_start_offset else None
+
+    def note_lost_beginning(self, start_offset: int) -> None:
+        """It was closed cleanly, and began at an offset: say so if that is gone."""
+        if start_offset < self.log_start_offset:
+            self._lost_beginning = LostBeginning(start_offset, self.log_start_offset)
+            _log.error("%s: %s", self.topic_partition, self._lost_beginning)
 
     @property
     def log_end_offset(self) -> int:

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from crash.transaction_trace import QUIET
 
 import eoslog
-from eoslog import TopicPartition
+from eoslog import TopicPartition, opened_partitions
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import CorruptRecordError
 
@@ -28,16 +29,22 @@ def cut_in_a_batch(path: Path) -> None:
     path.write_bytes(data[: list(iter_batches(data))[-2].position_bytes + 70])
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, cut_between_batches, cut_in_a_batch])
-@pytest.mark.parametrize("number", [1, 2])
-def test_nobody_steps_over_it(tmp_path, damage: Callable[[Path], object], number: int):
-    path = tmp_path / "store"
+def fill(path: Path) -> list[Path]:
+    """Four segments, closed cleanly."""
     with eoslog.open(path, create=True) as store:
         store.create_topic("rows", config={"segment.bytes": 2000})
         for index in range(RECORDS):
             store.producer().append("rows", 0, [b"%03d" % index + b"x" * 60])
     segments = sorted((path / str(WHERE)).glob("*.log"))
     assert len(segments) == 4
+    return segments
+
+
+@pytest.mark.parametrize("damage", [Path.unlink, cut_between_batches, cut_in_a_batch])
+@pytest.mark.parametrize("number", [1, 2])
+def test_nobody_steps_over_it(tmp_path, damage: Callable[[Path], object], number: int):
+    path = tmp_path / "store"
+    segments = fill(path)
     damage(segments[number])
     with eoslog.open(path) as store:
         consumer = store.consumer(auto_offset_reset="none")
@@ -56,3 +63,47 @@ def test_nobody_steps_over_it(tmp_path, damage: Callable[[Path], object], number
         consumer.seek(WHERE, behind)
         assert [record.offset for record in consumer.poll(0)] == list(range(behind, RECORDS))
         assert store.verify() != []
+
+
+def test_a_beginning_that_is_gone_is_told_until_more_of_the_log_goes(tmp_path, caplog):
+    """The log starts further up, as after a retention; but nothing here deleted it."""
+    path = tmp_path / "store"
+    segments = fill(path)
+    segments[0].unlink()
+    first = int(segments[1].stem)
+    for _ in range(2):
+        caplog.clear()
+        with eoslog.open(path) as store:
+            (found,) = store.verify()
+            assert (
+                f"began at offset 0 when it was closed, and its oldest segment begins at {first}"
+                in (str(found["reason"]))
+            )
+            assert found["path"] == str(path / str(WHERE))
+        assert "lost by the disk" in caplog.text
+    with eoslog.open(path) as store:
+        partition = store.partition(*WHERE)
+        assert partition.delete_segments(int(segments[2].stem)) == 1
+        assert store.verify() == []
+    caplog.clear()
+    with eoslog.open(path) as store:
+        assert store.verify() == []
+        assert store.partition(*WHERE).log_start_offset == int(segments[2].stem)
+    assert caplog.text == ""
+
+
+def test_the_beginning_of_an_internal_log_is_told_too(tmp_path, monkeypatch):
+    small = dict.fromkeys(("segment.bytes", "max.message.bytes"), 1 << 14)
+    monkeypatch.setattr(opened_partitions, "_INTERNAL_TOPIC_CONFIG", small)
+    path = tmp_path / "store"
+    fill(path)
+    with eoslog.open(path, config=QUIET) as store:
+        with store.consumer(group="g") as consumer:
+            for number in range(400):
+                consumer.commit({WHERE: number % 60})
+        log = next(
+            one for one in path.glob("__consumer_offsets-*") if len([*one.glob("*.log")]) > 1
+        )
+    min(log.glob("*.log")).unlink()
+    with eoslog.open(path) as store:
+        assert [one["path"] for one in store.verify()] == [str(log)]

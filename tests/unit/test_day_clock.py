@@ -54,6 +54,19 @@ def test_a_clock_that_nobody_sets(world):
     assert world.clock.jump_count == 0
 
 
+def test_a_thread_that_stands_still_between_its_looks_makes_no_jump(world, monkeypatch):
+    def late() -> int:
+        world.elapsed_ms += pauses_ms.pop() if pauses_ms else 0
+        return world.shown_ms
+
+    pauses_ms = [5 * SECOND_MS, 2 * SECOND_MS]
+    monkeypatch.setattr(day_clock, "_shown_ms", late)
+    assert world.clock.now_ms() == world.shown_ms
+    assert pauses_ms == []
+    assert world.clock.age_ms(BEGIN_MS + 77 * SECOND_MS) == 7 * SECOND_MS
+    assert world.clock.jump_count == 0
+
+
 @pytest.mark.parametrize("jump_ms", [HOUR_MS, 10 * YEAR_MS, -HOUR_MS, -10 * YEAR_MS, -56 * YEAR_MS])
 @pytest.mark.parametrize("unseen_ms", [0, 3 * SECOND_MS])
 def test_a_jump_makes_nothing_older_or_younger(world, jump_ms, unseen_ms):
