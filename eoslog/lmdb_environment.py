@@ -221,24 +221,7 @@ class LmdbEnvironment:
         return False
 
     def _open_environment(self, *, check_size: bool) -> None:
-        existing = self.path / DATA_FILE_NAME
-        file_bytes = existing.stat().st_size if existing.exists() else 0
-        if check_size and 0 < file_bytes < _META_BYTES:
-            raise CorruptRowError(f"the file ends at byte {file_bytes}, within its head")
-        map_bytes = max(MAP_BYTES_INITIAL, file_bytes)
-        make_directories(self.path)
-        # Without spare transactions nothing of a reader is left between two of its transactions,
-        # neither for a child that closes its copy, nor of a process that dies.
-        environment = lmdb.open(
-            str(self.path),
-            map_size=map_bytes,
-            max_dbs=16,
-            max_readers=READERS_MAX,
-            max_spare_txns=0,
-            subdir=True,
-            lock=True,
-            mode=FILE_MODE,
-        )
+        environment, file_bytes = self._environment_of_file(check_size=check_size)
         self._environment = environment
         try:
             # LMDB maps the file: a page beyond its end, when touched, would kill the process.
@@ -253,6 +236,34 @@ class LmdbEnvironment:
             self._close_environment()  # Nobody may use it with the handles of the one before.
             raise
         self._took_handles(handles)
+
+    def _environment_of_file(self, *, check_size: bool) -> tuple[lmdb.Environment, int]:
+        """The environment, and how large its file was; another process may let it grow meanwhile."""
+        existing = self.path / DATA_FILE_NAME
+        make_directories(self.path)
+        while True:
+            file_bytes = existing.stat().st_size if existing.exists() else 0
+            if check_size and 0 < file_bytes < _META_BYTES:
+                raise CorruptRowError(f"the file ends at byte {file_bytes}, within its head")
+            try:
+                # Without spare transactions nothing of a reader is left between two of its
+                # transactions, neither for a child that closes its copy, nor of a process that
+                # dies.
+                environment = lmdb.open(
+                    str(self.path),
+                    map_size=max(MAP_BYTES_INITIAL, file_bytes),
+                    max_dbs=16,
+                    max_readers=READERS_MAX,
+                    max_spare_txns=0,
+                    subdir=True,
+                    lock=True,
+                    mode=FILE_MODE,
+                )
+            except lmdb.MapResizedError:
+                if existing.stat().st_size <= file_bytes:
+                    raise  # It is not that.
+            else:
+                return environment, file_bytes
 
     def _open_database(self, environment: lmdb.Environment, name: bytes) -> object:
         while True:

@@ -170,13 +170,14 @@ class Producer(GatheringSender, TransactionCalls):
         """Append what was gathered, and make all that this producer appended power-safe.
 
         With durability "process" nothing is synced. All partitions are tried; the first error is
-        raised. Raises what `append` raises, and UnknownTopicOrPartitionError if a topic was deleted
-        with records that were gathered for it.
+        raised, and what could not be synced is asked for again by the next flush. Raises what
+        `append` raises, and UnknownTopicOrPartitionError if a topic was deleted with records that
+        were gathered for it.
         """
         with self.exclusive:
             self._check_usable()
             errors = self._append_gathered()
-            unsynced, self._unsynced = self._unsynced, {}
+            unsynced = dict(self._unsynced)
         if self._store.durability != "process":
             errors += self._sync(unsynced)
         if errors:
@@ -372,15 +373,24 @@ class Producer(GatheringSender, TransactionCalls):
         return errors
 
     def _sync(self, unsynced: Mapping[Partition, int]) -> list[EoslogError]:
+        """Sync partitions up to offsets. What fails, or is interrupted, stays unsynced: no later
+        flush may pass it over.
+        """
         errors: list[EoslogError] = []
         for partition, end in unsynced.items():
             try:
                 partition.sync_up_to(end)
             except LogClosedError as error:
                 if self._store.closed:
-                    errors.append(error)  # Else another process has deleted the topic.
+                    errors.append(error)
+                    continue
+                # Else another process has deleted the topic.
             except EoslogError as error:
                 errors.append(error)
+                continue
+            with self.exclusive:
+                if self._unsynced.get(partition) == end:
+                    del self._unsynced[partition]
         return errors
 
     def _understood(self, error: EoslogError, where: TopicPartition) -> EoslogError:

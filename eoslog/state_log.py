@@ -434,7 +434,7 @@ class StateLog:
             of_partition = told.setdefault(state_partition_of(transactional_id), {})
             of_partition[transaction_key(transactional_id)] = record
         own: dict[bytes, bytes] = {}
-        ids: TransactionRecords = {}
+        ids: dict[int, TransactionRecords] = {}
         applied: dict[int, int] = {}
         reached: dict[int, int] = {}
         was_true = True
@@ -444,7 +444,7 @@ class StateLog:
             of_own = {key: one for key, one in opened.own.items() if one.offset >= true_at}
             of_ids = _newest(opened.transactions, told.get(number, {}), true_at)
             own |= {key: one.value for key, one in of_own.items()}
-            ids |= of_ids
+            ids[number] = of_ids
             # Where it was opened meanwhile, the index stays as true as it was.
             applied[number] = max(true_at, ends.get(number, 0))
             was_true = was_true and applied[number] == true_at
@@ -452,19 +452,24 @@ class StateLog:
             offsets += [one.offset for one in of_ids.values()]
             before = self._index.read_reached(number) or 0
             reached[number] = max(before, applied[number], 1 + max(offsets, default=-1))
-        if own or ids or not was_true:
+        changes = [(key, one) for of_ids in ids.values() for key, one in of_ids.items()]
+        if own or changes or not was_true:
             if self._sync:
                 # Else a power cut would leave an index ahead of its log: it would be dropped, and
                 # the whole log read.
                 for number, end in reached.items():
                     self._opened[number].partition.sync_up_to(end)
             self._index.write_states(
-                [*own.items(), *((key, _indexed(one)) for key, one in ids.items())],
+                [*own.items(), *((key, _indexed(one)) for key, one in changes)],
                 applied.items(),
                 reached,
-                {key: _is_undecided(one.value) for key, one in ids.items()},
+                {key: _is_undecided(one.value) for key, one in changes},
             )
         for number, opened in self._opened.items():
+            # Of those told, the index has records beyond what it is true at, and nobody tells of
+            # them again: an older one that was read must not be written over them.
+            for key, record in ids[number].items():
+                opened.note_transaction(key, record)
             opened.drop_below(applied[number])
 
     def _true_at(self, number: int) -> int:

@@ -400,6 +400,45 @@ def test_all_partitions_are_tried_by_a_flush(store, monkeypatch):
     assert store.partition("t", 0).log_end_offset == 1
 
 
+@pytest.mark.parametrize("error", [StoreFailedError("a sync failed"), KeyboardInterrupt()])
+def test_what_could_not_be_synced_is_asked_for_by_the_next_flush(open_store, monkeypatch, error):
+    """A flush that returned would say that it survives a power cut."""
+    store = open_store("commit")
+    store.create_topic("t", partitions=2)
+    producer = store.producer(config=LONG)
+    partitions = [store.partition("t", number) for number in range(2)]
+    for number in range(2):
+        producer.append("t", number, [b"x"])
+    with monkeypatch.context() as patch:
+
+        def refuse(end):
+            raise error
+
+        patch.setattr(partitions[0], "sync_up_to", refuse)
+        for _ in range(2):
+            with pytest.raises(type(error)):
+                producer.flush()
+    assert partitions[0].recovery_point == 0
+    producer.flush()
+    assert [one.recovery_point for one in partitions] == [1, 1]
+
+
+@pytest.mark.parametrize("ends_by", ["close", "flush"])
+def test_a_close_does_not_pass_over_what_could_not_be_synced(open_store, monkeypatch, ends_by):
+    store = open_store("commit")
+    store.create_topic("t")
+    producer = store.producer()
+    producer.append("t", 0, [b"x"])
+
+    def refuse(end):
+        raise StoreFailedError("a sync failed")
+
+    monkeypatch.setattr(store.partition("t", 0), "sync_up_to", refuse)
+    for call in (producer.flush, getattr(producer, ends_by)):
+        with pytest.raises(StoreFailedError):
+            call()
+
+
 def test_a_refused_batch_stays_until_it_is_discarded(store):
     store.create_topic("t", config={"message.timestamp.before.max.ms": 1000})
     producer = store.producer(config=LONG)

@@ -83,6 +83,30 @@ def test_the_map_grows_when_it_is_full(tmp_path, monkeypatch):
     rows.close()
 
 
+def test_a_file_that_another_process_lets_grow_while_it_is_opened_is_not_damaged(
+    tmp_path, monkeypatch
+):
+    rows = ProducerStateStore(tmp_path)
+    write(rows, range(100), 7)
+    rows.close()
+    (file,) = tmp_path.rglob("data.mdb")
+    opened, sizes = lmdb.open, []
+
+    def late(*arguments, **settings):
+        sizes.append(settings["map_size"])
+        if len(sizes) == 1:
+            with file.open("r+b") as grown:
+                grown.truncate(1 << 26)
+            raise lmdb.MapResizedError("mdb_txn_begin")
+        return opened(*arguments, **settings)
+
+    monkeypatch.setattr(lmdb, "open", late)
+    rows = ProducerStateStore(tmp_path)
+    assert rows.read_head(TOPIC, 0) == RowsHead(7, 100)
+    assert sizes[1:] == [1 << 26]
+    rows.close()
+
+
 def test_states_and_marks_come_back(rows):
     rows.write_states([(b"\x03\xe8a", b"1"), (b"\x03\xe9b", b"2")], [(7, 30)])
     rows.write_states([(b"\x03\xe8a", b"3")], [(7, 40), (8, 1)])

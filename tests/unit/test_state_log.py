@@ -10,8 +10,10 @@ from eoslog.errors import CorruptRecordError, StoreVersionError
 from eoslog.state_log import (
     NAMED_PRODUCER,
     PRODUCER_ID_BLOCK,
+    TransactionRecord,
     state_key,
     state_partition_of,
+    transaction_key,
 )
 
 MADE_UP = 1999  # A type of ours that no part of the store reads.
@@ -77,6 +79,40 @@ def test_an_index_that_knows_more_than_the_log_is_not_believed(open_store, store
     path = store_path / str(where) / f"{0:020d}.log"
     path.write_bytes(path.read_bytes()[:size_bytes])
     assert open_store()._state_log.get(MADE_UP, "a")["n"] == 1
+
+
+def test_a_record_that_was_read_is_not_written_over_a_newer_one_of_this_process(store, monkeypatch):
+    """The id's owner was followed, and replaced, while the index was written.
+
+    The newest record is told once; whoever opens the store next, and trusts the index, would give
+    an epoch out twice without it.
+    """
+    log = store._state_log
+    number, key = state_partition_of("x"), transaction_key("x")
+    entries = log._transactions
+    told = entries.changed
+
+    def take_over() -> None:
+        store.producer(transactional_id="x").init_transactions()
+
+    def changed():
+        monkeypatch.undo()
+        take_over()
+        entry = entries.find("x")
+        # As it is known where another process has written it.
+        log.moved("x", TransactionRecord(entry.value(), entry.record_offset))
+        take_over()
+        return told()
+
+    take_over()
+    monkeypatch.setattr(entries, "changed", changed)
+    newest = []
+    for _ in range(3):
+        log.persist()
+        newest.append(log._indexed_transaction(key, number).offset)
+        assert log.transaction("x").offset == newest[-1]
+    assert newest == [entries.find("x").record_offset] * 3
+    assert log._true_at(number) == newest[-1] + 1
 
 
 def test_lmdb_lost_while_open_is_read_again_from_the_log(store):
