@@ -238,7 +238,7 @@ class LmdbEnvironment:
         self._took_handles(handles)
 
     def _environment_of_file(self, *, check_size: bool) -> tuple[lmdb.Environment, int]:
-        """The environment, and how large its file was; another process may let it grow meanwhile."""
+        """The environment, and how large its file was, which another process may let grow."""
         existing = self.path / DATA_FILE_NAME
         make_directories(self.path)
         while True:
