@@ -188,7 +188,13 @@ class Partition(PartitionProducers):
 
     @own_end.setter
     def own_end(self, offset: int) -> None:
-        self._log.own_end = offset
+        while True:
+            try:
+                self._log.own_end = offset
+            except FellBehindError:
+                self.take_up_anew()
+            else:
+                return
 
     @property
     def hold_offset(self) -> int:

@@ -18,6 +18,7 @@ from typing import Any
 from checking.recorded_worker import EVENTS, LANES, LOOP, MEMBERS, PARTITIONS, Worker
 from checking.recorded_worker import all_partitions as partitions_of_all
 from crash.transaction_trace import start_at_epoch
+from processes.index_watch import IndexWatch
 from processes.member_main import Hand
 
 from eoslog import TopicPartition
@@ -38,6 +39,7 @@ LARGEST_SEQUENCE = 2**31 - 1
 # Takes nothing of a far day; comes and goes.
 STRICT, PASSING = "strict", "passing"
 LATE_MS = 1 << 52
+WATCH_PAUSE_S = 0.003
 # Far enough for timeouts, not for what expires in days.
 JUMPS_MAX_S = 3 * 3600
 
@@ -197,6 +199,14 @@ def work(hand: Hand, history: str, lane: int, seed: int) -> None:
     """For ever."""
     with Recorder(history) as recorder:
         LongWorker(hand, recorder, lane, seed).run()
+
+
+def watch_index(hand: Hand) -> None:
+    """For ever: the index of the coordinator's log is as true as it says, whoever writes it."""
+    watch = IndexWatch(hand.store)
+    while True:
+        watch.look()
+        time.sleep(WATCH_PAUSE_S)
 
 
 def begin(hand: Hand, seed: int) -> list[str]:

@@ -32,6 +32,8 @@ pytestmark = [pytest.mark.crash, pytest.mark.soak, pytest.mark.timeout(0)]
 
 LIFE_S = 30.0
 MEMBERS_COUNT = 6
+# Of all members, those that look on.
+WATCHING_PART = 0.15
 PRODUCERS = 1_000_000
 GROWN_BYTES_MAX = 64 << 20
 KEPT = Path(os.environ.get("EOSLOG_SOAK_KEEP", "build/soak"))
@@ -105,9 +107,12 @@ class Life:
     def _fill(self, crew: Crew) -> None:
         while len(self._members) < MEMBERS_COUNT:
             member = crew.begin_to_join("worker")
+            self._members.append(member)
+            if self._noise.random() < WATCHING_PART:
+                member.begin(programs.watch_index)
+                continue
             lane, seed = self._noise.randrange(LANES), self._noise.randrange(1 << 30)
             member.begin(programs.work, str(self._history()), lane, seed)
-            self._members.append(member)
 
     def _disturb(self, crew: Crew) -> None:
         chance = self._noise.random()

@@ -6,7 +6,7 @@ import pytest
 from conftest import abandon
 
 from eoslog import TopicPartition
-from eoslog.errors import CorruptRecordError, StoreVersionError
+from eoslog.errors import CorruptRecordError, FellBehindError, StoreVersionError
 from eoslog.state_log import (
     NAMED_PRODUCER,
     PRODUCER_ID_BLOCK,
@@ -113,6 +113,32 @@ def test_a_record_that_was_read_is_not_written_over_a_newer_one_of_this_process(
         assert log.transaction("x").offset == newest[-1]
     assert newest == [entries.find("x").record_offset] * 3
     assert log._true_at(number) == newest[-1] + 1
+
+
+def test_what_was_read_is_known_also_where_the_log_is_taken_up_anew_meanwhile(store, monkeypatch):
+    """By another thread, since another process has deleted segments."""
+    store._state_log.append(MADE_UP, "a", {"n": 1})
+    partition = store._partitions.state_partition(state_partition_of("a"))
+    log, told = partition._log, []
+
+    class Behind:
+        def __getattr__(self, name):
+            return getattr(log, name)
+
+        @property
+        def own_end(self):
+            return log.own_end
+
+        @own_end.setter
+        def own_end(self, offset):
+            told.append(offset)
+            if len(told) == 1:
+                raise FellBehindError("it is being taken up anew")
+            log.own_end = offset
+
+    monkeypatch.setattr(partition, "_log", Behind())
+    partition.own_end = partition.log_end_offset
+    assert told == [1, 1]
 
 
 def test_lmdb_lost_while_open_is_read_again_from_the_log(store):
