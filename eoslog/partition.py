@@ -187,14 +187,9 @@ class Partition(PartitionProducers):
         return self._log.own_end
 
     @own_end.setter
+    @keeping_up
     def own_end(self, offset: int) -> None:
-        while True:
-            try:
-                self._log.own_end = offset
-            except FellBehindError:
-                self.take_up_anew()
-            else:
-                return
+        self._log.own_end = offset
 
     @property
     def hold_offset(self) -> int:

@@ -177,9 +177,10 @@ class Producer(GatheringSender, TransactionCalls):
         with self.exclusive:
             self._check_usable()
             errors = self._append_gathered()
+            if self._store.durability == "process":
+                self._unsynced.clear()  # Nothing is ever synced for a producer.
             unsynced = dict(self._unsynced)
-        if self._store.durability != "process":
-            errors += self._sync(unsynced)
+        errors += self._sync(unsynced)
         if errors:
             raise errors[0]
 

@@ -40,20 +40,13 @@ class IndexWatch:
 
     def _read(self, transaction: Any) -> tuple[dict[int, int], dict[bytes, int]]:
         with transaction.cursor(db=self._index._applied) as cursor:
-            numbers = [int(bytes(key)) for key in cursor.iternext(values=False)]
+            true_at = {int(bytes(key)): int.from_bytes(checked(value)[:8]) for key, value in cursor}
         with transaction.cursor(db=self._index._state) as cursor:
             rows = {
                 bytes(key): _record_of_index(checked(value)).offset
                 for key, value in cursor
                 if is_transaction_key(bytes(key))
             }
-        # In the same snapshot as the rows.
-        true_at = {
-            number: int.from_bytes(
-                checked(transaction.get(b"%d" % number, db=self._index._applied))[:8]
-            )
-            for number in numbers
-        }
         return true_at, rows
 
     def _follow(self, number: int) -> None:
