@@ -15,7 +15,8 @@ from libc.string cimport memmove
 
 from eoslog.native.abort_index cimport abort_index_drop_below
 from eoslog.native.control_page cimport control_raise
-from eoslog.native.mapped_io cimport eos_open, eos_sync_directory
+from eoslog.native.log_sync cimport log_sync_directory
+from eoslog.native.mapped_io cimport eos_open
 from eoslog.native.partition_log cimport (
     log_end, log_fail, log_lock, log_publish, log_unlock, pthread_mutex_lock, pthread_mutex_unlock,
 )
@@ -111,7 +112,7 @@ cdef Status log_delete_segments(
             out.os_errno = error
             return fault(out, STATUS_IO, "the file of a deleted segment could not be removed",
                          first_base_offset, error)
-        error = eos_sync_directory(log.directory)
+        error = log_sync_directory(log)
         status = log_lock(log, out)
         if status != STATUS_OK:
             return status

@@ -9,6 +9,7 @@ from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free
 
 from eoslog.native.atomics cimport store_release_32
+from eoslog.native.mapped_io cimport EMFILE, ENFILE
 from eoslog.native.partition_log cimport (
     log_active, log_end, log_fail, log_publish, log_start_segment, pthread_mutex_lock,
     pthread_mutex_unlock,
@@ -18,10 +19,6 @@ from eoslog.native.segment cimport (
 )
 from eoslog.native.snapshot cimport snapshot_write
 from eoslog.native.status cimport STATUS_IO, STATUS_NO_MEMORY, STATUS_NO_SPACE, STATUS_OK
-
-cdef extern from "<errno.h>" nogil:
-    int EMFILE
-    int ENFILE
 
 cdef extern from "<unistd.h>" nogil:
     int unlink(const char* path) noexcept

@@ -13,9 +13,9 @@ from eoslog.native.control_page cimport (
 )
 from eoslog.native.log_roll cimport is_for_want
 from eoslog.native.mapped_io cimport (
-    ENODATA, ENOENT, EOS_FILE_LOST, close_fd, eos_open, eos_still_holds, eos_sync_data,
-    eos_sync_directory,
+    EMFILE, ENFILE, ENODATA, ENOENT, ENOMEM, EOS_FILE_LOST, eos_still_holds, eos_sync_data,
 )
+from eoslog.native.named_sync cimport eos_sync_named
 from eoslog.native.partition_log cimport (
     log_active, log_end, log_fail, log_failure, log_lock, log_release, log_unlock,
     pthread_mutex_lock, pthread_mutex_unlock,
@@ -150,7 +150,7 @@ cdef Status log_sync_segments(
         log_release(log, segment)
     if error == 0 and log.directory_unsynced:
         log.directory_unsynced = False
-        error = eos_sync_directory(log.directory)
+        error = log_sync_directory(log)
     if error != 0:
         log_fail(log, error)
         out.os_errno = error
@@ -200,7 +200,7 @@ cdef int sync_log_file(PartitionLog* log, Segment* segment) noexcept nogil:
     else:
         # Another process wrote and ended it; nobody read it here.
         segment_path(log.directory, segment.base_offset, b".log", path)
-        error = sync_path(path)
+        error = sync_named(log, path, False)
     if error == ENOENT or error == ENODATA:
         # Asked last: what is deleted on purpose is on the page before files go.
         if segment.base_offset < control_load(&log.page.first_base_offset) or (
@@ -214,18 +214,42 @@ cdef int sync_indexes(PartitionLog* log, int64_t base_offset) noexcept nogil:
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int error
     segment_path(log.directory, base_offset, b".index", path)
-    error = sync_path(path)
+    error = sync_named(log, path, False)
     if error == 0 or error == ENOENT:
         segment_path(log.directory, base_offset, b".timeindex", path)
-        error = sync_path(path)
+        error = sync_named(log, path, False)
     return 0 if error == ENOENT else error
 
 
-cdef int sync_path(const char* path) noexcept nogil:
-    cdef int fd = -1
-    cdef int error = eos_open(path, False, True, &fd)
-    if error != 0:
+cdef int log_sync_directory(PartitionLog* log) noexcept nogil:
+    """Sync the names in the log's directory; 0, or an errno after which the log is to fail."""
+    return sync_named(log, log.directory, True)
+
+
+cdef int sync_named(PartitionLog* log, const char* path, bint directory) noexcept nogil:
+    """Sync what is not open here. A process that may open nothing more fails no log by it, which
+    would fail it for all others too.
+    """
+    cdef Segment* opened
+    cdef int error = eos_sync_named(path, directory, -1)
+    if error != EMFILE and error != ENFILE and error != ENOMEM:
         return error
-    error = eos_sync_data(fd)
-    close_fd(fd)
+    opened = hold_opened(log)
+    if opened != NULL:
+        error = eos_sync_named(path, directory, opened.fd)
+        log_release(log, opened)
     return error
+
+
+cdef Segment* hold_opened(PartitionLog* log) noexcept nogil:
+    """The last segment whose file is open, held; NULL: there is none."""
+    cdef int32_t index
+    cdef Segment* found = NULL
+    pthread_mutex_lock(&log.segments_lock)
+    for index in range(log.segment_count - 1, -1, -1):
+        if log.segments[index].fd >= 0:
+            found = log.segments[index]
+            found.references += 1
+            break
+    pthread_mutex_unlock(&log.segments_lock)
+    return found

@@ -45,6 +45,8 @@ cdef extern from "<unistd.h>" nogil:
     int close_fd "close"(int fd) noexcept
 
 cdef extern from "<errno.h>" nogil:
+    int EMFILE
+    int ENFILE
     int ENOSPC
     int EDQUOT
     int EFBIG
