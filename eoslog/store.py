@@ -89,6 +89,7 @@ class Store(StoreTransactions):
             self._linger = LingerTimer()
             self._staged = StagedCommits(self)
             self._files.begin()
+            self._day_clock.share(self._files.session.shared)
             self._topics.finish_deletions()
             if self._files.session.first:
                 self._staged.roll_forward()

@@ -96,6 +96,8 @@ class Life:
 
         failing_calls.move_clock(moved_ms)
 
+        # One who comes now has seen the clock in no other way.
+        run("call_faults.test_clocks", self.path, moved_ms)
         look_around(store)
         deadline_s = time.monotonic() + 120
         while b"lingers" not in seen(store)[-1:]:
@@ -180,7 +182,17 @@ def check_search_by_time(store: eoslog.Store) -> None:
         assert partition.offset_for_timestamp(target_ms) == expected, target_ms
 
 
+def come_and_go(path: str, moved_ms: int) -> None:
+    """A process that opens the store after the clock was set, while others have it open."""
+    failing_calls.move_clock(moved_ms)
+    with eoslog.open(path, config=SETTINGS) as store:
+        look_around(store)
+
+
 def main(path: str, jump: str) -> None:
+    if jump not in JUMPS:
+        come_and_go(path, int(jump))
+        return
     life = Life(Path(path))
     there_ms = JUMPS[jump]()
     for moved_ms in (there_ms, 0):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
+
 import pytest
 
 from eoslog import day_clock
-from eoslog.day_clock import SETTINGS_MAX, DayClock
+from eoslog.bindings.shared_page import CLOCK_SETTINGS_MAX, LOCK_CLOCK, SESSION_BYTES, SharedPage
+from eoslog.day_clock import DayClock
 from eoslog.store_lock import moment_text
 
 SECOND_MS = 1000
@@ -143,12 +146,113 @@ def test_a_clock_that_is_adjusted_slowly_is_no_jump(world):
 
 
 def test_a_clock_that_is_set_all_the_time_costs_no_memory(world):
-    for _ in range(10 * SETTINGS_MAX):
+    for _ in range(10 * CLOCK_SETTINGS_MAX):
         world.ahead_ms += HOUR_MS
         world.pass_by(LOOK_MS)
-    assert len(world.clock._settings) == SETTINGS_MAX
+    assert len(world.clock._settings) == CLOCK_SETTINGS_MAX
 
 
 @pytest.mark.parametrize("moment_ms", [0, -1, BEGIN_MS, 2**53, 2**63 - 1, -(2**63)])
 def test_any_moment_has_a_text(moment_ms):
     assert moment_text(moment_ms)
+
+
+# Several processes.
+
+
+@pytest.fixture
+def page(tmp_path):
+    session = bytes(SESSION_BYTES)
+    shared = SharedPage(str(tmp_path / "shared"), session, create=True)
+    yield shared
+    shared.close()
+
+
+def new_process(page):
+    clock = DayClock()
+    clock.share(page)
+    return clock
+
+
+@pytest.mark.parametrize("jump_ms", [2 * HOUR_MS, 10 * YEAR_MS, -10 * YEAR_MS, -56 * YEAR_MS])
+@pytest.mark.parametrize("noticed", [False, True])
+def test_one_who_comes_after_a_jump(world, page, jump_ms, noticed):
+    """Whether the others have noticed it by then, or he is the first."""
+    world.clock.share(page)
+    before_ms = world.shown_ms
+    world.pass_by(HOUR_MS)
+    world.ahead_ms += jump_ms
+    if noticed:
+        world.pass_by(HOUR_MS)
+    since_ms = world.elapsed_ms + BEGIN_MS - before_ms
+    newcomer = new_process(page)
+    assert newcomer.age_ms(before_ms) == since_ms
+    assert newcomer.steady_ms(DAY_MS) == world.shown_ms - max(jump_ms, 0)
+    assert world.clock.age_ms(before_ms) == since_ms
+    assert page.clock_settings_count() == 2
+    assert newcomer.jump_count == world.clock.jump_count == 1
+    world.pass_by(DAY_MS, HOUR_MS)
+    assert newcomer.age_ms(before_ms) == world.clock.age_ms(before_ms) == since_ms + DAY_MS
+
+
+def test_one_who_stood_still_while_the_clock_was_set_and_set_back(world, page):
+    world.clock.share(page)
+    stopped = new_process(page)
+    world.ahead_ms += YEAR_MS
+    world.pass_by(HOUR_MS)
+    in_the_wrong_year_ms = world.shown_ms
+    world.ahead_ms -= YEAR_MS
+    world.pass_by(HOUR_MS)
+    assert stopped.age_ms(in_the_wrong_year_ms) == HOUR_MS
+    assert stopped.jump_count == 2
+    assert page.clock_settings_count() == 3
+
+
+def test_whoever_hears_of_a_jump_looks_at_the_clock_after_that(world, page, monkeypatch):
+    """Else what it had read just before would be one more, back."""
+    world.clock.share(page)
+    other = new_process(page)
+    count = page.clock_settings_count()
+
+    def jump_meanwhile() -> int:
+        """Another process notices between this one's look at the page and at the clock."""
+        if jumps_ms:
+            world.ahead_ms += jumps_ms.pop()
+            other.now_ms()
+        return world.shown_ms
+
+    jumps_ms = [YEAR_MS]
+    monkeypatch.setattr(day_clock, "_shown_ms", jump_meanwhile)
+    assert world.clock.now_ms() == world.shown_ms
+    assert page.clock_settings_count() == count + 1
+    assert world.clock.jump_count == other.jump_count == 1
+
+
+def test_many_jumps_and_one_who_comes_then(world, page):
+    world.clock.share(page)
+    for _ in range(3 * CLOCK_SETTINGS_MAX):
+        world.ahead_ms += HOUR_MS
+        world.pass_by(LOOK_MS)
+    before_ms = world.shown_ms
+    world.ahead_ms += YEAR_MS
+    newcomer = new_process(page)
+    assert newcomer.jump_count == 3 * CLOCK_SETTINGS_MAX + 1
+    assert newcomer.age_ms(before_ms) == 0
+    assert len(newcomer._settings) == CLOCK_SETTINGS_MAX
+
+
+def test_whoever_holds_the_lock_of_the_settings_and_was_stopped(world, page, monkeypatch):
+    monkeypatch.setattr(day_clock, "_LOCK_TIMEOUT_S", 0.01)
+    world.clock.share(page)
+    before_ms = world.shown_ms
+    world.ahead_ms += YEAR_MS
+    with concurrent.futures.ThreadPoolExecutor(1) as stopped:
+        stopped.submit(page.lock, LOCK_CLOCK).result()
+        assert world.clock.age_ms(before_ms) == 0
+        assert page.clock_settings_count() == 1
+        stopped.submit(page.unlock, LOCK_CLOCK).result()
+    # Whoever comes finds it by himself.
+    assert new_process(page).age_ms(before_ms) == 0
+    assert page.clock_settings_count() == 2
+    assert world.clock.age_ms(before_ms) == 0
+    assert world.clock.jump_count == 1
