@@ -411,6 +411,11 @@ cdef class OpenedLog:
         self._check_open()
         control_want(self._log.page)
 
+    @property
+    def deleted(self):
+        """Whether its topic was deleted, by whatever process."""
+        return self._page_map != NULL and bool(control_flag(&self._log.page.deleted))
+
     def mark_deleted(self):
         """The topic is gone: every call, in every process, raises LogClosedError from now on."""
         self._check_open()

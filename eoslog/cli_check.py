@@ -6,7 +6,7 @@ import click
 
 from eoslog.checking.check import EXAMPLES_MAX, VISIBLE_WITHIN_S
 from eoslog.checking.check import check as check_history
-from eoslog.cli_options import Settings, echo_json, shared_options
+from eoslog.cli_options import Settings, echo_json, shared_options, standard_output
 
 
 @click.command()
@@ -51,6 +51,7 @@ def check(
     A history says, line by line, what clients of a log asked and were answered; see
     docs/checking.md. A file that cannot be read, or is no history, is status 2.
     """
+    standard_output()  # Before the work, all of whose answer would go there.
     try:
         report = check_history(
             files,

@@ -105,7 +105,8 @@ def _buffer_of(stream: TextIO | None, name: str) -> BinaryIO:
 
 
 def echo_json(data: Any) -> None:
-    """Print one JSON document on one line."""
+    """Print one JSON document on one line. OSError if the command has no standard output."""
+    standard_output()
     click.echo(json_line(data), nl=False)
 
 

@@ -6,6 +6,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from eoslog.cli_options import standard_output
+
 # Wider than any of our tables: nothing is cut off where no terminal says how wide it is.
 WIDTH_OF_FILES = 1000
 
@@ -24,7 +26,8 @@ def print_rows(
 
 
 def print_table(table: Table) -> None:
-    """Print to standard output."""
+    """Print to standard output. OSError if the command was started without one."""
+    standard_output()
     console = Console()
     if not console.is_terminal:
         console = Console(width=WIDTH_OF_FILES)

@@ -10,7 +10,7 @@ from rich.progress import Progress
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.cli_options import Settings, echo_json, shared_options
+from eoslog.cli_options import Settings, echo_json, shared_options, standard_output
 from eoslog.damage import problem_of
 from eoslog.errors import (
     CorruptRecordError,
@@ -47,6 +47,7 @@ class Findings:
 @shared_options
 def verify(settings: Settings, topics: tuple[str, ...], repair: bool, dry_run: bool) -> None:
     """Check all of a store against its logs. Status 1 if anything is damaged."""
+    standard_output()  # Before the work, all of whose answer would go there.
     console = Console(stderr=True)
     if dry_run and not repair:
         raise click.UsageError("--dry-run: only with --repair")

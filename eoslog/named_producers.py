@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Protocol
 
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.bindings.shared_page import LOCK_TIMEOUT_S, SharedPage
-from eoslog.errors import ProducerFencedError
+from eoslog.errors import LogClosedError, ProducerFencedError
 from eoslog.json_text import fields_read_of
 from eoslog.partition import Partition
 from eoslog.process_slots import ProcessSlots
@@ -179,6 +179,24 @@ class NamedProducers:
             NAMED_PRODUCER, identity.name, identity.state(), sync=sync
         )
 
+    def _position(
+        self, where: TopicPartition, producer_id: int, checkpoint: Checkpoint
+    ) -> tuple[int, int] | None:
+        """As `position_of`, and on disk what is counted; None if the topic was deleted."""
+        partition = self._find_partition(where)
+        if partition is None:
+            return None
+        try:
+            position, epoch = position_of(partition, producer_id, checkpoint)
+            if position != checkpoint.position:
+                # What the new checkpoint counts must be on disk before it is.
+                partition.sync_up_to(partition.log_end_offset)
+        except LogClosedError:
+            if partition.deleted or self._find_partition(where) is not partition:
+                return None
+            raise
+        return position, epoch
+
     @property
     def _process(self) -> bytes:
         return b"" if self._slots is None else self._slots.own
@@ -188,14 +206,11 @@ class NamedProducers:
         positions: dict[TopicPartition, int] = {}
         epoch = older.epoch
         for where, checkpoint in older.checkpoints.items():
-            partition = self._find_partition(where)
-            if partition is None:
+            found = self._position(where, older.producer_id, checkpoint)
+            if found is None:
                 continue  # The topic was deleted, and the count with it.
-            positions[where], seen = position_of(partition, older.producer_id, checkpoint)
-            epoch = max(epoch, seen)
-            if positions[where] != checkpoint.position:
-                # What the new checkpoint counts must be on disk before it is.
-                partition.sync_up_to(partition.log_end_offset)
+            positions[where] = found[0]
+            epoch = max(epoch, found[1])
         rotates = epoch + 1 > EPOCH_MAX
         newer = NamedIdentity(
             older.name,

@@ -288,17 +288,15 @@ class OpenedPartitions:
         """
         partitions = topic.topic_partitions()
         for where in partitions:
-            self._rows.delete_partition(topic.topic_id, where.partition)
             with self._lock, self._opening(where):
                 self._mark_deleted(topic, where)
                 with named_os_errors(f"removing {where}"):
                     for directory in (self._paths.partition, self._paths.spare, self._paths.cut_of):
                         _remove_tree(directory(where))
                     self._paths.control(where).unlink(missing_ok=True)
-        # Once more: a process that had it open may have written rows meanwhile.
-        if self._shared is not None:
-            for where in partitions:
-                self._rows.delete_partition(topic.topic_id, where.partition)
+        # Last: a process that had it open may have written rows until it was told.
+        for where in partitions:
+            self._rows.delete_partition(topic.topic_id, where.partition)
         self._checkpoints.forget(partitions)
         sync_directory(self._paths.root)
 

@@ -619,6 +619,11 @@ class Partition(PartitionProducers):
             log.detach()
             self._log = cast(PartitionLog, _ClosedLog(log))
 
+    @property
+    def deleted(self) -> bool:
+        """Whether its topic was deleted, by whatever process, as far as this one still has it."""
+        return self._log.deleted
+
     def mark_deleted(self) -> None:
         """The topic is gone: in every process each call raises LogClosedError from now on."""
         self._log.mark_deleted()
@@ -643,6 +648,7 @@ class _ClosedLog:
         self.path = log.path
         self.recovery_point = log.recovery_point
         self.failed = log.failed
+        self.deleted = log.deleted
         self.cut_bytes = log.cut_bytes
         self.attached = log.attached
         self.error: StoreError = LogClosedError(f"{log.topic}-{log.partition} is closed")

@@ -22,7 +22,12 @@ from eoslog.bindings.partition_log import (
     empty_row,
     row_state,
 )
-from eoslog.errors import FellBehindError, OffsetOutOfRangeError, StoreFailedError
+from eoslog.errors import (
+    FellBehindError,
+    LogClosedError,
+    OffsetOutOfRangeError,
+    StoreFailedError,
+)
 from eoslog.os_errors import named_os_errors
 from eoslog.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
 from eoslog.topic_partition import TopicPartition
@@ -236,6 +241,8 @@ class PartitionProducers:
             )
         except StateStoreDamagedError:
             self._rows_generation = _ROWS_LOST
+            if self._log.deleted:
+                raise LogClosedError(f"{self.topic_partition} was deleted") from None
             raise
         self._note_persisted(true_at)
 

@@ -203,7 +203,10 @@ class Producer(GatheringSender, TransactionCalls):
             where = self._known_partition(description, partition)
             buffers = self._buffers_of(topic)
             gathered = buffers[where.partition].accumulator.record_count if buffers else 0
-            return self._identity.position(where) + gathered
+            try:
+                return self._identity.position(where) + gathered
+            except LogClosedError as error:
+                raise self._understood(error, where) from error
 
     def discard_gathered(self) -> int:
         """Forget the records that `send` gathered and that are not in the log; how many."""

@@ -126,8 +126,13 @@ class AttemptFiles:
         with named_os_errors(f"closing {self.path}"), self._told_if_swept():
             for file in self._all:
                 self._finish(file)
-            if self._sync and self._all:
-                self._sync_all()
+            try:
+                if self._sync and self._all:
+                    self._sync_all()
+            finally:
+                # Whatever failed: a file that was removed meanwhile says more.
+                for file in self._all:
+                    (self.path / file.name).lstat()
         self.close_descriptors()
         return tuple(file.described() for file in self._all)
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from processes import store_calls
-from processes.crew import Crew, MemberError
+from processes.crew import QUIET, Crew, MemberError
 from processes.store_calls import make_topic
 
 import eoslog
@@ -232,6 +232,69 @@ def test_the_last_to_leave_closes_a_topic_that_was_made_anew_behind_its_back(tmp
     with eoslog.open(path) as store:
         assert store.partition("t", 0).log_end_offset == 1
         assert store.verify() == []
+
+
+def _once_the_rows_are_gone(hand, call):
+    """`call`, but the deletion of the topic comes in between, whole."""
+    rows = hand.store._files.rows
+    topic_id = hand.store.topics()["t"].topic_id
+
+    def late(*arguments, **named):
+        hand.say("late")
+        deadline = time.monotonic() + 120
+        while rows.read_head(topic_id, 0) is not None:
+            assert time.monotonic() < deadline, "the rows stay"
+            time.sleep(0.001)
+        return call(*arguments, **named)
+
+    return late
+
+
+def leave_late(hand):
+    """Close the store; its producers' rows are written once they are gone."""
+    partition = hand.store.partition("t", 0)
+    partition.append_columns([b"1"])
+    partition.persist_producers(1000)
+    with hand.store.producer() as producer:
+        producer.append("t", partition=0, values=[b"2"])
+    rows = hand.store._files.rows
+    rows.write_rows = _once_the_rows_are_gone(hand, rows.write_rows)
+    hand.store.close()
+
+
+def take_name_late(hand, what):
+    """Take a name that has written to the topic; its position is asked for once that is gone."""
+    with hand.store.producer(name="n") as producer:
+        producer.append("t", partition=0, values=[b"1"])
+    partition = hand.store.partition("t", 0)
+    partition.persist_producers(1000)
+    call = getattr(partition, what)
+    setattr(partition, what, _once_the_rows_are_gone(hand, call))
+    with hand.store.producer(name="n") as producer:
+        return producer.producer_epoch
+
+
+def test_one_that_closes_the_store_while_a_topic_goes(tmp_path):
+    """Rows that were deleted on purpose are no damage."""
+    with Crew(tmp_path / "store", config=QUIET) as crew:
+        other, late = crew.join("other"), crew.join("late")
+        other.call(make_topic, "t")
+        late.begin(leave_late)
+        late.hear("late")
+        other.call(store_calls.delete_topic, "t")
+        assert late.answer() is None
+        other.leave()
+
+
+def test_one_that_takes_a_name_while_a_topic_of_it_goes(tmp_path):
+    with Crew(tmp_path / "store", config=QUIET) as crew:
+        other, late = crew.join("other"), crew.join("late")
+        other.call(make_topic, "t")
+        late.begin(take_name_late, "producer")
+        late.hear("late")
+        other.call(store_calls.delete_topic, "t")
+        assert late.answer() == 1
+        crew.all_leave()
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -156,6 +156,10 @@ def test_an_unknown_partition_is_a_failure_whatever_the_input(store_path):
         ("consume orders --store {store}", "standard output"),
         ("consume orders --json --store {store}", "standard output"),
         ("dump {store}/orders-0/00000000000000000000.log", "standard output"),
+        ("topics --store {store}", "standard output"),
+        ("topics --json --store {store}", "standard output"),
+        ("verify --store {store}", "standard output"),
+        ("check {store}/orders-0", "standard output"),
     ],
 )
 def test_a_stream_that_is_closed_is_named(store_path, command, stream):

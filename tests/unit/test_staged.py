@@ -449,6 +449,24 @@ def test_a_directory_swept_under_a_zombie_is_named(store_path):
     assert not (store_path / "staging").exists()
 
 
+@pytest.mark.parametrize("durability", ["process", "commit"])
+@pytest.mark.parametrize("gone", ["directory", "file"])
+def test_what_was_swept_before_the_close_is_named(store_path, durability, gone):
+    """Else the message would name files that nobody can commit."""
+    import shutil
+
+    writer = writer_for(store_path, durability=durability, batch_bytes_max=100)
+    writer.append(TOPIC, 0, [b"x" * 500])
+    writer.append(TOPIC, 1, [b"x" * 500])
+    if gone == "directory":
+        shutil.rmtree(store_path / "staging")
+    else:
+        next((store_path / "staging").rglob("*.0.*")).unlink()
+    with pytest.raises(StagedCommitError, match="job of this attempt is over"):
+        writer.close()
+    writer.abandon()
+
+
 def test_more_partitions_than_open_files(store_path, monkeypatch):
     monkeypatch.setattr(staged_file, "OPEN_FILES_MAX", 3)
     others = len(list(Path("/proc/self/fd").iterdir()))  # Of other tests in this process.
