@@ -208,26 +208,19 @@ class GroupLog:
             generation, offset = self.index.generation, groups.applied_offset
             whole = generation != groups.kept_generation
             state = groups.state
-            rows = state.take_changed()
+            rows = state.begin_keeping()
             if whole:
-                rows = state.all_rows()
+                rows = frozenset(state.all_rows())
             changes = [(row, state.row(row)) for row in rows]
         since = None if whole else groups.kept_offset
         if not whole and not changes and offset == groups.kept_offset:
             return True
-        try:
-            written = self.index.write(groups.number, offset, changes, generation, since)
-        except BaseException:
-            with groups.lock:
-                state.put_back_changed(rows)
-            raise
-        if not written:
-            with groups.lock:
-                state.put_back_changed(rows)
+        if not self.index.write(groups.number, offset, changes, generation, since):
             return False
         with groups.lock:
             if groups.state is state:  # Else it began anew meanwhile.
                 groups.kept_offset, groups.kept_generation = offset, generation
+            state.kept()
         return True
 
     def persist_all(self) -> None:
@@ -249,8 +242,10 @@ class GroupLog:
             start = partition.log_start_offset
             if _NOTHING_YET < groups.applied_offset < start:
                 # The log lost records that nobody had asked for yet; what holds is in the others.
-                groups.state, groups.applied_offset = GroupOffsetsState(), start
+                # The offset last: until then an interrupt has it begin anew once more.
                 groups.kept_generation = _NOTHING_YET
+                groups.state = GroupOffsetsState()
+                groups.applied_offset = start
             if groups.applied_offset == _NOTHING_YET:
                 self._load(groups)
             if groups.applied_offset >= partition.visible_end:
@@ -262,8 +257,8 @@ class GroupLog:
                     raise
 
     def _load(self, groups: GroupPartition) -> None:
-        """Begin with what LMDB has; with nothing if it has nothing."""
-        number = groups.number
+        """Begin with what LMDB has; with nothing if it has nothing. After an interrupt once more."""
+        number, state = groups.number, GroupOffsetsState()
         groups.kept_generation = self.index.generation
         try:
             kept = self.index.read(number)
@@ -274,11 +269,12 @@ class GroupLog:
         offset = groups.partition.log_start_offset
         if kept is not None and kept.offset >= offset:
             for row, written in kept.rows:
-                groups.state.install(row, written)
+                state.install(row, written)
             groups.kept_offset = offset = kept.offset
         else:
             # Nothing is kept, or the log lost its beginning since; what holds is in what it has.
             groups.kept_generation = _NOTHING_YET
+        groups.state = state
         groups.applied_offset = offset
 
     def _replay_some(self, groups: GroupPartition) -> None:

@@ -67,7 +67,9 @@ class GroupOffsetsState:
         self._pending: dict[int, dict[OffsetKey, WrittenOffset]] = {}
         self._open: dict[str, dict[TopicPartition, set[int]]] = {}
         self._members: dict[str, WrittenMembers] = {}
+        # Rows that LMDB does not have so, and of these the ones that are just being put there.
         self._changed: set[RowKey] = set()
+        self._being_kept: set[RowKey] = set()
 
     # What it says.
 
@@ -212,14 +214,15 @@ class GroupOffsetsState:
             return self.committed_at(row.key)
         return self._pending.get(row.producer_id, {}).get(row.key)
 
-    def take_changed(self) -> set[RowKey]:
-        """The rows that changed since the last call."""
-        changed, self._changed = self._changed, set()
-        return changed
+    def begin_keeping(self) -> frozenset[RowKey]:
+        """The rows that changed and that nobody said were kept; one at a time keeps them."""
+        self._being_kept |= self._changed
+        self._changed = set()
+        return frozenset(self._being_kept)
 
-    def put_back_changed(self, rows: set[RowKey]) -> None:
-        """These could not be kept: they are still changed."""
-        self._changed |= rows
+    def kept(self) -> None:
+        """What `begin_keeping` answered last is kept; what changed since is not."""
+        self._being_kept = set()
 
     def all_rows(self) -> set[RowKey]:
         """Every row that there is."""
@@ -232,7 +235,8 @@ class GroupOffsetsState:
         rows |= {RowKey(NO_PRODUCER_ID, MembersKey(group)) for group in self._members}
         return rows
 
-    # How it is done.
+    # How it is done. An interrupt may come between any two steps, and what was being taken in then
+    # is taken in once more: each step can be repeated, and what changes is noted before it does.
 
     def _replay_marker(self, producer_id: int, record: Record) -> None:
         key = record.key or b""
@@ -241,53 +245,64 @@ class GroupOffsetsState:
         _, kind = _MARKER_KEY.unpack_from(key)
         if kind not in (ABORT_MARKER, COMMIT_MARKER):
             return
-        for offset_key, written in self._pending.pop(producer_id, {}).items():
+        for offset_key, written in self._pending.get(producer_id, {}).items():
             self._changed.add(RowKey(producer_id, offset_key))
-            self._close(producer_id, offset_key)
             if kind == COMMIT_MARKER:
                 committed = self.committed_at(offset_key)
                 if committed is None or written.record_offset > committed.record_offset:
                     self._set_committed(offset_key, written)
+            self._close(producer_id, offset_key)
+        # Last: who repeats this after an interrupt finds all of it.
+        self._pending.pop(producer_id, None)
 
     def _set_members(self, group: str, members: GroupMembers | None, offset: int) -> None:
-        if members is not None:
-            self._members[group] = WrittenMembers(members, offset)
-        elif self._members.pop(group, None) is None:
+        if members is None and group not in self._members:
             return
         self._changed.add(RowKey(NO_PRODUCER_ID, MembersKey(group)))
+        if members is not None:
+            self._members[group] = WrittenMembers(members, offset)
+        else:
+            del self._members[group]
 
     def _set_committed(self, key: OffsetKey, written: WrittenOffset) -> None:
-        self._committed.setdefault(key.group, {})[key.topic_partition] = written
         self._changed.add(RowKey(NO_PRODUCER_ID, key))
+        self._committed.setdefault(key.group, {})[key.topic_partition] = written
 
     def _set_pending(self, producer_id: int, key: OffsetKey, written: WrittenOffset) -> None:
+        self._changed.add(RowKey(producer_id, key))
         self._pending.setdefault(producer_id, {})[key] = written
         producers = self._open.setdefault(key.group, {}).setdefault(key.topic_partition, set())
         producers.add(producer_id)
-        self._changed.add(RowKey(producer_id, key))
 
     def _remove(self, key: OffsetKey) -> None:
         offsets = self._committed.get(key.group)
-        if offsets is not None and offsets.pop(key.topic_partition, None) is not None:
-            self._changed.add(RowKey(NO_PRODUCER_ID, key))
+        if offsets is not None:
+            if key.topic_partition in offsets:
+                self._changed.add(RowKey(NO_PRODUCER_ID, key))
+                del offsets[key.topic_partition]
             if not offsets:
                 del self._committed[key.group]
         for producer_id in self.open_producers(key):
-            pending = self._pending[producer_id]
-            del pending[key]
-            if not pending:
-                del self._pending[producer_id]
             self._changed.add(RowKey(producer_id, key))
+            pending = self._pending.get(producer_id, {})
+            pending.pop(key, None)
+            if not pending:
+                self._pending.pop(producer_id, None)
             self._close(producer_id, key)
+        self._forget_closed(key)
 
     def _close(self, producer_id: int, key: OffsetKey) -> None:
-        partitions = self._open[key.group]
-        producers = partitions[key.topic_partition]
-        producers.discard(producer_id)
-        if not producers:
+        self._open.get(key.group, {}).get(key.topic_partition, set()).discard(producer_id)
+        self._forget_closed(key)
+
+    def _forget_closed(self, key: OffsetKey) -> None:
+        partitions = self._open.get(key.group)
+        if partitions is None:
+            return
+        if key.topic_partition in partitions and not partitions[key.topic_partition]:
             del partitions[key.topic_partition]
-            if not partitions:
-                del self._open[key.group]
+        if not partitions:
+            del self._open[key.group]
 
 
 def _members_of(value: bytes | None) -> GroupMembers | None:

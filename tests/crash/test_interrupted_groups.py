@@ -1,0 +1,129 @@
+"""An interrupt (Ctrl-C) at any line of the replay of groups' offsets, and of keeping them in LMDB:
+what was committed stays committed, what is gone stays gone.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any
+
+import pytest
+from crash.transaction_trace import QUIET
+
+import eoslog
+from eoslog import TopicPartition
+from eoslog.group_offsets import GroupOffsets
+from eoslog.group_offsets_index import GroupOffsetsIndex
+from eoslog.offset_records import OffsetValue, encode_offset_key, encode_offset_value
+
+pytestmark = pytest.mark.crash
+
+GROUP, OTHER = "g", "gone"
+FOO, BAR, OLD = TopicPartition("foo", 0), TopicPartition("foo", 1), TopicPartition("foo", 2)
+FILES = ("/eoslog/group_offsets_state.py", "/eoslog/group_log.py")
+
+
+@contextmanager
+def interrupted_at(line: int) -> Iterator[list[str]]:
+    """Ctrl-C before the so-and-so-many-th line; gives where that was."""
+    seen: list[str] = []
+
+    def at_line(frame: FrameType, event: str, _: object) -> Any:
+        # No signal comes between a block and its end, where the line of `with` is passed again.
+        if event == "line" and len(seen) < line and not source_of(frame).startswith("with "):
+            seen.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+            if len(seen) == line:
+                raise KeyboardInterrupt(seen[-1])
+        return at_line
+
+    def at_call(frame: FrameType, _event: str, _: object) -> Any:
+        return at_line if frame.f_code.co_filename.endswith(FILES) else None
+
+    def source_of(frame: FrameType) -> str:
+        return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+
+    before = sys.gettrace()
+    sys.settrace(at_call)
+    try:
+        yield seen
+    finally:
+        sys.settrace(before)
+
+
+class Log:
+    """The partition of `__consumer_offsets` that both groups are in, written by somebody else."""
+
+    def __init__(self, store: eoslog.Store) -> None:
+        self.offsets: GroupOffsets = store._group_offsets
+        self.partition = store._partitions.offsets_partition(self.offsets.partition_of(GROUP))
+        self.producer_id = 100
+
+    def write(self, offsets: dict[tuple[str, TopicPartition], int | None], **how: Any) -> None:
+        keys = [encode_offset_key(*one) for one in offsets]
+        values = [
+            None if offset is None else encode_offset_value(OffsetValue(offset))
+            for offset in offsets.values()
+        ]
+        self.partition.append_columns(values, keys, **how)
+
+    def transaction(self, offsets: dict[tuple[str, TopicPartition], int], commit: bool) -> None:
+        self.producer_id += 1
+        self.write(
+            offsets,
+            producer_id=self.producer_id,
+            producer_epoch=0,
+            base_sequence=-1,
+            transactional=True,
+        )
+        self.partition.append_marker(self.producer_id, 1, 1, commit)
+
+
+def said(offsets: GroupOffsets) -> dict[str, dict[TopicPartition, int]]:
+    return {
+        group: {where: one.offset for where, one in found.items()}
+        for group, found in offsets.all().items()
+    }
+
+
+@pytest.mark.parametrize("how", ["look", "keep"])
+def test_an_interrupt_at_each_line(tmp_path, how):
+    with eoslog.open(tmp_path / "store", create=True, durability="process", config=QUIET) as store:
+        store.create_topic("foo", partitions=3)
+        interrupt_at_each_line(store, how)
+
+
+def interrupt_at_each_line(store: eoslog.Store, how: str) -> None:
+    log = Log(store)
+    offsets, files = log.offsets, store._files
+    line, at = 0, 0
+    while True:
+        line, at = line + 1, at + 10
+        log.write({(GROUP, OLD): at, (OTHER, FOO): at})
+        log.transaction({(GROUP, FOO): at, (GROUP, BAR): at + 1}, commit=True)
+        offsets.persist_all()
+        # From here on nobody has looked.
+        log.transaction({(GROUP, FOO): at + 2, (GROUP, BAR): at + 3}, commit=True)
+        log.transaction({(GROUP, FOO): 7}, commit=False)
+        log.write({(GROUP, OLD): None, (OTHER, FOO): None})
+        expected = {GROUP: {FOO: at + 2, BAR: at + 3}}
+        with interrupted_at(line) as seen, suppress(KeyboardInterrupt):
+            if how == "keep":
+                offsets.persist_all()
+            else:
+                offsets.all()
+        place = seen[-1] if seen else "no line"
+        assert said(offsets) == expected, place
+        for where in (FOO, BAR, OLD):
+            assert offsets.is_stable(GROUP, where), place
+        offsets.persist_all()
+        taken_up = GroupOffsets(
+            files.partitions, GroupOffsetsIndex(files.rows), files.config, False
+        )
+        assert said(taken_up) == expected, place
+        if len(seen) < line:
+            break
+    assert line > 50, "the replay has more lines than that"
