@@ -2,6 +2,7 @@ from typing import NamedTuple
 
 class ControlState(NamedTuple):
     session: bytes
+    topic_id: bytes
     ready: bool
     sealed: bool
     deleted: bool

@@ -14,6 +14,7 @@ class ControlState(NamedTuple):
     """A look at a page that others may be changing: each field by itself is what it was then."""
 
     session: bytes
+    topic_id: bytes
     ready: bool
     sealed: bool
     deleted: bool
@@ -40,5 +41,5 @@ def control_state(str path not None):
         return None
     ready = control_is_ready(&page, <const unsigned char*><const char*>session)
     return ControlState(
-        session, bool(ready), bool(page.sealed), bool(page.deleted), page.log_end_offset,
+        session, (<const char*>page.topic_id)[:16], bool(ready), bool(page.sealed), bool(page.deleted), page.log_end_offset,
         page.recovery_point, page.hold_offset)

@@ -16,10 +16,11 @@ cdef class OpenedLog:
     cdef readonly str topic
     cdef readonly int partition
     cdef readonly bint attached              # Other processes had it open already.
+    cdef readonly int64_t synced_before      # All below was synced, as an earlier session says.
     cdef object _close_lock
 
     cdef int _set_options(self, dict config) except -1
-    cdef int _open_page(self, str control_path, bytes session) except -1
+    cdef int _open_page(self, str control_path, bytes session, bytes topic_id) except -1
     cdef int _let_others_in(self) except -1
     cdef int _open_log(self, bint clean, int64_t recovery_point, int64_t log_start) except -1
     cdef int _attach(self) except -1

@@ -13,7 +13,7 @@ from eoslog import errors
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memset
+from libc.string cimport memcmp, memcpy, memset
 
 from eoslog.bindings.status cimport raise_status
 from eoslog.native.atomics cimport load_acquire_64
@@ -57,7 +57,8 @@ cdef class OpenedLog:
 
     def __init__(self, str path, *, str topic, Py_ssize_t partition, str control_path,
                  str spare_path, str cut_path, dict config, bint clean, Py_ssize_t recovery_point=0,
-                 Py_ssize_t log_start_offset=0, bytes session=None, SharedPage shared=None):
+                 Py_ssize_t log_start_offset=0, bytes session=None, SharedPage shared=None,
+                 bytes topic_id=bytes(16)):
         if self._page_map != NULL:
             raise ValueError("a partition log is opened once")
         self.path = path
@@ -84,7 +85,7 @@ cdef class OpenedLog:
         if shared is not None:
             self._log.wake_word = &shared._page.wakeup
         log_init(&self._log)
-        self._open_page(control_path, session)
+        self._open_page(control_path, session, topic_id)
         self._log.producers_unknown = session is not None
         self._log.own_end = -1
         if self.attached:
@@ -122,10 +123,11 @@ cdef class OpenedLog:
             raise ValueError(f"eoslog.fill.bytes {config['eoslog.fill.bytes']}: 4096 or more")
         return 0
 
-    cdef int _open_page(self, str control_path, bytes session) except -1:
+    cdef int _open_page(self, str control_path, bytes session, bytes topic_id) except -1:
         """Map the page; it is laid out anew unless it is of this session and others may attach.
 
-        With a session the file stays locked until _let_others_in.
+        With a session the file stays locked until _let_others_in. What an earlier session says of
+        the same log is kept as `synced_before`.
         """
         cdef bytes path = os.fsencode(control_path)
         cdef bytes own_session = os.urandom(16) if session is None else session
@@ -136,6 +138,8 @@ cdef class OpenedLog:
         cdef int error
         if len(own_session) != 16:
             raise ValueError(f"a session of {len(own_session)} bytes")
+        if len(topic_id) != 16:
+            raise ValueError(f"a topic id of {len(topic_id)} bytes")
         error = eos_open(path, True, False, &fd)
         if error == 0:
             self._page_fd = fd
@@ -150,7 +154,13 @@ cdef class OpenedLog:
             self._log.page = <ControlPage*>self._page_map
             self.attached = session is not None and control_is_ready(self._log.page, raw)
             if not self.attached:
+                # Stored after the sync that it tells of, so it is true after a power cut too.
+                if control_is_ready(self._log.page, self._log.page.session) and (
+                        memcmp(self._log.page.topic_id, <const uint8_t*>topic_id, 16) == 0) and (
+                        self._log.page.recovery_point <= self._log.page.log_end_offset):
+                    self.synced_before = self._log.page.recovery_point
                 error = control_init(self._log.page, raw)
+                memcpy(self._log.page.topic_id, <const uint8_t*>topic_id, 16)
         if error != 0:
             raise OSError(error, os.strerror(error), control_path)
         if session is None:

@@ -9,11 +9,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from eoslog.acknowledged_jobs import JobPart, job_parts
+from eoslog.bindings.control_state import control_state
 from eoslog.bindings.record_batch import decode_records
 from eoslog.bindings.transaction_record import decode_transaction_value
 from eoslog.errors import CorruptRecordError
 from eoslog.group_offsets_state import GroupOffsetsState
+from eoslog.kafka_uuid import id_bytes
 from eoslog.log_at_rest import LogAtRest
+from eoslog.os_errors import named_os_errors
+from eoslog.partition_metadata import read_partition_metadata
 from eoslog.state_key import is_transaction_key, transactional_id_of
 from eoslog.store_paths import StorePaths
 from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
@@ -91,6 +95,7 @@ def find_acknowledged(
     for where, offset in recovery_points.items():
         found.note(where, offset, "the recovery point")
     for where, path in partition_directories(paths.root):
+        found.note(where, synced_by_page(paths, where), "the page of its last session")
         if where.topic == CONSUMER_OFFSETS_TOPIC:
             _note_groups(found, LogAtRest(path))
         elif where.topic == TRANSACTION_STATE_TOPIC:
@@ -99,6 +104,24 @@ def find_acknowledged(
             for of_job, part in job_parts(paths, _records_of(log)):
                 found.note_job(of_job, part)
     return found
+
+
+def synced_by_page(paths: StorePaths, where: TopicPartition) -> int:
+    """Up to where those who had a partition open last had synced it, as its page says; 0 if it does
+    not say. It is raised after each sync, and so true after a power cut.
+    """
+    page = paths.control(where)
+    with named_os_errors(f"looking at {page}"):
+        state = control_state(str(page))
+    try:
+        topic_id = read_partition_metadata(paths.partition(where))
+    except CorruptRecordError:
+        return 0
+    if state is None or topic_id is None or not state.ready or state.deleted:
+        return 0
+    if state.recovery_point > state.log_end_offset:
+        return 0  # It is damaged.
+    return state.recovery_point if state.topic_id == id_bytes(topic_id) else 0
 
 
 def _note_groups(found: Acknowledged, log: LogAtRest) -> None:

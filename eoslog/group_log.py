@@ -257,7 +257,7 @@ class GroupLog:
                     raise
 
     def _load(self, groups: GroupPartition) -> None:
-        """Begin with what LMDB has; with nothing if it has nothing. After an interrupt once more."""
+        """Begin with what LMDB has, if anything; after an interrupt once more."""
         number, state = groups.number, GroupOffsetsState()
         groups.kept_generation = self.index.generation
         try:

@@ -60,6 +60,17 @@ class LogAtRest:
         """Where the oldest segment begins; 0 if there is none."""
         return next(map(base_offset_of, self.segments), 0)
 
+    @property
+    def end_offset(self) -> int:
+        """Behind the last whole batch of the newest segment."""
+        offset = 0
+        for path in self.segments[-1:]:
+            offset = base_offset_of(path)
+            with _Mapped(path) as data:
+                for header, _ in _whole_batches(data, offset):
+                    offset = header.last_offset + 1
+        return offset
+
     def batches(self) -> Iterator[tuple[BatchHeader, bytes]]:
         """The whole batches, from the oldest on up to the first that is none, with their bytes."""
         for path in self.segments:

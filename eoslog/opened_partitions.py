@@ -25,6 +25,7 @@ from eoslog.durability import Durability
 from eoslog.errors import CorruptRecordError, EoslogError, LogClosedError, StoreError
 from eoslog.file_lock import directory_locked
 from eoslog.group_offsets_index import GroupOffsetsIndex
+from eoslog.kafka_uuid import id_bytes
 from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints, last_offsets
 from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
@@ -614,6 +615,7 @@ class OpenedPartitions:
                 log_start_offset=self._checkpoints.log_start_offset(where),
                 session=self._session,
                 shared=self._shared,
+                topic_id=id_bytes(topic.topic_id),
             )
         if log.log_end_offset < recovery_point:
             _log.warning(
@@ -631,6 +633,8 @@ class OpenedPartitions:
             self._signal,
             shared_spares=None if self._shared is None else self._paths.spare(where),
         )
+        if log.synced_before > recovery_point:
+            partition.note_lost_end(log.synced_before)
         if clean and not log.attached:
             partition.flushed_up_to = log.recovery_point
             if self._checkpoints.knows_start_of(where):

@@ -29,6 +29,7 @@ from eoslog.durability import Durability, check_isolation_level
 from eoslog.errors import FellBehindError, ForkedProcessError, LogClosedError, StoreError
 from eoslog.file_lock import directory_locked
 from eoslog.lost_beginning import LostBeginning
+from eoslog.lost_end import LostEnd
 from eoslog.os_errors import named_os_errors
 from eoslog.partition_producers import PartitionProducers, keeping_up
 from eoslog.producer_state_store import ProducerStateStore
@@ -71,6 +72,7 @@ class Partition(PartitionProducers):
         self.flushed_up_to = 0
         self._spare_lock = threading.Lock()
         self._lost_beginning: LostBeginning | None = None
+        self.lost_end: LostEnd | None = None
 
     def __reduce__(self) -> Never:
         raise TypeError("a partition cannot be pickled or copied: ask the store for it")
@@ -98,6 +100,12 @@ class Partition(PartitionProducers):
         if start_offset < self.log_start_offset:
             self._lost_beginning = LostBeginning(start_offset, self.log_start_offset)
             _log.error("%s: %s", self.topic_partition, self._lost_beginning)
+
+    def note_lost_end(self, synced_offset: int) -> None:
+        """It was synced up to an offset: say so if it ends below that."""
+        if synced_offset > self.log_end_offset:
+            self.lost_end = LostEnd(synced_offset, self.log_end_offset)
+            _log.error("%s: %s", self.topic_partition, self.lost_end)
 
     @property
     def log_end_offset(self) -> int:

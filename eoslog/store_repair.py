@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from eoslog.acknowledged import Acknowledged, find_acknowledged
+from eoslog.acknowledged import Acknowledged, find_acknowledged, synced_by_page
 from eoslog.atomic_file import sync_directory, sync_file
 from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.checkpoint_verification import read_checkpoints, verify_lost_partitions
@@ -24,6 +24,7 @@ from eoslog.damage import Problem
 from eoslog.errors import CorruptRecordError, NotAStoreError
 from eoslog.file_system import mount_of
 from eoslog.log_at_rest import BrokenTail, LogAtRest
+from eoslog.lost_end import LostEnd
 from eoslog.meta_properties import FILE_NAME as META_PROPERTIES
 from eoslog.os_errors import named_os_errors
 from eoslog.private_files import private_opener
@@ -114,6 +115,7 @@ class StoreRepair:
             log = LogAtRest(path)
             tail = log.broken_tail(recovery_points.get(where, 0))
             if tail is None:
+                refused += self._lost_end(where, log)
                 continue
             known = find_acknowledged(paths, recovery_points) if known is None else known
             refusal = _refusal(where, log, tail, known, is_clean)
@@ -128,6 +130,13 @@ class StoreRepair:
         checkpoints, _ = read_checkpoints(self._paths)
         lost = verify_lost_partitions(self._paths, checkpoints, {})
         return [Refusal(Path(str(one["path"])), str(one["reason"]), LOST_ADVICE) for one in lost]
+
+    def _lost_end(self, where: TopicPartition, log: LogAtRest) -> list[Refusal]:
+        """Nothing is torn, and yet the log ends below what was synced."""
+        lost = LostEnd(synced_by_page(self._paths, where), log.end_offset)
+        if lost.synced_offset <= lost.end_offset:
+            return []
+        return [Refusal(self._paths.partition(where), str(lost), SYNCED_ADVICE)]
 
     def _recovery_points(self) -> dict[TopicPartition, int]:
         try:

@@ -103,6 +103,8 @@ def verify_partition(
     found = partition.verify(decided.markers, producer_expiration_ms=producer_expiration_ms)
     if partition.lost_beginning is not None:
         found.append(problem(partition.path, str(partition.lost_beginning)))
+    if partition.lost_end is not None:
+        found.append(problem(partition.path, str(partition.lost_end)))
     for one in partition.open_transactions():
         complete = decided.complete.get(one.producer_id, -1)
         if one.producer_epoch < complete:

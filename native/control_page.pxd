@@ -26,6 +26,7 @@ cdef extern from "control_page.h" nogil:
         int32_t failed_errno
         int32_t holder
         uint32_t wanted
+        uint8_t topic_id[16]
     ctypedef struct ControlView:
         int64_t log_end_offset
         int64_t active_base_offset

@@ -17,7 +17,7 @@
 #include "shared_page.h"
 
 #define CONTROL_PAGE_BYTES 4096
-#define CONTROL_PAGE_MAGIC UINT64_C(0x33304c5443534f45) /* "EOSCTL03", little-endian. */
+#define CONTROL_PAGE_MAGIC UINT64_C(0x34304c5443534f45) /* "EOSCTL04", little-endian. */
 #define CONTROL_VIEW_TRIES 1000
 #define CONTROL_NO_HOLD INT64_C(-1)
 /* Whoever waits for a turn to sync looks again after so long: its holder may have died. */
@@ -55,6 +55,7 @@ typedef struct ControlPage {
     uint32_t sync_waiting;           /* Threads that sleep on it, or are about to; too many after one has died. */
     int64_t lock_wanted_ns;          /* When a process that sleeps for the lock said so last, on the monotonic clock; 0: nobody does. */
     int64_t lock_passed_ns;          /* When one of those had it last, or others made way. */
+    uint8_t topic_id[16];            /* A page may outlive the topic that it was made for. */
 } ControlPage;
 
 _Static_assert(sizeof(ControlPage) <= CONTROL_PAGE_BYTES, "control page: fits in one page");

@@ -21,7 +21,7 @@ import re
 import shutil
 import signal
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -173,10 +173,15 @@ class Look:
             self.read_again()
         return self.judged(before)
 
+    def is_named_by(self, problem: Mapping[str, object]) -> bool:
+        """By the directory, where recovery cut off what had been synced."""
+        lost = "had been synced" in str(problem["reason"])
+        return str(problem["path"]) == str(self.file.parent if lost else self.file)
+
     def judged(self, before: bytes) -> str:
         if self.lost_decisions():
             return CUT_OFF
-        if any(str(problem["path"]) == str(self.file) for problem in self.problems):
+        if any(self.is_named_by(problem) for problem in self.problems):
             return REPORTED
         for error in self.errors:
             self.check_named(error)

@@ -14,6 +14,7 @@ import pytest
 from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 from kills import in_child
 from noted_sums import forget_sums
+from unclean_stops import as_of_a_crash
 
 import eoslog
 from eoslog import TopicPartition, store_repair
@@ -26,7 +27,6 @@ pytestmark = pytest.mark.crash
 
 QUIET = {"eoslog.checkpoint.interval.ms": 3_600_000, "log.initial.task.delay.ms": 3_600_000}
 T0 = TopicPartition("t", 0)
-MARKER = ".kafka_cleanshutdown"
 
 
 def make(path: Path, records: int = 40) -> None:
@@ -53,8 +53,7 @@ def path(tmp_path: Path) -> Path:
 @pytest.fixture
 def stopped(path: Path) -> Path:
     """One that was not: nothing is known to be synced."""
-    (path / MARKER).unlink()
-    (path / RECOVERY_POINT).unlink()
+    as_of_a_crash(path)
     return path
 
 
@@ -201,8 +200,7 @@ def test_a_tail_below_the_recovery_point(stopped):
 def test_a_tail_that_a_group_has_read(path):
     with eoslog.open(path) as store, store.consumer("readers") as consumer:
         consumer.commit({T0: 44})
-    (path / MARKER).unlink()
-    (path / RECOVERY_POINT).unlink()
+    as_of_a_crash(path)
     log = logs(path)[-1]
     cut_log(log, last_position(log) + 20)
     assert_refused(path, "the committed offset of group 'readers' says", "up to offset 44")

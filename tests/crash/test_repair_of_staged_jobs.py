@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from cli_calls import DONE, FAILED, call
+from unclean_stops import as_of_a_crash
 
 import eoslog
 from eoslog import TopicPartition, staged_commit, staged_job
 from eoslog.acknowledged_jobs import job_parts
 from eoslog.bindings.record_batch import iter_batches
-from eoslog.checkpoint_file import RECOVERY_POINT
 from eoslog.staged_leftovers import Leftovers
 from eoslog.staged_spans import JobSpan, OffsetRange, span_of_bounds
 from eoslog.state_log import RECENT_JOBS, state_key
@@ -35,12 +35,6 @@ def stage_and_commit(store: Any, name: str = "jobs", **options: Any) -> None:
         if options:
             producer.send_offsets_to_transaction(options["offsets"], "readers")
         producer.commit_transaction()
-
-
-def as_of_a_crash(path: Path) -> None:
-    """Nothing is known to be synced."""
-    (path / ".kafka_cleanshutdown").unlink()
-    (path / RECOVERY_POINT).unlink()
 
 
 def make(path: Path, **options: Any) -> Path:
