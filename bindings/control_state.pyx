@@ -41,5 +41,5 @@ def control_state(str path not None):
         return None
     ready = control_is_ready(&page, <const unsigned char*><const char*>session)
     return ControlState(
-        session, (<const char*>page.topic_id)[:16], bool(ready), bool(page.sealed), bool(page.deleted), page.log_end_offset,
-        page.recovery_point, page.hold_offset)
+        session, (<const char*>page.topic_id)[:16], bool(ready), bool(page.sealed),
+        bool(page.deleted), page.log_end_offset, page.recovery_point, page.hold_offset)
