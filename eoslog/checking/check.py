@@ -67,7 +67,7 @@ def _gather(
     """What the history proves; first what became of its transactions."""
     transactions = transactions_of(history)
     offsets = group_offsets(history)
-    note_commits(history, transactions, offsets)
+    note_commits(history, transactions, offsets, clock_error_ns)
     evidence = Evidence(
         history=history,
         transactions=transactions,

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eoslog.checking.evidence import Evidence
-from eoslog.checking.groups_of_rows import running_greatest, same_as_before
+from eoslog.checking.groups_of_rows import greatest_before, same_as_before
 from eoslog.checking.history import Columns, Flags, Numbers
 from eoslog.checking.operation_kinds import NONE, READ_COMMITTED, READ_UNCOMMITTED
 from eoslog.checking.passed_offsets import starts_of
@@ -99,7 +99,7 @@ def _known_before(evidence: Evidence, rows: Numbers, reached: _Reached) -> Numbe
     ends, ops = history.ends, history.ops
     op, partition = ends.op[rows], ends.partition[rows]
     width = len(history.names.clients)
-    found = _joined(
+    found = greatest_before(
         reached.partition,
         reached.by + evidence.clock_error_ns,
         reached.offset,
@@ -107,7 +107,7 @@ def _known_before(evidence: Evidence, rows: Numbers, reached: _Reached) -> Numbe
         ops.begin[op],
     )
     if evidence.clock_error_ns:
-        by_itself = _joined(
+        by_itself = greatest_before(
             reached.partition * width + ops.client[reached.op],
             reached.by,
             reached.offset,
@@ -116,19 +116,3 @@ def _known_before(evidence: Evidence, rows: Numbers, reached: _Reached) -> Numbe
         )
         found = np.maximum(found, by_itself)
     return found
-
-
-def _joined(
-    groups: Numbers, times: Numbers, offsets: Numbers, asked_groups: Numbers, asked_times: Numbers
-) -> Numbers:
-    """For each that asks: the greatest offset of its group of an earlier time, or NONE."""
-    count = len(asked_groups)
-    none = np.full(count, NONE, dtype=np.int64)
-    group = np.concatenate([asked_groups, groups])
-    time = np.concatenate([asked_times, times])
-    offset = np.concatenate([none, offsets])
-    order = np.lexsort((np.arange(len(group)), time, group))  # Who asks at a time comes first.
-    _, numbers = np.unique(group[order], return_inverse=True)
-    found = np.empty(len(group), dtype=np.int64)
-    found[order] = running_greatest(numbers, offset[order])
-    return found[:count]

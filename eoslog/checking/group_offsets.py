@@ -1,7 +1,9 @@
 """What groups of consumers stand at: each offset that was written, and each that was read.
 
-The offset of a group at a partition is one value. A write in a transaction takes effect with its
-commit, one outside of transactions while it is under way; an unknown one at any time, or never.
+The offset of a group at a partition is one value: of all writes that took effect it is the one that
+was written last. A write in a transaction is written while its own call is under way, and takes
+effect with the commit, in front of whatever was written after it; one outside of transactions does
+both at once. An unknown one does so at any time, or never.
 """
 
 from dataclasses import dataclass
@@ -49,16 +51,17 @@ class GroupOffsets:
         able: Flags = happened & transactions.is_possible(self.writes.transaction)
         return able
 
-    def times(self, history: History, transactions: Transactions) -> tuple[Numbers, Numbers]:
+    def effects(self, history: History, transactions: Transactions) -> tuple[Numbers, Numbers]:
         """Per write: the earliest and the latest time of its effect; NEVER_NS for no such time."""
         writes, ops = self.writes, history.ops
         begin, end = ops.begin[writes.op].copy(), ops.end[writes.op].copy()
         inside = writes.transaction != NONE
         of = writes.transaction[inside]
-        begin[inside] = transactions.commit_begin[of]
-        sure = transactions.committed[of] & (ops.outcome[writes.op[inside]] == OK)
-        end[inside] = np.where(sure, transactions.committed_by[of], NEVER_NS)
-        return begin, end
+        begin[inside] = np.maximum(begin[inside], transactions.commit_begin[of])
+        end[inside] = np.maximum(end[inside], transactions.committed_by[of])
+        sure = ops.outcome[writes.op] == OK
+        sure[inside] &= transactions.committed[of]
+        return begin, np.where(sure, end, NEVER_NS)
 
 
 def group_offsets(history: History) -> GroupOffsets:
@@ -79,11 +82,13 @@ def group_offsets(history: History) -> GroupOffsets:
     return GroupOffsets(writes, reads, width)
 
 
-def note_commits(history: History, transactions: Transactions, offsets: GroupOffsets) -> None:
+def note_commits(
+    history: History, transactions: Transactions, offsets: GroupOffsets, clock_error_ns: int
+) -> None:
     """A transaction is committed if a group stands where nothing else can have put it.
 
     That is so if the group is known to have stood elsewhere before the commit began, and no other
-    write of the history puts it there.
+    write of the history puts it there: where it stood before all of that nobody knows.
     """
     writes, reads, ops = offsets.writes, offsets.reads, history.ops
     possible = offsets.possible(history, transactions)
@@ -91,7 +96,7 @@ def note_commits(history: History, transactions: Transactions, offsets: GroupOff
     inside = writes.transaction != NONE
     of = writes.transaction[inside]
     open_ones[inside] = transactions.possible[of] & ~transactions.committed[of]
-    begin, end = offsets.times(history, transactions)
+    begin, end = offsets.effects(history, transactions)
     answers = set(zip(reads.place.tolist(), reads.offset.tolist(), strict=True))
     for row in np.flatnonzero(open_ones & possible).tolist():
         place, offset, transaction = (
@@ -101,7 +106,6 @@ def note_commits(history: History, transactions: Transactions, offsets: GroupOff
             continue
         here = writes.place == place
         others = here & possible & (writes.offset == offset) & (writes.transaction != transaction)
-        shown = np.flatnonzero((reads.place == place) & (reads.offset == offset))
         if others.any():
             continue
         elsewhere = (reads.place == place) & (reads.offset != offset)
@@ -109,6 +113,9 @@ def note_commits(history: History, transactions: Transactions, offsets: GroupOff
             np.zeros(int(elsewhere.sum()), dtype=np.int64), ops.end[reads.op[elsewhere]], 1
         )[0]
         other_ends = end[here & possible & (writes.offset != offset)]
-        if min(int(stood), int(other_ends.min(initial=NEVER_NS))) < begin[row]:
+        elsewhere_by = min(int(stood), int(other_ends.min(initial=NEVER_NS))) + clock_error_ns
+        shown = (reads.place == place) & (reads.offset == offset)
+        shown &= ops.begin[reads.op] > elsewhere_by
+        if elsewhere_by < begin[row] and shown.any():
             seen_by = ops.end[reads.op[shown]].min(keepdims=True)
             transactions.commit(np.array([transaction]), seen_by)

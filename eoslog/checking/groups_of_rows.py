@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from eoslog.checking.history import Flags, Numbers
-from eoslog.checking.operation_kinds import NEVER_NS, OFFSET_BITS
+from eoslog.checking.operation_kinds import NEVER_NS, NONE, OFFSET_BITS
 
 
 def least(groups: Numbers, values: Numbers, count: int, default: int = NEVER_NS) -> Numbers:
@@ -69,3 +69,22 @@ def running_greatest(groups: Numbers, values: Numbers) -> Numbers:
     width = len(values) + 1
     found = np.maximum.accumulate(groups * width + ranks)
     return ordered[found - groups * width]
+
+
+def greatest_before(
+    groups: Numbers, times: Numbers, values: Numbers, asked_groups: Numbers, asked_times: Numbers
+) -> Numbers:
+    """For each that asks: the greatest value of its group of an earlier time, or NONE.
+
+    Times may be any numbers that order the rows; one that is the same is not earlier.
+    """
+    count = len(asked_groups)
+    none = np.full(count, NONE, dtype=np.int64)
+    group = np.concatenate([asked_groups, groups])
+    time = np.concatenate([asked_times, times])
+    value = np.concatenate([none, values])
+    order = np.lexsort((np.arange(len(group)), time, group))  # Who asks at a time comes first.
+    _, numbers = np.unique(group[order], return_inverse=True)
+    found = np.empty(len(group), dtype=np.int64)
+    found[order] = running_greatest(numbers, value[order])
+    return found[:count]

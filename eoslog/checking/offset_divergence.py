@@ -10,7 +10,7 @@ import numpy as np
 from eoslog.checking.anomaly import Anomaly, Found
 from eoslog.checking.evidence import Evidence
 from eoslog.checking.group_offsets import GroupOffsets
-from eoslog.checking.groups_of_rows import any_of, distinct
+from eoslog.checking.groups_of_rows import any_of, distinct, greatest_before
 from eoslog.checking.history import Numbers
 from eoslog.checking.missing_records import MissingRecords
 from eoslog.checking.operation_kinds import NEVER_NS, NONE
@@ -41,8 +41,9 @@ def _impossible_reads(evidence: Evidence, offsets: GroupOffsets) -> list[tuple[s
     if not len(reads):
         return []
     error = evidence.clock_error_ns
+    asked, answered = ops.begin[reads.op] - error, ops.end[reads.op] + error
     possible = offsets.possible(history, transactions)
-    begin, end = offsets.times(history, transactions)
+    begin, end = offsets.effects(history, transactions)
     # One number per place and offset, over both tables.
     pairs = np.stack(
         [np.concatenate([writes.place, reads.place]), np.concatenate([writes.offset, reads.offset])]
@@ -53,14 +54,21 @@ def _impossible_reads(evidence: Evidence, offsets: GroupOffsets) -> list[tuple[s
     count = int(pair.max(initial=-1)) + 1
     tried = any_of(of_write, np.ones(len(writes), dtype=bool), count)
     able = any_of(of_write, possible, count)
-    earliest = np.full(count, NEVER_NS, dtype=np.int64)
-    np.minimum.at(earliest, of_write[possible], begin[possible])
-    latest = np.full(count, NONE, dtype=np.int64)
-    np.maximum.at(latest, of_write[possible], end[possible])
-    newest, newest_row = _newest_before(offsets, begin, end, ops.begin[reads.op] - error)
-    late = (newest != NONE) & (newest > latest[of_read] + error)
+    # When this offset was written, at the latest, by a write whose effect the answer may show.
+    latest = greatest_before(
+        of_write[possible],
+        begin[possible],
+        ops.end[writes.op[possible]],
+        of_read,
+        answered + 1,
+    )
+    # When an offset was written, at the earliest, that was in effect before the question.
+    done = np.flatnonzero(end < NEVER_NS)
+    written = ops.begin[writes.op[done]]
+    newest = greatest_before(writes.place[done], end[done], written, reads.place, asked)
+    late = (newest != NONE) & (newest > latest + error)
     refused = tried[of_read] & ~able[of_read]
-    early = able[of_read] & (earliest[of_read] > ops.end[reads.op] + error)
+    early = able[of_read] & (latest == NONE)
     found = []
     for row in np.flatnonzero(refused | early | late):
         there = writes.op[np.flatnonzero(of_write == of_read[row])]
@@ -73,38 +81,13 @@ def _impossible_reads(evidence: Evidence, offsets: GroupOffsets) -> list[tuple[s
         elif early[row]:
             what += ", before its commit began"
         else:
-            over = int(newest_row[row])
+            over = done[(writes.place[done] == reads.place[row]) & (written == newest[row])]
+            over = int(over[np.argmin(end[over])])
             what += f", after offset {writes.offset[over]} had been committed"
             proof.append(int(writes.op[over]))
             proof.append(_commit_of(evidence, int(writes.transaction[over])))
         found.append((what, [*proof, int(reads.op[row])]))
     return found
-
-
-def _newest_before(
-    offsets: GroupOffsets, begin: Numbers, end: Numbers, moments: Numbers
-) -> tuple[Numbers, Numbers]:
-    """Per read: of the writes that were done before, the latest beginning, and its row."""
-    writes, places = offsets.writes, offsets.reads.place
-    done = np.flatnonzero(end < NEVER_NS)
-    done = done[np.lexsort((end[done], writes.place[done]))]
-    newest = np.full(len(places), NONE, dtype=np.int64)
-    rows = np.full(len(places), NONE, dtype=np.int64)
-    starts = np.searchsorted(writes.place[done], np.arange(offsets.place_count + 1))
-    order = np.argsort(places, kind="stable")
-    for place in distinct(places):
-        mine = done[starts[place] : starts[place + 1]]
-        left, right = np.searchsorted(places[order], [place, place + 1])
-        asked = order[left:right]
-        before = np.searchsorted(end[mine], moments[asked]) - 1
-        if not len(mine):
-            continue
-        best = np.maximum.accumulate(begin[mine])
-        is_best = np.maximum.accumulate(np.where(begin[mine] == best, np.arange(len(mine)), 0))
-        there = before >= 0
-        newest[asked[there]] = best[before[there]]
-        rows[asked[there]] = mine[is_best[before[there]]]
-    return newest, rows
 
 
 def _offsets_without_records(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any
 
-from simulated_log import IN, OUT, PLAIN, Transaction, World
+from simulated_log import GROUP, IN, OUT, PLAIN, Transaction, World
 
 Line = dict[str, Any]
 Planted = tuple[dict[str, int], str] | None
@@ -476,7 +476,9 @@ def offset_of_an_aborted_transaction(world: World) -> Planted:
         for line in world.lines
         if line["kind"] == "abort"
         for write in world.lines
-        if write["kind"] == "offsets" and write["transaction"] == line["transaction"]
+        if write["kind"] == "offsets"
+        and write["group"] == GROUP
+        and write["transaction"] == line["transaction"]
         for where in write["offsets"]
     ]
     chosen = choose(world, found)
@@ -485,11 +487,23 @@ def offset_of_an_aborted_transaction(world: World) -> Planted:
     write = next(
         line
         for line in world.lines
-        if line["kind"] == "offsets" and line["transaction"] == chosen[0]["transaction"]
+        if line["kind"] == "offsets"
+        and line["group"] == GROUP
+        and line["transaction"] == chosen[0]["transaction"]
     )
     # An offset that no other transaction committed.
     write["offsets"][chosen[1]] = final["offsets"][chosen[1]] = 10_000
     return {"offset-output divergence": 1}, "10000"
+
+
+def offset_of_the_first_of_two(world: World) -> Planted:
+    """Two transactions wrote an offset; that of the one that wrote first holds, for its commit."""
+    for number, kind in enumerate(("offsets", "offsets", "commit", "commit")):
+        name = f"late-{number % 2 if kind == 'offsets' else 3 - number}"
+        of = {"group": "late", "offsets": {"in-0": number}} if kind == "offsets" else {}
+        at_the_end(world, {"kind": kind, "transaction": name, **of})
+    at_the_end(world, {"kind": "committed", "group": "late", "offsets": {"in-0": 0}})
+    return {"offset-output divergence": 1}, "'late' at in-0 was read as offset 0"
 
 
 def input_taken_twice(world: World) -> Planted:
@@ -588,6 +602,7 @@ PLANTS: list[Callable[[World], Planted]] = [
     zombie_in_the_log,
     stale_offset,
     offset_of_an_aborted_transaction,
+    offset_of_the_first_of_two,
     input_taken_twice,
     input_left_out,
     invisible_record,

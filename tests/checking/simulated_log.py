@@ -17,6 +17,8 @@ from typing import Any
 IN, OUT, PLAIN = "in", "out", "plain"
 PARTITIONS = [f"{topic}-{number}" for topic in (IN, OUT, PLAIN) for number in range(2)]
 GROUP = "loop"
+# Its offsets are written in transactions and outside of them, to any place.
+MOVED = "moved"
 
 
 @dataclass
@@ -25,6 +27,7 @@ class Transaction:
     records: list[tuple[str, int]] = field(default_factory=list)
     state: str = "open"
     offsets: dict[str, int] = field(default_factory=dict)
+    moved: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 @dataclass
@@ -41,6 +44,9 @@ class Log:
     def __init__(self) -> None:
         self.entries: dict[str, list[Entry]] = {name: [] for name in PARTITIONS}
         self.group: dict[str, int] = {}
+        # Of the other group: how many offsets had been written before this one, and the offset.
+        self.moved: dict[str, tuple[int, int]] = {}
+        self.moves = 0
 
     def append(self, where: str, value: str, transaction: Transaction | None = None) -> int:
         self.entries[where].append(Entry(value, transaction))
@@ -55,6 +61,15 @@ class Log:
             self.entries[where].append(Entry(None, transaction))
         if state == "committed":
             self.group.update(transaction.offsets)
+            # What was written later holds, whatever was committed later.
+            for where, written in transaction.moved.items():
+                self.moved[where] = max(written, self.moved.get(where, written))
+
+    def move(self, where: str, offset: int, transaction: Transaction | None = None) -> None:
+        """Write an offset of the group that is moved both ways."""
+        self.moves += 1
+        of = self.moved if transaction is None else transaction.moved
+        of[where] = (self.moves, offset)
 
     def last_stable(self, where: str) -> int:
         for offset, entry in enumerate(self.entries[where]):
@@ -168,6 +183,8 @@ class Writer(Client):
             return
         for _ in range(noise.randrange(1, 4)):
             self._send(transaction, of)
+            if noise.random() < 0.3:
+                world.move_group(self, transaction, of)
             world.others()
             if self.fenced:
                 return
@@ -238,6 +255,8 @@ class World:
             Reader(self, f"reader-{number}", PARTITIONS, number != 1) for number in range(3)
         ]
         self.watcher = Client(self, "watcher")
+        for where in PARTITIONS[:2]:
+            self.move_group(self.plain[0], None, {}, where)
         for lane in range(4):
             self.writers[lane] = Writer(self, lane, 0)
         for _ in range(steps):
@@ -278,10 +297,41 @@ class World:
             noise.choice(self.readers).poll()
         elif chance < 0.9:
             noise.choice(self.readers).seek()
-        elif chance < 0.95:
+        elif chance < 0.93:
             self.ask_ends(noise.choice(("read_committed", "read_uncommitted")))
+        elif chance < 0.96:
+            self.move_group(noise.choice(self.plain), None, {})
+        elif chance < 0.98:
+            self.ask_moved()
         else:
             self.ask_group()
+
+    def move_group(
+        self,
+        client: Client,
+        transaction: Transaction | None,
+        of: dict[str, Any],
+        where: str | None = None,
+    ) -> None:
+        """Somebody writes an offset, which may be any."""
+        where = where or self.noise.choice(PARTITIONS[:2])
+        offset = self.noise.randrange(8)
+        first = where not in self.log.moved
+        outcome = "ok" if first else self.noise.choice(("ok", "ok", "fail", "unknown"))
+        happens = outcome == "ok" or (outcome == "unknown" and self.noise.random() < 0.5)
+
+        def act() -> None:
+            if happens:
+                self.log.move(where, offset, transaction)
+
+        client.do("offsets", act, outcome, group=MOVED, offsets={where: offset}, **of)
+
+    def ask_moved(self) -> None:
+        def act() -> dict[str, Any]:
+            found = {where: self.log.moved.get(where, (0, None)) for where in PARTITIONS[:2]}
+            return {"offsets": {where: offset for where, (_, offset) in found.items()}}
+
+        self.watcher.do("committed", act, group=MOVED)
 
     def send_plain(self, client: Client) -> None:
         noise = self.noise
@@ -322,6 +372,7 @@ class World:
             self.send_plain(client)
         self.now = max(self.now, *(line["end_ns"] or 0 for line in self.lines)) + 100
         self.ask_ends("read_uncommitted")
+        self.ask_moved()
         self.ask_group()
         for committed in (True, False):
             reader = Reader(self, f"final-{committed}", PARTITIONS, committed)

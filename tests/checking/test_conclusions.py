@@ -340,6 +340,93 @@ def test_an_offset_before_its_commit(small: Small) -> None:
     assert small.found() == {}
 
 
+def moved(small: Small, at: int, offset: int, outcome: str = "ok", **fields: Any) -> None:
+    client = fields.get("transaction", "w")
+    fields = {"group": "g", "offsets": {"in-0": offset}, **fields}
+    small.do(at, client, "offsets", outcome, **fields)
+
+
+def stands(small: Small, at: int, offset: int | None) -> None:
+    small.do(at, "c", "committed", group="g", offsets={"in-0": offset})
+
+
+def test_an_offset_that_was_refused_overwrites_nothing(small: Small) -> None:
+    moved(small, 0, 8)
+    moved(small, 2, 30, "fail")
+    stands(small, 4, 8)
+    assert small.found() == {}
+    stands(small, 6, 30)
+    assert small.found() == {"offset-output divergence": 1}
+
+
+@pytest.mark.parametrize("plain", [True, False])
+def test_the_offset_that_was_written_later_holds(plain: bool, small: Small) -> None:
+    """Whoever commits first."""
+    moved(small, 0, 26, transaction="1")
+    moved(small, 2, 8, **({} if plain else {"transaction": "2"}))
+    for at, name in ((4, "2"), (6, "1")):
+        small.do(at, name, "commit", transaction=name)
+    stands(small, 8, 8)
+    assert small.found() == {}
+    small.lines[-1]["offsets"]["in-0"] = 26
+    assert small.found() == {"offset-output divergence": 1}
+    # Written at once, either may be the later one.
+    small.lines[0]["end_ns"] = small.lines[1]["begin_ns"]
+    assert small.found() == {}
+    small.lines[-1]["offsets"]["in-0"] = 8
+    assert small.found() == {}
+
+
+def test_a_later_offset_holds_from_its_commit_on(small: Small) -> None:
+    moved(small, 0, 5)
+    moved(small, 2, 7, transaction="1")
+    stands(small, 4, 5)
+    small.do(6, "1", "commit", transaction="1")
+    assert small.found() == {}
+    stands(small, 8, 5)
+    assert small.found() == {"offset-output divergence": 1}
+    small.lines[-1]["begin_ns"] = small.lines[-2]["end_ns"]
+    assert small.found() == {}
+
+
+def test_the_last_of_a_transactions_offsets_holds(small: Small) -> None:
+    moved(small, 0, 7, transaction="1")
+    moved(small, 2, 5, transaction="1")
+    small.do(4, "1", "commit", transaction="1")
+    stands(small, 6, 5)
+    assert small.found() == {}
+    small.lines[-1]["offsets"]["in-0"] = 7
+    assert small.found() == {"offset-output divergence": 1}
+    small.lines[1]["outcome"] = "unknown"
+    assert small.found() == {}
+
+
+def test_an_offset_that_comes_again_later_was_overwritten_before(small: Small) -> None:
+    moved(small, 0, 5)
+    moved(small, 2, 7)
+    stands(small, 4, 5)
+    moved(small, 6, 5)
+    assert small.found() == {"offset-output divergence": 1}
+    small.lines[2]["end_ns"] = small.lines[3]["begin_ns"]
+    assert small.found() == {}
+
+
+def test_where_a_group_stood_at_first_shows_no_commit(small: Small) -> None:
+    """It stood there before anything that the history knows, and no more afterwards."""
+    stands(small, 0, 5)
+    stands(small, 2, 3)
+    small.send(4, "a", "x", transaction="1", offset=0)
+    small.do(6, "a", "offsets", group="g", offsets={"in-0": 5}, transaction="1")
+    small.do(8, "a", "commit", "unknown", transaction="1")
+    small.do(10, "r", "seek", positions={"t-0": 0})
+    small.poll(12, "r", next={"t-0": 2})
+    # The first answer is of an offset that only the transaction writes.
+    del small.lines[0]["offsets"]["in-0"]
+    assert small.found() == {}
+    stands(small, 14, 5)
+    assert small.found() == {"offset-output divergence": 1}
+
+
 def test_a_group_that_is_moved_by_hand_may_process_again(small: Small) -> None:
     for at, name in ((10, "1"), (20, "2")):
         small.do(at, f"c{name}", "poll", records={"in-0": [[0, "i"]]}, transaction=name)
