@@ -25,6 +25,7 @@ from eoslog.checking.precommitted_reads import precommitted_reads
 from eoslog.checking.record_places import record_places
 from eoslog.checking.report import Report
 from eoslog.checking.transactions import transactions_of
+from eoslog.checking.tries import tries_of
 from eoslog.checking.zombie_writes import zombie_writes
 
 VISIBLE_WITHIN_S = 1.0
@@ -72,6 +73,7 @@ def _gather(
         history=history,
         transactions=transactions,
         records=record_places(history, transactions),
+        tries=tries_of(history, transactions),
         passed=passed_offsets(history),
         clock_error_ns=clock_error_ns,
         visible_within_ns=visible_within_ns,

@@ -11,6 +11,7 @@ from eoslog.checking.operation_kinds import KINDS, NEVER_NS, NONE, OFFSET_MAX, O
 from eoslog.checking.passed_offsets import Passed
 from eoslog.checking.record_places import RecordPlaces
 from eoslog.checking.transactions import Transactions
+from eoslog.checking.tries import Tries
 
 
 @dataclass
@@ -20,6 +21,7 @@ class Evidence:
     history: History
     transactions: Transactions
     records: RecordPlaces
+    tries: Tries
     passed: Passed
     clock_error_ns: int
     visible_within_ns: int

@@ -12,9 +12,9 @@ import numpy as np
 from eoslog.checking.evidence import Evidence, sent_offsets
 from eoslog.checking.groups_of_rows import (
     distinct,
+    greatest_before,
     group_numbers,
     place_keys,
-    running_greatest,
     same_as_before,
 )
 from eoslog.checking.history import Flags, Numbers
@@ -70,30 +70,40 @@ def offset_brackets(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Numbers
 
     Both are the same for a record that can be nowhere.
     """
-    history = evidence.history
-    sends, ops = history.sends, history.ops
-    offsets = sent_offsets(history, evidence.records)
-    order = np.flatnonzero((ops.outcome[sends.op] == OK) & (sends.partition != NONE))
-    op = sends.op[order]
-    order = order[np.lexsort((order, op, ops.begin[op], sends.partition[order], ops.client[op]))]
-    same = same_as_before(sends.partition[order], ops.client[sends.op[order]])
-    groups = group_numbers(same)
-    lowest = np.zeros(len(sends), dtype=np.int64)
-    highest = np.full(len(sends), OFFSET_MAX + 1, dtype=np.int64)
-    lowest[order] = running_greatest(groups, offsets[order]) + 1
-    later = np.where(offsets[order] == NONE, OFFSET_MAX + 1, offsets[order])[::-1]
-    highest[order] = -running_greatest(groups.max(initial=0) - groups[::-1], -later)[::-1]
-    answered = sends.offset != NONE
-    lowest[answered], highest[answered] = sends.offset[answered], sends.offset[answered] + 1
+    sends = evidence.history.sends
+    lowest, highest = _between_its_clients(evidence, rows)
+    told = sends.offset[rows] != NONE
+    lowest[told], highest[told] = sends.offset[rows[told]], sends.offset[rows[told]] + 1
     for partition in distinct(sends.partition[rows]):
         if partition != NONE:
-            chosen = rows[sends.partition[rows] == partition]
-            told = answered[chosen]
-            begin, end = _ends_around(evidence, chosen, int(partition))
-            lowest[chosen] = np.maximum(lowest[chosen], np.where(told, 0, begin))
-            end = np.where(told, np.maximum(end, lowest[chosen]), end)
-            highest[chosen] = np.minimum(highest[chosen], end)
-    return lowest[rows], highest[rows]
+            at = np.flatnonzero(sends.partition[rows] == partition)
+            begin, end = _ends_around(evidence, rows[at], int(partition))
+            lowest[at] = np.maximum(lowest[at], np.where(told[at], 0, begin))
+            end = np.where(told[at], np.maximum(end, lowest[at]), end)
+            highest[at] = np.minimum(highest[at], end)
+    return lowest, highest
+
+
+def _between_its_clients(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Numbers]:
+    """The same, by what its client sent before the first try of a record, and after this one."""
+    history, tries = evidence.history, evidence.tries
+    sends, ops = history.sends, history.ops
+    offsets = sent_offsets(history, evidence.records)
+    known = np.flatnonzero(
+        (offsets != NONE) & (ops.outcome[sends.op] == OK) & (sends.partition != NONE)
+    )
+    width = max(1, len(history.names.partitions))
+    of_known = ops.client[sends.op[known]] * width + sends.partition[known]
+    asked = ops.client[sends.op[rows]] * width + sends.partition[rows]
+    before = greatest_before(
+        of_known, tries.turn[known], offsets[known], asked, tries.first_turn[rows]
+    )
+    # The least offset behind it is the greatest distance from the end of all.
+    far = OFFSET_MAX + 1 - offsets[known]
+    after = greatest_before(of_known, -tries.first_turn[known], far, asked, -tries.turn[rows])
+    lowest = np.where(sends.partition[rows] == NONE, 0, before + 1)
+    highest = np.where(after == NONE, OFFSET_MAX + 1, OFFSET_MAX + 1 - after)
+    return lowest, np.where(sends.partition[rows] == NONE, OFFSET_MAX + 1, highest)
 
 
 def _ends_around(evidence: Evidence, rows: Numbers, partition: int) -> tuple[Numbers, Numbers]:
@@ -103,7 +113,9 @@ def _ends_around(evidence: Evidence, rows: Numbers, partition: int) -> tuple[Num
     asked = np.flatnonzero(ends.partition == partition)
     asked = asked[np.argsort(ops.end[ends.op[asked]], kind="stable")]
     op, offset = ends.op[asked], ends.offset[asked]
-    before = np.searchsorted(ops.end[op] + evidence.clock_error_ns, ops.begin[sends.op[rows]])
+    before = np.searchsorted(
+        ops.end[op] + evidence.clock_error_ns, evidence.tries.first_begin[rows]
+    )
     lowest = np.concatenate([[0], np.maximum.accumulate(offset)])[before]
     # An end that leaves out open transactions may be below a record that is there.
     whole = ops.isolation[op] == READ_UNCOMMITTED

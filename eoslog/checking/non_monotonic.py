@@ -4,32 +4,34 @@ import numpy as np
 
 from eoslog.checking.anomaly import Anomaly, Found
 from eoslog.checking.evidence import Evidence, sent_offsets
-from eoslog.checking.groups_of_rows import group_numbers, running_greatest, same_as_before
+from eoslog.checking.groups_of_rows import greatest_before, same_as_before
 from eoslog.checking.operation_kinds import NEVER_NS, NONE, OK
 
 SENDS, POLLS = "non-monotonic send", "non-monotonic poll"
 
 
 def non_monotonic_sends(evidence: Evidence) -> Found:
-    """Records of a client that stand before, or at, one that it had sent earlier."""
-    history = evidence.history
+    """Records of a client that stand before, or at, one that it had sent earlier.
+
+    A record that was sent several times counts as sent later only if all tries of it were.
+    """
+    history, tries = evidence.history, evidence.tries
     ops, sends = history.ops, history.sends
     offsets = sent_offsets(history, evidence.records)
     rows = np.flatnonzero(
         (offsets != NONE) & (ops.outcome[sends.op] == OK) & (sends.partition != NONE)
     )
-    op = sends.op[rows]
-    order = np.lexsort((rows, op, ops.begin[op], sends.partition[rows], ops.client[op]))
-    rows = rows[order]
-    same = same_as_before(sends.partition[rows], ops.client[sends.op[rows]])
-    highest = running_greatest(group_numbers(same), offsets[rows])
-    wrong = np.flatnonzero(same[1:] & (offsets[rows[1:]] <= highest[:-1])) + 1
+    width = max(1, len(history.names.partitions))
+    lane = ops.client[sends.op[rows]] * width + sends.partition[rows]
+    order = np.lexsort((tries.turn[rows], lane))
+    rows, lane = rows[order], lane[order]
+    highest = greatest_before(lane, tries.turn[rows], offsets[rows], lane, tries.first_turn[rows])
+    wrong = np.flatnonzero((highest != NONE) & (offsets[rows] <= highest))
 
     def show(at: int) -> Anomaly:
-        earlier = at - 1
-        while offsets[rows[earlier]] != highest[at - 1]:
-            earlier -= 1
-        one, other = int(rows[earlier]), int(rows[at])
+        earlier = (lane == lane[at]) & (offsets[rows] == highest[at])
+        earlier &= tries.turn[rows] < tries.first_turn[rows[at]]
+        one, other = int(rows[earlier][-1]), int(rows[at])
         what = (
             f"{evidence.value(int(sends.value[one]))} was sent before "
             f"{evidence.value(int(sends.value[other]))}, and stands behind it in "

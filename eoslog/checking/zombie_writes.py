@@ -67,10 +67,10 @@ def zombie_writes(evidence: Evidence) -> Found:
 
 
 def _ops_that_appended(evidence: Evidence) -> Numbers:
-    """Sends of which a record is certainly in the log."""
+    """Sends of which a record is certainly in the log, and of no other try."""
     rows, sends = evidence.records.rows, evidence.history.sends
     writers = rows.writer[rows.writer != NONE]
-    return distinct(sends.op[writers])
+    return distinct(sends.op[writers[evidence.tries.single[writers]]])
 
 
 def _fences(evidence: Evidence) -> _Fences:
@@ -144,6 +144,7 @@ def _by_epoch(evidence: Evidence) -> _Ranks:
     places = np.flatnonzero(rows.writer != NONE)
     copies = np.bincount(rows.writer[places], minlength=len(history.sends))
     places = places[copies[rows.writer[places]] == 1]  # Copies are duplicates.
+    places = places[evidence.tries.single[rows.writer[places]]]
     op = history.sends.op[rows.writer[places]]
     named = ops.producer_id[op] != NONE
     places, op = places[named], op[named]

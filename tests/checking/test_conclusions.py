@@ -81,6 +81,53 @@ def test_a_plain_record_is_twice_for_a_reader_of_all_data_too(small: Small) -> N
     assert small.found() == {"duplicate": 1}
 
 
+def test_a_repeated_send_may_be_answered_with_what_the_first_wrote(small: Small) -> None:
+    small.send(0, "a", "x", "unknown")
+    small.send(2, "a", "y", offset=1)
+    small.send(4, "a", "x", offset=0)
+    assert small.found() == {}
+    small.lines[0] |= {"outcome": "ok", "offset": 0}
+    assert small.found() == {}
+    # No try of it is from before.
+    small.lines[0] = small.lines[0] | {"outcome": "fail"}
+    del small.lines[0]["offset"]
+    assert small.found() == {"non-monotonic send": 1}
+
+
+def test_what_was_sent_between_two_tries_is_behind_the_first(small: Small) -> None:
+    small.send(0, "a", "x", "unknown")
+    small.send(2, "a", "y")
+    small.send(4, "a", "x", offset=0)
+    assert small.found() == {}, "there is room for y behind x"
+    small.send(6, "a", "z", offset=1)
+    assert small.found() == {}
+    small.send(3, "b", "x", "unknown")
+    del small.lines[0]
+    assert small.found() == {}
+    del small.lines[-1]
+    assert small.found() == {"lost write": 1}
+
+
+def test_an_end_between_two_tries_may_be_behind_the_record(small: Small) -> None:
+    small.send(0, "a", "x", "unknown")
+    small.do(2, "w", "ends", offsets={"t-0": 1}, isolation="read_uncommitted")
+    small.send(4, "a", "x")
+    small.do(6, "w", "ends", offsets={"t-0": 1}, isolation="read_uncommitted")
+    assert small.found() == {}
+    small.lines[0]["outcome"] = "fail"
+    assert small.found() == {"lost write": 1}
+
+
+def test_a_zombie_that_is_told_of_what_it_wrote_before_writes_nothing(small: Small) -> None:
+    small.do(0, "old", "init", transactional_id="i")
+    small.send(2, "old", "x", "unknown", transactional_id="i")
+    small.do(4, "new", "init", transactional_id="i")
+    small.send(6, "old", "x", offset=0, transactional_id="i")
+    assert small.found() == {}
+    small.lines[1]["outcome"] = "fail"
+    assert small.found() == {"zombie write": 1}
+
+
 # Where an unanswered record must be.
 
 
