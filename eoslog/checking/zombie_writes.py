@@ -11,7 +11,7 @@ from eoslog.checking.anomaly import Anomaly, Found
 from eoslog.checking.evidence import Evidence
 from eoslog.checking.groups_of_rows import distinct, group_numbers, running_greatest, same_as_before
 from eoslog.checking.history import Columns, Numbers
-from eoslog.checking.operation_kinds import COMMIT, INIT, NEVER_NS, NONE, OK, SEND
+from eoslog.checking.operation_kinds import COMMIT, FAIL, INIT, NEVER_NS, NONE, OK, SEND
 
 KIND = "zombie write"
 
@@ -78,7 +78,8 @@ def _fences(evidence: Evidence) -> _Fences:
     since = np.full(len(ops), NEVER_NS, dtype=np.int64)
     by = np.full(len(ops), NONE, dtype=np.int64)
     fences = _Fences(since=since, by=by)
-    inits = np.flatnonzero((ops.kind == INIT) & (ops.outcome == OK))
+    # One of unknown outcome has no end: it fences nobody, but its own client may own the id anew.
+    inits = np.flatnonzero((ops.kind == INIT) & (ops.outcome != FAIL))
     writes = np.flatnonzero((ops.kind == SEND) | (ops.kind == COMMIT))
     for column, fence in (
         (ops.transactional_id, _fence_by_id),

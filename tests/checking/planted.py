@@ -424,6 +424,14 @@ def zombie_commit(world: World) -> Planted:
     return {"zombie write": 1}, "nobody"
 
 
+def zombie_that_only_its_init_names(world: World) -> Planted:
+    pair = zombie(world)
+    assert pair is not None
+    line = {"client": pair[0]["client"], "kind": "commit", "outcome": "ok", "transaction": "undead"}
+    world.lines.append(line | {"begin_ns": world.now + 50, "end_ns": world.now + 60})
+    return {"zombie write": 1}, pair[0]["client"]
+
+
 def zombie_in_the_log(world: World) -> Planted:
     """A record of an older epoch behind one of a newer; no clock says so."""
     at = len(world.log.entries["out-0"]) + 5
@@ -599,6 +607,7 @@ PLANTS: list[Callable[[World], Planted]] = [
     poll_skip,
     zombie_write,
     zombie_commit,
+    zombie_that_only_its_init_names,
     zombie_in_the_log,
     stale_offset,
     offset_of_an_aborted_transaction,

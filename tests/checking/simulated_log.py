@@ -171,7 +171,12 @@ class Writer(Client):
         """One transaction, or what a zombie is answered."""
         world, noise = self.world, self.world.noise
         name = f"{self.name}-{world.count()}"
-        of = {"transaction": name, "transactional_id": self.id, **self.producer}
+        of = {"transaction": name}
+        # What the init of a client said, its operations may say or not.
+        if noise.random() < 0.7:
+            of["transactional_id"] = self.id
+        if noise.random() < 0.7:
+            of |= self.producer
         if self.fenced:
             fields = {"topic": OUT, "partition": 0, "value": f"zombie-{world.count()}"}
             self.do("send", lambda: None, "fail", **fields, **of)

@@ -521,6 +521,44 @@ def test_a_client_counts_from_its_last_init_on(small: Small) -> None:
     assert small.found() == {"zombie write": 2}
 
 
+def test_a_client_writes_under_what_its_last_init_says(small: Small) -> None:
+    small.do(0, "p", "init", transactional_id="i")
+    small.do(2, "q", "init", transactional_id="i")
+    small.send(4, "p", "x", offset=0, transaction="1")
+    small.do(6, "p", "commit", transaction="1")
+    assert small.found() == {"zombie write": 2}
+    for line in small.lines[2:]:
+        line["transactional_id"] = "j"
+    assert small.found() == {}, "they say otherwise"
+    for line in small.lines[2:]:
+        del line["transactional_id"]
+    small.do(3, "p", "init", transactional_id="j")
+    assert small.found() == {}
+    small.lines[-1]["outcome"] = "fail"
+    assert small.found() == {"zombie write": 2}
+    small.lines[-1] |= {"outcome": "unknown", "transactional_id": "i"}
+    assert small.found() == {}, "it may own the id again"
+
+
+def test_an_epoch_is_that_of_the_clients_last_init(small: Small) -> None:
+    small.do(0, "p", "init", producer_id=4, producer_epoch=7)
+    small.do(2, "q", "init", producer_id=4, producer_epoch=8)
+    small.send(4, "p", "x", offset=0)
+    assert small.found() == {"zombie write": 1}
+    small.lines[-1]["client"] = "q"
+    assert small.found() == {}
+    small.lines[-1] |= {"producer_id": 5, "producer_epoch": 0}
+    assert small.found() == {}
+    # No clock shows it, but their places.
+    small.lines[-1] = small.lines[-1] | {"begin_ns": 2_500_000, "client": "p"}
+    del small.lines[-1]["producer_id"], small.lines[-1]["producer_epoch"]
+    assert small.found() == {}
+    small.send(3, "q", "y", offset=1)
+    assert small.found() == {}
+    small.lines[-1]["offset"], small.lines[-2]["offset"] = 0, 1
+    assert small.found() == {"zombie write": 1}
+
+
 def test_many_lives_of_one_id_take_no_longer_each(small: Small) -> None:
     """As time grows with the square of their number, these take ten seconds and more."""
     count = 40_000
