@@ -25,7 +25,7 @@ def offset_divergence(
     """All three; `torn` are transactions whose missing records are reported already."""
     shown = _impossible_reads(evidence, offsets)
     shown += _offsets_without_records(evidence, missing, torn)
-    shown += processed_inputs(evidence, offsets)
+    shown += processed_inputs(evidence, offsets, missing)
 
     def show(at: int) -> Anomaly:
         what, ops = shown[at]

@@ -8,14 +8,16 @@ import numpy as np
 
 from eoslog.checking.evidence import Evidence
 from eoslog.checking.group_offsets import GroupOffsets
-from eoslog.checking.groups_of_rows import distinct, place_keys
+from eoslog.checking.groups_of_rows import distinct, greatest, rows_of, same_as_before
 from eoslog.checking.history import Numbers
-from eoslog.checking.operation_kinds import NONE
+from eoslog.checking.inputs_left_out import Shown, inputs_left_out
+from eoslog.checking.missing_records import MissingRecords
+from eoslog.checking.operation_kinds import NONE, OK
 
-Shown = tuple[str, list[int]]
 
-
-def processed_inputs(evidence: Evidence, offsets: GroupOffsets) -> list[Shown]:
+def processed_inputs(
+    evidence: Evidence, offsets: GroupOffsets, missing: MissingRecords
+) -> list[Shown]:
     """Inputs of two committed transactions of a group, and inputs of none."""
     history, transactions = evidence.history, evidence.transactions
     reads, ops, writes = history.reads, history.ops, offsets.writes
@@ -27,31 +29,39 @@ def processed_inputs(evidence: Evidence, offsets: GroupOffsets) -> list[Shown]:
         return []
     inputs = np.flatnonzero(ops.transaction[reads.op] != NONE)
     of_input = ops.transaction[reads.op[inputs]]
-    order = np.lexsort((reads.offset[inputs], reads.partition[inputs], of_input))
-    inputs, of_input = inputs[order], of_input[order]
+    inputs = inputs[np.lexsort((reads.offset[inputs], of_input, reads.partition[inputs]))]
+    by_partition = reads.partition[inputs]
     width = offsets.partition_count
-    input_at = of_input * width + reads.partition[inputs]
     shown: list[Shown] = []
     chosen = chosen[np.argsort(writes.place[chosen], kind="stable")]
     places, starts = np.unique(writes.place[chosen], return_index=True)
     for place, mine in zip(places, np.split(chosen, starts[1:]), strict=True):
         group, partition = divmod(int(place), width)
-        # The furthest that each transaction moved the group at this partition.
-        mine = mine[np.lexsort((writes.offset[mine], writes.transaction[mine]))]
-        mine = mine[np.append(writes.transaction[mine][1:] != writes.transaction[mine][:-1], True)]
-        of = writes.transaction[mine] * width + partition
-        left, right = np.searchsorted(input_at, of, "left"), np.searchsorted(input_at, of, "right")
+        mine = _one_per_transaction(evidence, offsets, mine)
+        here = inputs[rows_of(by_partition, partition)]
+        input_of = ops.transaction[reads.op[here]]
+        of = writes.transaction[mine]
+        left, right = np.searchsorted(input_of, of, "left"), np.searchsorted(input_of, of, "right")
         if (left == right).any():
             continue  # One does not say what it took.
-        taken = np.concatenate([inputs[a:b] for a, b in zip(left, right, strict=True)])
+        taken = np.concatenate([here[a:b] for a, b in zip(left, right, strict=True)])
         upper_bounds = np.repeat(writes.offset[mine], right - left)
         within = reads.offset[taken] < upper_bounds
         shown += _taken_twice(evidence, group, taken[within])
-        sure = transactions.committed[writes.transaction[mine]]
-        if sure.any():
-            furthest = int(writes.offset[mine[sure]].max())
-            shown += _left_out(evidence, group, partition, taken, furthest)
+        shown += inputs_left_out(evidence, offsets, missing, int(place), mine, here)
     return shown
+
+
+def _one_per_transaction(evidence: Evidence, offsets: GroupOffsets, moves: Numbers) -> Numbers:
+    """How far each transaction certainly moved the group: of what it may have written last."""
+    writes, ops = offsets.writes, evidence.history.ops
+    of, op = writes.transaction[moves], writes.op[moves]
+    ok = ops.outcome[op] == OK
+    count = len(evidence.history.names.transactions)
+    last = greatest(of[ok], ops.begin[op[ok]], count, NONE)[of]
+    moves = moves[ops.end[op] + evidence.clock_error_ns >= last]
+    moves = moves[np.lexsort((writes.offset[moves], writes.transaction[moves]))]
+    return moves[~same_as_before(writes.transaction[moves])]
 
 
 def _taken_twice(evidence: Evidence, group: int, taken: Numbers) -> list[Shown]:
@@ -74,29 +84,3 @@ def _taken_twice(evidence: Evidence, group: int, taken: Numbers) -> list[Shown]:
         ends = [int(evidence.transactions.commit_op[number]) for number in (one, other)]
         found.append((what, [int(reads.op[first]), int(reads.op[second]), *ends]))
     return found
-
-
-def _left_out(
-    evidence: Evidence, group: int, partition: int, taken: Numbers, furthest: int
-) -> list[Shown]:
-    """Records between the group's first input and its offset that no transaction took."""
-    history, rows = evidence.history, evidence.records.rows
-    reads = history.reads
-    first = int(reads.offset[taken].min())
-    partitions = np.full(2, partition, dtype=np.int64)
-    bounds = place_keys(partitions, np.array([first, furthest], dtype=np.int64))
-    left, right = np.searchsorted(rows.key, bounds)
-    there = np.arange(left, right)[(rows.committed & rows.seen)[left:right]]
-    skipped = there[~np.isin(rows.offset[there], reads.offset[taken])]
-    writes = history.offset_writes
-    at = (writes.offset == furthest) & (writes.partition == partition)
-    at &= history.ops.group[writes.op] == group
-    proof = [int(op) for op in writes.op[at][:3]]
-    return [
-        (
-            f"group {history.names.groups[group]!r} stands at offset {furthest}, and none of its "
-            f"transactions took {evidence.place(int(place))}",
-            [evidence.place_op(int(place)), *proof],
-        )
-        for place in skipped
-    ]

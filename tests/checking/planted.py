@@ -563,6 +563,34 @@ def input_left_out(world: World) -> Planted:
     return {"poll skip": 1, "offset-output divergence": 1}, value
 
 
+def input_that_nobody_polled(world: World) -> Planted:
+    """Acknowledged at their offsets, and a group went on behind them."""
+    of = {"topic": "late", "partition": 0, "values": ["kept", "left", "left as well"]}
+    at_the_end(world, {"kind": "send", "offset": 4, **of})
+    given = {"records": {"late-0": [[4, "kept"]]}, "next": {"late-0": 5}}
+    at_the_end(world, {"kind": "poll", "transaction": "late", **given})
+    offsets = {"group": "late", "offsets": {"late-0": 7}}
+    at_the_end(world, {"kind": "offsets", "transaction": "late", **offsets})
+    at_the_end(world, {"kind": "commit", "transaction": "late"})
+    return {"offset-output divergence": 2}, "left as well"
+
+
+def first_input_of_an_aborted_transaction(world: World) -> Planted:
+    """The consumer did not go back to it."""
+    of = {"topic": "late", "partition": 0, "values": ["first", "second"]}
+    at_the_end(world, {"kind": "send", "offset": 0, **of})
+    for number, value in enumerate(of["values"]):
+        given = {"records": {"late-0": [[number, value]]}, "next": {"late-0": number + 1}}
+        name = {"transaction": f"late-{number}"}
+        at_the_end(world, {"kind": "poll", **given, **name})
+        world.lines[-1]["client"] = "late-consumer"
+        if number:
+            offsets = {"group": "late", "offsets": {"late-0": number + 1}}
+            at_the_end(world, {"kind": "offsets", **name, **offsets})
+        at_the_end(world, {"kind": "commit" if number else "abort", **name})
+    return {"offset-output divergence": 1}, "first"
+
+
 def invisible_record(world: World) -> Planted:
     """The last record of a partition is there, and no reader of it gets so far."""
     where = choose(world, ["plain-0", "plain-1"])
@@ -614,5 +642,7 @@ PLANTS: list[Callable[[World], Planted]] = [
     offset_of_the_first_of_two,
     input_taken_twice,
     input_left_out,
+    input_that_nobody_polled,
+    first_input_of_an_aborted_transaction,
     invisible_record,
 ]

@@ -484,6 +484,96 @@ def test_a_group_that_is_moved_by_hand_may_process_again(small: Small) -> None:
     assert small.found() == {}
 
 
+def taken(small: Small, at: int, name: str, *offsets: int, end: str = "commit") -> None:
+    """A transaction of the group, made from these records; their values are letters."""
+    records = {"t-0": [[offset, "abcdefgh"[offset]] for offset in offsets]}
+    after = offsets[-1] + 1
+    small.do(at, "c", "poll", records=records, next={"t-0": after}, transaction=name)
+    small.do(at + 2, "p", "offsets", group="g", offsets={"t-0": after}, transaction=name)
+    small.do(at + 4, "p", end, transaction=name)
+
+
+def letters(small: Small, count: int = 8) -> None:
+    small.do(0, "s", "send", topic="t", partition=0, values=list("abcdefgh")[:count], offset=0)
+
+
+def test_an_input_that_nobody_polled_is_left_out(small: Small) -> None:
+    letters(small)
+    taken(small, 10, "1", 1, 2)
+    taken(small, 20, "2", 3, 4)
+    small.lines[-2]["offsets"]["t-0"] = 8
+    assert small.found() == {"offset-output divergence": 3}, "not a, which is in front of all"
+    taken(small, 30, "3", 5, 6, 7)
+    assert small.found() == {}
+
+
+@pytest.mark.parametrize("position", [5, None])
+def test_what_a_consumer_was_moved_over_is_not_left_out(position: int | None, small: Small) -> None:
+    """By a seek, a reset to the latest records, or by retention."""
+    letters(small)
+    taken(small, 10, "1", 1, 2)
+    small.do(18, "c", "seek", positions={"t-0": position})
+    taken(small, 20, "2", 5, 6)
+    assert small.found() == {}
+    # It came to where the group stood; what was in front of that is the group's matter.
+    small.lines[2]["offsets"]["t-0"] = 5
+    assert small.found() == {"offset-output divergence": 2}
+
+
+def test_a_group_that_begins_at_the_latest_records_again(small: Small) -> None:
+    """Nothing was committed when its consumer was given the partition once more."""
+    letters(small, 4)
+    taken(small, 10, "1", 1, end="abort")
+    taken(small, 20, "2", 2)
+    assert small.found() == {"offset-output divergence": 1}
+    small.do(18, "c", "seek", positions={"t-0": None})
+    assert small.found() == {}
+    small.lines.pop()
+    taken(small, 16, "3", 1)
+    small.lines[-3] |= {"begin_ns": 17_000_000, "end_ns": 17_500_000}
+    small.do(16, "c", "seek", positions={"t-0": 1})
+    assert small.found() == {}, "it went back"
+
+
+def test_an_aborted_transaction_of_unknown_end_may_have_taken_its_inputs(small: Small) -> None:
+    letters(small, 4)
+    taken(small, 10, "1", 1, end="abort")
+    small.lines[-1] |= {"kind": "commit", "outcome": "unknown"}
+    taken(small, 20, "2", 2)
+    assert small.found() == {}
+
+
+def test_what_came_after_the_group_was_moved_is_not_left_out(small: Small) -> None:
+    """Somebody moved it behind the end of the partition."""
+    small.do(0, "s", "send", topic="t", partition=0, value="a", offset=0)
+    taken(small, 10, "1", 0)
+    small.lines[-2]["offsets"]["t-0"] = 4
+    small.do(20, "s", "send", topic="t", partition=0, values=["b", "c"], offset=1)
+    assert small.found() == {}
+    small.lines[-1] |= {"begin_ns": 5_000_000, "end_ns": 6_000_000}
+    assert small.found() == {"offset-output divergence": 2}
+
+
+def test_the_offset_that_a_transaction_wrote_last_is_how_far_it_went(small: Small) -> None:
+    letters(small)
+    taken(small, 10, "1", 0, 1)
+    small.lines[-2]["offsets"]["t-0"] = 6
+    assert small.found() == {"offset-output divergence": 4}
+    small.do(13, "p", "offsets", group="g", offsets={"t-0": 2}, transaction="1")
+    assert small.found() == {}
+
+
+def test_what_a_transaction_without_offsets_took_is_not_left_out(small: Small) -> None:
+    letters(small)
+    taken(small, 10, "1", 0, 1)
+    taken(small, 20, "2", 2, 3)
+    del small.lines[-2]
+    taken(small, 30, "3", 4)
+    assert small.found() == {}
+    small.lines[-4]["kind"] = "abort"
+    assert small.found() == {"offset-output divergence": 2}
+
+
 # Times.
 
 
