@@ -1,5 +1,7 @@
 """The fields of one line of a history: each is of its type and in its range, or is named."""
 
+import json
+import re
 from typing import Any, NoReturn
 
 from eoslog.checking.history_error import HistoryError
@@ -8,6 +10,10 @@ from eoslog.checking.operation_kinds import NONE, OFFSET_MAX
 _INT64_MAX = (1 << 63) - 1
 _EPOCH_MAX = (1 << 31) - 1
 TIME_MAX = 1 << 61
+# What JSON writes for one, and what the file system's way to read UTF-8 makes of a wrong byte.
+_SURROGATE = re.compile(r"\\u[dD]|[\ud800-\udfff]")
+# These may hold anything: an error may speak of a file whose name is no UTF-8.
+_UNREAD = ("error", "note")
 
 
 class Place:
@@ -20,6 +26,21 @@ class Place:
     def refuse(self, field: str, reason: str) -> NoReturn:
         """Raise HistoryError for a field of this line."""
         raise HistoryError(self.path, self.line_number, field, reason)
+
+    def check_text(self, line: dict[str, Any], text: str) -> None:
+        """Refuse bytes that are not UTF-8 and halves of surrogate pairs: no report could name them.
+
+        `text` is what `line` was made of.
+        """
+        if not _SURROGATE.search(text):
+            return
+        for field, found in line.items():
+            try:
+                json.dumps(
+                    [field, found if field not in _UNREAD else ""], ensure_ascii=False
+                ).encode()
+            except UnicodeEncodeError:
+                self.refuse(field, "not UTF-8, or half of a surrogate pair")
 
     def text(self, line: dict[str, Any], field: str) -> str:
         """A text that must be there and not be empty."""

@@ -119,6 +119,8 @@ class _Reader:
                     place.refuse("", "a number is too long" if is_json else f"not JSON: {error}")
                 if type(line) is not dict or (end + 1 < len(text) and text[end:].strip()):
                     place.refuse("", "not one JSON object")
+                if not text.isascii() or "\\u" in text:
+                    place.check_text(line, text)
                 self._take(line)
 
     def _take(self, line: dict[str, Any]) -> None:

@@ -13,12 +13,16 @@ from eoslog.checking.evidence import Evidence
 from eoslog.checking.groups_of_rows import distinct
 from eoslog.checking.history import Numbers
 from eoslog.checking.operation_kinds import NONE, READ_COMMITTED
+from eoslog.checking.precommitted_reads import read_too_early
 
 KIND = "circular information flow"
 
 
 def circular_information_flow(evidence: Evidence) -> Found:
-    """Cycles of transactions over what they read of each other; one per set that is linked so."""
+    """Cycles of transactions over what they read of each other; one per set that is linked so.
+
+    One that read itself is a cycle too, unless it is a precommitted read.
+    """
     history, rows = evidence.history, evidence.records.rows
     ops, reads = history.ops, history.reads
     writers = rows.writer[evidence.records.of_read]
@@ -29,12 +33,17 @@ def circular_information_flow(evidence: Evidence) -> Found:
     )
     fed = ops.transaction[reads.op[found]]
     feeder = ops.transaction[history.sends.op[writers[found]]]
-    proper = (feeder != NONE) & (feeder != fed)
+    proper = feeder != NONE
+    proper &= (feeder != fed) | (
+        ~read_too_early(evidence, found) & evidence.tries.single[writers[found]]
+    )
     proper[proper] &= ~evidence.transactions.refused[feeder[proper]]
     found, feeder, fed = found[proper], feeder[proper], fed[proper]
     if not _may_cycle(evidence, feeder, fed):
         return Found(KIND, 0, [])
     cycles = list(_linked(feeder, fed, len(history.names.transactions)))
+    known = set().union(*cycles)
+    cycles += [{one} for one in distinct(feeder[feeder == fed]).tolist() if one not in known]
 
     def show(at: int) -> Anomaly:
         links = _cycle(feeder, fed, cycles[at])
@@ -94,7 +103,10 @@ def _linked(feeder: Numbers, fed: Numbers, count: int) -> Iterator[set[int]]:
 
 
 def _cycle(feeder: Numbers, fed: Numbers, members: set[int]) -> list[int]:
-    """Edges of one cycle among the members, the shortest through the first of them."""
+    """Edges of one cycle among the members, the shortest through the first of them.
+
+    The edge of a member to itself is the shortest of all.
+    """
     start = min(members)
     inside = np.isin(feeder, list(members)) & np.isin(fed, list(members))
     edges: dict[int, list[int]] = {}

@@ -2,7 +2,8 @@
 
 A reader waits in front of a record while its polls return nothing and its position stays. If it
 does so for longer than records may take to be seen, and nothing that was open can hold the record
-back, the record stays invisible.
+back, the record stays invisible. Readers of all data are not held back by open transactions; but of
+what may be held back from others nothing is concluded for them either.
 """
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from eoslog.checking.anomaly import Anomaly, Found
 from eoslog.checking.evidence import Evidence
 from eoslog.checking.groups_of_rows import distinct, place_keys, same_as_before
-from eoslog.checking.history import Columns, Numbers
+from eoslog.checking.history import Columns, Flags, Numbers
 from eoslog.checking.missing_records import MissingRecords, offset_brackets
 from eoslog.checking.operation_kinds import (
     FAIL,
@@ -19,7 +20,7 @@ from eoslog.checking.operation_kinds import (
     NONE,
     OFFSET_MAX,
     OK,
-    READ_COMMITTED,
+    READ_UNCOMMITTED,
 )
 
 KIND = "invisible record"
@@ -35,6 +36,7 @@ class _Waits(Columns):
     end: Numbers
     first_op: Numbers
     last_op: Numbers
+    to_all: Flags  # The reader is given all data, not only what is committed.
 
 
 class _Hidden(Columns):
@@ -44,6 +46,7 @@ class _Hidden(Columns):
     partition: Numbers
     lowest: Numbers  # The least offset that it can have.
     since: Numbers  # From then on nothing holds it back; NEVER_NS if something may for ever.
+    unseen: Flags  # Nobody has it of the readers of all data either.
 
 
 def invisible_records(evidence: Evidence, missing: MissingRecords) -> Found:
@@ -62,6 +65,7 @@ def invisible_records(evidence: Evidence, missing: MissingRecords) -> Found:
                 (mine.lowest >= waits.position[wait])
                 & (mine.since < waits.last_begin[wait])
                 & (waited >= evidence.visible_within_ns)
+                & (mine.unseen | ~waits.to_all[wait])
             )
             for send in mine.send[shown].tolist():
                 found.setdefault(send, wait)
@@ -112,22 +116,23 @@ def _hidden_records(evidence: Evidence, missing: MissingRecords) -> _Hidden:
         begun = np.searchsorted(mine.begin[order], done[chosen] + evidence.clock_error_ns, "right")
         since[chosen] = np.maximum(done[chosen], longest[begun])
     since = np.where(since == NEVER_NS, NEVER_NS, since + evidence.clock_error_ns)
-    return _Hidden(send=rows, partition=partitions, lowest=lowest, since=since)
+    unseen = ~records.value_seen_at_all[sends.value[rows]]
+    return _Hidden(send=rows, partition=partitions, lowest=lowest, since=since, unseen=unseen)
 
 
 def _waits(evidence: Evidence) -> _Waits:
-    """Where readers of committed data waited: polls in a row that returned nothing at all."""
+    """Where readers waited: polls in a row that returned nothing at all."""
     history, passes = evidence.history, evidence.passed.passes
     ops = history.ops
     got = np.zeros(len(ops), dtype=bool)
     got[history.reads.op] = True
-    empty = np.flatnonzero(~got[passes.op] & (ops.isolation[passes.op] == READ_COMMITTED))
+    empty = np.flatnonzero(~got[passes.op])
     op, partition = passes.op[empty], passes.partition[empty]
     order = np.lexsort((op, ops.begin[op], partition, ops.client[op]))
     empty, op, partition = empty[order], op[order], partition[order]
     position = passes.after[empty]
     # The same wait goes on while the poll before is the one that left the consumer here.
-    goes_on = same_as_before(ops.client[op], partition, position)
+    goes_on = same_as_before(ops.client[op], partition, position, ops.isolation[op])
     goes_on[1:] &= passes.previous_op[empty[1:]] == op[:-1]
     first = np.flatnonzero(~goes_on)
     last = np.append(first[1:], len(op)) - 1 if len(op) else first
@@ -139,6 +144,7 @@ def _waits(evidence: Evidence) -> _Waits:
         end=ops.end[op[last]],
         first_op=op[first],
         last_op=op[last],
+        to_all=ops.isolation[op[first]] == READ_UNCOMMITTED,
     )
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from eoslog.checking.anomaly import Anomaly, Found
+from eoslog.checking.counted_ends import CountedEnds, counted_ends
 from eoslog.checking.ends_gone_back import EndsGoneBack, ends_gone_back, proof_of
 from eoslog.checking.evidence import Evidence
 from eoslog.checking.groups_of_rows import any_of, distinct
@@ -26,14 +27,19 @@ def lost_writes(evidence: Evidence, missing: MissingRecords) -> Found:
     # Where records are named that are nowhere, the end says no more.
     named = evidence.history.sends.partition[missing.sends[missing.nowhere]]
     cut = np.flatnonzero(~np.isin(ends.partition[gone_back.rows], named))
+    counted = counted_ends(evidence)
+    said = [evidence.history.sends.partition[missing.sends], ends.partition[gone_back.rows]]
+    counted = counted.where(~np.isin(ends.partition[counted.row], np.concatenate(said)))
 
     def show(at: int) -> Anomaly:
+        if at >= len(lost) + len(cut):
+            return _without_room(evidence, counted, at - len(lost) - len(cut))
         if at >= len(lost):
             return _end_gone_back(evidence, gone_back, int(cut[at - len(lost)]))
         row = int(lost[at])
         return _lost(evidence, int(missing.sends[row]), bool(missing.nowhere[row]))
 
-    return evidence.found(LOST, range(len(lost) + len(cut)), show)
+    return evidence.found(LOST, range(len(lost) + len(cut) + len(counted)), show)
 
 
 def _lost(evidence: Evidence, send: int, nowhere: bool) -> Anomaly:
@@ -69,6 +75,16 @@ def _end_gone_back(evidence: Evidence, gone_back: EndsGoneBack, at: int) -> Anom
     partition = evidence.partition(int(ends.partition[row]))
     what = f"{partition} ended at offset {ends.offset[row]}, and {how} before"
     return evidence.anomaly(LOST, what, proof)
+
+
+def _without_room(evidence: Evidence, counted: CountedEnds, at: int) -> Anomaly:
+    ends, row, send = evidence.history.ends, int(counted.row[at]), int(counted.send[at])
+    what = (
+        f"{evidence.partition(int(ends.partition[row]))} ended at offset {ends.offset[row]}, and "
+        f"{counted.count[at]} records had been acknowledged before, the last of them "
+        f"{evidence.value(int(evidence.history.sends.value[send]))}"
+    )
+    return evidence.anomaly(LOST, what, [evidence.send_op(send), int(ends.op[row])])
 
 
 def torn_transactions(evidence: Evidence, missing: MissingRecords) -> Found:

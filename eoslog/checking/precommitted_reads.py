@@ -4,6 +4,7 @@ import numpy as np
 
 from eoslog.checking.anomaly import Anomaly, Found
 from eoslog.checking.evidence import Evidence
+from eoslog.checking.history import Flags, Numbers
 from eoslog.checking.operation_kinds import FAIL, NEVER_NS, NONE, READ_COMMITTED
 
 KIND = "precommitted read"
@@ -19,12 +20,8 @@ def precommitted_reads(evidence: Evidence) -> Found:
     of = ops.transaction[send_op]
     theirs = (of != NONE) & (ops.outcome[send_op] != FAIL)
     found, of = found[theirs], of[theirs]
-    found, of = found[~transactions.refused[of]], of[~transactions.refused[of]]
-    commit_op = transactions.commit_op[of]
-    poll = reads.op[found]
-    slack = evidence.slack(poll, np.where(commit_op == NONE, poll, commit_op))
-    begun = transactions.commit_begin[of]
-    early = (begun == NEVER_NS) | (ops.end[poll] + slack < begun)
+    found = found[~transactions.refused[of]]
+    early = read_too_early(evidence, found)
     _, first = np.unique(evidence.records.of_read[found[early]], return_index=True)
     wrong = found[early][np.sort(first)]
 
@@ -38,3 +35,19 @@ def precommitted_reads(evidence: Evidence) -> Found:
         return evidence.anomaly(KIND, what, [evidence.send_op(send), int(reads.op[read]), commit])
 
     return evidence.found(KIND, wrong, show)
+
+
+def read_too_early(evidence: Evidence, read: Numbers) -> Flags:
+    """For reads of records of transactions: whether nobody had asked for the commit by then.
+
+    False where the record is of no transaction.
+    """
+    history, transactions = evidence.history, evidence.transactions
+    ops = history.ops
+    writers = evidence.records.rows.writer[evidence.records.of_read[read]]
+    of = ops.transaction[history.sends.op[writers]]
+    commit_op, poll = transactions.commit_op[of], history.reads.op[read]
+    slack = evidence.slack(poll, np.where(commit_op == NONE, poll, commit_op))
+    begun = transactions.commit_begin[of]
+    early: Flags = (of != NONE) & ((begun == NEVER_NS) | (ops.end[poll] + slack < begun))
+    return early

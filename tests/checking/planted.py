@@ -154,6 +154,14 @@ def at_the_end(world: World, fields: dict[str, Any]) -> None:
     world.lines.append({"client": f"late-{begin}", **times, **fields})
 
 
+def lost_by_counting(world: World) -> Planted:
+    """Acknowledged without their offsets, and the partition has no room for all of them."""
+    for value in ("kept", "gone", "gone as well"):
+        at_the_end(world, {"kind": "send", "topic": "late", "partition": 0, "value": value})
+    at_the_end(world, {"kind": "ends", "offsets": {"late-0": 2}, "isolation": "read_uncommitted"})
+    return {"lost write": 1}, "3 records had been acknowledged"
+
+
 def torn_transaction(world: World) -> Planted:
     found = [
         one.records[-1]
@@ -279,6 +287,19 @@ def circular_information_flow(world: World) -> Planted:
     for (_, place), (reader, _) in ((first, second), (second, first)):
         early(world, *place, {"transaction": reader.name})
     return {"circular information flow": 1}, first[0].name
+
+
+def transaction_that_reads_itself(world: World) -> Planted:
+    """While it is committed: only that it was made from its own record is wrong."""
+    found = [one for one in transactions(world, "committed") if end_of(world, one, "ok")]
+    transaction = choose(world, found)
+    commit = end_of(world, transaction, "ok") if transaction else None
+    if commit is None:
+        return None
+    times = {name: commit[name] for name in ("begin_ns", "end_ns")}
+    keep_the_last_ends(world)
+    early(world, *transaction.records[0], times | {"transaction": transaction.name})
+    return {"circular information flow": 1}, transaction.name
 
 
 def inconsistent_offsets(world: World) -> Planted:
@@ -620,6 +641,7 @@ PLANTS: list[Callable[[World], Planted]] = [
     lost_transaction,
     lost_tail,
     lost_at_the_tail,
+    lost_by_counting,
     torn_transaction,
     decided_twice,
     duplicate,
@@ -627,6 +649,7 @@ PLANTS: list[Callable[[World], Planted]] = [
     read_of_a_failed_send,
     precommitted_read,
     circular_information_flow,
+    transaction_that_reads_itself,
     inconsistent_offsets,
     strayed_record,
     non_monotonic_send,

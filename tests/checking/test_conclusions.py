@@ -313,6 +313,25 @@ def test_a_record_that_is_lost_is_not_invisible_too(small: Small) -> None:
     assert small.found() == {"lost write": 1}
 
 
+def test_a_partition_has_room_for_all_that_was_acknowledged(small: Small) -> None:
+    small.send(0, "a", "x")
+    small.send(0, "b", "y")
+    small.send(0, "c", "z", transaction="1")
+    end(small, 4, 2)
+    assert small.found() == {}, "nobody committed z"
+    small.do(2, "c", "commit", transaction="1")
+    assert small.found() == {"lost write": 1}
+    small.lines[0]["value"] = "y"
+    assert small.found() == {}, "two tries of one record"
+    small.lines[0] |= {"value": "x", "partition": None}
+    assert small.found() == {}
+    small.lines[0] |= {"partition": 0, "end_ns": 4_000_000}
+    assert small.found() == {}, "it was not yet done"
+    small.lines[0]["end_ns"] = 1_000_000
+    small.lines[3]["isolation"] = "read_committed"
+    assert small.found() == {}, "an open transaction may be in front of all"
+
+
 # Transactions of unknown outcome.
 
 
@@ -703,6 +722,21 @@ def test_a_record_that_somebody_read_is_visible(small: Small) -> None:
     waiting(small)
     small.poll(50, "q", [0, "x"])
     assert small.found() == {}
+
+
+def test_a_reader_of_all_data_waits_as_well(small: Small) -> None:
+    waiting(small)
+    for line in small.lines[2:]:
+        line["isolation"] = "read_uncommitted"
+    assert small.found() == {"invisible record": 1}
+    small.send(1, "b", "before", offset=7, transaction="1")
+    assert small.found() == {}, "others are held back"
+    small.lines.pop()
+    small.lines[1]["transaction"] = "1"
+    small.do(4, "a", "commit", transaction="1")
+    assert small.found() == {"invisible record": 1}
+    small.poll(50, "q", [0, "x"], isolation="read_uncommitted")
+    assert small.found() == {}, "another reader of all data has it"
 
 
 @pytest.mark.parametrize(

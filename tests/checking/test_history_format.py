@@ -55,6 +55,11 @@ WRONG: list[tuple[str, dict[str, Any] | str]] = [
     ("offset", SEND | {"offset": 0, "outcome": "unknown"}),
     ("offset", SEND | {"offset": 0, "partition": None}),
     ("value", SEND | {"value": 1.5}),
+    ("value", SEND | {"value": "\ud800"}),
+    ("values", SEVERAL | {"values": ["a", "b\udfff"]}),
+    ("client", SEND | {"client": "a\udc80"}),
+    ("topic", SEND | {"topic": "\udcff"}),
+    ("records", POLL | {"records": {"t\udcff-0": []}}),
     ("value", SEND | {"value": None}),
     ("value", SEND | {"values": ["v"]}),
     ("value", {name: one for name, one in SEND.items() if name != "value"}),
@@ -199,3 +204,22 @@ def test_records_of_nobody_are_counted_and_no_anomaly(tmp_path: Path) -> None:
     assert report.clean
     assert report.counts["records_of_nobody"] == 1
     assert "no send of the history wrote" in list(report.lines())[-1]
+
+
+def test_texts_may_hold_anything_that_is_unicode(tmp_path: Path) -> None:
+    odd = {"error": "no such file: '\udcff'", "note": ["\ud800"]}
+    values = [{"value": one} for one in ("\U0001f600", "\ud7ff", "\\ud800")]
+    assert checked(tmp_path, *(SEND | one | odd for one in values)).clean
+    as_it_is = [json.dumps(SEND | one, ensure_ascii=False) for one in values]
+    assert checked(tmp_path, *as_it_is).clean
+
+
+def test_a_text_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    path.write_bytes(
+        json.dumps(SEND).encode() + b"\n" + json.dumps(SEND).encode()[:-3] + b'\xff"}\n'
+    )
+    with pytest.raises(HistoryError) as caught:
+        check([path])
+    assert (caught.value.line_number, caught.value.field) == (2, "value")
+    str(caught.value).encode()
