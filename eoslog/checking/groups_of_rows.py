@@ -84,7 +84,9 @@ def greatest_before(
     time = np.concatenate([asked_times, times])
     value = np.concatenate([none, values])
     order = np.lexsort((np.arange(len(group)), time, group))  # Who asks at a time comes first.
-    _, numbers = np.unique(group[order], return_inverse=True)
-    found = np.empty(len(group), dtype=np.int64)
-    found[order] = running_greatest(numbers, value[order])
-    return found[:count]
+    numbers = group_numbers(same_as_before(group[order]))
+    greatest_so_far = running_greatest(numbers, value[order])
+    asks = order < count
+    found = np.empty(count, dtype=np.int64)
+    found[order[asks]] = greatest_so_far[asks]
+    return found

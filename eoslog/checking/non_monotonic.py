@@ -4,7 +4,8 @@ import numpy as np
 
 from eoslog.checking.anomaly import Anomaly, Found
 from eoslog.checking.evidence import Evidence, sent_offsets
-from eoslog.checking.groups_of_rows import greatest_before, same_as_before
+from eoslog.checking.groups_of_rows import group_numbers, running_greatest, same_as_before
+from eoslog.checking.history import Numbers
 from eoslog.checking.operation_kinds import NEVER_NS, NONE, OK
 
 SENDS, POLLS = "non-monotonic send", "non-monotonic poll"
@@ -21,11 +22,9 @@ def non_monotonic_sends(evidence: Evidence) -> Found:
     rows = np.flatnonzero(
         (offsets != NONE) & (ops.outcome[sends.op] == OK) & (sends.partition != NONE)
     )
-    width = max(1, len(history.names.partitions))
-    lane = ops.client[sends.op[rows]] * width + sends.partition[rows]
-    order = np.lexsort((tries.turn[rows], lane))
-    rows, lane = rows[order], lane[order]
-    highest = greatest_before(lane, tries.turn[rows], offsets[rows], lane, tries.first_turn[rows])
+    rows = rows[np.lexsort((tries.turn[rows], sends.partition[rows], ops.client[sends.op[rows]]))]
+    lane = group_numbers(same_as_before(sends.partition[rows], ops.client[sends.op[rows]]))
+    highest = _highest_before(evidence, rows, lane, offsets[rows])
     wrong = np.flatnonzero((highest != NONE) & (offsets[rows] <= highest))
 
     def show(at: int) -> Anomaly:
@@ -41,6 +40,23 @@ def non_monotonic_sends(evidence: Evidence) -> Found:
         return evidence.anomaly(SENDS, what, [evidence.send_op(one), evidence.send_op(other)])
 
     return evidence.found(SENDS, wrong, show)
+
+
+def _highest_before(evidence: Evidence, rows: Numbers, lane: Numbers, offsets: Numbers) -> Numbers:
+    """For sends sorted by lane and turn: the greatest offset sent before all tries of each."""
+    tries = evidence.tries
+    before = np.arange(len(rows))  # So many rows are sent before it.
+    repeated = np.flatnonzero(tries.first_turn[rows] != tries.turn[rows])
+    if len(repeated):
+        width = len(tries) + 1
+        wanted = lane[repeated] * width + tries.first_turn[rows[repeated]] + 1
+        before[repeated] = np.searchsorted(lane * width + tries.turn[rows] + 1, wanted)
+    greatest = running_greatest(lane, offsets)
+    highest = np.full(len(rows), NONE, dtype=np.int64)
+    there = before > 0
+    there[there] = lane[before[there] - 1] == lane[there]
+    highest[there] = greatest[before[there] - 1]
+    return highest
 
 
 def non_monotonic_polls(evidence: Evidence) -> Found:

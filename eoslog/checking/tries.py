@@ -32,17 +32,16 @@ def tries_of(history: History, transactions: Transactions) -> Tries:
     value_count = len(history.names.values)
     count = np.bincount(sends.value[possible], minlength=value_count)
     single = count[sends.value] <= possible
-    first_turn, first_begin = turn.copy(), begin.copy()
     several = np.flatnonzero(~single)
-    if len(several):
-        able = possible & ~single
-        of, value = sends.value[able], sends.value[several]
-        first_turn[several] = np.minimum(turn[several], least(of, turn[able], value_count)[value])
-        first_begin[several] = np.minimum(
-            begin[several], least(of, begin[able], value_count)[value]
-        )
-        lowest = least(of, client[able], value_count)[value]
-        highest = greatest(of, client[able], value_count, NONE)[value]
-        strange = (lowest != client[several]) | (highest != client[several])
-        first_turn[several[strange]] = NONE
+    if not len(several):
+        return Tries(turn=turn, first_turn=turn, first_begin=begin, single=single)
+    first_turn, first_begin = turn.copy(), begin.copy()
+    able = possible & ~single
+    of, value = sends.value[able], sends.value[several]
+    first_turn[several] = np.minimum(turn[several], least(of, turn[able], value_count)[value])
+    first_begin[several] = np.minimum(begin[several], least(of, begin[able], value_count)[value])
+    lowest = least(of, client[able], value_count)[value]
+    highest = greatest(of, client[able], value_count, NONE)[value]
+    strange = (lowest != client[several]) | (highest != client[several])
+    first_turn[several[strange]] = NONE
     return Tries(turn=turn, first_turn=first_turn, first_begin=first_begin, single=single)
