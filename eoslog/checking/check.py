@@ -22,7 +22,7 @@ from eoslog.checking.offset_divergence import offset_divergence
 from eoslog.checking.passed_offsets import passed_offsets
 from eoslog.checking.poll_skips import poll_skips
 from eoslog.checking.precommitted_reads import precommitted_reads
-from eoslog.checking.producer_identity import name_producers
+from eoslog.checking.producer_identity import identities_of
 from eoslog.checking.record_places import record_places
 from eoslog.checking.report import Report
 from eoslog.checking.transactions import transactions_of
@@ -67,7 +67,6 @@ def _gather(
     history: History, *, visible_within_ns: int, clock_error_ns: int, examples_max: int
 ) -> tuple[Evidence, GroupOffsets]:
     """What the history proves; first what became of its transactions."""
-    name_producers(history)
     transactions = transactions_of(history)
     offsets = group_offsets(history)
     note_commits(history, transactions, offsets, clock_error_ns)
@@ -75,6 +74,7 @@ def _gather(
         history=history,
         transactions=transactions,
         records=record_places(history, transactions),
+        identities=identities_of(history),
         tries=tries_of(history, transactions),
         passed=passed_offsets(history),
         clock_error_ns=clock_error_ns,

@@ -9,6 +9,7 @@ from eoslog.checking.anomaly import Anomaly, Found, OperationReference
 from eoslog.checking.history import History, Numbers
 from eoslog.checking.operation_kinds import KINDS, NEVER_NS, NONE, OFFSET_MAX, OUTCOMES
 from eoslog.checking.passed_offsets import Passed
+from eoslog.checking.producer_identity import Identities
 from eoslog.checking.record_places import RecordPlaces
 from eoslog.checking.transactions import Transactions
 from eoslog.checking.tries import Tries
@@ -21,6 +22,7 @@ class Evidence:
     history: History
     transactions: Transactions
     records: RecordPlaces
+    identities: Identities
     tries: Tries
     passed: Passed
     clock_error_ns: int

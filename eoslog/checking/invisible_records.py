@@ -173,18 +173,16 @@ def _held(evidence: Evidence) -> _Held:
 
 def _taken_over(evidence: Evidence, count: int) -> Numbers:
     """Per transaction: when a later init of its transactional id had ended it."""
-    ops = evidence.history.ops
+    ops, ids = evidence.history.ops, evidence.identities.transactional_id
     found = np.full(count, NEVER_NS, dtype=np.int64)
-    inits = np.flatnonzero(
-        (ops.kind == INIT) & (ops.outcome == OK) & (ops.transactional_id != NONE)
-    )
-    named = np.flatnonzero((ops.transaction != NONE) & (ops.transactional_id != NONE))
+    inits = np.flatnonzero((ops.kind == INIT) & (ops.outcome == OK) & (ids != NONE))
+    named = np.flatnonzero((ops.transaction != NONE) & (ids != NONE))
     last = np.full(count, NONE, dtype=np.int64)
     np.maximum.at(last, ops.transaction[named], ops.begin[named])
     id_of = np.full(count, NONE, dtype=np.int64)
-    id_of[ops.transaction[named]] = ops.transactional_id[named]
-    for transactional_id in distinct(ops.transactional_id[inits]):
-        mine = inits[ops.transactional_id[inits] == transactional_id]
+    id_of[ops.transaction[named]] = ids[named]
+    for transactional_id in distinct(ids[inits]):
+        mine = inits[ids[inits] == transactional_id]
         mine = mine[np.argsort(ops.begin[mine], kind="stable")]
         theirs = np.flatnonzero(id_of == transactional_id)
         soonest = np.append(np.minimum.accumulate(ops.end[mine][::-1])[::-1], NEVER_NS)

@@ -1,34 +1,52 @@
 """Under which ids operations wrote that do not say so: those of their client's own last `init`.
 
 A client is one producer, so what it was given by an `init` is what it writes under until the next.
-After one of unknown outcome only the name that it asked for is known.
+After one of unknown outcome only the name that it asked for is known. An epoch may have risen since
+then, with each transaction: of that one only a lower bound is known, which is enough to be fenced.
 """
 
 import numpy as np
 
-from eoslog.checking.history import Flags, History, Numbers
+from eoslog.checking.history import Columns, Flags, History, Numbers
 from eoslog.checking.operation_kinds import ABORT, COMMIT, FAIL, INIT, NONE, OFFSETS, SEND
 
 _WRITES = (SEND, COMMIT, ABORT, OFFSETS)
 
 
-def name_producers(history: History) -> None:
-    """Fill in what operations leave out, where it does not contradict what they say."""
+class Identities(Columns):
+    """One row per operation: what it says of its producer, else what its client's `init` said."""
+
+    transactional_id: Numbers
+    producer_id: Numbers
+    epoch: Numbers  # It is this one, or a greater one if the operation does not say it.
+
+
+def identities_of(history: History) -> Identities:
+    """What each operation wrote under; what contradicts the `init` is left as it was said."""
     ops = history.ops
     inits = (ops.kind == INIT) & (ops.outcome != FAIL)
     if not inits.any():
-        return
+        return Identities(
+            transactional_id=ops.transactional_id, producer_id=ops.producer_id, epoch=ops.epoch
+        )
     last = _last_of_client(history, inits)
     rows = np.flatnonzero(np.isin(ops.kind, _WRITES) & (last != NONE))
     init = last[rows]
-    # All is compared before anything is filled in.
-    of_id = _agree(ops.transactional_id[rows], ops.transactional_id[init])
-    of_producer = _agree(ops.producer_id[rows], ops.producer_id[init])
-    of_producer &= _agree(ops.epoch[rows], ops.epoch[init])
-    fits = of_id & of_producer
+    fits = _agree(ops.transactional_id[rows], ops.transactional_id[init])
+    fits &= _agree(ops.producer_id[rows], ops.producer_id[init])
+    fits &= (ops.epoch[rows] == NONE) | (ops.epoch[rows] >= ops.epoch[init])
     rows, init = rows[fits], init[fits]
-    for column in (ops.transactional_id, ops.producer_id, ops.epoch):
-        column[rows] = np.where(column[rows] == NONE, column[init], column[rows])
+
+    def filled(column: Numbers) -> Numbers:
+        found = column.copy()
+        found[rows] = np.where(column[rows] == NONE, column[init], column[rows])
+        return found
+
+    return Identities(
+        transactional_id=filled(ops.transactional_id),
+        producer_id=filled(ops.producer_id),
+        epoch=filled(ops.epoch),
+    )
 
 
 def _agree(one: Numbers, other: Numbers) -> Flags:

@@ -9,7 +9,13 @@ import numpy as np
 
 from eoslog.checking.anomaly import Anomaly, Found
 from eoslog.checking.evidence import Evidence
-from eoslog.checking.groups_of_rows import distinct, group_numbers, running_greatest, same_as_before
+from eoslog.checking.groups_of_rows import (
+    distinct,
+    group_numbers,
+    rows_of,
+    running_greatest,
+    same_as_before,
+)
 from eoslog.checking.history import Columns, Numbers
 from eoslog.checking.operation_kinds import COMMIT, FAIL, INIT, NEVER_NS, NONE, OK, SEND
 
@@ -82,8 +88,8 @@ def _fences(evidence: Evidence) -> _Fences:
     inits = np.flatnonzero((ops.kind == INIT) & (ops.outcome != FAIL))
     writes = np.flatnonzero((ops.kind == SEND) | (ops.kind == COMMIT))
     for column, fence in (
-        (ops.transactional_id, _fence_by_id),
-        (ops.producer_id, _fence_by_epoch),
+        (evidence.identities.transactional_id, _fence_by_id),
+        (evidence.identities.producer_id, _fence_by_epoch),
     ):
         mine, theirs = inits[column[inits] != NONE], writes[column[writes] != NONE]
         mine = mine[np.argsort(column[mine], kind="stable")]
@@ -91,9 +97,9 @@ def _fences(evidence: Evidence) -> _Fences:
         starts = np.flatnonzero(~same_as_before(column[mine]))
         for first, end in zip(starts, np.append(starts, len(mine))[1:], strict=True):
             name = column[mine[first]]
-            left, right = np.searchsorted(column[theirs], [name, name + 1])
-            if right > left:
-                fence(evidence, mine[first:end], theirs[left:right], fences)
+            same = theirs[rows_of(column[theirs], name)]
+            if len(same):
+                fence(evidence, mine[first:end], same, fences)
     return fences
 
 
@@ -120,10 +126,10 @@ def _fence_by_id(evidence: Evidence, inits: Numbers, writes: Numbers, fences: _F
 
 def _fence_by_epoch(evidence: Evidence, inits: Numbers, writes: Numbers, fences: _Fences) -> None:
     """Of one producer id: each write is fenced by the inits of greater epochs."""
-    ops = evidence.history.ops
-    inits = inits[np.argsort(ops.epoch[inits], kind="stable")]
+    ops, epoch = evidence.history.ops, evidence.identities.epoch
+    inits = inits[np.argsort(epoch[inits], kind="stable")]
     soonest = np.minimum.accumulate(ops.end[inits][::-1])[::-1]
-    at = np.searchsorted(ops.epoch[inits], ops.epoch[writes], "right")
+    at = np.searchsorted(epoch[inits], epoch[writes], "right")
     writes, at = writes[at < len(inits)], at[at < len(inits)]
     _fence(fences, ops, writes, soonest[at], inits)
 

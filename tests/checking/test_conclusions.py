@@ -658,14 +658,21 @@ def test_an_epoch_is_that_of_the_clients_last_init(small: Small) -> None:
     assert small.found() == {}
     small.lines[-1] |= {"producer_id": 5, "producer_epoch": 0}
     assert small.found() == {}
-    # No clock shows it, but their places.
-    small.lines[-1] = small.lines[-1] | {"begin_ns": 2_500_000, "client": "p"}
-    del small.lines[-1]["producer_id"], small.lines[-1]["producer_epoch"]
+
+
+def test_an_epoch_may_rise_with_each_transaction(small: Small) -> None:
+    """As Kafka's do: who does not say it has that of the init, or a greater one."""
+    small.do(0, "p", "init", transactional_id="i", producer_id=4, producer_epoch=0)
+    small.send(2, "p", "x", offset=0, producer_id=4, producer_epoch=1)
+    small.send(4, "p", "y", offset=1)
     assert small.found() == {}
-    small.send(3, "q", "y", offset=1)
-    assert small.found() == {}
-    small.lines[-1]["offset"], small.lines[-2]["offset"] = 0, 1
+    small.lines[-1] |= {"producer_id": 4, "producer_epoch": 0}
     assert small.found() == {"zombie write": 1}
+    small.lines[-1]["producer_epoch"] = 2
+    small.lines[0]["end_ns"] = 500_000
+    small.do(1, "q", "init", transactional_id="i")
+    small.lines[-1]["end_ns"] = 1_500_000
+    assert small.found() == {"zombie write": 2}, "a greater epoch is still the init's id"
 
 
 def test_many_lives_of_one_id_take_no_longer_each(small: Small) -> None:
