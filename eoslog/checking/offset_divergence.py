@@ -11,9 +11,9 @@ from eoslog.checking.anomaly import Anomaly, Found
 from eoslog.checking.evidence import Evidence
 from eoslog.checking.group_offsets import GroupOffsets
 from eoslog.checking.groups_of_rows import any_of, distinct, greatest_before
-from eoslog.checking.history import Numbers
+from eoslog.checking.history import Flags, Numbers
 from eoslog.checking.missing_records import MissingRecords
-from eoslog.checking.operation_kinds import NEVER_NS, NONE
+from eoslog.checking.operation_kinds import NEVER_NS, NONE, OFFSET_MAX
 from eoslog.checking.processed_inputs import processed_inputs
 
 KIND = "offset-output divergence"
@@ -67,8 +67,9 @@ def _impossible_reads(evidence: Evidence, offsets: GroupOffsets) -> list[tuple[s
     written = ops.begin[writes.op[done]]
     newest = greatest_before(writes.place[done], end[done], written, reads.place, asked)
     late = (newest != NONE) & (newest > latest + error)
-    refused = tried[of_read] & ~able[of_read]
-    early = able[of_read] & (latest == NONE)
+    not_from_before = _not_from_before(evidence, offsets, of_write, of_read)
+    refused = tried[of_read] & ~able[of_read] & not_from_before
+    early = able[of_read] & (latest == NONE) & not_from_before
     found = []
     for row in np.flatnonzero(refused | early | late):
         there = writes.op[np.flatnonzero(of_write == of_read[row])]
@@ -87,6 +88,30 @@ def _impossible_reads(evidence: Evidence, offsets: GroupOffsets) -> list[tuple[s
             proof.append(int(writes.op[over]))
             proof.append(_commit_of(evidence, int(writes.transaction[over])))
         found.append((what, [*proof, int(reads.op[row])]))
+    return found
+
+
+def _not_from_before(
+    evidence: Evidence, offsets: GroupOffsets, of_write: Numbers, of_read: Numbers
+) -> Flags:
+    """Per read: whether its offset cannot be where the group stood when the history began.
+
+    Somebody had begun to write it, or the group had been found elsewhere. `of_write` and `of_read`
+    number the offsets of both tables.
+    """
+    reads, writes, ops = offsets.reads, offsets.writes, evidence.history.ops
+    asked = ops.begin[reads.op] - evidence.clock_error_ns
+    answered = ops.end[reads.op] + evidence.clock_error_ns
+    begun = ops.begin[writes.op]
+    tried: Flags = greatest_before(of_write, begun, begun, of_read, answered + 1) != NONE
+    # None is the least offset; the greatest and the least of what was found before are the same.
+    up, down = reads.offset + 1, OFFSET_MAX - reads.offset
+    highest, lowest = (
+        greatest_before(reads.place, ops.end[reads.op], column, reads.place, asked)
+        for column in (up, down)
+    )
+    elsewhere: Flags = (highest != NONE) & ((highest != up) | (lowest != down))
+    found: Flags = tried | elsewhere
     return found
 
 

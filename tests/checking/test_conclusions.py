@@ -477,6 +477,23 @@ def test_an_offset_that_comes_again_later_was_overwritten_before(small: Small) -
     assert small.found() == {}
 
 
+def test_where_a_group_stood_at_first_nobody_wrote(small: Small) -> None:
+    """Its offset is from before the history, and is committed once more."""
+    stands(small, 2, 5)
+    moved(small, 4, 5)
+    assert small.found() == {}
+    small.lines[-1]["outcome"] = "fail"
+    assert small.found() == {}
+    stands(small, 0, 3)
+    assert small.found() == {"offset-output divergence": 1}
+    small.lines[1]["outcome"] = "ok"
+    assert small.found() == {"offset-output divergence": 1}
+    small.lines[-1]["offsets"]["in-0"] = None
+    assert small.found() == {"offset-output divergence": 1}
+    small.lines[-1]["offsets"]["in-0"] = 5
+    assert small.found() == {}
+
+
 def test_where_a_group_stood_at_first_shows_no_commit(small: Small) -> None:
     """It stood there before anything that the history knows, and no more afterwards."""
     stands(small, 0, 5)
