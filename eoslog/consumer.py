@@ -224,6 +224,7 @@ class Consumer(PartitionLookups):
         Raises NoOffsetForPartitionError, or UnstableOffsetCommitError (try again).
         """
         where = self._assigned(topic_partition)
+        self._check_still_there((where,))
         with self._deletions_named():
             return self._positions.begin(where)
 
@@ -309,14 +310,15 @@ class Consumer(PartitionLookups):
         """Who commits, for `send_offsets_to_transaction`. Raises IllegalStateError without a group.
 
         Of a subscribed consumer it names the member and the generation of its last poll: what
-        another member has taken over it does not commit. Else it belongs to no generation.
+        another member has taken over it does not commit. Else it belongs to no generation. It
+        names the topics' ids too: what was read of a topic that was deleted is not committed.
         """
         self._check_open()
         if self._group is None:
             raise IllegalStateError("the consumer has no group: make it with group=...")
         if self._subscription is not None:
-            return self._subscription.member.metadata()
-        return ConsumerGroupMetadata(self._group)
+            return self._subscription.member.metadata(self._positions.topic_ids)
+        return ConsumerGroupMetadata(self._group, topic_ids=self._positions.topic_ids)
 
     # Reading.
 

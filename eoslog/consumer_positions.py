@@ -38,6 +38,7 @@ class ConsumerPositions:
         reset: str,
     ) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
+        self.topic_ids: dict[str, str] = {}  # Of their topics.
         self._positions: dict[TopicPartition, int | None] = {}
         self._group = group
         self._group_offsets = group_offsets
@@ -46,11 +47,25 @@ class ConsumerPositions:
         self._reset = reset
 
     def assign(self, partitions: Mapping[TopicPartition, Partition]) -> None:
-        """These and no others; those that stay keep their positions."""
-        positions = {where: self._positions.get(where) for where in partitions}
+        """These and no others; those that stay keep their positions.
+
+        One of a topic that was made anew does not stay: its records are others.
+        """
+        positions = {
+            where: self._positions.get(where) if self._is_of_same_topic(where, one) else None
+            for where, one in partitions.items()
+        }
         assigned = dict(partitions)
-        # No interrupt comes between the two.
-        self._positions, self.partitions = positions, assigned
+        topic_ids: dict[str, str] = {}
+        for where, one in assigned.items():
+            if topic_ids.setdefault(where.topic, one.topic_id) != one.topic_id:
+                topic_ids[where.topic] = ""  # Made anew just now: nothing of it can be committed.
+        # No interrupt comes between them.
+        self._positions, self.partitions, self.topic_ids = positions, assigned, topic_ids
+
+    def _is_of_same_topic(self, where: TopicPartition, partition: Partition) -> bool:
+        known = self.partitions.get(where)
+        return known is None or known.topic_id == partition.topic_id
 
     def get(self, where: TopicPartition) -> int | None:
         """The position; None if the partition was not begun, or is not assigned."""

@@ -10,7 +10,7 @@ out before it reads. `generation` and `member_id` are those of what is held.
 
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -86,11 +86,13 @@ class GroupMember:
         if getattr(self, "member_id", NO_MEMBER_ID) and not self._leaving:
             self._coordinator.abandon(self.member_id)
 
-    def metadata(self) -> ConsumerGroupMetadata:
-        """Who commits; nobody in particular before it has joined."""
+    def metadata(self, topic_ids: Mapping[str, str]) -> ConsumerGroupMetadata:
+        """Who commits, of topics of these ids; nobody in particular before it has joined."""
         if self.generation == NO_GENERATION_YET:
-            return ConsumerGroupMetadata(self.group)
-        return ConsumerGroupMetadata(self.group, self.generation, self.member_id)
+            return ConsumerGroupMetadata(self.group, topic_ids=topic_ids)
+        return ConsumerGroupMetadata(
+            self.group, self.generation, self.member_id, topic_ids=topic_ids
+        )
 
     @property
     def partition(self) -> Partition:

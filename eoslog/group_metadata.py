@@ -1,6 +1,7 @@
 """Who commits a group's offsets, and what is committed: a position and a text beside it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from eoslog.errors import (
@@ -34,19 +35,23 @@ class ConsumerGroupMetadata:
     it. Can be pickled.
 
     A consumer that was assigned its partitions by hand belongs to no generation: -1. That of a
-    subscribed one is the group's at its last poll.
+    subscribed one is the group's at its last poll. `topic_ids` are those of the topics that it
+    reads: what it read of one says nothing of another that was made under its name.
     """
 
     group_id: str
     generation_id: int = NO_GENERATION
     member_id: str = NO_MEMBER_ID
     group_instance_id: str | None = None
+    topic_ids: Mapping[str, str] = field(default_factory=dict, compare=False, repr=False)
 
 
 def as_group_metadata(group: object) -> ConsumerGroupMetadata:
     """The group as callers name it. TypeError, or InvalidRequestError for an impossible name."""
     if isinstance(group, ConsumerGroupMetadata):
         check_group_id(group.group_id)
+        if not isinstance(group.topic_ids, Mapping):
+            raise TypeError(f"topic_ids: a mapping, not {type(group.topic_ids).__name__}")
         return group
     return ConsumerGroupMetadata(check_group_id(group))
 

@@ -4,13 +4,16 @@ What a group has is what its partition of the log says: see `group_log`.
 
 Invariants: a commit, a deletion and an expiry of one partition take turns, in all processes, so
 that no tombstone meets an offset it was not meant for. Who commits as a member of a generation is
-one when the offset is written, not only when it was asked for. An offset is not durable before the
-records that it says were read.
+one when the offset is written, not only when it was asked for. An offset is of the topic that it
+was checked for, or is not written: none gets behind the tombstones of a deletion, into a topic that
+is made under the name. An offset is not durable before the records that it says were read.
 """
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from types import MappingProxyType
+from typing import NamedTuple
 
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.errors import (
@@ -41,6 +44,20 @@ _MINUTE_MS = 60_000
 _NEVER_EXPIRES_MS = 2**63 - 1
 
 _FindKeys = Callable[[GroupOffsetsState], list[OffsetKey | MembersKey]]
+TopicIds = Mapping[TopicPartition, str]
+_NO_TOPIC_IDS: TopicIds = MappingProxyType({})
+
+
+class OffsetCommit(NamedTuple):
+    """What is to be appended to commit offsets, and the ids of the topics that they are of.
+
+    `number` is a partition of `__consumer_offsets`.
+    """
+
+    number: int
+    keys: list[bytes]
+    values: list[bytes]
+    topic_ids: TopicIds
 
 
 class GroupOffsets:
@@ -86,12 +103,13 @@ class GroupOffsets:
         UnknownMemberIdError, InvalidRequestError, StoreError, ValueError, TypeError.
         """
         member = as_group_metadata(group)
-        records = self._records(member, offsets)
+        records, topic_ids = self._records(member, offsets)
         groups = self.log.of(self.partition_of(member.group_id))
         with self.log.writing(groups):
             self._check_may_commit(groups, member)
             if not records:
                 return
+            self._check_still_there(topic_ids)
             result = self.log.append(groups, records)
         self.log.sync(groups, result)
 
@@ -99,30 +117,32 @@ class GroupOffsets:
         self,
         group: str | ConsumerGroupMetadata,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
-    ) -> tuple[int, list[bytes], list[bytes]]:
-        """What a transaction has to append to commit offsets with it: partition, keys, values.
+    ) -> OffsetCommit:
+        """What a transaction has to append to commit offsets with it.
 
-        The partition is one of `__consumer_offsets`; the append is transactional, with the
-        producer's id and epoch and without a sequence, in a `committing` block. Raises as `commit`
-        does; nothing was written then.
+        The append is transactional, with the producer's id and epoch and without a sequence, in a
+        `committing` block. Raises as `commit` does; nothing was written then.
         """
-        member = as_group_metadata(group)
-        keys, values = _columns(self._records(member, offsets))
-        number = self.partition_of(member.group_id)
-        self._check_may_commit(self.log.of(number), member, transactional=True)
-        return number, keys, values
+        return self._prepared(group, offsets, None)
 
     @contextmanager
-    def committing(self, number: int, group: str | ConsumerGroupMetadata) -> Iterator[None]:
+    def committing(
+        self,
+        number: int,
+        group: str | ConsumerGroupMetadata,
+        topic_ids: TopicIds = _NO_TOPIC_IDS,
+    ) -> Iterator[None]:
         """A block for the append of what `prepare_transactional_commit` answered.
 
         Within it the member stays one, no partition of it goes to another, and nothing of the group
         expires: a tombstone behind the append would take the offsets away. Raises
-        IllegalGenerationError or UnknownMemberIdError if it is no member any more.
+        IllegalGenerationError or UnknownMemberIdError if it is no member any more,
+        UnknownTopicOrPartitionError if a topic has not the id any more that it was prepared with.
         """
         groups = self.log.of(number)
         with self.log.writing(groups):
             self._check_may_commit(groups, as_group_metadata(group), transactional=True)
+            self._check_still_there(topic_ids)
             yield
 
     @contextmanager
@@ -144,21 +164,32 @@ class GroupOffsets:
         self,
         group: str | ConsumerGroupMetadata,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
-    ) -> tuple[int, list[bytes], list[bytes]]:
-        """What a staged job has to append to commit offsets: partition, keys, values.
+        sent_for: TopicIds | None = None,
+    ) -> OffsetCommit:
+        """What a staged job has to append to commit offsets.
 
-        Raises as `commit` does; nothing was written.
+        With `sent_for` they were checked before, for topics of these ids: those whose topic was
+        deleted since are left out. Raises as `commit` does; nothing was written.
         """
-        return self.prepare_transactional_commit(group, offsets)
+        return self._prepared(group, offsets, sent_for)
 
-    def adopt(self, number: int, keys: list[bytes], values: list[bytes], producer_id: int) -> None:
+    def adopt(
+        self,
+        number: int,
+        columns: Callable[[], tuple[list[bytes], list[bytes]]],
+        producer_id: int,
+    ) -> None:
         """Append the offsets of a job that is decided, unless the partition holds them already.
 
-        They are one batch under a producer id of their own. Not synced.
+        They are one batch under a producer id of their own; `columns` gives its keys and values,
+        and is asked where no deletion of a topic can come between. Not synced.
         """
         groups = self.log.of(number)
         with self.log.writing(groups):
-            if groups.partition.producer(producer_id) is None:
+            if groups.partition.producer(producer_id) is not None:
+                return
+            keys, values = columns()
+            if keys:
                 groups.partition.append_columns(
                     values, keys, producer_id=producer_id, producer_epoch=0, base_sequence=0
                 )
@@ -347,22 +378,44 @@ class GroupOffsets:
 
     # How it is done.
 
+    def _prepared(
+        self,
+        group: str | ConsumerGroupMetadata,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        sent_for: TopicIds | None,
+    ) -> OffsetCommit:
+        member = as_group_metadata(group)
+        records, topic_ids = self._records(member, offsets, sent_for)
+        number = self.partition_of(member.group_id)
+        self._check_may_commit(self.log.of(number), member, transactional=True)
+        return OffsetCommit(number, *_columns(records), topic_ids)
+
     def _records(
         self,
         member: ConsumerGroupMetadata,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
-    ) -> list[GroupRecord]:
-        """The records that commit; what they say was read is durable by then."""
+        sent_for: TopicIds | None = None,
+    ) -> tuple[list[GroupRecord], TopicIds]:
+        """The records that commit, and the ids of their topics; what they say was read is durable
+        by then.
+        """
         if not isinstance(offsets, Mapping):
             raise TypeError(f"a mapping of partitions to offsets, not {type(offsets).__name__}")
         now_ms = time.time_ns() // 1_000_000
         records, sources = [], []
+        topic_ids: dict[TopicPartition, str] = {}
         for given, offset in offsets.items():
             where = as_topic_partition(given)
             one = as_offset(offset, self._metadata_max)
             source = self._partitions.find(where)
-            if source is None:
+            if sent_for is not None:
+                if source is None or source.topic_id != sent_for[where]:
+                    continue
+            elif source is None:
                 raise UnknownTopicOrPartitionError(f"there is no partition {where}")
+            elif source.topic_id != member.topic_ids.get(where.topic, source.topic_id):
+                raise _another_topic(where)
+            topic_ids[where] = source.topic_id
             value = OffsetValue(one.offset, one.leader_epoch, one.metadata, now_ms)
             records.append(GroupRecord(OffsetKey(member.group_id, where), value))
             sources.append((source, one.offset))
@@ -371,7 +424,16 @@ class GroupOffsets:
                 # Else a power cut could leave the offset and take records below it: those that
                 # came in their place would never be read.
                 source.sync_up_to(min(position, source.log_end_offset))
-        return records
+        return records, topic_ids
+
+    def _check_still_there(self, topic_ids: TopicIds) -> None:
+        """Refuse what was checked for a topic that was deleted since. In a `writing` block: a
+        deletion that is not seen here finds there what is written.
+        """
+        for where, topic_id in topic_ids.items():
+            source = self._partitions.find(where)
+            if source is None or source.topic_id != topic_id:
+                raise _another_topic(where)
 
     def _check_may_commit(
         self, groups: GroupPartition, who: ConsumerGroupMetadata, *, transactional: bool = False
@@ -402,6 +464,13 @@ class GroupOffsets:
         if sync:
             self.log.sync(groups, result)
         return len(records)
+
+
+def _another_topic(where: TopicPartition) -> UnknownTopicOrPartitionError:
+    return UnknownTopicOrPartitionError(
+        f"{where}: the topic was deleted since it was read; an offset of it is none of a new topic "
+        "of the name"
+    )
 
 
 def _claims(who: ConsumerGroupMetadata) -> bool:

@@ -62,6 +62,7 @@ from eoslog.staged_offsets import (
     VERSION_PARTITION,
     OffsetsOfGroups,
     StagedOffsets,
+    TopicIdsOfGroups,
     adopt_offsets,
     prepare_offsets,
 )
@@ -132,12 +133,14 @@ class StagedCommits:
         run_id: str | None = None,
         offsets: OffsetsOfGroups | None = None,
         source: VersionSource | None = None,
+        sent_for: TopicIdsOfGroups | None = None,
     ) -> StagedCommit:
         """Make the staged files of all messages part of the log, in their order, all at once.
 
         A version that is in already, or is below one that is, changes nothing. `run_id` is that of
         the messages; without messages it registers the run all the same. `offsets` are committed by
-        the same decision. `source` says who counts the version. On return the job is in the log and
+        the same decision; with `sent_for` without those whose topics do not have these ids any
+        more. `source` says who counts the version. On return the job is in the log and
         visible, as durable as the store's durability says.
 
         Raises StagedCommitError, StagedSourceError, StagedRunFencedError, StoreFullError,
@@ -165,9 +168,7 @@ class StagedCommits:
                 self._leftovers.discard(app_id, run_id, found)
                 return StagedCommit(committed=False)
             record.check_run(run_id, self._store._files.session.slots.describe)
-            staged_offsets = prepare_offsets(
-                offsets, self._store._group_offsets, self._store._topic_id
-            )
+            staged_offsets = prepare_offsets(offsets, self._store._group_offsets, sent_for)
             if not staged_offsets and not any(message.files for message in found):
                 decided = record.decided(version, run_id, None, self._process, count)
                 decided.write(self._store._state_log)

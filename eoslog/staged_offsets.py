@@ -12,10 +12,12 @@ again where a crash took it.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from eoslog.errors import StagedCommitError
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.group_offsets import OffsetCommit, TopicIds
 from eoslog.json_text import check_kinds
 from eoslog.offset_records import (
     OffsetKey,
@@ -36,6 +38,7 @@ OFFSETS_BYTES_MAX = 16 << 20
 
 Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
 OffsetsOfGroups = Mapping[str | ConsumerGroupMetadata, Offsets]
+TopicIdsOfGroups = Mapping[str | ConsumerGroupMetadata, TopicIds]
 FindTopicId = Callable[[TopicPartition], str | None]
 
 
@@ -43,11 +46,19 @@ class OffsetCommits(Protocol):
     """What the groups' offsets do for a staged job."""
 
     def prepare_staged_commit(
-        self, group: str | ConsumerGroupMetadata, offsets: Offsets
-    ) -> tuple[int, list[bytes], list[bytes]]:
-        """Check a commit: partition, keys, values of its records."""
+        self,
+        group: str | ConsumerGroupMetadata,
+        offsets: Offsets,
+        sent_for: TopicIds | None = None,
+    ) -> OffsetCommit:
+        """Check a commit, or what is left of one that was checked for topics of these ids."""
 
-    def adopt(self, number: int, keys: list[bytes], values: list[bytes], producer_id: int) -> None:
+    def adopt(
+        self,
+        number: int,
+        columns: Callable[[], tuple[list[bytes], list[bytes]]],
+        producer_id: int,
+    ) -> None:
         """Append records unless the partition knows the producer id."""
 
 
@@ -111,11 +122,15 @@ class StagedOffsets:
 
 
 def prepare_offsets(
-    offsets: OffsetsOfGroups | None, commits: OffsetCommits, find_topic_id: FindTopicId
+    offsets: OffsetsOfGroups | None,
+    commits: OffsetCommits,
+    sent_for: TopicIdsOfGroups | None = None,
 ) -> list[StagedOffsets]:
     """Check what a job is to commit; one entry for each partition of `__consumer_offsets`.
 
-    Raises what a plain commit raises, and StagedCommitError if it is too much for one job.
+    `sent_for` has the topics' ids of offsets that were sent before: those of topics that were
+    deleted since are left out. Raises what a plain commit raises, and StagedCommitError if it is
+    too much for one job.
     """
     if offsets is None:
         return []
@@ -123,10 +138,16 @@ def prepare_offsets(
         raise TypeError(f"offsets: a mapping of groups, not {type(offsets).__name__}")
     found: dict[int, list[StagedOffset]] = {}
     sizes: dict[int, int] = {}
+    topic_ids: dict[str, str] = {}
     for group, given in offsets.items():
-        number, keys, values = commits.prepare_staged_commit(group, given)
+        number, keys, values, ids = commits.prepare_staged_commit(
+            group, given, None if sent_for is None else sent_for[group]
+        )
         if not keys:
             continue
+        for where, topic_id in ids.items():
+            if topic_ids.setdefault(where.topic, topic_id) != topic_id:
+                raise StagedCommitError(f"topic {where.topic!r} was made anew just now")
         found.setdefault(number, []).extend(map(_offset_of_record, keys, values))
         sizes[number] = sizes.get(number, 0) + sum(map(len, keys)) + sum(map(len, values))
     for number, size in sizes.items():
@@ -137,7 +158,10 @@ def prepare_offsets(
             )
     return [
         StagedOffsets(
-            number, new_staged_producer_id(), _topic_ids(ones, find_topic_id), tuple(ones)
+            number,
+            new_staged_producer_id(),
+            {one.topic: topic_ids[one.topic] for one in ones},
+            tuple(ones),
         )
         for number, ones in sorted(found.items())
     ]
@@ -148,9 +172,7 @@ def adopt_offsets(
 ) -> None:
     """Append what the partitions do not hold yet; not synced."""
     for one in prepared:
-        keys, values = one.columns(find_topic_id)
-        if keys:
-            commits.adopt(one.number, keys, values, one.producer_id)
+        commits.adopt(one.number, partial(one.columns, find_topic_id), one.producer_id)
 
 
 def _offset_of_record(key: bytes, value: bytes) -> StagedOffset:
@@ -167,11 +189,3 @@ def _offset_of_record(key: bytes, value: bytes) -> StagedOffset:
         said.metadata,
         said.commit_timestamp_ms,
     )
-
-
-def _topic_ids(ones: Sequence[StagedOffset], find_topic_id: FindTopicId) -> dict[str, str]:
-    found = {}
-    for one in ones:
-        # A topic that was deleted just now has none: its offsets are passed over.
-        found[one.topic] = find_topic_id(TopicPartition(one.topic, one.partition)) or ""
-    return found

@@ -113,10 +113,11 @@ class StagedProducer(TransactionalProducer):
         """Have a group's offsets committed by the transaction's decision.
 
         `offsets` has for each partition the offset of the record to be read next. They are checked
-        now, and once more at the commit.
+        now, and once more at the commit, which leaves out those of topics that were deleted since.
 
         Raises CommitFailedError if the group was rebalanced meanwhile; IllegalStateError outside of
-        a transaction; UnknownTopicOrPartitionError, OffsetMetadataTooLargeError.
+        a transaction; UnknownTopicOrPartitionError, also for a topic that was deleted since the
+        consumer was given it and made again; OffsetMetadataTooLargeError.
         """
         with self.exclusive:
             self._check_appendable()

@@ -52,6 +52,8 @@ class StagedTransactions:
         self._offsets: dict[
             str | ConsumerGroupMetadata, dict[TopicPartition, int | OffsetAndMetadata]
         ] = {}
+        # What they were sent for: a topic of the name that is made later has other records.
+        self._sent_for: dict[str | ConsumerGroupMetadata, dict[TopicPartition, str]] = {}
         self._version = _NO_VERSION_YET
 
     def append(
@@ -76,12 +78,14 @@ class StagedTransactions:
 
         Raises what a commit of them would raise.
         """
-        _, keys, _ = self._store._group_offsets.prepare_staged_commit(group, offsets)
-        if keys:
-            known = self._offsets.setdefault(as_group_metadata(group), {})
+        checked = self._store._group_offsets.prepare_staged_commit(group, offsets)
+        if checked.keys:
+            member = as_group_metadata(group)
+            known = self._offsets.setdefault(member, {})
             for where, one in offsets.items():
                 known[TopicPartition(*where)] = one
-        return bool(keys)
+            self._sent_for.setdefault(member, {}).update(checked.topic_ids)
+        return bool(checked.keys)
 
     def has_staged(self, topic: str) -> bool:
         """Whether the open transaction has records of a topic in its files."""
@@ -110,8 +114,13 @@ class StagedTransactions:
                 known = self._store.application(self._app_id)
                 self._version = 0 if known is None else known.version + 1
             try:
-                self._store.commit_staged(
-                    self._app_id, self._version, messages, self._run_id, self._offsets
+                self._store._staged.commit(
+                    self._app_id,
+                    self._version,
+                    messages,
+                    self._run_id,
+                    self._offsets,
+                    sent_for=self._sent_for,
                 )
             except StagedRunFencedError as error:
                 raise ProducerFencedError(str(error)) from error
@@ -141,6 +150,7 @@ class StagedTransactions:
         self._writer = None
         self._topics = set()
         self._offsets = {}
+        self._sent_for = {}
         self._version = _NO_VERSION_YET
 
     def _writer_for(self, topic: TopicDescription) -> StagedWriter:

@@ -149,14 +149,16 @@ class TransactionalProducer(TransactionClient):
         `offsets` has for each partition the offset of the record to be read next: that of the last
         record processed, plus one. Pass a consumer's `group_metadata()`, or a group's name.
 
-        Raises CommitFailedError if the group was rebalanced meanwhile; IllegalStateError outside of
-        a transaction; OffsetMetadataTooLargeError, and whatever `append` raises.
+        Raises CommitFailedError if the group was rebalanced meanwhile;
+        UnknownTopicOrPartitionError for a topic that was deleted since the consumer was given it,
+        though there may be a new one of its name; IllegalStateError outside of a transaction;
+        OffsetMetadataTooLargeError, and whatever `append` raises.
         """
         with self.exclusive:
             self._check_appendable()
             offsets_of_groups = self._store._group_offsets
             try:
-                number, keys, values = offsets_of_groups.prepare_transactional_commit(
+                number, keys, values, topic_ids = offsets_of_groups.prepare_transactional_commit(
                     group, offsets
                 )
             except EoslogError as error:
@@ -169,8 +171,9 @@ class TransactionalProducer(TransactionClient):
                 moment_ms = time.time_ns() // 1_000_000
 
                 def append(entry: TransactionEntry) -> None:
-                    # Until it is in, no other member of the group is given the partitions.
-                    with offsets_of_groups.committing(number, group):
+                    # Until it is in, no other member of the group is given the partitions, and
+                    # no deletion of a topic goes by.
+                    with offsets_of_groups.committing(number, group, topic_ids):
                         entry.append_offsets(
                             self.producer_id,
                             self.producer_epoch,

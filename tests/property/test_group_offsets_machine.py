@@ -123,7 +123,7 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
 
     @rule(producer_id=producer_ids, group=groups, offsets=offsets)
     def commit_in_a_transaction(self, producer_id, group, offsets):
-        number, keys, values = self.engine.prepare_transactional_commit(group, offsets)
+        number, keys, values, _ = self.engine.prepare_transactional_commit(group, offsets)
         self.store._partitions.offsets_partition(number).append_columns(
             values,
             keys,

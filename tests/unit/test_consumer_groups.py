@@ -47,7 +47,7 @@ class Transaction:
     """An open transaction that commits offsets, as its coordinator writes it."""
 
     def __init__(self, store, offsets, group="g", producer_id=7):
-        number, keys, values = store._group_offsets.prepare_transactional_commit(group, offsets)
+        number, keys, values, _ = store._group_offsets.prepare_transactional_commit(group, offsets)
         self.log = store._partitions.offsets_partition(number)
         self.producer_id = producer_id
         self.log.append_columns(

@@ -54,7 +54,7 @@ class World:
         self.offsets.commit(group, offsets)
 
     def pending(self, producer_id, offsets, group="g"):
-        number, keys, values = self.offsets.prepare_transactional_commit(group, offsets)
+        number, keys, values, _ = self.offsets.prepare_transactional_commit(group, offsets)
         assert self.log(group).partition == number
         with self.offsets.committing(number, group):
             self.log(group).append_columns(
@@ -350,7 +350,7 @@ def test_a_long_name_of_a_group(world):
 
 def test_no_offsets_write_nothing(world):
     world.commit({})
-    assert world.offsets.prepare_transactional_commit("g", {})[1:] == ([], [])
+    assert world.offsets.prepare_transactional_commit("g", {})[1:3] == ([], [])
     assert world.records() == []
 
 
@@ -390,7 +390,7 @@ def test_nothing_expires_while_a_transaction_appends(world):
     """A tombstone behind the transaction's record would take its offset away."""
     world.commit({FOO_0: 1})
     later_ms = world.records()[0].timestamp_ms + 8 * DAY_MS
-    number, keys, values = world.offsets.prepare_transactional_commit("g", {FOO_0: 100})
+    number, keys, values, _ = world.offsets.prepare_transactional_commit("g", {FOO_0: 100})
     log = world.store._partitions.offsets_partition(number)
     expired = []
     expiry = threading.Thread(target=lambda: expired.append(world.offsets.expire(later_ms)))
@@ -461,6 +461,35 @@ def test_a_deleted_topic_takes_its_offsets_along(open_store, tmp_path):
     world.expect(BAR_0, 2)
     for view in world.views():
         assert view.all() == {"g": {BAR_0: OffsetAndMetadata(2)}}
+
+
+def test_no_offset_gets_into_a_topic_that_was_made_since_it_was_checked(world, monkeypatch):
+    def make_again():
+        world.store.delete_topic("foo")
+        world.store.create_topic("foo", partitions=2)
+
+    number, _, _, topic_ids = world.offsets.prepare_transactional_commit("g", {FOO_0: 1})
+    make_again()
+    with pytest.raises(UnknownTopicOrPartitionError, match="was deleted since"):
+        world.offsets.committing(number, "g", topic_ids).__enter__()
+    checked = world.offsets._check_may_commit
+
+    def made_again_after(*args, **kwargs):
+        checked(*args, **kwargs)
+        make_again()
+
+    monkeypatch.setattr(world.offsets, "_check_may_commit", made_again_after)
+    with pytest.raises(UnknownTopicOrPartitionError, match="was deleted since"):
+        world.offsets.commit("g", {FOO_0: 1})
+    monkeypatch.undo()
+    world.expect(FOO_0, None)
+
+
+def test_topic_ids_of_a_member_are_a_mapping(world):
+    with pytest.raises(TypeError, match="topic_ids"):
+        world.commit({FOO_0: 1}, group=ConsumerGroupMetadata("g", topic_ids=5))
+    world.commit({FOO_0: 1}, group=ConsumerGroupMetadata("g", topic_ids={"bar": "another"}))
+    world.expect(FOO_0, 1)
 
 
 # What is kept, and what it costs.

@@ -342,6 +342,23 @@ def test_offsets_of_a_topic_that_was_deleted_meanwhile_are_left_out(store, monke
     assert store.application(APP).state == "complete"
 
 
+def test_offsets_are_left_out_whose_topic_goes_right_before_they_are_written(store, monkeypatch):
+    store.create_topic("passing")
+    gone = TopicPartition("passing", 0)
+    adopt = GroupOffsets.adopt
+
+    def made_again(self: GroupOffsets, *said: Any) -> None:
+        if store.topics()["passing"].topic_id == topic_id:
+            store.delete_topic("passing")
+            store.create_topic("passing")
+        adopt(self, *said)
+
+    topic_id = store.topics()["passing"].topic_id
+    monkeypatch.setattr(GroupOffsets, "adopt", made_again)
+    store.commit_staged(APP, 0, [], offsets={"readers": {SOURCE: 7, gone: 8}})
+    assert offsets_of(store, "readers") == {SOURCE: 7}
+
+
 @pytest.mark.parametrize("inline", [True, False])
 def test_a_decided_job_of_offsets_is_found_by_the_next_opening(store, monkeypatch, inline):
     if not inline:

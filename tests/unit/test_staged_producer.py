@@ -413,6 +413,23 @@ def test_a_deleted_topic_makes_the_transaction_one_to_abort(store, producer):
     assert values_in(store) == [b"kept"]
 
 
+@pytest.mark.parametrize("made_again", [True, False])
+def test_offsets_of_a_topic_that_was_deleted_since_are_left_out(store, producer, made_again):
+    store.create_topic("passing")
+    gone = TopicPartition("passing", 0)
+    with producer.transaction() as block:
+        block.append(TOPIC, 0, [b"kept"])
+        block.send_offsets_to_transaction({gone: 5, SOURCE: 6}, "readers")
+        block.send_offsets_to_transaction({gone: 5}, "others")
+        store.delete_topic("passing")
+        if made_again:
+            store.create_topic("passing")
+    assert values_in(store) == [b"kept"]
+    groups = store.groups()
+    assert {where: one.offset for where, one in groups["readers"].items()} == {SOURCE: 6}
+    assert "others" not in groups
+
+
 @pytest.mark.parametrize("call", ["file_for", "write", "close"])
 def test_a_full_disk_while_staging_can_be_aborted(store, producer, monkeypatch, call):
     def full(*_: Any, **__: Any) -> Any:

@@ -25,6 +25,7 @@ from eoslog.errors import (
     LogClosedError,
     NonEmptyGroupError,
     UnknownMemberIdError,
+    UnknownTopicOrPartitionError,
 )
 
 T = [TopicPartition("t", number) for number in range(4)]
@@ -812,3 +813,57 @@ def test_a_member_that_was_taken_out_is_told_of_its_loss_when_it_goes(topic, way
     assert told.calls == [("on_assigned", [0, 1, 2, 3]), ("on_lost", [0, 1, 2, 3])]
     assert set(other.assignment()) == set(T)
     other.close()
+
+
+# Topics that are deleted and made again under their readers.
+
+
+@pytest.mark.parametrize("way", ["plain", "staged", "job", "commit"])
+@pytest.mark.parametrize("subscribed", [True, False])
+def test_what_was_read_of_a_topic_is_not_committed_for_a_new_one_of_its_name(
+    topic, way, subscribed
+):
+    consumer = topic.consumer(group="g")
+    if subscribed:
+        consumer.subscribe(["t"])
+    else:
+        consumer.assign(T)
+    consumer.poll(timeout=5)
+    metadata = pickle.loads(pickle.dumps(consumer.group_metadata()))
+    topic.create_topic("out")
+    topic.delete_topic("t")
+    topic.create_topic("t", partitions=4)
+    topic.producer().append("t", 0, [b"new"])
+    with pytest.raises(UnknownTopicOrPartitionError, match="was deleted since"):
+        if way == "commit":
+            consumer.commit({T[0]: 5})
+        elif way == "job":
+            topic.commit_staged("app", 0, [], offsets={metadata: {T[0]: 5}})
+        else:
+            producer = topic.producer(transactional_id="tx", staged=way == "staged")
+            producer.init_transactions()
+            with producer.transaction():
+                producer.append("out", 0, values=[b"made of the old one"])
+                producer.send_offsets_to_transaction({T[0]: 5}, metadata)
+    assert topic.groups().get("g", {}) == {}
+    reader = topic.consumer(group="g")
+    reader.assign([TopicPartition("out", 0)])
+    assert reader.poll(timeout=0) == []
+    consumer.close()
+
+
+def test_a_topic_that_is_assigned_anew_is_read_from_its_beginning(topic):
+    consumer = topic.consumer(group="g")
+    consumer.assign(T[:2])
+    consumer.poll(timeout=5)
+    consumer.seek(T[0], 5)
+    topic.delete_topic("t")
+    topic.create_topic("t", partitions=4)
+    topic.producer().append("t", 0, [b"new"] * 9)
+    with pytest.raises(UnknownTopicOrPartitionError, match="was deleted since"):
+        consumer.position(T[0])
+    consumer.assign(T[:2])
+    assert consumer.position(T[0]) == 0
+    assert len(consumer.poll(timeout=5)) == 9
+    consumer.commit()
+    assert consumer.committed(T[0]) == 9
