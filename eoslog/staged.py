@@ -155,14 +155,22 @@ class StagedWriter:
             self._batches.add_batch(topic, known, partition, accumulator)
 
     def add_topic(
-        self, topic: str, partitions: int, config: Mapping[str, int] | None = None
+        self,
+        topic: str,
+        partitions: int,
+        config: Mapping[str, int] | None = None,
+        topic_id: str | None = None,
     ) -> None:
         """Let a topic be written to that was not among those given, or that has other settings.
 
         `config` are the topic's settings where the caller knows them better than the store's file,
-        which has none of the store's own defaults. Raises ValueError.
+        which has none of the store's own defaults; `topic_id` is the topic's id if the caller has
+        looked it up before. Raises ValueError.
         """
-        self._topics |= _topics(self._path, {topic: partitions}, config or {})
+        found = _topics(self._path, {topic: partitions}, config or {})
+        if topic_id is not None:
+            found = {name: one._replace(topic_id=topic_id) for name, one in found.items()}
+        self._topics |= found
 
     @property
     def failed(self) -> BaseException | None:
@@ -298,7 +306,10 @@ def _topics(
         message_bytes, before_ms, after_ms, segment_bytes = map(int, limits)
         # As the store has it: a batch is never larger than a segment.
         taken = TopicLimits(min(message_bytes, segment_bytes), before_ms, after_ms)
-        topics[name] = StagedTopic(count, taken, segment_bytes)
+        topic_id = entry.get("topic_id", "")
+        topics[name] = StagedTopic(
+            count, taken, segment_bytes, topic_id if isinstance(topic_id, str) else ""
+        )
     return topics
 
 

@@ -40,6 +40,7 @@ class StagedTopic(NamedTuple):
     partitions: int
     limits: TopicLimits
     segment_bytes: int  # A staged file may become a segment of the log: it is no larger.
+    topic_id: str = ""  # Unknown.
 
 
 class _Filling(NamedTuple):
@@ -81,7 +82,11 @@ class StagedBatches:
         self._write(name, partition)
         count = accumulator.record_count
         file = self._files.file_for(
-            TopicPartition(name, partition), count, accumulator.batch_bytes, topic.segment_bytes
+            TopicPartition(name, partition),
+            count,
+            accumulator.batch_bytes,
+            topic.segment_bytes,
+            topic.topic_id,
         )
         batch = accumulator.encoded(file.producer_id, 0, file.records)
         self._files.write(file, batch, count)
@@ -105,7 +110,11 @@ class StagedBatches:
         if count == 0:
             return
         file = self._files.file_for(
-            TopicPartition(name, partition), count, batch_bytes, topic.segment_bytes
+            TopicPartition(name, partition),
+            count,
+            batch_bytes,
+            topic.segment_bytes,
+            topic.topic_id,
         )
         with filler.finish(
             partition, producer_id=file.producer_id, producer_epoch=0, base_sequence=file.records

@@ -43,6 +43,7 @@ class OpenFile:
     where: TopicPartition
     name: str
     producer_id: int
+    topic_id: str = ""
     bytes: int = 0
     records: int = 0
     crc: int = 0
@@ -59,6 +60,7 @@ class OpenFile:
             self.records,
             self.producer_id,
             self.crc,
+            self.topic_id,
         )
 
 
@@ -78,11 +80,17 @@ class AttemptFiles:
         self._with_descriptor: OrderedDict[str, OpenFile] = OrderedDict()
 
     def file_for(
-        self, where: TopicPartition, record_count: int, batch_bytes: int, file_bytes_max: int
+        self,
+        where: TopicPartition,
+        record_count: int,
+        batch_bytes: int,
+        file_bytes_max: int,
+        topic_id: str = "",
     ) -> OpenFile:
         """The file that takes the partition's next batch; made if need be.
 
-        With it the file has at most `file_bytes_max` bytes, or this batch alone.
+        With it the file has at most `file_bytes_max` bytes, or this batch alone. A file that is
+        there keeps the topic's id with which it was made.
         """
         newest = self._newest.get(where)
         if (
@@ -93,7 +101,7 @@ class AttemptFiles:
             return newest
         number = 0 if newest is None else int(newest.name.rsplit(".", 2)[1]) + 1
         name = staged_file_name(where.topic, where.partition, number)
-        file = OpenFile(where, name, new_staged_producer_id())
+        file = OpenFile(where, name, new_staged_producer_id(), topic_id)
         with named_os_errors(f"making {self.path / name}"), self._told_if_swept():
             if not self._made:
                 self._make_directory()

@@ -84,6 +84,12 @@ def check_job(
     seen: set[int] = set()
     for one in files:
         where, producer_id = one.file.topic_partition, one.file.producer_id
+        topic_id = partitions[where].topic_id
+        if one.file.topic_id not in ("", topic_id):
+            raise StagedCommitError(
+                f"{one.path}: staged for a topic {where.topic!r} that was deleted (topic id "
+                f"{one.file.topic_id}); the one of the name now has the id {topic_id}"
+            )
         if producer_id in seen:
             raise StagedCommitError(f"{one.path}: producer id {producer_id} came twice")
         seen.add(producer_id)

@@ -21,6 +21,7 @@ STAGED_PRODUCER_ID_UPPER_BOUND = 1 << 63
 
 _FILE_NAME = re.compile(r"([A-Za-z0-9._-]+)\.[0-9]+\.batches", re.ASCII)
 _CRC_UPPER_BOUND = 1 << 32
+_TEXTS = ("topic", "name", "topic_id")
 
 
 def new_staged_producer_id() -> int:
@@ -30,7 +31,10 @@ def new_staged_producer_id() -> int:
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """One staged file: record batches of one partition, of a producer id of their own."""
+    """One staged file: record batches of one partition, of a producer id of their own.
+
+    `topic_id` is that of the topic it was staged for; "" if whoever staged it did not know.
+    """
 
     topic: str
     partition: int
@@ -39,11 +43,12 @@ class StagedFile:
     records: int
     producer_id: int
     crc: int
+    topic_id: str = ""
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            wanted = str if field.name in ("topic", "name") else int
+            wanted = str if field.name in _TEXTS else int
             if not isinstance(value, wanted) or isinstance(value, bool):
                 raise TypeError(
                     f"a staged file's {field.name} is {wanted.__name__}, not {type(value).__name__}"
@@ -67,7 +72,9 @@ class StagedFile:
             raise ValueError(f"a staged file with a number out of its range: {self}")
 
     def as_row(self) -> tuple[str, int, str, int, int, int, int]:
-        """All fields, in the order that the class takes them."""
+        """All that a decided job's list says of it, in the order that the class takes it. The
+        topic's id is once in the job.
+        """
         counts = (self.bytes, self.records, self.producer_id, self.crc)
         return (self.topic, self.partition, self.name, *counts)
 

@@ -166,7 +166,7 @@ class StagedTransactions:
             )
         if topic.name not in self._topics:
             config = self._store._partitions.config_of(topic)
-            self._writer.add_topic(topic.name, topic.partitions, config)
+            self._writer.add_topic(topic.name, topic.partitions, config, topic.topic_id)
             self._topics.add(topic.name)
         if self._writer.failed is not None:
             raise _interrupted(self._writer.failed)

@@ -632,6 +632,7 @@ GOOD_FILE = {
         ("producer_id", 5, ValueError),
         ("producer_id", 1 << 63, ValueError),
         ("crc", 1 << 32, ValueError),
+        ("topic_id", None, TypeError),
     ],
 )
 def test_a_message_that_names_no_staged_file_is_refused(field, value, error):

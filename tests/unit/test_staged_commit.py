@@ -363,6 +363,46 @@ def test_topics_and_partitions_that_do_not_exist_are_refused(store):
     nothing_happened(store, [])
 
 
+@pytest.mark.parametrize("sent", ["as it is", "as JSON"])
+def test_what_was_staged_for_a_topic_does_not_get_into_a_new_one_of_its_name(store, sent):
+    store.create_topic("lasting", partitions=PARTITIONS)
+    old = [
+        stage(store.path, "run-a", "0", JOB, topic="lasting"),
+        stage(store.path, "run-a", "1", JOB),
+    ]
+    if sent == "as JSON":
+        texts = [json.dumps(dataclasses.asdict(message)) for message in old]
+        old = [StagedMessage(**json.loads(text)) for text in texts]
+    store.delete_topic(TOPIC)
+    store.create_topic(TOPIC, partitions=PARTITIONS)
+    with pytest.raises(StagedCommitError, match=f"topic '{TOPIC}' that was deleted"):
+        store.commit_staged(APP, 0, old)
+    assert store.application(APP) is None
+    assert visible_numbers(store) == visible_numbers(store, "lasting") == expected_numbers()
+    nothing_happened(store, stage_job(store.path, "run-b", JOB))
+
+
+def test_a_message_that_names_no_topic_id_is_checked_by_the_rest(store):
+    message = stage(store.path, "run-a", "0", JOB)
+    assert {file.topic_id for file in message.files} == {store.topics()[TOPIC].topic_id}
+    files = [{**dataclasses.asdict(file)} for file in message.files]
+    for file in files:
+        del file["topic_id"]
+    earlier = StagedMessage(APP, "run-a", "0", tuple(files), synced=True)
+    assert {file.topic_id for file in earlier.files} == {""}
+    assert store.commit_staged(APP, 0, [earlier]).committed
+    assert visible_numbers(store) == expected_numbers(JOB)
+
+
+def test_a_writer_that_cannot_read_the_topics_file_knows_no_topic_id(store):
+    topics = store.path / "state" / "topics.json"
+    kept = topics.rename(topics.with_name("kept"))
+    message = stage(store.path, "run-a", "0", JOB)
+    kept.rename(topics)
+    assert {file.topic_id for file in message.files} == {""}
+    assert store.commit_staged(APP, 0, [message]).committed
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

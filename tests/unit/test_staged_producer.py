@@ -413,6 +413,22 @@ def test_a_deleted_topic_makes_the_transaction_one_to_abort(store, producer):
     assert values_in(store) == [b"kept"]
 
 
+def test_records_do_not_get_into_a_topic_that_was_made_after_they_were_staged(
+    store, producer, monkeypatch
+):
+    """Another process deletes it: this one hears of that later."""
+    store.create_topic("passing")
+    monkeypatch.setattr(StagedProducer, "forget_topic", lambda self, topic: None)
+    producer.begin_transaction()
+    producer.append("passing", 0, [b"old"])
+    store.delete_topic("passing")
+    store.create_topic("passing")
+    with pytest.raises(StagedCommitError, match="topic 'passing' that was deleted"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert values_in(store, "passing") == []
+
+
 @pytest.mark.parametrize("made_again", [True, False])
 def test_offsets_of_a_topic_that_was_deleted_since_are_left_out(store, producer, made_again):
     store.create_topic("passing")
