@@ -207,8 +207,8 @@ class StagedCommits:
     def sweep_run(self, app_id: str, run_id: str) -> int:
         """Remove what a run staged that will not be committed; how many files went.
 
-        Attempts that are still writing lose their files; what they write later is swept too. A
-        decided job is left alone.
+        Attempts that are still writing lose their files; what they write later is swept too, and
+        can be committed until then. A decided job is left alone.
         """
         with self._at_work():
             self._store._check_open()

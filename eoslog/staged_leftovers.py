@@ -27,6 +27,7 @@ from eoslog.staged_names import TRASH_DIRECTORY, directory_name, run_generation,
 from eoslog.staged_sweep import (
     application_directories,
     is_decided,
+    leads_elsewhere,
     outdated_runs,
     removable_runs,
     remove_if_empty,
@@ -86,7 +87,8 @@ class Leftovers:
         else:
             for path in {one.path.parent for one in job.files}:
                 self.put_away(path)
-            remove_manifests(job.run_path)
+            if not leads_elsewhere(job.run_path, self._staging_path):
+                remove_manifests(job.run_path)
         self._put_outdated_away(job.app_id)
         with self._lock:
             self._complete.append(job)
@@ -104,7 +106,12 @@ class Leftovers:
         self._put_outdated_away(app_id)
 
     def put_away(self, path: Path) -> None:
-        """Have a directory gone from its place, and removed later."""
+        """Have a directory gone from its place, and removed later; none that a link leads to."""
+        if leads_elsewhere(path, self._staging_path):
+            return
+        if self._trash.is_symlink():
+            remove_tree(path, self._staging_path)
+            return
         for _ in range(_MOVE_CHANCES):
             try:
                 path.rename(self._trash / os.urandom(16).hex())
@@ -114,7 +121,8 @@ class Leftovers:
                     return  # It is gone already.
                 self._make_trash()
             except OSError:
-                remove_tree(path)  # Not to be moved: what can be removed is, the rest is swept.
+                # Not to be moved: what can be removed is, the rest is swept.
+                remove_tree(path, self._staging_path)
                 return
         self._moved = True
         self._noted()
@@ -164,12 +172,12 @@ class Leftovers:
         """Remove what was put away by this process, or by `of_others` too."""
         if self._moved or of_others:
             self._moved = False
-            remove_tree(self._trash)
+            remove_tree(self._trash, self._staging_path)
 
     def remove_run(self, path: Path) -> int:
         """Remove now what a run staged; how many files went."""
         self._over[path] = time.monotonic()
-        removed = remove_tree(path)
+        removed = remove_tree(path, self._staging_path)
         remove_if_empty(path.parent)
         return removed
 
@@ -184,7 +192,7 @@ class Leftovers:
                 # Else a power cut could bring a job back whose list of files is gone.
                 self._sync_record(record.name)
             for path in runs:
-                remove_tree(path)
+                remove_tree(path, self._staging_path)
             remove_if_empty(application_path)
         self._sweep_zombies()
         self.empty_trash(of_others=True)
@@ -194,7 +202,7 @@ class Leftovers:
             record = ApplicationRecord.read_by_name(self._store._state_log, path.parent.name)
             if is_decided(path.name, record):
                 continue  # The run's name was used once more.
-            remove_tree(path)
+            remove_tree(path, self._staging_path)
             if time.monotonic() - since_s > ZOMBIES_GONE_S:
                 del self._over[path]
 

@@ -1,7 +1,8 @@
 """Staged files that no decision needs any more: which, and how they are removed.
 
-Tasks may be writing at the same time. What appears while a directory is being removed is left for
-the next sweep; a task that lost its directory finds out when it makes or closes a file.
+No link is followed: what one leads to is not the store's. Only the staging directory itself may be
+one. Tasks may be writing at the same time. What appears while a directory is being removed is left
+for the next sweep; a task that lost its directory finds out when it makes or closes a file.
 """
 
 import os
@@ -83,15 +84,27 @@ def last_written_ms(run_path: Path) -> int:
     return newest_ns // 1_000_000
 
 
-def remove_tree(path: Path) -> int:
-    """Remove a directory as far as it goes; how many files went."""
+def leads_elsewhere(path: Path, staging_path: Path) -> bool:
+    """Whether a link stands in a path's place, or on the way there from the staging directory."""
+    below = path.relative_to(staging_path).parts
+    return any(
+        staging_path.joinpath(*below[:depth]).is_symlink() for depth in range(1, len(below) + 1)
+    )
+
+
+def remove_tree(path: Path, staging_path: Path) -> int:
+    """Remove a directory as far as it goes; how many files went. None if a link leads there."""
+    return 0 if leads_elsewhere(path, staging_path) else _remove_tree(path)
+
+
+def _remove_tree(path: Path) -> int:
     removed = 0
     try:
         with os.scandir(path) as entries:
             found = list(entries)
         for entry in found:
             if entry.is_dir(follow_symlinks=False):
-                removed += remove_tree(path / entry.name)
+                removed += _remove_tree(path / entry.name)
             else:
                 (path / entry.name).unlink(missing_ok=True)
                 removed += 1

@@ -136,8 +136,9 @@ class StagedTransactions:
         """Forget the open transaction and remove its files; what cannot be removed is swept."""
         if self._writer is not None:
             self._writer.abandon()
-            run = run_path(self._store._staging_path, self._app_id, self._run_id)
-            remove_tree(run / directory_name(self._attempt, "attempt"))
+            staging = self._store._staging_path
+            run = run_path(staging, self._app_id, self._run_id)
+            remove_tree(run / directory_name(self._attempt, "attempt"), staging)
         self._begin_anew()
 
     def close(self) -> None:

@@ -93,7 +93,7 @@ def sync_half(sync: Callable[..., Any], held: HeldPartitions) -> None:
     held._sync_partition(where, partition)
 
 
-def remove_half(remove: Callable[..., Any], path: Path) -> None:
+def remove_half(remove: Callable[..., Any], path: Path, staging_path: Path) -> None:
     files = [one for one in path.rglob("*") if one.is_file()]
     for one in files[: len(files) // 2]:
         one.unlink()

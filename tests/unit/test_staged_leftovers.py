@@ -185,7 +185,7 @@ def test_a_power_cut_takes_what_says_that_a_job_is_complete(path, removed):
     store.commit_staged(APP, 0, stage_job(path, "run-a", JOB))
     store._abandon()
     if removed:
-        remove_tree(path / "staging" / TRASH_DIRECTORY)
+        remove_tree(path / "staging" / TRASH_DIRECTORY, path / "staging")
     else:
         (moved,) = (path / "staging" / TRASH_DIRECTORY).iterdir()
         moved.rename(path / "staging" / APP / "run-a")

@@ -611,6 +611,47 @@ def test_a_successor_fences_the_one_before_it(store, producer):
     assert staged_files(store.path) == []
 
 
+@pytest.mark.parametrize("told", [True, False])
+@pytest.mark.parametrize("moment", ["before the next file", "before the close", "within its sync"])
+def test_a_producer_whose_files_were_swept_is_told_so(store, producer, monkeypatch, moment, told):
+    """Another process took it over: then this one need not know who, and finds its files gone."""
+    sync_all = AttemptFiles._sync_all
+
+    def overtake() -> None:
+        if not told:
+            store._staged._owners.clear()
+        store.begin_run(ID)
+        store._staged.sweep()
+        assert staged_files(store.path) == []
+
+    def overtaken(files: AttemptFiles) -> None:
+        overtake()
+        sync_all(files)
+
+    producer.begin_transaction()
+    producer.append(TOPIC, 0, [b"gone"])
+    producer.flush()
+    if moment == "within its sync":
+        monkeypatch.setattr(AttemptFiles, "_sync_all", overtaken)
+    else:
+        producer._staged()._writer._batches.write_all()
+        overtake()
+    with pytest.raises(ProducerFencedError if told else StagedCommitError):
+        if moment == "before the next file":
+            producer.append(TOPIC, 1, [b"gone"])
+            producer._staged()._writer._batches.write_all()
+        producer.commit_transaction()
+    monkeypatch.undo()
+    if not told:
+        producer.abort_transaction()
+        producer.begin_transaction()
+        producer.append(TOPIC, 0, [b"gone"])
+        with pytest.raises(ProducerFencedError):
+            producer.commit_transaction()
+    producer.close()
+    assert values_in(store) == []
+
+
 @pytest.mark.parametrize("overtake", ["begin_run", "commit_staged"])
 def test_any_newer_run_of_the_application_fences_it(store, producer, overtake):
     producer.begin_transaction()

@@ -270,3 +270,32 @@ def test_nothing_is_looked_up_when_nothing_is_staged(store, monkeypatch):
 
     monkeypatch.setattr(type(store._state_log), "get", fail)
     store._staged.roll_forward()
+
+
+# Links.
+
+
+@pytest.mark.parametrize("at", ["app/run", "app", "app/run/0", "~trash"])
+def test_nothing_is_removed_that_a_link_leads_to(tmp_path, store, at):
+    outside = tmp_path / "outside"
+    for path in (outside, outside / "run", outside / "run" / "0", outside / "0"):
+        path.mkdir(parents=True)
+        (path / "kept").touch()
+        (path / "manifest-0.json").touch()
+    there = sorted(outside.rglob("*"))
+    link = store.path / "staging" / at
+    link.parent.mkdir(parents=True, exist_ok=True)
+    message = None
+    if at == "~trash":
+        message = stage(store.path, "run", "0", JOB)
+    link.symlink_to(outside)
+    make_old(store, "app")
+    store.sweep_run(APP, "run")
+    store.commit_staged(
+        APP, 1, [] if message is None else [stage(store.path, "run", "1", JOB)], "run"
+    )
+    store.commit_staged(APP, 1, [], "run")
+    store._staged.sweep()
+    store._staged.clear_leftovers()
+    assert sorted(outside.rglob("*")) == there
+    assert staged_files(store.path) == []
