@@ -109,11 +109,13 @@ class StoreTransactions:
         return self._files.transaction_admin.hanging(found, timeout_ms, now_ms)
 
     def commit_prepared(self, prepared: Iterable[PreparedTransaction]) -> None:
-        """Commit prepared transactions, each by a decision of its own; again does no harm.
+        """Commit prepared transactions, each by a decision of its own. Again does no harm until
+        the id goes on.
 
         All are tried; the first error is raised, the others are its notes. Raises
         TransactionalIdNotFoundError; ProducerFencedError, InvalidProducerIdMappingError (the id has
-        gone on since); InvalidTxnStateError (not prepared, or aborted already); StoreError.
+        gone on since: no decision is made, and none is told); InvalidTxnStateError (not prepared,
+        or aborted already); StoreError.
         """
         self._check_open()
         self._files.transaction_admin.decide(prepared, commit=True)
