@@ -60,7 +60,8 @@ class AsyncTransactionalProducer(AsyncProducer):
 
     @property
     def outcome(self) -> TransactionOutcome | None:
-        """What became of the last transaction; None while that is open, or not decided yet.
+        """What became of the last transaction; None while that is open, or not decided yet, and if
+        it could not even be begun.
 
         "unknown": the disk failed at the decision; only opening the store anew can say.
         """
@@ -77,11 +78,14 @@ class AsyncTransactionalProducer(AsyncProducer):
     async def begin_transaction(self) -> None:
         """Begin one. Raises IllegalStateError if one is open, ProducerFencedError."""
         self._check_loop()
-        if self._lane.is_idle:
-            self._producer.begin_transaction()  # It only changes the producer's own state.
-        else:
-            await self._call(self._producer.begin_transaction)
-        self._outcome = None
+        try:
+            if self._lane.is_idle:
+                self._producer.begin_transaction()  # It only changes the producer's own state.
+            else:
+                await self._call(self._producer.begin_transaction)
+        finally:
+            # Also where none was begun: who asks then must not hear of the one before.
+            self._outcome = None
         self._failure = None
 
     async def send_offsets_to_transaction(

@@ -69,9 +69,7 @@ from eoslog.staged_offsets import (
 from eoslog.staged_pending import PendingJob, job_of_application
 from eoslog.staged_source import VersionCount, VersionSource
 from eoslog.staged_spans import JobSpan, RecentJobs, span_of_job
-from eoslog.staged_sweep import (
-    is_decided,
-)
+from eoslog.staged_sweep import is_decided
 from eoslog.staged_undone import UndoneJobs
 from eoslog.staged_verification import verify_staged_jobs
 from eoslog.state_log import APPLICATION

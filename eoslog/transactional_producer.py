@@ -16,6 +16,7 @@ from eoslog.errors import (
     IllegalStateError,
     InvalidConfigError,
     LogClosedError,
+    OutOfOrderSequenceError,
     UnknownTopicOrPartitionError,
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
@@ -77,6 +78,8 @@ class TransactionalProducer(TransactionClient):
         super().__init__(store, transactional_id, int(settings["batch.size"]))
         self._timeout_ms = timeout_ms
         self._parts: dict[TopicPartition, tuple[Partition, TransactionPart]] = {}
+        # Topics that were deleted under a transaction, and the id and epoch of that.
+        self._deleted: dict[str, tuple[int, int]] = {}
 
     @property
     def transactional_id(self) -> str:
@@ -502,6 +505,9 @@ class TransactionalProducer(TransactionClient):
         """The topic is being deleted: what was gathered for it is lost, its partitions are gone."""
         with self.exclusive:
             lost = sum(buffer.accumulator.record_count for buffer in self._buffers_of(topic))
+            own = (self.producer_id, self.producer_epoch)
+            self._deleted = {name: of for name, of in self._deleted.items() if of == own}
+            self._deleted[topic] = own
             self._drop_topic(topic)
             self._drop_others(topic)
             self._parts = {where: one for where, one in self._parts.items() if where.topic != topic}
@@ -512,6 +518,18 @@ class TransactionalProducer(TransactionClient):
                     ),
                     Request.PRODUCE,
                 )
+
+    def _named(self, error: EoslogError) -> EoslogError:
+        """Also: a new topic of a deleted one's name does not know the sequences that went on."""
+        if isinstance(error, OutOfOrderSequenceError):
+            own = (self.producer_id, self.producer_epoch)
+            for topic, of in self._deleted.items():
+                if of == own and str(error).startswith(f"{topic}-"):
+                    return UnknownTopicOrPartitionError(
+                        f"topic {topic!r} was deleted in the transaction, with records of it, and "
+                        f"made again: {error}"
+                    )
+        return super()._named(error)
 
     def _start_lingering(self) -> None:
         """Nothing waits for a time."""

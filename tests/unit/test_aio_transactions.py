@@ -273,6 +273,26 @@ def test_a_block_whose_commit_was_not_begun_is_aborted(tmp_path):
     with_producer(tmp_path, body)
 
 
+@pytest.mark.parametrize("waiting", [True, False])
+def test_a_begin_that_fails_does_not_tell_of_the_transaction_before(tmp_path, waiting):
+    async def body(store):
+        producer = await transactional(store)
+        async with producer.transaction():
+            await producer.send("t", b"old")
+        assert producer.outcome == "committed"
+        await transactional(store)
+        busy = asyncio.create_task(producer.flush()) if waiting else None
+        await steps()
+        with pytest.raises(ProducerFencedError):
+            async with producer.transaction():
+                pytest.fail("it was begun")
+        assert producer.outcome is None
+        if busy is not None:
+            await asyncio.gather(busy, return_exceptions=True)
+
+    run_with_store(tmp_path / "s", body)
+
+
 def test_a_fenced_producer_writes_nothing(tmp_path):
     async def body(store):
         producer = await transactional(store)

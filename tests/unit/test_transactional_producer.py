@@ -19,6 +19,7 @@ from eoslog.errors import (
     ProducerFencedError,
     StoreFullError,
     TransactionAbortableError,
+    UnknownTopicOrPartitionError,
 )
 
 Store = eoslog.Store
@@ -1223,6 +1224,24 @@ def test_the_store_is_closed_under_working_threads(open_store):
     assert found[0] == found[1] == found[2] >= set(acknowledged)
     assert len(found[0]) - len(acknowledged) <= 3
     assert store.verify() == []
+
+
+@pytest.mark.parametrize("how", ["send", "append"])
+def test_a_topic_that_is_made_again_in_a_transaction_is_named(topics, how):
+    producer = ready(topics)
+    producer.begin_transaction()
+    producer.append("a", 0, [b"gone"])
+    topics.delete_topic("a")
+    topics.create_topic("a")
+    with pytest.raises(UnknownTopicOrPartitionError, match="'a' was deleted in the transaction"):
+        if how == "append":
+            producer.append("a", 0, [b"late"])
+        producer.send("a", b"late", partition=0)
+        producer.commit_transaction()
+    producer.abort_transaction()
+    with producer.transaction():
+        producer.send("a", b"kept", partition=0)
+    assert values_of(topics, "a") == [b"kept"]
 
 
 def test_topics_are_deleted_under_working_threads(topics):
