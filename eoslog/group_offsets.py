@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.errors import (
@@ -48,6 +48,13 @@ TopicIds = Mapping[TopicPartition, str]
 _NO_TOPIC_IDS: TopicIds = MappingProxyType({})
 
 
+class OffsetPartitions(GroupPartitions, Protocol):
+    """What the offsets of groups need of their store."""
+
+    def if_open(self, where: TopicPartition) -> Partition | None:
+        """A partition if it is open and its topic is still there; nothing is opened."""
+
+
 class OffsetCommit(NamedTuple):
     """What is to be appended to commit offsets, and the ids of the topics that they are of.
 
@@ -65,7 +72,7 @@ class GroupOffsets:
 
     def __init__(
         self,
-        partitions: GroupPartitions,
+        partitions: OffsetPartitions,
         index: GroupOffsetsIndex,
         config: Mapping[str, int],
         sync: bool,
@@ -428,10 +435,11 @@ class GroupOffsets:
 
     def _check_still_there(self, topic_ids: TopicIds) -> None:
         """Refuse what was checked for a topic that was deleted since. In a `writing` block: a
-        deletion that is not seen here finds there what is written.
+        deletion that is not seen here finds there what is written. They were open when they were
+        checked, and are until they go.
         """
         for where, topic_id in topic_ids.items():
-            source = self._partitions.find(where)
+            source = self._partitions.if_open(where)
             if source is None or source.topic_id != topic_id:
                 raise _another_topic(where)
 

@@ -326,3 +326,50 @@ def test_topics_come_and_go_in_all_processes(tmp_path, killed):
     # Metadata alone may be left of a creation that was cut short; the next one takes it over.
     there = {one.parent.name for one in path.glob("topic-*/*.log")}
     assert there <= wanted, "files of topics that are deleted"
+
+
+def begin_with_offsets(hand, staged, member):
+    """A transaction with records of one topic and a group's offset in another one."""
+    store = hand.store
+    if member:
+        consumer = hand.kept["reader"] = store.consumer("g")
+        consumer.subscribe(["t"])
+        assert consumer.poll(timeout=60)
+    producer = hand.kept["producer"] = store.producer(transactional_id="x", staged=staged)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.append("out", 0, values=[b"made of it"])
+    if not member:
+        producer.send_offsets_to_transaction({eoslog.TopicPartition("t", 0): 5}, "g")
+
+
+def commit_with_offsets(hand, member):
+    producer = hand.kept["producer"]
+    if member:
+        group = hand.kept["reader"].group_metadata()
+        producer.send_offsets_to_transaction({eoslog.TopicPartition("t", 0): 5}, group)
+    producer.commit_transaction()
+
+
+@pytest.mark.parametrize("member", [False, True])
+@pytest.mark.parametrize("staged", [False, True])
+def test_no_group_is_moved_into_a_topic_that_another_process_made_again(tmp_path, staged, member):
+    path = tmp_path / "store"
+    with Crew(path) as crew:
+        ann, bob = crew.join("ann"), crew.join("bob")
+        for name in ("t", "out"):
+            ann.call(make_topic, name)
+        ann.call(store_calls.append, "t", ["old"] * 9)
+        ann.call(begin_with_offsets, staged, member)
+        bob.call(store_calls.delete_topic, "t")
+        bob.call(make_topic, "t")
+        bob.call(store_calls.append, "t", ["new"] * 9)
+        if member:
+            with pytest.raises(MemberError, match="UnknownTopicOrPartitionError"):
+                ann.call(commit_with_offsets, member)
+        else:
+            ann.call(commit_with_offsets, member)
+        assert bob.call(store_calls.values_of, "out") == ([] if member else ["made of it"])
+        crew.all_leave()
+    with eoslog.open(path) as store:
+        assert store.groups().get("g", {}) == {}
