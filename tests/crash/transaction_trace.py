@@ -107,10 +107,12 @@ def start_at_epoch(store: eoslog.Store, transactional_id: str, epoch: int) -> No
         client_transaction_version=2,
     )
     partition = store._state_log.partition_of(transactional_id)
-    appended = partition.append_columns([value], [transaction_key(transactional_id)])
-    partition.flush()
-    record = TransactionRecord(value, appended.base_offset)
-    store._state_log.moved(transactional_id, record)
+    # Whoever keeps the index asks those that have an id, and nobody has this one.
+    with store._state_log._persist_lock:
+        appended = partition.append_columns([value], [transaction_key(transactional_id)])
+        partition.flush()
+        record = TransactionRecord(value, appended.base_offset)
+        store._state_log.moved(transactional_id, record)
 
 
 class Trace:
