@@ -22,6 +22,7 @@ cdef class OpenedLog:
     cdef int _set_options(self, dict config) except -1
     cdef int _open_page(self, str control_path, bytes session, bytes topic_id) except -1
     cdef int _let_others_in(self) except -1
+    cdef int _give_up_opening(self) except -1
     cdef int _open_log(self, bint clean, int64_t recovery_point, int64_t log_start) except -1
     cdef int _attach(self) except -1
     cdef object _files_found(self)
@@ -35,3 +36,7 @@ cdef class OpenedLog:
     cdef int _check_open(self) except -1
     cdef int64_t _bound(self, int64_t upper_bound, bint committed) except -2
     cdef int64_t _readable_end(self, bint committed) except -1
+
+
+cdef class LogOpening:
+    cdef OpenedLog _log

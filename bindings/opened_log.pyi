@@ -1,8 +1,19 @@
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from typing_extensions import disjoint_base
 
 from eoslog.bindings.shared_page import SharedPage
+
+@disjoint_base
+class LogOpening:
+    def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
 
 @disjoint_base
 class OpenedLog:
@@ -22,6 +33,7 @@ class OpenedLog:
         session: bytes | None = None,
         shared: SharedPage | None = None,
         topic_id: bytes = ...,
+        opening: LogOpening | None = None,
     ) -> None: ...
     @property
     def attached(self) -> bool: ...

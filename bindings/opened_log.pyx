@@ -30,7 +30,7 @@ from eoslog.native.mapped_io cimport (
 )
 from eoslog.native.partition_log cimport (
     SegmentFile, log_add_segment, log_end, log_failure, log_free, log_init, log_refresh,
-    log_stable_end, log_view, log_view_end, pthread_mutex_lock, pthread_mutex_unlock,
+    log_detach, log_stable_end, log_view, log_view_end, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport Segment
 from eoslog.native.snapshot cimport snapshot_check
@@ -58,7 +58,7 @@ cdef class OpenedLog:
     def __init__(self, str path, *, str topic, Py_ssize_t partition, str control_path,
                  str spare_path, str cut_path, dict config, bint clean, Py_ssize_t recovery_point=0,
                  Py_ssize_t log_start_offset=0, bytes session=None, SharedPage shared=None,
-                 bytes topic_id=bytes(16)):
+                 bytes topic_id=bytes(16), LogOpening opening=None):
         if self._page_map != NULL:
             raise ValueError("a partition log is opened once")
         self.path = path
@@ -85,6 +85,8 @@ cdef class OpenedLog:
         if shared is not None:
             self._log.wake_word = &shared._page.wakeup
         log_init(&self._log)
+        if opening is not None:
+            opening._log = self
         self._open_page(control_path, session, topic_id)
         self._log.producers_unknown = session is not None
         self._log.own_end = -1
@@ -188,6 +190,15 @@ cdef class OpenedLog:
             fcntl.flock(self._page_fd, fcntl.LOCK_UN)
             close_fd(self._page_fd)
             self._page_fd = -1
+        return 0
+
+    cdef int _give_up_opening(self) except -1:
+        """Close it as it is. Another process opens it anew, if nobody was let in yet."""
+        with self._close_lock:
+            if self._page_map != NULL and self._log.opened and not self._log.closed:
+                with nogil:
+                    log_detach(&self._log)
+            self._let_others_in()
         return 0
 
     cdef object _files_found(self):
@@ -554,6 +565,23 @@ cdef class OpenedLog:
                 if snapshot_is_whole(file.read()):
                     return
             os.unlink(self._snapshot_path(offset))
+
+
+cdef class LogOpening:
+    """A block in which one log is opened, and told of it.
+
+    It is closed again if the block ends with an exception, also where that came between the log and
+    whoever asked for it: what the exception keeps alive would keep other processes out of it.
+    """
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        cdef OpenedLog log = self._log
+        self._log = None
+        if kind is not None and log is not None:
+            log._give_up_opening()
 
 
 cdef bint snapshot_is_whole(bytes raw) except -1:

@@ -11,10 +11,11 @@ look to the append, in all processes. No lock that a waiting reader takes is hel
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
+from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.record_batch import decode_records, iter_batches
 from eoslog.bindings.shared_page import LOCK_GROUP_INDEX, LOCK_RETENTION, SharedPage
@@ -148,7 +149,7 @@ class GroupLog:
             return groups.own_lock
         return self._shared.held(GROUP_LOCKS_FIRST + groups.number)
 
-    @contextmanager
+    @guarded_block
     def caught_up(self, groups: GroupPartition) -> Iterator[GroupOffsetsState]:
         """What the partition says now; in this process nobody else looks within the block."""
         with groups.lock:

@@ -11,10 +11,11 @@ is made under the name. An offset is not durable before the records that it says
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
+from eoslog.bindings.guarded_block import guarded_block
+from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.errors import (
     GroupIdNotFoundError,
@@ -132,7 +133,7 @@ class GroupOffsets:
         """
         return self._prepared(group, offsets, None)
 
-    @contextmanager
+    @guarded_block
     def committing(
         self,
         number: int,
@@ -152,7 +153,7 @@ class GroupOffsets:
             self._check_still_there(topic_ids)
             yield
 
-    @contextmanager
+    @guarded_block
     def committing_all(self, groups: Iterable[str | ConsumerGroupMetadata]) -> Iterator[None]:
         """As `committing`, for several groups at once: for the decision of a job that commits them.
 
@@ -160,9 +161,9 @@ class GroupOffsets:
         """
         members = [as_group_metadata(group) for group in groups]
         claiming = [(self.partition_of(one.group_id), one) for one in members if _claims(one)]
-        with ExitStack() as held:
+        with HeldLocks() as held:
             for number in sorted({number for number, _ in claiming}):
-                held.enter_context(self.log.writing(self.log.of(number)))
+                held.enter(self.log.writing(self.log.of(number)))
             for number, member in claiming:
                 self._check_may_commit(self.log.of(number), member, transactional=True)
             yield

@@ -11,8 +11,8 @@ replaces them: what one process wrote of its partitions stays when another write
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
@@ -136,11 +136,8 @@ class OffsetCheckpoints:
                     changed.append(name)
             self._replace(changed, sync=True)
 
-    @contextmanager
-    def _replacing(self) -> Iterator[None]:
-        shared = self._shared
-        with nullcontext() if shared is None else shared.held(LOCK_CHECKPOINTS):
-            yield
+    def _replacing(self) -> AbstractContextManager[object]:
+        return nullcontext() if self._shared is None else self._shared.held(LOCK_CHECKPOINTS)
 
     def _replace(self, names: Iterable[str], *, sync: bool) -> None:
         try:

@@ -11,13 +11,16 @@ import logging
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from eoslog.append_signal import AppendSignal
 from eoslog.atomic_file import sync_directory
 from eoslog.bindings.control_state import ControlState, control_state
+from eoslog.bindings.guarded_block import guarded_block
+from eoslog.bindings.held_locks import HeldLocks
+from eoslog.bindings.opened_log import LogOpening
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import COUNTER_TOPICS, SharedPage
 from eoslog.config import TOPIC_SETTINGS
@@ -307,16 +310,17 @@ class OpenedPartitions:
         partition = self._opened.pop(where, None)
         self._unrecovered.discard(where)
         state = self._state_of_session(where)
-        if partition is None and state is not None and not state.deleted:
-            try:
-                partition = self._opened_log(topic, where, clean=True)
-            except (EoslogError, OSError) as error:
-                # Its users meet the missing files instead.
-                _log.warning("%s: other processes are not told that it goes: %s", where, error)
-        if partition is not None:
-            with suppress(LogClosedError):
-                partition.mark_deleted()
-            partition.close(clean=False)
+        with LogOpening() as opening:
+            if partition is None and state is not None and not state.deleted:
+                try:
+                    partition = self._opened_log(topic, where, True, opening)
+                except (EoslogError, OSError) as error:
+                    # Its users meet the missing files instead.
+                    _log.warning("%s: other processes are not told that it goes: %s", where, error)
+            if partition is not None:
+                with suppress(LogClosedError):
+                    partition.mark_deleted()
+                partition.close(clean=False)
 
     def take_deleted(self) -> set[str]:
         """The topics that other processes deleted since the last call, and that are no more."""
@@ -538,29 +542,25 @@ class OpenedPartitions:
                 return partition
             if self._closed_because is not None:
                 raise type(self._closed_because)(*self._closed_because.args)
-            with self._opening(where):
+            with self._opening(where), LogOpening() as opening:
                 self._check_topic(topic)
                 _check_identity(self._paths.partition(where), topic)
                 clean = where not in self._unrecovered
-                partition = self._opened_log(topic, where, clean)
-                try:
-                    self._take_up(partition, clean)
-                except BaseException:
-                    partition.close(clean=False)
-                    raise
-            self._opened[where] = partition
+                partition = self._opened_log(topic, where, clean, opening)
+                self._take_up(partition, clean)
+                self._opened[where] = partition
             if self._on_opened is not None:
                 self._on_opened(partition)
             return partition
 
-    @contextmanager
+    @guarded_block
     def _opening(self, where: TopicPartition) -> Iterator[None]:
         """A block in which no other process opens the partition or removes its directory."""
-        with ExitStack() as stack:
+        with HeldLocks() as held:
             if self._shared is not None:
                 # Where there is none, whoever looks for it says what that means.
                 with suppress(FileNotFoundError):
-                    stack.enter_context(directory_locked(self._paths.partition(where)))
+                    held.enter(directory_locked(self._paths.partition(where)))
             yield
 
     def _was_deleted(self, topic: TopicDescription) -> bool:
@@ -592,7 +592,9 @@ class OpenedPartitions:
             if self._on_recovered is not None:
                 self._on_recovered(partition)
 
-    def _opened_log(self, topic: TopicDescription, where: TopicPartition, clean: bool) -> Partition:
+    def _opened_log(
+        self, topic: TopicDescription, where: TopicPartition, clean: bool, opening: LogOpening
+    ) -> Partition:
         config = self.config_of(topic)
         config["eoslog.spare.segments"] = (
             0 if topic.internal else self._config["eoslog.spare.segments"]
@@ -616,6 +618,7 @@ class OpenedPartitions:
                 session=self._session,
                 shared=self._shared,
                 topic_id=id_bytes(topic.topic_id),
+                opening=opening,
             )
         if log.log_end_offset < recovery_point:
             _log.warning(

@@ -15,11 +15,12 @@ store's, then a partition's.
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eoslog.bindings.guarded_block import guarded_block
+from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.shared_page import LOCK_STAGED
 from eoslog.damage import Problem
 from eoslog.errors import (
@@ -240,15 +241,15 @@ class StagedCommits:
 
         Called now and then; it costs nothing where nothing is undone.
         """
-        if not self._undone.any or not self._lock.acquire(blocking=False):
+        if not self._undone.any:
             return
-        try:
+        with HeldLocks() as held:
+            if not held.take_if_free(self._lock):
+                return
             if self._lock.holder_died or time.monotonic() >= self._retry_due_s:
                 with self._at_work():
                     self._retry_pending()
                 self._retry_due_s = time.monotonic() + RETRY_S
-        finally:
-            self._lock.release()
 
     def verify(self) -> list[Problem]:
         """What is wrong with jobs that are decided, and not complete."""
@@ -257,7 +258,7 @@ class StagedCommits:
             self._undone, store._state_log, store._find_partition, self._staging_path
         )
 
-    @contextmanager
+    @guarded_block
     def _at_work(self) -> Iterator[None]:
         """A block in which no other process, and no other thread, decides or completes jobs."""
         with self._lock:
@@ -316,16 +317,14 @@ class StagedCommits:
 
     def sweep(self) -> None:
         """Remove staged files that nobody needs any more, unless a job is just being decided."""
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
+        with HeldLocks() as held:
+            if not held.take_if_free(self._lock):
+                return
             with self._at_work():
                 self._retry_pending()
             retention_ms = self._store.config["eoslog.staging.retention.ms"]
             oldest_ms = self._store._day_clock.steady_ms(retention_ms) - retention_ms
             self._leftovers.sweep(oldest_ms)
-        finally:
-            self._lock.release()
 
     def clear_leftovers(self) -> None:
         """Remove what complete jobs left; for the background thread, and before the store closes.
@@ -337,13 +336,11 @@ class StagedCommits:
         self._store._look_at_files()
         self._leftovers.clear()
         # Not while a job without files may be making its directory there.
-        if self._lock.acquire(blocking=False):
-            try:
+        with HeldLocks() as held:
+            if held.take_if_free(self._lock):
                 self._leftovers.remove_emptied()
-            finally:
-                self._lock.release()
 
-    @contextmanager
+    @guarded_block
     def standing_still(self) -> Iterator[None]:
         """Within the block no job is decided or completed, in no process.
 
@@ -361,23 +358,20 @@ class StagedCommits:
         find, staging = self._store._find_partition, self._staging_path
         return self._recent.spans() + [one.span(find, staging) for one in undone]
 
-    @contextmanager
+    @guarded_block
     def quiet(self) -> Iterator[bool]:
         """As `standing_still`, but without waiting: gives whether it does hold.
 
         If so, `producer_ids` has the ids of all jobs that are not complete, of any process, and no
         power cut brings back one that is.
         """
-        if not self._lock.acquire(blocking=False):
-            yield False
-            return
-        try:
-            self._look_around()
-            if self._store.durability != "process":
-                self._store._state_log.sync_all()
-            yield True
-        finally:
-            self._lock.release()
+        with HeldLocks() as held:
+            is_quiet = held.take_if_free(self._lock)
+            if is_quiet:
+                self._look_around()
+                if self._store.durability != "process":
+                    self._store._state_log.sync_all()
+            yield is_quiet
 
     def holds_back(self, key: OffsetKey) -> bool:
         """Whether a job that is decided and not complete, of any process, commits this offset."""

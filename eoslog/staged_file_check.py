@@ -6,11 +6,11 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 from eoslog.atomic_file import sync_directory, sync_file
+from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.record_batch import batch_crc32c, crc32c, iter_batches
 from eoslog.errors import CorruptRecordError, StagedCommitError, StoreFullError
 from eoslog.os_errors import named_os_errors
@@ -26,7 +26,7 @@ _CRC_PIECE_BYTES = 4 << 20
 _NO_FILE = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
 
 
-@contextmanager
+@guarded_block
 def mapped(one: JobFile) -> Iterator[memoryview]:
     """The file's bytes for as long as the block lasts.
 

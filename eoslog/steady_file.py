@@ -4,8 +4,10 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
+
+from eoslog.bindings.guarded_block import guarded_block
 
 
 class SteadyFile:
@@ -33,16 +35,15 @@ class SteadyFile:
         return found
 
 
-@contextmanager
+@guarded_block
 def steady_file(path: Path) -> Iterator[SteadyFile]:
     """Open a file for reading. Raises OSError; FileNotFoundError also if it is deleted just now."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
+    # Python's own object of a file: it is closed whatever becomes of the block.
+    with open(path, "rb", buffering=0) as file:
+        descriptor = file.fileno()
         # Not every file system can: there, nobody recycles files of a store either.
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(descriptor), path.stat()):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
         yield SteadyFile(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,13 +12,14 @@ topics' settings are then the defaults again.
 import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from eoslog.atomic_file import read_if_there, write_atomically
+from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.record_batch import crc32c
 from eoslog.bindings.shared_page import COUNTER_TOPICS, LOCK_TOPICS, SharedPage
 from eoslog.config import parse_topic_config
@@ -135,7 +136,7 @@ class TopicRegistry:
         with self._changing():
             self._replace({**self._topics, topic.name: topic})
 
-    @contextmanager
+    @guarded_block
     def making_partition(self, name: str, partitions: int) -> Iterator[TopicDescription]:
         """A block in which no other process makes a partition of an internal topic.
 
@@ -196,7 +197,7 @@ class TopicRegistry:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
 
-    @contextmanager
+    @guarded_block
     def _changing(self) -> Iterator[None]:
         """A block in which this thread alone, of all processes, changes the file."""
         shared = self._shared

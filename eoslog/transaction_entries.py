@@ -13,11 +13,12 @@ before the first entry is made in a life of the store, by whichever process make
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
 from eoslog.bindings.entry_lock import AllKeysHeld, EntryLock
+from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.shared_page import (
     COUNTER_COORDINATOR_EPOCH,
@@ -181,7 +182,7 @@ class TransactionEntries:
         """The id's entry, if it is in memory. Takes no lock."""
         return self._entries.get(transactional_id)
 
-    @contextmanager
+    @guarded_block
     def locked(self, transactional_id: str, create: bool = False) -> Iterator[TransactionEntry]:
         """The id's entry, with its lock held.
 
@@ -259,11 +260,10 @@ class TransactionEntries:
         # Nothing of Python between the locks and the block: an interrupt there would leave them.
         return self._all_locked() if self._shared is None else AllKeysHeld(self._shared)
 
-    @contextmanager
+    @guarded_block
     def _all_locked(self) -> Iterator[None]:
-        held = HeldLocks()
         locked: set[int] = set()
-        try:
+        with HeldLocks() as held:
             while True:
                 for entry in sorted(self.known(), key=lambda one: one.transactional_id):
                     if id(entry) not in locked:
@@ -274,8 +274,6 @@ class TransactionEntries:
                     if all(id(entry) in locked for entry in self.known()):
                         yield
                         return
-        finally:
-            held.release()
 
     def forget(self, entry: TransactionEntry) -> None:
         """Drop an entry whose lock is held: its record is in the index, or there is none."""

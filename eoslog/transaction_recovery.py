@@ -17,11 +17,11 @@ argument.
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
 from eoslog.bindings.entry_lock import AllKeysHeld
+from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import (
@@ -241,7 +241,7 @@ class TransactionRecovery:
             else:
                 self._put_off(where)
 
-    @contextmanager
+    @guarded_block
     def _if_nothing_moves(self) -> Iterator[bool]:
         """A block in which no other process begins a transaction, if that can be had at once."""
         shared, slots = self._shared, self._slots

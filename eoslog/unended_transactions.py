@@ -7,18 +7,14 @@ and that every transactional id has to take a new producer id. Most stores never
 Invariant: a partition is in the file before anybody could take it for put right, until it is.
 """
 
-import fcntl
 import json
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import NamedTuple
 
 from eoslog.atomic_file import read_if_there, write_atomically
+from eoslog.file_lock import file_locked
 from eoslog.json_text import loads_json
-from eoslog.os_errors import named_os_errors
-from eoslog.private_files import FILE_MODE
 from eoslog.topic_partition import TopicPartition
 
 FILE_NAME = "unended.json"
@@ -105,17 +101,6 @@ class UnendedTransactions:
         # Of no use after a power cut.
         write_atomically(self._path, json.dumps(document).encode(), sync=False)
 
-    @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _changing(self) -> AbstractContextManager[bool]:
         """Alone among all who change the file; nobody waits for another lock meanwhile."""
-        with named_os_errors(f"locking {self._lock_path}"):
-            descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX)
-            except BaseException:
-                os.close(descriptor)
-                raise
-        try:
-            yield
-        finally:
-            os.close(descriptor)
+        return file_locked(self._lock_path)

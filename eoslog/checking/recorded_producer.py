@@ -2,9 +2,9 @@
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.checking.recorded_consumer import RecordedConsumer
 from eoslog.checking.recorder import Call, Recorder, partitions_as_json
@@ -58,7 +58,7 @@ class RecordedProducer:
         self._transaction = name
         return name
 
-    @contextmanager
+    @guarded_block
     def transaction(self, inputs: Iterable[RecordedConsumer] = ()) -> Iterator[str]:
         """Begin, then commit; an exception inside aborts. Yields the transaction's name."""
         name = self.begin_transaction(inputs)
