@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from eoslog.append_signal import LOOK_AGAIN_S, AppendSignal, Watched
+from eoslog.lasting_thread import LastingThread
 
 
 class Waiting(Protocol):
@@ -56,8 +57,7 @@ class TailWaiter:
         self._signal = signal
         self._waiters: set[_Waiter] = set()
         self._somebody = threading.Event()
-        # One, or more where an interrupt came while one was being started.
-        self._threads: list[threading.Thread] = []
+        self._thread = LastingThread("eoslog-aio-wait", self._run)
         self._stopped = False
 
     async def wait(self, waiting: Waiting, timeout_s: float | None) -> bool:
@@ -96,17 +96,12 @@ class TailWaiter:
             waiter.wake()
         self._somebody.set()
         self._signal.wake()
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
+        self._thread.join()
 
     def _wake_thread(self) -> None:
         if not self._somebody.is_set():
             self._somebody.set()
-        if not any(thread.is_alive() for thread in self._threads):
-            thread = threading.Thread(target=self._run, name="eoslog-aio-wait", daemon=True)
-            self._threads.append(thread)
-            thread.start()
+        self._thread.start()
 
     def _run(self) -> None:
         while not self._stopped:

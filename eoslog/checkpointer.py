@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.fellow_processes import FellowProcesses
+from eoslog.lasting_thread import LastingThread
 from eoslog.offset_checkpoints import LastOffsets, last_offsets
 from eoslog.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.os_errors import named_os_errors
@@ -59,8 +60,7 @@ class Checkpointer:
         self._config = store._files.config
         self._lock = threading.RLock()  # Taken as it is: see LingerTimer.
         self._condition = threading.Condition(self._lock)
-        # One; an interrupt may have left others that never ran.
-        self._threads: list[threading.Thread] = []
+        self._thread = LastingThread("eoslog-checkpointer", self._run)
         self._stopped = False
         self._noted: set[Partition] = set()  # Appended to since the last look.
         self._leftovers = False  # Complete staged jobs left something since the last look.
@@ -106,10 +106,7 @@ class Checkpointer:
         with self._lock:
             if self._stopped:
                 return False
-            if not any(thread.is_alive() for thread in self._threads):
-                thread = threading.Thread(target=self._run, name="eoslog-checkpointer", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            self._thread.start()
             return True
 
     def _note(self, partition: Partition) -> None:
@@ -130,10 +127,7 @@ class Checkpointer:
         with self._lock:
             self._stopped = True
             self._condition.notify_all()
-            threads = [thread for thread in self._threads if thread.ident is not None]
-        for thread in threads:
-            if thread is not threading.current_thread():
-                thread.join()
+        self._thread.join()
 
     def metrics(self) -> dict[str, Any]:
         """How often it did what, and the last errors, newest last."""

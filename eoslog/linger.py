@@ -5,6 +5,8 @@ import threading
 import time
 from typing import Protocol
 
+from eoslog.lasting_thread import LastingThread
+
 _log = logging.getLogger(__name__)
 
 
@@ -24,8 +26,7 @@ class LingerTimer:
         self._lock = threading.RLock()
         self._condition = threading.Condition(self._lock)
         self._due_s: dict[LingeringProducer, float] = {}
-        # One, or more where an interrupt came while one was being started.
-        self._threads: list[threading.Thread] = []
+        self._thread = LastingThread("eoslog-linger", self._run)
         self._stopped = False
 
     def add(self, producer: LingeringProducer, delay_s: float) -> None:
@@ -34,10 +35,7 @@ class LingerTimer:
             if self._stopped or producer in self._due_s:
                 return
             self._due_s[producer] = time.monotonic() + delay_s
-            if not any(thread.is_alive() for thread in self._threads):
-                thread = threading.Thread(target=self._run, name="eoslog-linger", daemon=True)
-                self._threads.append(thread)
-                thread.start()
+            self._thread.start()
             self._condition.notify()
 
     def remove(self, producer: LingeringProducer) -> None:
@@ -51,9 +49,7 @@ class LingerTimer:
             self._stopped = True
             self._due_s.clear()
             self._condition.notify_all()
-            started = [thread for thread in self._threads if thread.ident is not None]
-        for thread in started:
-            thread.join()
+        self._thread.join()
 
     def _run(self) -> None:
         while True:

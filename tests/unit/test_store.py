@@ -460,7 +460,7 @@ def test_opening_a_clean_store_opens_no_partition_and_reads_no_checkpoint(open_s
         0,
     )
     assert store._files.checkpoints._offsets == {}
-    assert not store._checkpointer._threads
+    assert not store._checkpointer._thread.was_started
 
 
 def test_no_thread_is_left_after_closing(open_store):

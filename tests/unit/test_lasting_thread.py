@@ -1,0 +1,94 @@
+"""A background thread whose start was interrupted is neither waited for in vain nor there twice."""
+
+import threading
+
+import pytest
+
+import eoslog
+from eoslog.lasting_thread import LastingThread
+
+SOON_S = 10
+
+
+class NeverStarted(threading.Event):
+    """What a new thread says that it runs by, as an interrupt of the wait for that leaves it."""
+
+    def set(self):
+        threading.Event().wait()
+
+    def wait(self, timeout=None):
+        raise KeyboardInterrupt
+
+
+class StartedLate(threading.Event):
+    """The wait for the new thread is interrupted; it runs as soon as it may."""
+
+    may_run = threading.Event()
+
+    def set(self):
+        self.may_run.wait()
+        super().set()
+
+    def wait(self, timeout=None):
+        raise KeyboardInterrupt
+
+
+def start_interrupted(monkeypatch, started, start):
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        made = threading.Thread.__init__
+
+        def init(thread, *arguments, **named):
+            made(thread, *arguments, **named)
+            thread._started = started()
+
+        patched.setattr(threading.Thread, "__init__", init)
+        start()
+
+
+def test_a_thread_that_never_ran_is_not_waited_for(monkeypatch):
+    ran = threading.Event()
+    thread = LastingThread("test", ran.set)
+    start_interrupted(monkeypatch, NeverStarted, thread.start)
+    assert thread.was_started
+    thread.join()
+    thread.start()
+    assert ran.wait(SOON_S)
+    thread.join()
+
+
+def test_of_two_threads_one_does_the_work(monkeypatch):
+    at_work, end, count = threading.Event(), threading.Event(), []
+
+    def work():
+        count.append(1)
+        at_work.set()
+        end.wait()
+
+    thread = LastingThread("test", work)
+    start_interrupted(monkeypatch, StartedLate, thread.start)
+    thread.start()
+    assert at_work.wait(SOON_S)
+    late = thread._threads[0]
+    StartedLate.may_run.set()
+    while not late._started.is_set():
+        pass
+    late.join(SOON_S)
+    assert not late.is_alive()
+    end.set()
+    thread.join()
+    assert count == [1]
+
+
+def test_a_store_whose_background_thread_never_ran_is_closed(monkeypatch, tmp_path):
+    store = eoslog.open(tmp_path / "store", create=True, durability="process")
+    store.create_topic("rows")
+    start_interrupted(
+        monkeypatch,
+        NeverStarted,
+        lambda: store.producer().append("rows", partition=0, values=[b"one"]),
+    )
+    store.producer().append("rows", partition=0, values=[b"two"])
+    assert store._checkpointer._thread.was_started
+    store.close()
+    with eoslog.open(tmp_path / "store") as store:
+        assert not store.verify()
