@@ -5,7 +5,6 @@ file's producer id, which batches it holds.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 from eoslog.errors import EoslogError, LogClosedError
@@ -133,12 +132,13 @@ def adopt_files(
     else:
         for where in by_partition:
             held.find(where)  # Opened here: what is done then may need what this thread holds.
-        with ThreadPoolExecutor(threads_max, "eoslog-adopt") as threads:
-            futures = [
-                threads.submit(_fill, files, held, checked, where if sync else None)
+        filled = run_together(
+            [
+                partial(_fill, files, held, checked, where if sync else None)
                 for where, files in by_partition.items()
-            ]
-        filled = [future.result() for future in futures]
+            ],
+            threads_max,
+        )
     return {
         where: found for where, found in zip(by_partition, filled, strict=True) if found is not None
     }

@@ -5,7 +5,6 @@ import mmap
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
@@ -113,9 +112,7 @@ def _check_files(files: Sequence[JobFile], limits: Mapping[str, int]) -> None:
         for one in files:
             check(one)
         return
-    with ThreadPoolExecutor(threads_max, "eoslog-check") as threads:
-        for future in [threads.submit(check, one) for one in files]:
-            future.result()
+    run_together([partial(check, one) for one in files], threads_max)
 
 
 def check_file(one: JobFile, batch_bytes_max: int) -> None:

@@ -1,0 +1,57 @@
+# cython: language_level=3
+"""Threads for the length of a block: when it is left, however that comes, all of them have ended.
+
+They are started, noted and waited for by C. Python's own executors wait for a thread by locks that
+an interrupt (Ctrl-C) of the thread's owner may leave held, and then for ever.
+"""
+
+import _thread
+
+cimport cython
+
+
+@cython.final
+cdef class JoinedThreads:
+    """A block; of each thread started in it a lock, which is held until the thread ends."""
+
+    cdef list _ends
+
+    def __cinit__(self):
+        self._ends = []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        interrupt = None
+        while self._ends:
+            try:
+                self.join()
+            except BaseException as raised:
+                interrupt = raised
+        if interrupt is not None and kind is None:
+            raise interrupt
+
+    def start(self, work not None):
+        """Call `work()` in a thread of its own. Raises RuntimeError if there may be no more."""
+        end = _thread.allocate_lock()
+        end.acquire()
+        self._ends.append(end)
+        try:
+            _thread.start_new_thread(_run, (work, end))
+        except BaseException:
+            self._ends.pop()
+            raise
+
+    def join(self):
+        """Wait until all have ended. An interrupt is raised, and the others go on."""
+        while self._ends:
+            self._ends[-1].acquire()
+            self._ends.pop()
+
+
+def _run(work, end):
+    try:
+        work()
+    finally:
+        end.release()
