@@ -42,14 +42,16 @@ class _OpenStores:
     """The stores that this process has open on behalf of Spark."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        # Taken as it is: an interrupt between the condition's own steps would leave it held.
+        self._lock = threading.RLock()
+        self._changed = threading.Condition(self._lock)
         self._lent: dict[Path, _Lent] = {}
         self._closer: threading.Thread | None = None
 
     def borrow(self, path: Path, durability: str | None) -> _Lent:
         import eoslog
 
-        with self._changed:
+        with self._lock:
             known = self._lent.get(path)
             if known is not None:
                 fits = durability in (None, known.store.durability)
@@ -66,7 +68,7 @@ class _OpenStores:
             return made
 
     def give_back(self, path: Path, lent: _Lent, spoiled: bool) -> None:
-        with self._changed:
+        with self._lock:
             lent.users -= 1
             lent.idle_since_s = time.monotonic()
             lent.spoiled |= spoiled
@@ -80,7 +82,7 @@ class _OpenStores:
             self._changed.notify_all()
 
     def close_unused(self) -> None:
-        with self._changed:
+        with self._lock:
             for path, lent in list(self._lent.items()):
                 if lent.users == 0:
                     self._close(path)
@@ -96,7 +98,7 @@ class _OpenStores:
 
     def _close_idle(self) -> None:
         """The thread: close what has not been used for a while; end when nothing is open."""
-        with self._changed:
+        with self._lock:
             while self._lent:
                 now_s = time.monotonic()
                 due_s = now_s + IDLE_S
