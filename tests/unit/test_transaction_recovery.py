@@ -39,6 +39,8 @@ def possible_cuts(partition):
 
 
 def cut(store_path, where, size_bytes):
+    """As the log was before; what its page says came later."""
+    (store_path / "state" / "control" / str(where)).unlink(missing_ok=True)
     path = store_path / str(where) / f"{0:020d}.log"
     path.write_bytes(path.read_bytes()[:size_bytes])
 
