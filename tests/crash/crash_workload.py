@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,14 @@ from zlib import crc32
 import staged_jobs
 
 import eoslog
-from eoslog import TopicPartition, group_member, staged_adoption, staged_file_check, staged_job
+from eoslog import (
+    TopicPartition,
+    group_member,
+    staged_adoption,
+    staged_file,
+    staged_file_check,
+    staged_job,
+)
 from eoslog.checking import Recorder
 from eoslog.checkpointer import Checkpointer
 from eoslog.errors import InvalidTimestampError
@@ -76,16 +82,16 @@ def be_deterministic() -> None:
     """
     Checkpointer.start = lambda self: not self._stopped  # type: ignore[method-assign]
     Partition.__hash__ = lambda self: crc32(str(self.topic_partition).encode())  # type: ignore
-    for module in (staged_adoption, staged_file_check):
-        module.ThreadPoolExecutor = one_thread  # type: ignore
+    for module in (staged_adoption, staged_file, staged_file_check):
+        module.run_together = one_after_another  # type: ignore
     staged_job.WHOLE_FILE_BYTES_MIN = WHOLE_FILE_BYTES_MIN
     # A member says that it lives when it joins, and not again if its process stood still meanwhile.
     group_member.LOOK_AROUND_S = 3600.0
 
 
-def one_thread(threads_max: int, name: str) -> ThreadPoolExecutor:
-    """What several threads would do at once, one after the other."""
-    return ThreadPoolExecutor(1, name)
+def one_after_another(calls: Iterable[Callable[[], Any]], _threads_max: int = 1) -> list[Any]:
+    """What several threads would do at once."""
+    return [call() for call in calls]
 
 
 class Acknowledged:
