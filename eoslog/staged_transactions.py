@@ -81,10 +81,14 @@ class StagedTransactions:
         checked = self._store._group_offsets.prepare_staged_commit(group, offsets)
         if checked.keys:
             member = as_group_metadata(group)
-            known = self._offsets.setdefault(member, {})
-            for where, one in offsets.items():
-                known[TopicPartition(*where)] = one
-            self._sent_for.setdefault(member, {}).update(checked.topic_ids)
+            known = dict(self._offsets.get(member, {}))
+            known |= {TopicPartition(*where): one for where, one in offsets.items()}
+            sent_for = {**self._sent_for.get(member, {}), **checked.topic_ids}
+            # In one step: an interrupt leaves no offset with the topic of another one.
+            self._offsets, self._sent_for = (
+                {**self._offsets, member: known},
+                {**self._sent_for, member: sent_for},
+            )
         return bool(checked.keys)
 
     def has_staged(self, topic: str) -> bool:

@@ -6,6 +6,7 @@ import os
 import pickle
 import re
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ import pytest
 from staged_jobs import TOPIC, quick_directory, staged_files
 
 import eoslog
+from eoslog import staged_transactions
 from eoslog.errors import (
     CommitFailedError,
     EoslogError,
@@ -722,3 +724,36 @@ def test_errors_that_it_raises_tell_the_outcome(store, producer):
     with pytest.raises(EoslogError) as caught:
         producer.send("nowhere", value=b"v")
     assert caught.value.outcome == "not_appended"
+
+
+def test_an_interrupt_of_the_sending_of_offsets_leaves_all_or_none(store, producer):
+    """At each line of it: the commit that follows knows of which topic each offset is."""
+    code = staged_transactions.StagedTransactions.add_offsets.__code__
+    line, interrupted = 0, True
+    while interrupted:
+        line += 1
+        left = line
+
+        def at_line(_frame: Any, event: str, _: object) -> Any:
+            nonlocal left
+            left -= event == "line"
+            if event == "line" and left == 0:
+                raise KeyboardInterrupt
+            return at_line
+
+        producer.begin_transaction()
+        producer.append(TOPIC, 0, [b"x"])
+        before = sys.gettrace()
+        sys.settrace(lambda frame, *_: at_line if frame.f_code is code else None)
+        try:
+            producer.send_offsets_to_transaction({SOURCE: line}, "readers")
+            interrupted = False
+        except KeyboardInterrupt:
+            pass
+        finally:
+            sys.settrace(before)
+        producer.commit_transaction()
+        found = store.groups().get("readers", {})
+        assert SOURCE not in found or found[SOURCE].offset <= line
+    assert found[SOURCE].offset == line
+    assert line > 5
