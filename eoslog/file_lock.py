@@ -5,11 +5,9 @@ that outlived its parent would keep the lock.
 """
 
 import os
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.locked_file import LockedFile
 from eoslog.os_errors import named_os_errors
 from eoslog.private_files import FILE_MODE
@@ -30,13 +28,7 @@ def directory_locked(path: Path, *, wait: bool = True) -> AbstractContextManager
     return _locked(path, os.O_RDONLY | os.O_DIRECTORY, wait)
 
 
-@guarded_block
-def _locked(path: Path, flags: int, wait: bool) -> Iterator[bool]:
-    with _open(path, flags, wait) as is_locked:
-        yield is_locked
-
-
-def _open(path: Path, flags: int, wait: bool) -> LockedFile:
+def _locked(path: Path, flags: int, wait: bool) -> LockedFile:
     try:
         return LockedFile(path, flags, FILE_MODE, wait)
     except FileNotFoundError:

@@ -4,14 +4,12 @@ what was committed stays committed, what is gone stays gone.
 
 from __future__ import annotations
 
-import linecache
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import FrameType
 from typing import Any
 
 import pytest
+from crash.interrupted_lines import interrupted_at
 from crash.transaction_trace import QUIET
 
 import eoslog
@@ -27,31 +25,13 @@ FOO, BAR, OLD = TopicPartition("foo", 0), TopicPartition("foo", 1), TopicPartiti
 FILES = ("/eoslog/group_offsets_state.py", "/eoslog/group_log.py")
 
 
-@contextmanager
-def interrupted_at(line: int) -> Iterator[list[str]]:
-    """Ctrl-C before the so-and-so-many-th line; gives where that was."""
-    seen: list[str] = []
+def is_of_the_replay(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.endswith(FILES)
 
-    def at_line(frame: FrameType, event: str, _: object) -> Any:
-        # No signal comes between a block and its end, where the line of `with` is passed again.
-        if event == "line" and len(seen) < line and not source_of(frame).startswith("with "):
-            seen.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
-            if len(seen) == line:
-                raise KeyboardInterrupt(seen[-1])
-        return at_line
 
-    def at_call(frame: FrameType, _event: str, _: object) -> Any:
-        return at_line if frame.f_code.co_filename.endswith(FILES) else None
-
-    def source_of(frame: FrameType) -> str:
-        return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-
-    before = sys.gettrace()
-    sys.settrace(at_call)
-    try:
-        yield seen
-    finally:
-        sys.settrace(before)
+def is_of_a_block(source: str) -> bool:
+    """No signal comes between a block and its end, where the line of `with` is passed again."""
+    return source.startswith("with ")
 
 
 class Log:
@@ -110,12 +90,13 @@ def interrupt_at_each_line(store: eoslog.Store, how: str) -> None:
         log.transaction({(GROUP, FOO): 7}, commit=False)
         log.write({(GROUP, OLD): None, (OTHER, FOO): None})
         expected = {GROUP: {FOO: at + 2, BAR: at + 3}}
-        with interrupted_at(line) as seen, suppress(KeyboardInterrupt):
+        interrupt = interrupted_at(line, is_of_the_replay, is_of_a_block)
+        with interrupt as seen, suppress(KeyboardInterrupt):
             if how == "keep":
                 offsets.persist_all()
             else:
                 offsets.all()
-        place = seen[-1] if seen else "no line"
+        place = seen[line - 1 : line]
         assert said(offsets) == expected, place
         for where in (FOO, BAR, OLD):
             assert offsets.is_stable(GROUP, where), place

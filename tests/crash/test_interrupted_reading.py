@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import linecache
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import pytest
+from crash.interrupted_lines import interrupted_at
 
 import eoslog
 from eoslog import TopicPartition
@@ -34,32 +32,14 @@ INTERRUPTED = {
 }
 
 
-@contextmanager
-def interrupted_at(line: int) -> Iterator[list[str]]:
-    """Ctrl-C before the so-and-so-many-th line of a reader; gives where that was."""
-    seen: list[str] = []
+def is_of_a_reader(frame: FrameType) -> bool:
+    ours = "/eoslog/consumer.py" in frame.f_code.co_filename.replace("\\", "/")
+    ours = ours or frame.f_code.co_filename.endswith("/eoslog/arrow.py")
+    return ours and frame.f_code.co_name in INTERRUPTED
 
-    def at_line(frame: FrameType, event: str, _: object) -> Any:
-        if event == "line" and source_of(frame) != "yield record":
-            seen.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
-            if len(seen) == line:
-                raise KeyboardInterrupt(seen[-1])
-        return at_line
 
-    def at_call(frame: FrameType, _event: str, _: object) -> Any:
-        ours = "/eoslog/consumer.py" in frame.f_code.co_filename.replace("\\", "/")
-        ours = ours or frame.f_code.co_filename.endswith("/eoslog/arrow.py")
-        return at_line if ours and frame.f_code.co_name in INTERRUPTED else None
-
-    def source_of(frame: FrameType) -> str:
-        return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-
-    before = sys.gettrace()
-    sys.settrace(at_call)
-    try:
-        yield seen
-    finally:
-        sys.settrace(before)
+def is_the_handing_out(source: str) -> bool:
+    return source == "yield record"
 
 
 def by_iteration(consumer: Any) -> Iterator[tuple[int, int]]:
@@ -98,7 +78,7 @@ def test_at_every_line(store: eoslog.Store, read: Callable[[Any], Iterator[Any]]
         consumer = store.consumer()
         consumer.assign([TopicPartition("rows", number) for number in (0, 1)])
         got: list[tuple[int, int]] = []
-        with interrupted_at(line) as seen:
+        with interrupted_at(line, is_of_a_reader, is_the_handing_out) as seen:
             try:
                 for place in read(consumer):
                     got.append(place)

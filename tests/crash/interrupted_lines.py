@@ -1,0 +1,43 @@
+"""An interrupt (Ctrl-C) before a chosen line of chosen functions."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+
+@contextmanager
+def interrupted_at(
+    line: int, is_ours: Callable[[FrameType], bool], is_passed_over: Callable[[str], bool]
+) -> Iterator[list[str]]:
+    """Ctrl-C before the so-and-so-many-th line of functions that are ours; gives the lines seen.
+
+    A line is not counted if its text is passed over: no signal can come just there.
+    """
+    seen: list[str] = []
+
+    def at_line(frame: FrameType, event: str, _: object) -> Any:
+        if event == "line" and not is_passed_over(source_of(frame)):
+            seen.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
+            if len(seen) == line:
+                raise KeyboardInterrupt(seen[-1])
+        return at_line
+
+    def at_call(frame: FrameType, _event: str, _: object) -> Any:
+        return at_line if is_ours(frame) else None
+
+    before = sys.gettrace()
+    sys.settrace(at_call)
+    try:
+        yield seen
+    finally:
+        sys.settrace(before)
+
+
+def source_of(frame: FrameType) -> str:
+    """The text of the line that is next."""
+    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
