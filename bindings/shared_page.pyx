@@ -9,6 +9,7 @@ locks of one process, last a partition's.
 
 import errno
 import os
+import struct
 
 from eoslog import errors
 
@@ -21,7 +22,8 @@ from eoslog.native.mapped_io cimport (
 )
 from eoslog.native.shared_page cimport (
     EOWNERDEAD, ETIMEDOUT, SHARED_CLOCK_SETTINGS, SHARED_COUNTERS, SHARED_LOCKS,
-    SHARED_LOCKS_OF_KEYS, SharedClockSetting, shared_clock_count, shared_clock_note,
+    SHARED_LOCKS_OF_KEYS, SHARED_PAGE_MAGIC, SHARED_PAGE_VERSION, SharedClockSetting,
+    shared_clock_count, shared_clock_look, shared_clock_looked, shared_clock_note,
     shared_counter_load, shared_counter_raise, shared_lock_give, shared_lock_holder,
     shared_lock_take, shared_page_init, shared_page_is_made, shared_word_load, shared_word_wait,
     shared_word_wake,
@@ -40,6 +42,7 @@ LOCK_TIMEOUT_S = 30.0
 # A waiter comes up so often to let Python handle signals.
 _WAIT_S_MAX = 1.0
 CLOCK_SETTINGS_MAX = SHARED_CLOCK_SETTINGS - 1
+_BEGIN = struct.pack("<QI", SHARED_PAGE_MAGIC, SHARED_PAGE_VERSION)
 
 
 cdef class HeldLocks:
@@ -182,7 +185,7 @@ cdef class SharedPage:
                 head = file.read(32)
         except FileNotFoundError:
             return None
-        if len(head) < 32 or head[:8] != b"EOSHR01\x00" or head[8:12] != b"\x02\x00\x00\x00":
+        if head[:12] != _BEGIN or len(head) < 32:
             return None
         return head[16:32]
 
@@ -312,6 +315,16 @@ cdef class SharedPage:
         one.looked_ms = looked_ms
         one.ahead_ms = ahead_ms
         shared_clock_note(self._page, &one)
+
+    def clock_looked_ms(self):
+        """When any process last found the clock as the newest setting has it, in elapsed ms."""
+        self._check_counter(0)
+        return shared_clock_looked(self._page)
+
+    def note_clock_look(self, int64_t looked_ms):
+        """The clock was then as the newest setting has it; an older look changes nothing."""
+        self._check_counter(0)
+        shared_clock_look(self._page, looked_ms)
 
     # Waiting.
 

@@ -47,6 +47,7 @@ class DayClock:
         self._lock = threading.RLock()
         self._shared: SharedPage | None = None
         self._heard_count = 0
+        self._told = True  # Whether the others know the newest setting, too.
         self.jump_count = 0
         self._looked_ms, shown_ms = _both_ms()
         # Of the last one the page has what it was at first, and the clock wanders.
@@ -76,6 +77,8 @@ class DayClock:
                 elapsed_ms, shown_ms = _both_ms()
             self._ahead_ms = shown_ms - elapsed_ms
             self._looked_ms = elapsed_ms
+            if self._shared is not None and self._told:
+                self._shared.note_clock_look(elapsed_ms)
             return shown_ms
 
     def age_ms(self, moment_ms: int) -> int:
@@ -137,12 +140,14 @@ class DayClock:
 
     def _hear(self, shared: SharedPage) -> None:
         count = shared.clock_settings_count()
-        if count <= self._heard_count:
-            return
-        self._heard_count = count
-        self.jump_count = max(self.jump_count, count - 1)
-        self._settings = [_Setting(*one) for one in shared.clock_settings()]
-        self._looked_ms, _, self._ahead_ms = self._settings[-1]
+        if count > self._heard_count:
+            self._heard_count = count
+            self.jump_count = max(self.jump_count, count - 1)
+            self._settings = [_Setting(*one) for one in shared.clock_settings()]
+            self._told = True
+            self._looked_ms, _, self._ahead_ms = self._settings[-1]
+        # Whoever looks for the first time knows when the others did.
+        self._looked_ms = max(self._looked_ms, shared.clock_looked_ms())
 
     def _add(self, shared: SharedPage | None) -> None:
         """Note the clock's newest setting, if nobody has yet."""
@@ -160,6 +165,7 @@ class DayClock:
         self._settings.append(new)
         del self._settings[:-CLOCK_SETTINGS_MAX]
         self.jump_count += 1
+        self._told = shared is not None or self._shared is None
         if shared is not None:
             shared.note_clock_setting(*new)
             self._heard_count = shared.clock_settings_count()

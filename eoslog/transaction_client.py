@@ -19,6 +19,7 @@ from eoslog.errors import (
     FellBehindError,
     IllegalStateError,
     InvalidProducerEpochError,
+    InvalidTxnStateError,
     LogClosedError,
     ProducerFencedError,
     StoreFailedError,
@@ -198,11 +199,12 @@ class TransactionClient(TransactionalSender, Producer):
         """Whether the coordinator has the open transaction, or had it and ended it."""
         if not self._is_registered:
             return False
-        entry = self._known_entry()
-        with entry.lock:
-            self._owner.check()
+
+        def look(entry: TransactionEntry) -> bool:
             own = (entry.producer_id, entry.producer_epoch)
             return entry.state == "Ongoing" or own != (self.producer_id, self.producer_epoch)
+
+        return self._on_entry(look)
 
     def _end(self, commit: bool) -> tuple[int, int]:
         """End the transaction; the coordinator's wrapper gets a new id where one is needed."""
@@ -233,7 +235,7 @@ class TransactionClient(TransactionalSender, Producer):
         self._over(self._commit_on())
 
     def _commit_failed(self, error: Exception) -> tuple[int, int]:
-        if not isinstance(error, CURABLE):
+        if not isinstance(error, (*CURABLE, InvalidTxnStateError)):
             self._break_commit(error)
         return self._commit_on()
 
@@ -241,6 +243,9 @@ class TransactionClient(TransactionalSender, Producer):
         """What is left of a commit: append what is still gathered, then the decision."""
         try:
             self._append_all()
+            if not self._is_at_the_coordinator():
+                # An interrupt came before the first append had reached it: there is nothing.
+                return self.producer_id, self.producer_epoch
             return self._end(commit=True)
         except Exception as error:
             self._break_commit(error)

@@ -225,13 +225,17 @@ class TransactionalProducer(TransactionClient):
         """
         with self.exclusive:
             self._check_appendable()
-            if not self._is_registered and not self._touched_buffers():
-                raise IllegalStateError("the transaction is empty: there is nothing to prepare")
             try:
                 self._append_all()
-                self._on_entry(lambda entry: entry.prepare(self.producer_id, self.producer_epoch))
+                empty = not self._is_at_the_coordinator()
+                if not empty:
+                    self._on_entry(
+                        lambda entry: entry.prepare(self.producer_id, self.producer_epoch)
+                    )
             except EoslogError as error:
                 self._break(error, Request.PRODUCE)  # Nothing is decided by it.
+            if empty:
+                raise IllegalStateError("the transaction is empty: there is nothing to prepare")
             self._move(S.PREPARED_TRANSACTION)
             return PreparedTransaction(
                 self._transactional_id, self.producer_id, self.producer_epoch

@@ -3,12 +3,14 @@ from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "shared_page.h" nogil:
     enum:
+        SHARED_PAGE_VERSION
         SHARED_COUNTERS
         SHARED_LOCKS_OF_KEYS
         SHARED_LOCKS
         SHARED_CLOCK_SETTINGS
         EOWNERDEAD
         ETIMEDOUT
+    const uint64_t SHARED_PAGE_MAGIC
     ctypedef struct SharedClockSetting:
         int64_t noticed_ms
         int64_t looked_ms
@@ -31,3 +33,5 @@ cdef extern from "shared_page.h" nogil:
     uint32_t shared_word_load(const uint32_t* word) noexcept
     uint64_t shared_clock_count(const SharedPageHead* page) noexcept
     void shared_clock_note(SharedPageHead* page, const SharedClockSetting* setting) noexcept
+    int64_t shared_clock_looked(const SharedPageHead* page) noexcept
+    void shared_clock_look(SharedPageHead* page, int64_t looked_ms) noexcept

@@ -21,7 +21,7 @@
 #include "crash_point.h"
 
 #define SHARED_PAGE_MAGIC UINT64_C(0x31305248534f45) /* "EOSHR01", little-endian. */
-#define SHARED_PAGE_VERSION 2
+#define SHARED_PAGE_VERSION 3
 #define SHARED_COUNTERS 32
 #define SHARED_LOCKS_OF_KEYS 1024
 #define SHARED_LOCKS_NAMED 64
@@ -54,6 +54,7 @@ typedef struct SharedPageHead {
     uint64_t counters[SHARED_COUNTERS];
     uint64_t clock_settings_count; /* All there ever were. */
     SharedClockSetting clock_settings[SHARED_CLOCK_SETTINGS]; /* The newest, around and around. */
+    int64_t clock_looked_ms; /* When anybody last found the clock as the newest has it, in elapsed time. */
     SharedLock locks[SHARED_LOCKS];
 } SharedPageHead;
 
@@ -195,6 +196,18 @@ static inline void shared_clock_note(SharedPageHead *page, const SharedClockSett
     page->clock_settings[count % SHARED_CLOCK_SETTINGS] = *setting;
     CRASH_POINT("shared page: clock count");
     __atomic_store_n(&page->clock_settings_count, count + 1, __ATOMIC_RELEASE);
+}
+
+static inline int64_t shared_clock_looked(const SharedPageHead *page) {
+    return __atomic_load_n(&page->clock_looked_ms, __ATOMIC_ACQUIRE);
+}
+
+/* Only ever raised: a look may be told late. No crash point: whoever dies before it has not looked. */
+static inline void shared_clock_look(SharedPageHead *page, int64_t looked_ms) {
+    int64_t known_ms = shared_clock_looked(page);
+    while (known_ms < looked_ms && !__atomic_compare_exchange_n(&page->clock_looked_ms, &known_ms, looked_ms, 0, __ATOMIC_RELEASE,
+                                                                __ATOMIC_ACQUIRE)) {
+    }
 }
 
 static inline uint64_t shared_counter_load(const SharedPageHead *page, int number) {

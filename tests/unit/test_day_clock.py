@@ -195,6 +195,46 @@ def test_one_who_comes_after_a_jump(world, page, jump_ms, noticed):
     assert newcomer.age_ms(before_ms) == world.clock.age_ms(before_ms) == since_ms + DAY_MS
 
 
+@pytest.mark.parametrize("jump_ms", [-HOUR_MS, -2 * DAY_MS])
+@pytest.mark.parametrize("newcomer_first", [False, True])
+def test_one_who_comes_after_the_clock_was_set_back_knows_when_the_others_looked_last(
+    world, page, jump_ms, newcomer_first
+):
+    world.clock.share(page)
+    world.pass_by(10 * DAY_MS, HOUR_MS)
+    # Of these moments the clock shows none twice.
+    moments_ms = [world.shown_ms + jump_ms - back_ms for back_ms in (SECOND_MS, DAY_MS, 5 * DAY_MS)]
+    ages_ms = [world.shown_ms - moment_ms for moment_ms in moments_ms]
+    world.ahead_ms += jump_ms
+    if newcomer_first:
+        newcomer = new_process(page)
+    world.clock.now_ms()
+    if not newcomer_first:
+        newcomer = new_process(page)
+    for clock in (newcomer, world.clock):
+        assert [clock.age_ms(moment_ms) for moment_ms in moments_ms] == ages_ms
+
+
+def test_what_the_others_were_not_told_is_no_look_of_theirs(world, page, monkeypatch):
+    """A process that saw a jump, and could not tell: the look of one who can is older."""
+    monkeypatch.setattr(day_clock, "_LOCK_TIMEOUT_S", 0.01)
+    world.clock.share(page)
+    world.pass_by(DAY_MS, HOUR_MS)
+    looked_ms = page.clock_looked_ms()
+    assert looked_ms == world.elapsed_ms
+    world.ahead_ms -= HOUR_MS
+    with concurrent.futures.ThreadPoolExecutor(1) as stopped:
+        stopped.submit(page.lock, LOCK_CLOCK).result()
+        world.pass_by(DAY_MS, HOUR_MS)
+        stopped.submit(page.unlock, LOCK_CLOCK).result()
+    assert page.clock_looked_ms() == looked_ms
+    newcomer = new_process(page)
+    assert page.clock_settings()[-1][1] == looked_ms
+    assert newcomer.age_ms(world.shown_ms - HOUR_MS) == HOUR_MS
+    assert world.clock.age_ms(world.shown_ms - HOUR_MS) == HOUR_MS
+    assert page.clock_looked_ms() == world.elapsed_ms
+
+
 def test_one_who_stood_still_while_the_clock_was_set_and_set_back(world, page):
     world.clock.share(page)
     stopped = new_process(page)
