@@ -8,7 +8,7 @@ import os
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from eoslog.bindings.locked_file import LockedFile
+from eoslog.bindings.unforked_file import LockedFile
 from eoslog.os_errors import named_os_errors
 from eoslog.private_files import FILE_MODE
 

@@ -16,23 +16,19 @@ import json
 import os
 import secrets
 import socket
-import threading
 import time
-import weakref
 from pathlib import Path
 from typing import NamedTuple
 
 from eoslog.atomic_file import TEMPORARY_SUFFIX
+from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.json_text import loads_json
 from eoslog.os_errors import named_os_errors
-from eoslog.private_files import make_directories
+from eoslog.private_files import FILE_MODE, make_directories
 from eoslog.store_lock import moment_text
-from eoslog.unforked import close_unforked, open_unforked
 
 DIRECTORY_NAME = "processes"
 SLOT_BYTES = 16
-
-_made: "weakref.WeakSet[ProcessSlots]" = weakref.WeakSet()
 
 
 class ProcessSlot(NamedTuple):
@@ -66,22 +62,22 @@ class ProcessSlots:
         self.path = state_path / DIRECTORY_NAME
         self.own = secrets.token_bytes(SLOT_BYTES)
         self.session = session
-        self._lock = threading.Lock()
-        self._descriptor = -1
+        self._file: UnforkedFile | None = None
         self._descriptions: dict[bytes, ProcessSlot] = {}
         self._opened_ms = time.time_ns() // 1_000_000
         path = self._path_of(self.own)
         unlocked = path.with_name(path.name + TEMPORARY_SUFFIX)
         with named_os_errors(f"making {path}"):
             make_directories(self.path)
-            _made.add(self)
-            self._descriptor = open_unforked(unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+            self._file = file = UnforkedFile(
+                unlocked, os.O_RDWR | os.O_CREAT | os.O_EXCL, FILE_MODE
+            )
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-                os.write(self._descriptor, self._text().encode())
+                file.lock(exclusive=True, wait=True)
+                os.write(file.fileno(), self._text().encode())
                 unlocked.rename(path)
             except BaseException:
-                self._close()
+                file.close()
                 unlocked.unlink(missing_ok=True)
                 raise
 
@@ -98,7 +94,7 @@ class ProcessSlots:
     def alive(self, slot: bytes) -> bool:
         """Whether the process that took the slot lives, and has the store open."""
         if slot == self.own:
-            return self._descriptor >= 0
+            return self._lives()
         return self._is_held(self._path_of(slot))
 
     def dead(self) -> list[ProcessSlot]:
@@ -111,7 +107,7 @@ class ProcessSlots:
 
     def settle(self, slot: bytes) -> None:
         """Forget the slot of a dead process: nothing that it left is still to be done."""
-        if slot == self.own and self._descriptor >= 0:
+        if slot == self.own and self._lives():
             raise ValueError("the slot is that of this process, which lives")
         with named_os_errors(f"removing {self._path_of(slot)}"):
             self._path_of(slot).unlink(missing_ok=True)
@@ -139,12 +135,11 @@ class ProcessSlots:
 
     def release(self) -> None:
         """The process has given the store up: its slot counts as that of a dead one."""
-        self._close()
-        _made.discard(self)
+        if self._file is not None:
+            self._file.close()
 
-    def __del__(self) -> None:
-        if getattr(self, "_descriptor", -1) >= 0:
-            close_unforked(self._descriptor)
+    def _lives(self) -> bool:
+        return self._file is not None and not self._file.closed
 
     def _all(self) -> list[ProcessSlot]:
         found = []
@@ -192,23 +187,3 @@ class ProcessSlots:
             )
         except (OSError, ValueError, KeyError, TypeError):
             return ProcessSlot(slot, 0, "", 0, b"")
-
-    def _close(self) -> None:
-        with self._lock:
-            descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            # Said aloud: a child that was forked just now may still have a copy open.
-            fcntl.flock(descriptor, fcntl.LOCK_UN)
-            close_unforked(descriptor)
-
-    def _leave_to_parent(self) -> None:
-        self._descriptor = -1
-
-
-def _after_fork_in_child() -> None:
-    for slots in list(_made):
-        slots._leave_to_parent()
-    _made.clear()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

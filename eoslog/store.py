@@ -99,7 +99,7 @@ class Store(StoreTransactions):
             else:
                 getattr(self._staged, "join", lambda: None)()
         except BaseException:
-            self._files.abandon()
+            self._files.give_up()
             raise
         self._partitions.watch_opened(self._checkpointer.watch)
 
@@ -447,14 +447,16 @@ class Store(StoreTransactions):
 
         While other processes have the store open, this one only syncs what it wrote, and lets go;
         the last one to close leaves the files. A second call does nothing, and so does one in a
-        forked child. If anything could not be synced or written down, the store is closed all the
+        forked child. An interrupt (Ctrl-C) leaves the store open, or given up: the next opening
+        recovers it. If anything could not be synced or written down, the store is closed all the
         same, the first such error is raised, and the next opening recovers: nothing is lost that
         was in the log.
         """
         if self._forked:
             return  # Nor may a lock be waited for that a thread of the parent holds.
         with self._close_lock:
-            if self.closed:
+            if self._closed:
+                self._files.give_up()  # An interrupt may have left something of it.
                 return
             self._checkpointer.stop()
             errors = self._close_producers()
@@ -462,7 +464,11 @@ class Store(StoreTransactions):
             self._clear_leftovers()
             with self._lock:
                 self._closed = True
-                errors += self._files.close()
+                try:
+                    errors += self._files.close()
+                except BaseException:
+                    self._files.give_up()
+                    raise
             # Whoever began to write meanwhile is told.
             self._close_producers()
             self._signal.wake()
@@ -481,7 +487,7 @@ class Store(StoreTransactions):
             self._linger.stop()
             with self._lock:
                 self._closed = True
-                self._files.abandon()
+                self._files.give_up()
             self._signal.wake()
 
     def _close_producers(self) -> list[EoslogError]:

@@ -190,7 +190,6 @@ class StoreFiles:
             if errors:
                 # What is there now is not what was opened: nothing of it is touched.
                 lost = True
-                self.partitions.abandon()
             else:
                 errors += errors_of([self.group_members.close])
                 if self.durability != "process" and self.session.slots.others():
@@ -201,10 +200,18 @@ class StoreFiles:
             self.partitions.abandon()
             raise
         finally:
-            self.partitions.stop()
-            self.rows.close()
-            self.session.leave(last=last and not lost)
+            self.give_up(last=last and not lost)
         return errors
+
+    def give_up(self, *, last: bool = False) -> None:
+        """Hold nothing of the store any more; what was not laid down is recovered by the next
+        opening. `last`: everything was, and the session is over.
+
+        A second call does nothing, or what an interrupt left of the first.
+        """
+        self.partitions.abandon()
+        self.rows.close()
+        self.session.leave(last=last)
 
     def _sync_ahead(self) -> None:
         """Sync what was written before others have to wait for it: they cannot open the store
@@ -256,12 +263,6 @@ class StoreFiles:
         self.partitions.stop()
         errors += self.partitions.detach(sync=self.durability != "process")
         return errors
-
-    def abandon(self) -> None:
-        """Give the store up as it is: the next opening recovers it."""
-        self.partitions.abandon()
-        self.rows.close()
-        self.session.abandon()
 
     def leave_to_parent(self) -> None:
         """This is a forked child: touch nothing any more."""

@@ -13,7 +13,6 @@ open, and could write to it beside the next owner. So the child closes its copie
 every object of the store is told that it is in the wrong process.
 """
 
-import fcntl
 import json
 import os
 import socket
@@ -25,10 +24,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.errors import StoreInUseError
 from eoslog.json_text import loads_json
 from eoslog.os_errors import named_os_errors
-from eoslog.unforked import close_unforked, open_unforked
+from eoslog.private_files import FILE_MODE
 
 FILE_NAME = "lock"
 OPENING_FILE_NAME = "opening.lock"
@@ -67,15 +67,16 @@ class StoreLock:
         self.opening_path = state_path / OPENING_FILE_NAME
         self._on_fork = on_fork
         self._timeout_s = timeout_s
-        self._descriptor = self._opening = -1
+        self._file: UnforkedFile | None = None
+        self._opening: UnforkedFile | None = None
         self._exclusive = False
         self._holder = _holder()
         _made.add(self)
         try:
             self._begin(f"opening {state_path.parent}")
             with named_os_errors(f"locking {self.path}"):
-                self._descriptor = open_unforked(self.path, os.O_RDWR | os.O_CREAT)
-            self._enter(joining)
+                self._file = _opened(self.path)
+            self._enter(self._file, joining)
         except BaseException:
             self.release()
             raise
@@ -87,11 +88,11 @@ class StoreLock:
 
     @property
     def held(self) -> bool:
-        return self._descriptor >= 0
+        return self._file is not None and not self._file.closed
 
     def identity(self) -> tuple[int, int]:
         """Device and inode of the file that is locked."""
-        found = os.fstat(self._descriptor)
+        found = os.fstat(self._locked_file.fileno())
         return found.st_dev, found.st_ino
 
     def opened(self, *, share: bool) -> None:
@@ -99,7 +100,7 @@ class StoreLock:
         with named_os_errors(f"locking {self.path}"):
             if share and self._exclusive:
                 # Not one step, but nobody else comes in between: that needs the other lock.
-                fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+                self._locked_file.lock(exclusive=False, wait=True)
                 self._exclusive = False
         self._end()
 
@@ -110,34 +111,30 @@ class StoreLock:
         """
         self._begin(f"closing {self.path.parent.parent}")
         if not self._exclusive:
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._exclusive = True
-            except BlockingIOError:
+            self._exclusive = self._locked_file.lock(exclusive=True, wait=False)
+            if not self._exclusive:
                 # The attempt gave up the lock that was held.
-                fcntl.flock(self._descriptor, fcntl.LOCK_SH)
+                self._locked_file.lock(exclusive=False, wait=True)
         return self._exclusive
 
     def release(self) -> None:
-        """Free everything; a second call does nothing."""
-        if self._descriptor >= 0:
+        """Free everything; a second call does nothing, or what an interrupt left of the first."""
+        if self._file is not None and not self._file.closed:
             if self._exclusive:
                 # For people only; the lock is freed all the same.
                 with suppress(OSError):
-                    os.ftruncate(self._descriptor, 0)
-            # Said aloud: a child that was forked just now may still have a copy open.
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            self._close_descriptor()
+                    os.ftruncate(self._file.fileno(), 0)
+            self._file.close()
         self._end()
         _made.discard(self)
 
-    def __del__(self) -> None:
-        # Of an opening that was interrupted before anybody could release it.
-        for descriptor in (getattr(self, "_descriptor", -1), getattr(self, "_opening", -1)):
-            if descriptor >= 0:
-                close_unforked(descriptor)
+    @property
+    def _locked_file(self) -> UnforkedFile:
+        if self._file is None:
+            raise ValueError(f"{self.path} is not locked")
+        return self._file
 
-    def _enter(self, joining: bool) -> None:
+    def _enter(self, file: UnforkedFile, joining: bool) -> None:
         """Become one of those that have the store open; nobody else does so meanwhile."""
         store_path = self.path.parent.parent
         with _made_lock:
@@ -147,63 +144,37 @@ class StoreLock:
                         f"{store_path} is open already: {_describe(other._holder)}; a process "
                         "opens a store once, and its threads share the object"
                     )
-            try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._exclusive = True
-                _write(self._descriptor, self._holder)
-            except BlockingIOError as error:
-                if not joining:
-                    holder = describe_holder(self._descriptor)
-                    self._close_descriptor()
-                    raise StoreInUseError(f"{store_path} is open already: {holder}") from error
-                try:
-                    fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-                except BlockingIOError as again:
-                    holder = describe_holder(self._descriptor)
-                    self._close_descriptor()
-                    raise StoreInUseError(
-                        f"{store_path} is open already, for one process alone: {holder}"
-                    ) from again
-
-    def _close_descriptor(self) -> None:
-        close_unforked(self._descriptor)
-        self._descriptor = -1
+            self._exclusive = file.lock(exclusive=True, wait=False)
+            if self._exclusive:
+                _write(file, self._holder)
+            elif not (joining and file.lock(exclusive=False, wait=False)):
+                how = ", for one process alone" if joining else ""
+                raise StoreInUseError(f"{store_path} is open already{how}: {_holder_of(file)}")
 
     # The lock of who opens or closes.
 
     def _begin(self, what: str) -> None:
         with named_os_errors(f"locking {self.opening_path}"):
-            descriptor = open_unforked(self.opening_path, os.O_RDWR | os.O_CREAT)
-        self._opening = descriptor
+            self._opening = opening = _opened(self.opening_path)
         deadline_s = time.monotonic() + self._timeout_s
         sleep_s = _FIRST_SLEEP_S
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() >= deadline_s:
-                    holder = describe_holder(descriptor)
-                    self._close_opening()
-                    raise StoreInUseError(
-                        f"{what}: for {self._timeout_s:g} s it was being opened or closed {holder}"
-                    ) from error
+        while not opening.lock(exclusive=True, wait=False):
+            if time.monotonic() >= deadline_s:
+                holder = _holder_of(opening)
+                opening.close()
+                raise StoreInUseError(
+                    f"{what}: for {self._timeout_s:g} s it was being opened or closed {holder}"
+                )
             time.sleep(sleep_s)
             sleep_s = min(2 * sleep_s, _LONGEST_SLEEP_S)
-        _write(descriptor, _holder())
+        _write(opening, _holder())
 
     def _end(self) -> None:
-        if self._opening >= 0:
-            fcntl.flock(self._opening, fcntl.LOCK_UN)
-            self._close_opening()
-
-    def _close_opening(self) -> None:
-        close_unforked(self._opening)
-        self._opening = -1
+        if self._opening is not None:
+            self._opening.close()
 
     def _forget_in_child(self) -> None:
         # The parent's locks stand, by its own descriptors; those that were here are closed.
-        self._descriptor = self._opening = -1
         if self._on_fork is not None:
             self._on_fork()
 
@@ -217,16 +188,20 @@ def _holder() -> dict[str, object]:
     }
 
 
-def _write(descriptor: int, holder: dict[str, object]) -> None:
+def _opened(path: Path) -> UnforkedFile:
+    return UnforkedFile(path, os.O_RDWR | os.O_CREAT, FILE_MODE)
+
+
+def _write(file: UnforkedFile, holder: dict[str, object]) -> None:
     # Over whatever stands there: cutting a file short may wait for the disk. It is for people only.
     with suppress(OSError):
-        os.pwrite(descriptor, json.dumps(holder).encode().ljust(_HOLDER_BYTES), 0)
+        os.pwrite(file.fileno(), json.dumps(holder).encode().ljust(_HOLDER_BYTES), 0)
 
 
-def describe_holder(descriptor: int) -> str:
+def _holder_of(file: UnforkedFile) -> str:
     """Who wrote his name into a lock's file."""
     try:
-        return _describe(loads_json(os.pread(descriptor, 4096, 0)))
+        return _describe(loads_json(os.pread(file.fileno(), 4096, 0)))
     except (ValueError, KeyError, TypeError):
         return "by a process that has not yet said who it is"
 

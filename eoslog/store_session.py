@@ -334,7 +334,10 @@ class StoreSession:
             self._file.write(self._paths.session)
 
     def leave(self, *, last: bool) -> None:
-        """Give everything up. `last`: nobody is left, and the session is over."""
+        """Give everything up. `last`: nobody is left, and the session is over.
+
+        A second call does nothing, or what an interrupt left of the first.
+        """
         self.slots.release()
         try:
             if last and self._failure is None:
@@ -348,9 +351,7 @@ class StoreSession:
 
     def abandon(self) -> None:
         """Give everything up as the death of the process would."""
-        self.slots.release()
-        self.shared.close()
-        self._lock.release()
+        self.leave(last=False)
 
 
 def _identity(path: Path) -> tuple[int, int]:

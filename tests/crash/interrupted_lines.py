@@ -10,9 +10,18 @@ from types import FrameType
 from typing import Any
 
 
+def is_of_a_block(source: str) -> bool:
+    """No signal comes between a block and its end, where the line of `with` is passed again, nor at
+    a `try:`, which no handler guards.
+    """
+    return source.startswith("with ") or source == "try:"
+
+
 @contextmanager
 def interrupted_at(
-    line: int, is_ours: Callable[[FrameType], bool], is_passed_over: Callable[[str], bool]
+    line: int,
+    is_ours: Callable[[FrameType], bool],
+    is_passed_over: Callable[[str], bool] = is_of_a_block,
 ) -> Iterator[list[str]]:
     """Ctrl-C before the so-and-so-many-th line of functions that are ours; gives the lines seen.
 

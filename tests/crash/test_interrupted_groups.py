@@ -29,11 +29,6 @@ def is_of_the_replay(frame: FrameType) -> bool:
     return frame.f_code.co_filename.endswith(FILES)
 
 
-def is_of_a_block(source: str) -> bool:
-    """No signal comes between a block and its end, where the line of `with` is passed again."""
-    return source.startswith("with ")
-
-
 class Log:
     """The partition of `__consumer_offsets` that both groups are in, written by somebody else."""
 
@@ -90,7 +85,7 @@ def interrupt_at_each_line(store: eoslog.Store, how: str) -> None:
         log.transaction({(GROUP, FOO): 7}, commit=False)
         log.write({(GROUP, OLD): None, (OTHER, FOO): None})
         expected = {GROUP: {FOO: at + 2, BAR: at + 3}}
-        interrupt = interrupted_at(line, is_of_the_replay, is_of_a_block)
+        interrupt = interrupted_at(line, is_of_the_replay)
         with interrupt as seen, suppress(KeyboardInterrupt):
             if how == "keep":
                 offsets.persist_all()

@@ -27,11 +27,6 @@ def is_of_the_producer(frame: FrameType) -> bool:
     return frame.f_code.co_filename.endswith(FILES)
 
 
-def is_of_a_block(source: str) -> bool:
-    """No signal comes between a block and its end, where the line of `with` is passed again."""
-    return source.startswith("with ")
-
-
 def append(producer: TransactionalProducer, number: int) -> None:
     producer.append("out", 0, [b"%d" % number])
 
@@ -89,7 +84,7 @@ def of_each_line(
         producer.begin_transaction()
         with (
             suppress(KeyboardInterrupt),
-            interrupted_at(line, is_of_the_producer, is_of_a_block) as seen,
+            interrupted_at(line, is_of_the_producer) as seen,
         ):
             call()
         then(seen[-1] if seen else "")

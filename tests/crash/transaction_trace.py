@@ -89,7 +89,7 @@ def end_of_life(store: eoslog.Store) -> None:
     store._linger.stop()
     store._partitions.stop()
     store._closed = True
-    store._files.abandon()
+    store._files.give_up()
 
 
 def start_at_epoch(store: eoslog.Store, transactional_id: str, epoch: int) -> None:

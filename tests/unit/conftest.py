@@ -50,7 +50,7 @@ def abandon(store: eoslog.Store) -> None:
     store._checkpointer.stop()
     store._linger.stop()
     store._closed = True
-    store._files.abandon()
+    store._files.give_up()
 
 
 def run_and_kill(path: Path, body: str) -> str:

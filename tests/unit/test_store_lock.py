@@ -233,7 +233,7 @@ def test_a_lock_file_that_cannot_be_opened_has_a_named_error(tmp_path, monkeypat
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr("eoslog.store_lock.open_unforked", refuse)
+        patch.setattr("eoslog.store_lock.UnforkedFile", refuse)
         with pytest.raises(StoreReadOnlyError, match="locking"):
             StoreLock(tmp_path)
     StoreLock(tmp_path).release()

@@ -1,0 +1,83 @@
+"""An interrupt (Ctrl-C) at any line of a store's closing: nothing of it stays locked, and what was
+committed is there.
+
+The exception is kept, as a debugger or the block of an `except` does, and all that it refers to.
+"""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from crash.interrupted_lines import interrupted_at
+from crash.transaction_trace import QUIET
+
+import eoslog
+from eoslog import TopicPartition
+
+pytestmark = pytest.mark.crash
+
+WHERE = TopicPartition("rows", 0)
+PACKAGE = str(Path(eoslog.__file__).parent)
+
+
+def is_ours(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(PACKAGE)
+
+
+def values(store: eoslog.Store) -> list[bytes | None]:
+    with store.consumer() as consumer:
+        consumer.assign([WHERE])
+        return [record.value for record in consumer.poll(max_records=10_000, timeout=0)]
+
+
+@pytest.mark.parametrize(("durability", "step"), [("process", 4), ("commit", 9)])
+def test_an_interrupt_at_lines_of_a_closing(tmp_path, durability, step):
+    path, closed_at_once = tmp_path / "store", 0
+    expected: list[bytes | None] = []
+    with eoslog.open(path, create=True, config=QUIET) as store:
+        store.create_topic("rows")
+    for line in itertools.count(1, step):
+        store = eoslog.open(path, durability=durability, config=QUIET)
+        producer = store.producer(transactional_id="tx")
+        producer.init_transactions()
+        with producer.transaction():
+            producer.append("rows", 0, [b"%d" % line])
+        expected.append(b"%d" % line)
+        assert values(store)[-1] == expected[-1]
+        kept: BaseException | None = None
+        with interrupted_at(line, is_ours) as seen:
+            try:
+                store.close()
+            except KeyboardInterrupt as error:
+                kept = error
+        if kept is None:
+            break
+        closed_at_once += store.closed
+        if not store.closed:
+            store.close()
+        # What had begun to close is given up, without a second call.
+        with eoslog.open(path, durability=durability, config=QUIET) as again:
+            assert values(again) == expected, seen[-1]
+        store.close()
+    assert line > 300
+    assert closed_at_once > 200 / step
+
+
+def test_a_second_close_gives_up_what_an_interrupt_of_the_giving_up_left(tmp_path, monkeypatch):
+    path = tmp_path / "store"
+    store = eoslog.open(path, create=True, durability="process", config=QUIET)
+
+    def interrupted(**_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._files.session, "leave", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.close()
+    assert store.closed
+    assert store._files.session._lock.held
+    store.close()
+    eoslog.open(path).close()
