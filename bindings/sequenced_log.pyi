@@ -2,6 +2,8 @@ from typing import Any
 
 from typing_extensions import disjoint_base
 
+from eoslog.bindings.one_at_a_time import OneAtATime
+
 @disjoint_base
 class SequencedLog:
     position: int
@@ -16,6 +18,8 @@ class SequencedLog:
         position: int,
         is_plain: bool,
     ) -> None: ...
+    @property
+    def appending(self) -> OneAtATime: ...
     @property
     def partition(self) -> Any: ...
     @property

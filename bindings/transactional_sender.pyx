@@ -10,6 +10,7 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from eoslog.bindings.entry_lock cimport EntryLock
+from eoslog.bindings.one_at_a_time cimport OneAtATime
 from eoslog.bindings.sender cimport PartitionBuffer, Sender
 
 # What `_refused` is while records are refused only because no transaction takes them.
@@ -70,6 +71,7 @@ cdef class TransactionalSender(Sender):
     cdef list _others                        # Partitions written to other than by send().
     cdef bint _registered                    # The coordinator may know of this transaction.
     cdef Py_ssize_t _registered_count        # Of `_listed`, whose partitions it knows.
+    cdef readonly OneAtATime _calling        # The block of a call of the entry.
 
     def __cinit__(self, *arguments, **named):
         self.producer_id = -1
@@ -87,6 +89,7 @@ cdef class TransactionalSender(Sender):
         self._others = []
         self._registered = False
         self._registered_count = 0
+        self._calling = OneAtATime()
 
     def transaction(self):
         """A block that is one transaction: begun here, committed at its end.
@@ -130,6 +133,7 @@ cdef class TransactionalSender(Sender):
         """
         self.exclusive.take()
         try:
+            self._calling.look()
             if self._state == self._open and self._refused is None:
                 self._commit()
             else:
@@ -155,21 +159,30 @@ cdef class TransactionalSender(Sender):
             return 0
         try:
             pairs = self._filled_pairs()
-            self._take_entry()
+            self._calling.entered = True
             try:
-                if self._entry_owner.fenced_because is not None:
-                    self._entry_owner.check()
-                # It may fail with some of it in the log: then an abort has to end that there.
-                self._registered = True
-                answer = self._entry.commit(self.producer_id, self.producer_epoch, pairs)
-                if self._entry.completion_error is not None:
-                    self._complete_entry()
+                answer = self._commit_entry(pairs)
             finally:
-                self._give_entry()
+                self._calling.entered = False
         except Exception as error:
             answer = self._commit_failed(error)
         self._ended(answer)
         return 0
+
+    cdef tuple _commit_entry(self, list pairs):
+        cdef tuple answer
+        self._take_entry()
+        try:
+            if self._entry_owner.fenced_because is not None:
+                self._entry_owner.check()
+            # It may fail with some of it in the log: then an abort has to end that there.
+            self._registered = True
+            answer = self._entry.commit(self.producer_id, self.producer_epoch, pairs)
+            if self._entry.completion_error is not None:
+                self._complete_entry()
+        finally:
+            self._give_entry()
+        return answer
 
     cdef int _take_entry(self) except -1:
         if self._entry_lock is not None:

@@ -183,8 +183,10 @@ class Consumer(PartitionLookups):
             try:
                 self._subscription.member.leave(tell=True)  # Still a member while it is told.
             finally:
+                # First: without a subscription they would count as assigned by hand.
+                self._positions.assign({})
                 self._subscription = None
-        self._read_exactly(())
+        self._positions.assign({})
 
     def subscription(self) -> list[str]:
         """The topics that the consumer subscribed to, with those that match a pattern now."""
@@ -470,12 +472,7 @@ class Consumer(PartitionLookups):
 
     def _begin_to_read(self, partitions: Iterable[TopicPartition]) -> None:
         """The group gave the consumer these."""
-        self._read_exactly([*self._positions.partitions, *partitions])
-
-    def _stop_to_read(self, partitions: Iterable[TopicPartition]) -> None:
-        """The group takes these."""
-        gone = set(partitions)
-        self._read_exactly([one for one in self._positions.partitions if one not in gone])
+        self._positions.add({where: self._opened(where) for where in partitions})
 
     def _fetched(self, fetch: Callable[[int], T], limit: int) -> T:
         """What `fetch` finds up to a limit, after the group was followed."""
@@ -495,6 +492,7 @@ class Consumer(PartitionLookups):
                         self._positions.put_back(before)
                         self._check_open()
                         if not self._group_has_news():
+                            self._look_for_topics_made_again()
                             if isinstance(error, LogClosedError):
                                 reason = f"the topic was deleted: {error}"
                                 raise UnknownTopicOrPartitionError(reason) from error
@@ -507,6 +505,17 @@ class Consumer(PartitionLookups):
             if before is not None:
                 self._positions.put_back(before)
             raise
+
+    def _look_for_topics_made_again(self) -> None:
+        """Have the next poll of a subscribed consumer read the new topic of a deleted one's name:
+        the group does, and the consumer was told.
+        """
+        if self._subscription is None:
+            return
+        for where, partition in self._positions.partitions.items():
+            if self._store._partitions.if_open(where) is not partition:
+                with suppress(UnknownTopicOrPartitionError, LogClosedError):
+                    self._positions.add({where: self._opened(where)})
 
     def _group_has_news(self) -> bool:
         return self._subscription is not None and self._subscription.member.has_news()

@@ -5,7 +5,7 @@ group, else where `auto_offset_reset` says; under "read_committed" not while an 
 transaction may move the group. An offset that the log does not hold is left for the latter too.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
 from eoslog.append_signal import AppendSignal
@@ -62,6 +62,15 @@ class ConsumerPositions:
                 topic_ids[where.topic] = ""  # Made anew just now: nothing of it can be committed.
         # No interrupt comes between them.
         self._positions, self.partitions, self.topic_ids = positions, assigned, topic_ids
+
+    def add(self, partitions: Mapping[TopicPartition, Partition]) -> None:
+        """These besides, or in the place of those that they have the names of."""
+        self.assign({**self.partitions, **partitions})
+
+    def drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """These no more."""
+        gone = frozenset(partitions)
+        self.assign({where: one for where, one in self.partitions.items() if where not in gone})
 
     def _is_of_same_topic(self, where: TopicPartition, partition: Partition) -> bool:
         known = self.partitions.get(where)

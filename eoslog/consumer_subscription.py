@@ -9,6 +9,7 @@ from eoslog.errors import InvalidConfigError, InvalidTopicError
 from eoslog.group_assignors import DEFAULT_STRATEGIES, parse_strategies
 from eoslog.group_coordinator import GroupCoordinator
 from eoslog.group_member import GroupMember, Partitions
+from eoslog.group_members import NOTHING
 from eoslog.topic_name import check_user_topic_name
 from eoslog.topic_partition import TopicPartition
 
@@ -168,30 +169,32 @@ class _Reader:
         consumer: "weakref.ref[Consumer]",
         subscription: "weakref.ref[ConsumerSubscription]",
     ) -> None:
+        self.called = False
         self._consumer = consumer
         self._subscription = subscription
+
+    def reads(self) -> frozenset[TopicPartition]:
+        consumer = self._consumer()
+        return NOTHING if consumer is None else frozenset(consumer._positions.partitions)
 
     def take(self, partitions: Partitions) -> None:
         consumer = self._consumer()
         if consumer is not None:
             consumer._begin_to_read(partitions)
 
+    def stop(self, partitions: Partitions) -> None:
+        consumer = self._consumer()
+        if consumer is not None:
+            consumer._positions.drop(partitions)
+
     def assigned(self, partitions: Partitions) -> None:
         self._tell("on_assigned", partitions)
 
     def give_up(self, partitions: Partitions) -> None:
-        self._tell_and_stop("on_revoked", partitions)
+        self._tell("on_revoked", partitions)
 
     def lose(self, partitions: Partitions) -> None:
-        self._tell_and_stop("on_lost", partitions)
-
-    def _tell_and_stop(self, name: str, partitions: Partitions) -> None:
-        try:
-            self._tell(name, partitions)
-        finally:
-            consumer = self._consumer()
-            if consumer is not None:
-                consumer._stop_to_read(partitions)
+        self._tell("on_lost", partitions)
 
     def _tell(self, name: str, partitions: Partitions) -> None:
         consumer, subscription = self._consumer(), self._subscription()
@@ -201,4 +204,6 @@ class _Reader:
         if told is None and name == "on_lost":
             told = subscription.told.on_revoked
         if told is not None:
-            told(consumer, list(partitions))
+            own = list(partitions)
+            self.called = True
+            told(consumer, own)

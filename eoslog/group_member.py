@@ -3,9 +3,11 @@
 All of it happens when the consumer polls. What it is asked to give up it gives up then, before it
 reads anything more; only when it has said so are the partitions given to others.
 
-Invariants: `held` is what the consumer reads, and is never more than the group's record says it
-holds, unless it was taken out of the group; then its commits are refused, and its next poll finds
-out before it reads. `generation` and `member_id` are those of what is held.
+Invariants: `held` is what the consumer reads, and nothing else says what that is: so an interrupt
+at whatever step leaves them the same, and the next poll goes on from there. It is never more than
+the group's record says it holds, unless it was taken out of the group; then its commits are
+refused, and its next poll finds out before it reads. `generation` and `member_id` are those of what
+is held.
 """
 
 import threading
@@ -34,17 +36,27 @@ Partitions = list[TopicPartition]
 class Reader(Protocol):
     """The consumer, as its membership sees it."""
 
+    called: bool  # Whether the user's function was, since somebody made it False.
+
+    def reads(self) -> frozenset[TopicPartition]:
+        """What it reads."""
+
     def take(self, partitions: Partitions) -> None:
         """Read these too from now on; none of them if it raises."""
 
+    def stop(self, partitions: Partitions) -> None:
+        """Read these no more."""
+
+    # What the user's function raises undoes nothing.
+
     def assigned(self, partitions: Partitions) -> None:
-        """These were taken, maybe none by a new member. What it raises undoes nothing."""
+        """Tell of these, which were taken; maybe of none, by a new member."""
 
     def give_up(self, partitions: Partitions) -> None:
-        """Read these no more; whatever it raises, they are given up."""
+        """Tell of these, which are about to go to others."""
 
     def lose(self, partitions: Partitions) -> None:
-        """As `give_up`, of partitions that may be others' already."""
+        """Tell of these, which may be others' already."""
 
 
 class GroupMember:
@@ -62,7 +74,6 @@ class GroupMember:
         max_poll_interval_ms: int,
     ) -> None:
         self.group = group
-        self.held: frozenset[TopicPartition] = NOTHING
         self.member_id = NO_MEMBER_ID
         self.generation = NO_GENERATION_YET
         self._coordinator = coordinator
@@ -78,13 +89,19 @@ class GroupMember:
         self._topics: tuple[str, ...] = ()
         self._counts: dict[str, int] = {}
         self._told_of_joining = False
+        self._untold = NOTHING  # What was taken, or is about to be, and not told of.
         self._leaving = False
         self._lock = threading.Lock()  # Between joining and leaving.
 
     def __del__(self) -> None:
         # Only noted: this may run anywhere, also where the group's lock is held.
-        if getattr(self, "member_id", NO_MEMBER_ID) and not self._leaving:
+        if getattr(self, "member_id", NO_MEMBER_ID):
             self._coordinator.abandon(self.member_id)
+
+    @property
+    def held(self) -> frozenset[TopicPartition]:
+        """What the consumer reads."""
+        return self._reader.reads()
 
     def metadata(self, topic_ids: Mapping[str, str]) -> ConsumerGroupMetadata:
         """Who commits, of topics of these ids; nobody in particular before it has joined."""
@@ -124,6 +141,8 @@ class GroupMember:
             return
         for _ in range(_STEPS_MAX):
             if self._leaving:
+                # Cut short before it was told to stop, if it was to be told.
+                self._reader.stop(sorted(self.held))
                 return
             topics = self._find_topics()
             members, version = self._coordinator.look(self.group)
@@ -148,15 +167,14 @@ class GroupMember:
         finally:
             with self._lock:
                 self._leaving = True
-                member_id, self.member_id = self.member_id, NO_MEMBER_ID
-                self.held, self.generation = NOTHING, NO_GENERATION_YET
-            if member_id:
-                self._coordinator.leave(self.group, member_id)
+            if self.member_id:
+                self._coordinator.leave(self.group, self.member_id)
+            self.member_id, self.generation = NO_MEMBER_ID, NO_GENERATION_YET
 
     # How it is done.
 
     def _join(self, topics: tuple[str, ...]) -> None:
-        if self.member_id:
+        if (self.member_id or self.held) and not self._leaving:
             self._lose()
         member = self._coordinator.new_member(
             self._client_id, topics, self._strategies, self._max_poll_interval_ms
@@ -175,9 +193,10 @@ class GroupMember:
             if lost:
                 self._reader.lose(lost)
         finally:
+            # Should this be cut short, it is done once more.
+            self._reader.stop(lost)
             self._coordinator.forget(self.member_id)
             self.member_id, self.generation = NO_MEMBER_ID, NO_GENERATION_YET
-            self.held = NOTHING
 
     def _settled(self, members: GroupMembers, member: Member, topics: tuple[str, ...]) -> bool:
         """Take a step towards what the group says; True if there was none to take."""
@@ -201,16 +220,25 @@ class GroupMember:
         try:
             self._reader.give_up(given_up)
         finally:
-            self.held = self.held.difference(given_up)
+            # Should this be cut short, they are held, and given up by the next poll.
+            self._reader.stop(given_up)
 
     def _take(self, member: Member) -> None:
-        gained = sorted(member.assigned - self.held)
+        gained = member.assigned - self.held
         if gained:
-            self._reader.take(gained)
-            self.held = member.assigned
-        told, self._told_of_joining = self._told_of_joining, True
-        if gained or not told:
-            self._reader.assigned(gained)
+            self._untold |= gained
+            self._reader.take(sorted(gained))
+        news = sorted(self._untold & member.assigned)
+        if not news and self._told_of_joining:
+            return
+        done = self._reader.called = False
+        try:
+            self._reader.assigned(news)
+            done = True
+        finally:
+            # Else an interrupt came before the user heard of them: the next poll tells him.
+            if done or self._reader.called:
+                self._untold, self._told_of_joining = NOTHING, True
 
     def _say_alive(self) -> None:
         now_s = time.monotonic()

@@ -1,6 +1,6 @@
 """Who commits a group's offsets, and what is committed: a position and a text beside it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,6 +13,7 @@ from eoslog.errors import (
 from eoslog.group_members import GroupMembers
 from eoslog.offset_records import NO_LEADER_EPOCH
 from eoslog.record_fields import STRING_BYTES_MAX
+from eoslog.topic_partition import TopicPartition
 from eoslog.whole_number import whole_number
 
 NO_GENERATION = -1
@@ -98,13 +99,18 @@ def as_offset(given: object, metadata_characters_max: int) -> OffsetAndMetadata:
 
 
 def check_may_commit(
-    who: ConsumerGroupMetadata, members: GroupMembers | None, known: bool, transactional: bool
+    who: ConsumerGroupMetadata,
+    partitions: Collection[TopicPartition],
+    members: GroupMembers | None,
+    known: bool,
+    transactional: bool,
 ) -> None:
-    """Raise what Kafka answers to a commit; `known`: the group has members or offsets, or had.
+    """Raise what Kafka answers to a commit of offsets of these partitions, and what it lets pass:
+    of those that another member holds. `known`: the group has members or offsets, or had.
 
-    Who claims a generation or to be a member must be one, in
-    its current generation. Who claims nothing commits to a group without members, and in a
-    transaction to any: it is fenced by the transactional id alone.
+    Who claims a generation or to be a member must be one, in its current generation. Who claims
+    nothing commits to a group without members, and in a transaction to any: it is fenced by the
+    transactional id alone.
     """
     generation_id = whole_number(who.generation_id, "a generation")
     if members is None or not members.members:
@@ -136,3 +142,11 @@ def check_may_commit(
             f"{who.member_id!r} commits for generation {generation_id} of group "
             f"{who.group_id!r}, and is in {member.generation}: partitions may have gone to others"
         )
+    if not member.held.issuperset(partitions):
+        for other in members.members:
+            theirs = other.held.intersection(partitions)
+            if theirs and other is not member:
+                raise IllegalGenerationError(
+                    f"{min(theirs)} is read by {other.member_id!r} of group {who.group_id!r}, and "
+                    f"{who.member_id!r} has given it up: what it read before is not committed now"
+                )

@@ -10,7 +10,7 @@ is made under the name. An offset is not durable before the records that it says
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
@@ -114,7 +114,7 @@ class GroupOffsets:
         records, topic_ids = self._records(member, offsets)
         groups = self.log.of(self.partition_of(member.group_id))
         with self.log.writing(groups):
-            self._check_may_commit(groups, member)
+            self._check_may_commit(groups, member, topic_ids)
             if not records:
                 return
             self._check_still_there(topic_ids)
@@ -149,23 +149,29 @@ class GroupOffsets:
         """
         groups = self.log.of(number)
         with self.log.writing(groups):
-            self._check_may_commit(groups, as_group_metadata(group), transactional=True)
+            self._check_may_commit(groups, as_group_metadata(group), topic_ids, transactional=True)
             self._check_still_there(topic_ids)
             yield
 
     @guarded_block
-    def committing_all(self, groups: Iterable[str | ConsumerGroupMetadata]) -> Iterator[None]:
-        """As `committing`, for several groups at once: for the decision of a job that commits them.
+    def committing_all(
+        self, partitions: Mapping[str | ConsumerGroupMetadata, Iterable[TopicPartition]]
+    ) -> Iterator[None]:
+        """As `committing`, for several groups at once: for the decision of a job that commits
+        offsets of these partitions for them.
 
         Those that claim to be members of nothing are not waited for.
         """
-        members = [as_group_metadata(group) for group in groups]
-        claiming = [(self.partition_of(one.group_id), one) for one in members if _claims(one)]
+        claiming = [
+            (self.partition_of(one.group_id), one, set(of))
+            for one, of in ((as_group_metadata(group), of) for group, of in partitions.items())
+            if _claims(one)
+        ]
         with HeldLocks() as held:
-            for number in sorted({number for number, _ in claiming}):
+            for number in sorted({number for number, _, _ in claiming}):
                 held.enter(self.log.writing(self.log.of(number)))
-            for number, member in claiming:
-                self._check_may_commit(self.log.of(number), member, transactional=True)
+            for number, member, of in claiming:
+                self._check_may_commit(self.log.of(number), member, of, transactional=True)
             yield
 
     def prepare_staged_commit(
@@ -395,7 +401,7 @@ class GroupOffsets:
         member = as_group_metadata(group)
         records, topic_ids = self._records(member, offsets, sent_for)
         number = self.partition_of(member.group_id)
-        self._check_may_commit(self.log.of(number), member, transactional=True)
+        self._check_may_commit(self.log.of(number), member, topic_ids, transactional=True)
         return OffsetCommit(number, *_columns(records), topic_ids)
 
     def _records(
@@ -445,7 +451,12 @@ class GroupOffsets:
                 raise _another_topic(where)
 
     def _check_may_commit(
-        self, groups: GroupPartition, who: ConsumerGroupMetadata, *, transactional: bool = False
+        self,
+        groups: GroupPartition,
+        who: ConsumerGroupMetadata,
+        partitions: Collection[TopicPartition],
+        *,
+        transactional: bool = False,
     ) -> None:
         claims = _claims(who)
         if transactional and not claims:
@@ -454,7 +465,7 @@ class GroupOffsets:
         if members is not None and members.members and not claims:
             self._expel_dead(who.group_id)
             members, known = self._members(groups, who.group_id)
-        check_may_commit(who, members, known, transactional)
+        check_may_commit(who, partitions, members, known, transactional)
 
     def _members(self, groups: GroupPartition, group: str) -> tuple[GroupMembers | None, bool]:
         """The members of a group, and whether anything is known of it."""

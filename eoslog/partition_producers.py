@@ -69,8 +69,9 @@ class PartitionProducers:
         self._shared = shared  # Other processes may have the partition open too.
         self._anew_lock = threading.Lock()
         self._checkpoint_lock = threading.Lock()
-        # Keeps a producer in memory during a call that appends several of its batches.
-        self._eviction_lock = threading.Lock()
+        # Keeps a producer in memory during a call that appends several of its batches. Another
+        # producer may append from within one, in a handler of a signal.
+        self._eviction_lock = threading.RLock()
         self._adopting: set[int] = set()
         self._restored_from = ""
         self._rows_generation = -1

@@ -57,6 +57,8 @@ class Producer(GatheringSender, TransactionCalls):
       producer asks `next_sequence`;
     - ProducerFencedError, OutOfOrderSequenceError: somebody else has the name, or wrote under this
       producer's id. It takes nothing more;
+    - RuntimeError: a handler of a signal appended from within an append of this producer; the call
+      did nothing, and the append it came into goes on;
     - any other: the call's records were not taken. If a gathered batch is refused (a timestamp
       beyond the topic's limits), it stays until `discard_gathered`.
     """
@@ -270,7 +272,8 @@ class Producer(GatheringSender, TransactionCalls):
             result = sequenced.append_accumulated(buffer.accumulator)
         except EoslogError as error:
             raise self._understood(error, where) from error
-        self._unsynced[sequenced.partition] = result.last_offset + 1
+        if result is not None:
+            self._unsynced[sequenced.partition] = result.last_offset + 1
 
     def _append_to(
         self,

@@ -3,7 +3,8 @@
 Invariant: `last_sequence` and `position` are those of the log unless `in_doubt`. An append that
 ended in an error, or in an interrupt, leaves a doubt: it may have written all of its records, some
 or none. The partition's own entry of the producer settles it before the next append; so an append
-is never numbered like one that is in the log, which would pass for its duplicate.
+is never numbered like one that is in the log, which would pass for its duplicate. An append from
+within an append, by a handler of a signal, is refused: RuntimeError.
 """
 
 from contextlib import AbstractContextManager
@@ -70,34 +71,40 @@ class SequencedPartition(SequencedLog):
     def _append_columns(
         self, values: object, keys: object, timestamps: object, headers: object
     ) -> AppendResult:
-        base_sequence = self._begin()
-        result: AppendResult = self.partition.append_columns(
-            values,
-            keys,
-            timestamps,
-            headers,
-            producer_id=self._producer_id,
-            producer_epoch=self._producer_epoch,
-            base_sequence=base_sequence,
-        )
-        self._end(result)
-        return result
+        with self.appending:
+            base_sequence = self._begin()
+            result: AppendResult = self.partition.append_columns(
+                values,
+                keys,
+                timestamps,
+                headers,
+                producer_id=self._producer_id,
+                producer_epoch=self._producer_epoch,
+                base_sequence=base_sequence,
+            )
+            self._end(result)
+            return result
 
-    def append_accumulated(self, accumulator: RecordAccumulator) -> AppendResult:
-        """Append what an accumulator holds and empty it; on an error it keeps all."""
+    def append_accumulated(self, accumulator: RecordAccumulator) -> AppendResult | None:
+        """Append what an accumulator holds and empty it; on an error it keeps all. None if it is
+        empty: a handler of a signal may have appended it just now.
+        """
         if self._held is None:
             return self._append_accumulated(accumulator)
         with self._held.lock:
             self._held.check()
             return self._append_accumulated(accumulator)
 
-    def _append_accumulated(self, accumulator: RecordAccumulator) -> AppendResult:
-        base_sequence = self._begin()
-        result: AppendResult = self.partition.append_accumulated(
-            accumulator, self._producer_id, self._producer_epoch, base_sequence
-        )
-        self._end(result)
-        return result
+    def _append_accumulated(self, accumulator: RecordAccumulator) -> AppendResult | None:
+        with self.appending:
+            if not accumulator.record_count:
+                return None
+            base_sequence = self._begin()
+            result: AppendResult = self.partition.append_accumulated(
+                accumulator, self._producer_id, self._producer_epoch, base_sequence
+            )
+            self._end(result)
+            return result
 
     def settle(self) -> None:
         """Learn from the partition what the last append wrote, if that is not known."""

@@ -30,7 +30,7 @@ from eoslog.errors import (
     StagedJobIncompleteError,
     StoreFullError,
 )
-from eoslog.group_metadata import ConsumerGroupMetadata, check_group_id
+from eoslog.group_metadata import check_group_id
 from eoslog.nameless_job import is_nameless
 from eoslog.offset_records import OffsetKey
 from eoslog.staged_adoption import (
@@ -174,7 +174,7 @@ class StagedCommits:
                 self._note_progress(app_id, version)
                 self._leftovers.discard(app_id, run_id, found)
                 return StagedCommit(committed=True)
-            groups = tuple(offsets or ())
+            groups = offsets or {}
             pending = self._decide(record, version, run_id, found, staged_offsets, groups, count)
             where = self._complete(pending)
             job = pending.job
@@ -399,7 +399,7 @@ class StagedCommits:
         run_id: str | None,
         messages: Sequence[StagedMessage],
         offsets: Sequence[StagedOffsets],
-        groups: Sequence[str | ConsumerGroupMetadata],
+        groups: OffsetsOfGroups,
         count: VersionCount | None,
     ) -> PendingJob:
         """Check the job and decide it; readers are held when this returns."""

@@ -170,25 +170,32 @@ class TransactionClient(TransactionalSender, Producer):
     def _on_entry(self, call: Callable[[TransactionEntry], T]) -> T:
         """Call the entry; what stands in the way and can be put right is."""
         entry = self._known_entry()
-        while True:
-            try:
-                with entry.lock:
-                    self._owner.check()
-                    return call(entry)
-            except ProducerNotCached as asked:
-                self._coordinator.hold_producer(asked.producer_id, asked.topic, asked.partition)
-            except FellBehindError as behind:
-                self._coordinator.take_up_anew(behind)
-            except PartitionLost as lost:
-                self._store._check_open()
-                if self._store._find_partition(TopicPartition(lost.topic, lost.partition)):
-                    raise StoreFailedError(f"{lost}: open the store anew") from lost
-                with entry.lock:
-                    entry.drop_partition(lost.topic, lost.partition)
-            except ConcurrentTransactionsError:
-                # The transaction before this one is decided, and could not be completed then.
-                if not self._coordinator.complete(entry):
-                    raise
+        with self._calling:
+            while True:
+                try:
+                    with entry.lock:
+                        self._owner.check()
+                        return call(entry)
+                except CURABLE as error:
+                    self._cure(entry, error)
+
+    def _cure(self, entry: TransactionEntry, error: Exception) -> None:
+        """Put right what keeps the entry from a call; raises what cannot be."""
+        if isinstance(error, ProducerNotCached):
+            self._coordinator.hold_producer(error.producer_id, error.topic, error.partition)
+        elif isinstance(error, FellBehindError):
+            self._coordinator.take_up_anew(error)
+        elif isinstance(error, PartitionLost):
+            self._store._check_open()
+            if self._store._find_partition(TopicPartition(error.topic, error.partition)):
+                raise StoreFailedError(f"{error}: open the store anew") from error
+            with entry.lock:
+                entry.drop_partition(error.topic, error.partition)
+        elif not (
+            # The transaction before this one is decided, and could not be completed then.
+            isinstance(error, ConcurrentTransactionsError) and self._coordinator.complete(entry)
+        ):
+            raise error
 
     def _known_entry(self) -> TransactionEntry:
         if self._taken_over is None:

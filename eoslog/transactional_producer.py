@@ -56,6 +56,8 @@ class TransactionalProducer(TransactionClient):
     - ProducerFencedError: the transactional id was taken over, or the transaction took longer than
       its timeout; the message says who did it and when. Nothing more is written; close it;
     - StoreFailedError of a commit: whether it is decided, only opening the store anew can say;
+    - RuntimeError: a handler of a signal appended from within an append of this producer; the call
+      did nothing, and the append it came into goes on;
     - LogClosedError, ForkedProcessError: the store is not open any more;
     - any other, in a transaction: call `abort_transaction` and begin anew. The transaction's other
       calls raise TransactionAbortableError until then. `transaction()` does so by itself.
@@ -201,6 +203,7 @@ class TransactionalProducer(TransactionClient):
         """
         with self.exclusive:
             self._check_usable()
+            self._calling.check()
             if self._state is not S.ABORTING_TRANSACTION:
                 self._move(S.ABORTING_TRANSACTION)
             try:
@@ -352,29 +355,31 @@ class TransactionalProducer(TransactionClient):
         raise IllegalStateError("a part of a transaction cannot be taken back: abort it")
 
     def close(self) -> None:
-        """Abort the open transaction, then take nothing more. A second call does nothing.
+        """Abort the open transaction, then take nothing more. A second call does nothing, or what
+        an interrupt (Ctrl-C) left of the first.
 
         A prepared transaction stays prepared. If the abort fails the producer is closed all the
         same, and the error raised: the transaction is aborted when its timeout has passed.
         """
         if self._is_parents:
             return
-        try:
-            with self.exclusive:
-                if self._closed:
-                    return
-                self._closed = True
-                open_states = (S.IN_TRANSACTION, S.ABORTABLE_ERROR, S.ABORTING_TRANSACTION)
-                if self._refusal is None and self._state in open_states:
+        failed: EoslogError | None = None
+        with self.exclusive:
+            self._calling.check()
+            self._closed = True
+            open_states = (S.IN_TRANSACTION, S.ABORTABLE_ERROR, S.ABORTING_TRANSACTION)
+            if self._refusal is None and self._state in open_states:
+                try:
                     self.abort_transaction()
-                # Before another thread can find it ready for the next transaction.
-                self._refuse_from_now_on(lambda: LogClosedError("the producer is closed"))
-        finally:
-            with self.exclusive:
-                self._discard()
-                self._refuse_from_now_on(lambda: LogClosedError("the producer is closed"))
-            if self._taken_over is not None:
-                self._coordinator.release(self._taken_over, self._owner)
+                except EoslogError as error:
+                    failed = error
+            self._discard()
+            # Before another thread can find it ready for the next transaction.
+            self._refuse_from_now_on(lambda: LogClosedError("the producer is closed"))
+        if self._taken_over is not None:
+            self._coordinator.release(self._taken_over, self._owner)
+        if failed is not None:
+            raise failed
 
     # How it appends. The caller is exclusive.
 

@@ -1,11 +1,11 @@
-"""An interrupt (Ctrl-C) before a chosen line of chosen functions."""
+"""An interrupt (Ctrl-C), or a handler's call, before a chosen line of chosen functions."""
 
 from __future__ import annotations
 
 import linecache
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Any
 
@@ -18,12 +18,14 @@ def is_of_a_block(source: str) -> bool:
 
 
 @contextmanager
-def interrupted_at(
+def called_at(
     line: int,
     is_ours: Callable[[FrameType], bool],
+    call: Callable[[str], object],
     is_passed_over: Callable[[str], bool] = is_of_a_block,
 ) -> Iterator[list[str]]:
-    """Ctrl-C before the so-and-so-many-th line of functions that are ours; gives the lines seen.
+    """A call, as of a signal's handler, before the so-and-so-many-th line of functions that are
+    ours; gives the lines seen.
 
     A line is not counted if its text is passed over: no signal can come just there.
     """
@@ -33,7 +35,7 @@ def interrupted_at(
         if event == "line" and not is_passed_over(source_of(frame)):
             seen.append(f"{frame.f_code.co_name}:{frame.f_lineno}")
             if len(seen) == line:
-                raise KeyboardInterrupt(seen[-1])
+                call(seen[-1])
         return at_line
 
     def at_call(frame: FrameType, _event: str, _: object) -> Any:
@@ -45,6 +47,19 @@ def interrupted_at(
         yield seen
     finally:
         sys.settrace(before)
+
+
+def interrupted_at(
+    line: int,
+    is_ours: Callable[[FrameType], bool],
+    is_passed_over: Callable[[str], bool] = is_of_a_block,
+) -> AbstractContextManager[list[str]]:
+    """Ctrl-C before a line, as `called_at`."""
+
+    def interrupt(where: str) -> None:
+        raise KeyboardInterrupt(where)
+
+    return called_at(line, is_ours, interrupt, is_passed_over)
 
 
 def source_of(frame: FrameType) -> str:

@@ -14,7 +14,7 @@ from crash.transaction_trace import QUIET
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.errors import IllegalStateError
+from eoslog.errors import IllegalStateError, LogClosedError
 from eoslog.transactional_producer import TransactionalProducer
 
 pytestmark = pytest.mark.crash
@@ -190,3 +190,31 @@ def test_an_interrupt_of_an_end(store, producer, written, end, again):
     of_each_line(producer, interrupted, then)
     # A commit of nothing is all C.
     assert number >= (50 if written or end is abort else 10)
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_an_interrupt_of_a_close(store, written):
+    """A second close ends what the first left: nothing holds back the readers."""
+    outcome = Outcome(store)
+    line = 0
+    while True:
+        line += 1
+        producer = store.producer(transactional_id="tx")
+        producer.init_transactions()
+        producer.begin_transaction()
+        if written:
+            append(producer, line)
+        with (
+            suppress(KeyboardInterrupt),
+            interrupted_at(line, is_of_the_producer) as seen,
+        ):
+            producer.close()
+        producer.close()
+        (found,) = store.transactions()
+        assert found.transaction_state in ("Empty", "CompleteAbort"), seen[-1]
+        with pytest.raises(LogClosedError):
+            append(producer, 0)
+        assert outcome.values() == []
+        if len(seen) < line:
+            break
+    assert line > 15

@@ -509,7 +509,7 @@ def test_many_threads_commit_wait_and_expire_at_once(topic):
         producer.init_transactions()
         for offset in range(rounds):
             producer.begin_transaction()
-            producer.send_offsets_to_transaction({T0: offset}, "group-t")
+            producer.send_offsets_to_transaction({T0: offset % 10}, "group-t")
             producer.commit_transaction()
 
     def starter():
@@ -533,4 +533,4 @@ def test_many_threads_commit_wait_and_expire_at_once(topic):
     found = topic.groups()
     for number in range(3):
         assert found[f"group-{number}"][T1].offset == rounds - 1
-    assert found["group-t"] == {T0: OffsetAndMetadata(rounds - 1)}
+    assert found["group-t"] == {T0: OffsetAndMetadata((rounds - 1) % 10)}

@@ -440,8 +440,9 @@ def test_a_member_commits_in_its_own_generation_only(topic):
         who = ConsumerGroupMetadata("g", wrong, after.member_id)
         with pytest.raises(IllegalGenerationError, match=f"generation {wrong}"):
             topic._group_offsets.commit(who, {T[0]: 7})
-    first.commit({T[0]: 7})
-    assert topic.groups()["g"][T[0]] == OffsetAndMetadata(7)
+    own = first.assignment()[0]
+    first.commit({own: 7})
+    assert topic.groups()["g"][own] == OffsetAndMetadata(7)
     second.close()
 
 
@@ -503,12 +504,71 @@ def test_a_zombies_transaction_is_refused_and_aborted(topic):
     assert topic.groups() == {"g": {T[0]: OffsetAndMetadata(8)}}
 
 
+def test_what_another_member_reads_by_now_is_not_committed(topic):
+    """Though the generation is the newest: Kafka would take it, and both have processed it."""
+    first = member(topic, polled=False)
+    assert len(first.poll(timeout=0)) == 40
+    second = member(topic)
+    settle(first, second)
+    theirs, own = second.assignment()[0], first.assignment()[0]
+    with pytest.raises(IllegalGenerationError, match=rf"{theirs} is read by .* has given it up"):
+        first.commit({theirs: 5, own: 5})
+    producer = transaction_of(topic)
+    with pytest.raises(IllegalGenerationError, match="not committed now"):
+        producer.send_offsets_to_transaction({theirs: 5}, first.group_metadata())
+    producer.abort_transaction()
+    with pytest.raises(IllegalGenerationError), staged_commit(topic, {theirs: 5}, first):
+        pass
+    assert topic.groups() == {"g": {}}
+    first.commit({own: 5})
+    # What nobody reads may be committed by any member, as in Kafka.
+    topic.create_topic("else")
+    first.commit({TopicPartition("else", 0): 0})
+    assert set(topic.groups()["g"]) == {own, TopicPartition("else", 0)}
+
+
+def staged_commit(store, offsets, consumer):
+    return store._group_offsets.committing_all({consumer.group_metadata(): offsets})
+
+
+def test_a_topic_that_is_deleted_before_a_member_gives_it_up(topic):
+    """The member learns of both at once; what it keeps of other topics it goes on to read."""
+    topic.create_topic("u", partitions=2)
+    producer = topic.producer()
+    for number in range(2):
+        producer.append("u", number, [b"%d" % number])
+    first = member(topic, topics=("t", "u"), polled=False)
+    assert len(first.poll(timeout=0)) == 42
+    second = member(topic, topics=("t", "u"))
+    topic.delete_topic("t")
+    settle(first, second)
+    assert {*first.assignment(), *second.assignment()} == {("u", 0), ("u", 1)}
+    assert len(first.assignment()) == len(second.assignment()) == 1
+    for number in range(2):
+        producer.append("u", number, [b"new"])
+    assert sorted(one.partition for one in settle(first, second) if one.value == b"new") == [0, 1]
+
+
+def test_a_topic_that_is_made_again_is_read_once_the_member_was_told(topic):
+    consumer = member(topic, polled=False)
+    assert len(consumer.poll(timeout=0)) == 40
+    consumer.commit()
+    topic.delete_topic("t")
+    topic.create_topic("t", partitions=4)
+    topic.producer().append("t", 0, [b"new"])
+    with pytest.raises(UnknownTopicOrPartitionError, match="was deleted"):
+        consumer.poll(timeout=0)
+    assert [one.value for one in consumer.poll(timeout=0)] == [b"new"]
+    consumer.commit()
+    assert topic.groups()["g"][T[0]] == OffsetAndMetadata(1)
+
+
 def test_several_groups_are_checked_and_held_at_once(topic):
     consumers = [member(topic, f"g{number}") for number in range(4)]
     metadata = [consumer.group_metadata() for consumer in consumers]
     left = []
     leaver = threading.Thread(target=lambda: (consumers[2].close(), left.append(True)))
-    with topic._group_offsets.committing_all([*metadata, "g0", "whoever"]):
+    with topic._group_offsets.committing_all(dict.fromkeys([*metadata, "g0", "whoever"], T)):
         leaver.start()
         leaver.join(0.1)
         assert left == []
@@ -516,7 +576,7 @@ def test_several_groups_are_checked_and_held_at_once(topic):
     assert left == [True]
     with (
         pytest.raises(UnknownMemberIdError, match="g2"),
-        topic._group_offsets.committing_all(metadata),
+        topic._group_offsets.committing_all(dict.fromkeys(metadata, T)),
     ):
         raise AssertionError("not reached")
 

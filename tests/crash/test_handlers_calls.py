@@ -1,0 +1,219 @@
+"""What a handler of a signal, or a column's own method, does with a producer that the same thread
+is just appending with: it is done, or refused by a RuntimeError; nothing is lost or doubled,
+nothing hangs, and the producer goes on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from crash.interrupted_lines import called_at
+from crash.transaction_trace import QUIET
+
+import eoslog
+from eoslog import TopicPartition
+from eoslog.errors import EoslogError, IllegalStateError
+
+pytestmark = pytest.mark.crash
+
+PACKAGE = str(Path(eoslog.__file__).parent)
+WHERE = TopicPartition("rows", 0)
+HEADERS = [[("name", b"one")]]
+
+
+def is_ours(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith(PACKAGE)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[eoslog.Store]:
+    with eoslog.open(tmp_path / "store", create=True, durability="process", config=QUIET) as opened:
+        opened.create_topic("rows")
+        yield opened
+
+
+def values(store: eoslog.Store) -> list[bytes | None]:
+    with store.consumer() as consumer:
+        consumer.assign([WHERE])
+        return [record.value for record in consumer.poll(timeout=0, max_records=100_000)]
+
+
+class Numbers:
+    """What was written, in the order in which the calls returned; what a refused one may have."""
+
+    def __init__(self, store: eoslog.Store, producer: eoslog.Producer) -> None:
+        self.store, self.producer = store, producer
+        self.count = 0
+        self.written: list[bytes] = []
+        self.refused = 0
+
+    def next(self) -> bytes:
+        self.count += 1
+        return b"%d" % self.count
+
+    def append(self, producer: eoslog.Producer | None = None) -> None:
+        value = self.next()
+        (producer or self.producer).append("rows", 0, [value], headers=HEADERS)
+        self.written.append(value)
+
+    def append_short(self) -> None:
+        value = self.next()
+        self.producer.append("rows", 0, [value])
+        self.written.append(value)
+
+    def send(self) -> None:
+        value = self.next()
+        self.producer.send("rows", value, partition=0)
+        self.written.append(value)
+        self.producer.flush()
+
+    def check(self, where: str) -> None:
+        found = values(self.store)
+        assert sorted(found) == sorted(self.written), where
+
+
+@pytest.mark.parametrize("name", [None, "named"])
+@pytest.mark.parametrize("outer", ["append", "append_short", "send"])
+@pytest.mark.parametrize("inner", ["append", "append_short", "send", "of another producer"])
+def test_a_handler_at_each_line_of_an_append(store, name, outer, inner):
+    producer, other = store.producer(name=name), store.producer()
+    numbers = Numbers(store, producer)
+    numbers.append()
+    numbers.append(other)
+
+    def handle(_: str) -> None:
+        # The handler sees to its own errors: what was refused was not done.
+        try:
+            if inner == "of another producer":
+                numbers.append(other)
+            else:
+                getattr(numbers, inner)()
+        except RuntimeError as error:
+            assert "this call did nothing" in str(error)
+            numbers.refused += 1
+
+    line = 0
+    while True:
+        line += 1
+        with called_at(line, is_ours, handle) as seen:
+            getattr(numbers, outer)()
+        producer.flush()
+        numbers.check(seen[-1] if seen else "")
+        if len(seen) < line:
+            break
+        assert line < 1000
+    assert numbers.refused == 0 or inner != "of another producer"
+    if outer == inner == "append":
+        assert numbers.refused > 5
+
+
+class Columns(list):
+    """A column that calls somebody while it is read."""
+
+    def __init__(self, content: list[object], call: Callable[[], None]) -> None:
+        super().__init__(content)
+        self.call = call
+
+    def __iter__(self):
+        self.call()
+        return super().__iter__()
+
+
+@pytest.mark.parametrize("kind", ["plain", "named", "transactional"])
+def test_a_column_that_appends_while_it_is_read(store, kind):
+    if kind == "transactional":
+        producer = store.producer(transactional_id="tx")
+        producer.init_transactions()
+        producer.begin_transaction()
+    else:
+        producer = store.producer(name="n" if kind == "named" else None)
+    called: list[int] = []
+
+    def call() -> None:
+        called.append(1)
+        producer.append("rows", 0, [b"inner"])
+
+    producer.append("rows", 0, [b"first"])
+    headers = Columns(list(HEADERS), call)
+    with pytest.raises(RuntimeError, match="this call did nothing"):
+        producer.append("rows", 0, [b"outer"], headers=headers)
+    assert called
+    producer.append("rows", 0, [b"last"])
+    if kind == "transactional":
+        producer.commit_transaction()
+    assert values(store) == [b"first", b"last"]
+
+
+@pytest.mark.parametrize("inner", ["append", "send", "commit", "abort", "begin", "close"])
+def test_a_handler_at_each_line_of_a_transaction(store, inner):
+    """What is committed is whole: all that was told to be in it, and nothing else."""
+    expected: list[bytes] = []
+    count = 0
+    refused = 0
+
+    def value() -> bytes:
+        nonlocal count
+        count += 1
+        return b"%d" % count
+
+    line = 0
+    while True:
+        line += 1
+        producer = store.producer(transactional_id="tx")
+        producer.init_transactions()
+        open_now: list[bytes] = []
+
+        def write(producer: eoslog.TransactionalProducer, sent: list[bytes]) -> None:
+            one = value()
+            producer.append("rows", 0, [one], headers=HEADERS)
+            sent.append(one)
+
+        def handle(_: str, producer=producer, sent=open_now, write=write) -> None:
+            nonlocal refused
+            try:
+                if inner == "append":
+                    write(producer, sent)
+                elif inner == "send":
+                    one = value()
+                    producer.send("rows", one, partition=0)
+                    sent.append(one)
+                    producer.flush()
+                elif inner == "commit":
+                    producer.commit_transaction()
+                    expected.extend(sent)
+                    sent.clear()
+                elif inner == "abort":
+                    producer.abort_transaction()
+                    sent.clear()
+                elif inner == "begin":
+                    producer.begin_transaction()
+                else:
+                    producer.close()
+            except IllegalStateError:
+                pass
+            except RuntimeError as error:
+                assert "this call did nothing" in str(error)
+                refused += 1
+
+        with called_at(line, is_ours, handle) as seen, suppress(EoslogError):
+            producer.begin_transaction()
+            write(producer, open_now)
+            write(producer, open_now)
+            producer.commit_transaction()
+            expected.extend(open_now)
+            open_now.clear()
+        producer.close()
+        found = values(store)
+        assert set(expected) <= set(found), seen[-1]
+        # What the handler ended in the middle may have had a record whose append had not returned.
+        assert len(found) == len(set(found)) <= len(expected) + 1, seen[-1]
+        expected[:] = found
+        if len(seen) < line:
+            break
+        assert line < 1000
+    assert line > 20
+    assert refused > 0 or inner == "begin"
