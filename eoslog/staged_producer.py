@@ -135,6 +135,7 @@ class StagedProducer(TransactionalProducer):
         """
         with self.exclusive:
             self._check_usable()
+            self._calling.check()
             if self._state is not S.ABORTING_TRANSACTION:
                 self._move(S.ABORTING_TRANSACTION)
             self._staged().abort()
@@ -149,10 +150,10 @@ class StagedProducer(TransactionalProducer):
         _refuse_to_prepare()
 
     def close(self) -> None:
-        """Abort the open transaction, then take nothing more. A second call does nothing."""
+        """Abort the open transaction, then take nothing more. A second call does nothing, or what
+        an interrupt (Ctrl-C) left of the first.
+        """
         with self.exclusive:
-            if self._closed:
-                return
             super().close()
             if self._transactions is not None:
                 self._transactions.close()
@@ -181,11 +182,11 @@ class StagedProducer(TransactionalProducer):
                 description = self._known_topic(topic)
                 if partition is not None:
                     partition = self._known_partition(description, partition).partition
-                self._register()
-                self._append_buffers(
-                    [one for one in self._touched_buffers() if one.topic == description.name]
-                )
-                self._staged().append(description, partition, values, keys, timestamps, headers)
+                with self._calling:
+                    self._stage_buffers(
+                        [one for one in self._touched_buffers() if one.topic == description.name]
+                    )
+                    self._staged().append(description, partition, values, keys, timestamps, headers)
             except EoslogError as error:
                 self._break(error, Request.PRODUCE)
 
@@ -201,6 +202,10 @@ class StagedProducer(TransactionalProducer):
         return self._transactions
 
     def _append_buffers(self, buffers: list[PartitionBuffer]) -> None:
+        with self._calling:
+            self._stage_buffers(buffers)
+
+    def _stage_buffers(self, buffers: list[PartitionBuffer]) -> None:
         self._register()
         for buffer in buffers:
             if buffer.accumulator.record_count:
@@ -209,6 +214,9 @@ class StagedProducer(TransactionalProducer):
 
     def _open_buffer(self, buffer: PartitionBuffer) -> None:
         buffer.part = TopicPartition(buffer.topic, buffer.partition)
+
+    def _is_at_the_coordinator(self) -> bool:
+        return True  # What has nothing to decide is found out by the decision.
 
     def _end(self, commit: bool) -> tuple[int, int]:
         self._owner.check()

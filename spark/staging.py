@@ -70,11 +70,11 @@ def stage(
     columns. A row without a partition goes where Kafka's partitioner puts its key.
 
     `store` is the store's path, `topic` overrides a topic column, `partitions` is the number of
-    partitions of the topic, or of each topic by name. `app_id` and `run_id` are the same in every
-    task of the job; a run id is used for one job only. With durability "commit" and "always" the
-    files are on disk when the message is yielded. `attempt` names the files and is taken from
-    Spark's task context by default. `store_mark`, from `mark_of_store` on the driver, lets a worker
-    notice that its path leads to another store.
+    partitions of the topic, or of each topic by name; it has to exist by the commit. `app_id` and
+    `run_id` are the same in every task of the job; a run id is used for one job only. With
+    durability "commit" and "always" the files are on disk when the message is yielded. `attempt`
+    names the files and is taken from Spark's task context by default. `store_mark`, from
+    `mark_of_store` on the driver, lets a worker notice that its path leads to another store.
 
     Raises StoreNotVisibleError, TypeError and ValueError for rows that are no records,
     RecordTooLargeError, StoreFullError. Nothing is visible to readers in any case.

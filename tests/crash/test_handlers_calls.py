@@ -123,10 +123,10 @@ class Columns(list):
         return super().__iter__()
 
 
-@pytest.mark.parametrize("kind", ["plain", "named", "transactional"])
+@pytest.mark.parametrize("kind", ["plain", "named", "transactional", "staged"])
 def test_a_column_that_appends_while_it_is_read(store, kind):
-    if kind == "transactional":
-        producer = store.producer(transactional_id="tx")
+    if kind in ("transactional", "staged"):
+        producer = store.producer(transactional_id="tx", staged=kind == "staged")
         producer.init_transactions()
         producer.begin_transaction()
     else:
@@ -143,7 +143,7 @@ def test_a_column_that_appends_while_it_is_read(store, kind):
         producer.append("rows", 0, [b"outer"], headers=headers)
     assert called
     producer.append("rows", 0, [b"last"])
-    if kind == "transactional":
+    if kind in ("transactional", "staged"):
         producer.commit_transaction()
     assert values(store) == [b"first", b"last"]
 

@@ -4,13 +4,12 @@ The exception is kept, as a debugger or the block of an `except` does, and all t
 """
 
 import fcntl
-import linecache
 import os
-import sys
 from itertools import count
 from pathlib import Path
 
 import pytest
+from crash.interrupted_lines import interrupted_at
 
 import eoslog
 from eoslog import TopicPartition
@@ -22,37 +21,8 @@ WHERE = TopicPartition("rows", 0)
 DESCRIPTORS = Path("/proc/self/fd")
 
 
-class Interrupts:
-    """Ctrl-C before the so-and-so-many-th line of the files above; says where that was."""
-
-    def __init__(self, line):
-        self.line = line
-        self.seen = 0
-        self.where = None
-
-    def __enter__(self):
-        self._before = sys.gettrace()
-        sys.settrace(self._at_call)
-        return self
-
-    def __exit__(self, *error):
-        sys.settrace(self._before)
-
-    def _at_call(self, frame, event, _):
-        return self._at_line if frame.f_code.co_filename.endswith(FILES) else None
-
-    def _at_line(self, frame, event, _):
-        # A `with` is come to once more to leave it: Python looks for no signals there.
-        if event == "line" and self.where is None and not source_of(frame).startswith("with "):
-            self.seen += 1
-            if self.seen == self.line:
-                self.where = f"{frame.f_code.co_name}:{frame.f_lineno}"
-                raise KeyboardInterrupt(self.where)
-        return self._at_line
-
-
-def source_of(frame):
-    return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+def is_ours(frame):
+    return frame.f_code.co_filename.endswith(FILES)
 
 
 def at_every_line(prepare, call, check):
@@ -60,16 +30,15 @@ def at_every_line(prepare, call, check):
     line = 0
     while True:
         line += 1
-        prepared = prepare()
-        try:
-            with Interrupts(line) as interrupts:
+        prepared, kept = prepare(), None
+        with interrupted_at(line, is_ours) as seen:
+            try:
                 call(prepared)
-        except KeyboardInterrupt as kept:
-            check(prepared, interrupts.where)
-            del kept
-        if interrupts.where is None:
+            except KeyboardInterrupt as error:
+                kept = error
+        check(prepared, seen[-1])
+        if kept is None:
             return line
-        check(prepared, interrupts.where)
 
 
 def is_free(path):

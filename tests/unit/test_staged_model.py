@@ -192,6 +192,7 @@ class StagedMachine(RuleBasedStateMachine):
         """What a killed process leaves is what its files hold at this moment."""
         before = self.path
         self.lives += 1
+        self.store._checkpointer.stop()  # It removes what is being copied.
         shutil.copytree(before, self.path)
         self.store.close()
         shutil.rmtree(before)

@@ -6,14 +6,15 @@ import os
 import pickle
 import re
 import shutil
-import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from crash.interrupted_lines import interrupted_at
 from staged_jobs import TOPIC, quick_directory, staged_files
 
 import eoslog
@@ -732,26 +733,14 @@ def test_an_interrupt_of_the_sending_of_offsets_leaves_all_or_none(store, produc
     line, interrupted = 0, True
     while interrupted:
         line += 1
-        left = line
-
-        def at_line(_frame: Any, event: str, _: object) -> Any:
-            nonlocal left
-            left -= event == "line"
-            if event == "line" and left == 0:
-                raise KeyboardInterrupt
-            return at_line
-
         producer.begin_transaction()
         producer.append(TOPIC, 0, [b"x"])
-        before = sys.gettrace()
-        sys.settrace(lambda frame, *_: at_line if frame.f_code is code else None)
-        try:
+        with (
+            suppress(KeyboardInterrupt),
+            interrupted_at(line, lambda frame: frame.f_code is code) as seen,
+        ):
             producer.send_offsets_to_transaction({SOURCE: line}, "readers")
-            interrupted = False
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
+        interrupted = len(seen) == line
         producer.commit_transaction()
         found = store.groups().get("readers", {})
         assert SOURCE not in found or found[SOURCE].offset <= line
