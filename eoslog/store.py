@@ -197,11 +197,13 @@ class Store(StoreTransactions):
         number = whole_number(number, "a partition")
         found = self._topic(topic)
         partition = self._partitions.find(TopicPartition(topic, number))
-        if partition is None:
-            raise UnknownTopicOrPartitionError(
-                f"topic {topic!r} has partitions 0 to {found.partitions - 1}, not {number}"
-            )
-        return partition
+        if partition is not None:
+            return partition
+        if 0 <= number < found.partitions:
+            raise UnknownTopicOrPartitionError(f"topic {topic!r} was deleted just now")
+        raise UnknownTopicOrPartitionError(
+            f"topic {topic!r} has partitions 0 to {found.partitions - 1}, not {number}"
+        )
 
     # Writing and reading.
 

@@ -126,6 +126,15 @@ def test_a_deleted_topic_leaves_nothing(store, store_path, open_store):
     assert store.partition("t", 0).log_end_offset == 0
 
 
+def test_a_topic_that_goes_during_the_look_for_its_partition(store, monkeypatch):
+    store.create_topic("t", partitions=3)
+    with pytest.raises(UnknownTopicOrPartitionError, match="has partitions 0 to 2, not 3"):
+        store.partition("t", 3)
+    monkeypatch.setattr(store._partitions, "find", lambda where: None)
+    with pytest.raises(UnknownTopicOrPartitionError, match="'t' was deleted just now"):
+        store.partition("t", 2)
+
+
 def test_a_consumer_of_a_deleted_topic_is_told(store):
     store.create_topic("t")
     consumer = store.consumer()
