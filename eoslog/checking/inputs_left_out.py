@@ -13,6 +13,7 @@ from eoslog.checking.group_offsets import GroupOffsets
 from eoslog.checking.groups_of_rows import distinct, place_keys
 from eoslog.checking.history import Flags, Numbers
 from eoslog.checking.missing_records import MissingRecords
+from eoslog.checking.moved_groups import moved_over
 from eoslog.checking.operation_kinds import NEVER_NS, NONE, OK, POLL, SEEK
 from eoslog.checking.passed_offsets import starts_of
 
@@ -53,6 +54,8 @@ def inputs_left_out(
     places = places[~np.isin(rows.offset[places], reads.offset[taken])]
     places = places[_were_there(evidence, offsets, places, passing)]
     places = places[~_jumped_over(evidence, offsets, places, place, moves, consumers)]
+    if len(places):
+        places = places[~moved_over(evidence, offsets, moves, inputs, places)]
     proof = [int(op) for op in writes.op[passing[writes.offset[passing] == furthest]][:3]]
     return [
         (

@@ -556,6 +556,89 @@ def test_what_a_consumer_was_moved_over_is_not_left_out(position: int | None, sm
     assert small.found() == {"offset-output divergence": 2}
 
 
+def skipped(small: Small, *, position: int | None, to: int = 2, by: str = "c") -> None:
+    """A consumer was given a, is moved, and its transaction writes an offset; nothing is polled."""
+    letters(small)
+    small.poll(10, "c", [0, "a"], next={"t-0": 1}, transaction="1")
+    small.do(12, by, "seek", positions={"t-0": position})
+    small.do(14, "p", "offsets", group="g", offsets={"t-0": to}, transaction="1")
+    small.do(16, "p", "commit", transaction="1")
+    small.poll(30, "r", *([offset, letter] for offset, letter in enumerate("abcdefgh")))
+
+
+def left_out(small: Small, **options: Any) -> int:
+    return small.checked(**options).count("offset-output divergence")
+
+
+@pytest.mark.parametrize("position", [2, None])
+def test_a_sought_offset_may_be_written_before_a_poll(position: int | None, small: Small) -> None:
+    """Whoever skips a record that cannot be processed does so."""
+    skipped(small, position=position)
+    assert small.found() == {}
+    small.poll(18, "c", next={"t-0": 2})
+    assert small.found() == {}
+    del small.lines[2]
+    assert left_out(small) == 1
+
+
+def test_a_reset_with_nothing_behind_it_yet_is_a_move(small: Small) -> None:
+    skipped(small, position=None, to=5)
+    small.poll(13, "c", next={"t-0": 5}, transaction="1")
+    assert small.found() == {}
+
+
+def test_a_seek_over_others_excuses_nothing_that_polls_went_over(small: Small) -> None:
+    skipped(small, position=5, to=5)
+    small.lines[1] |= {"records": {"t-0": [[0, "a"], [2, "c"]]}, "next": {"t-0": 3}}
+    assert left_out(small) == 1, "b, and not d and e"
+
+
+def test_what_is_behind_the_sought_place_is_left_out(small: Small) -> None:
+    skipped(small, position=2, to=4)
+    assert left_out(small) == 3, "b, c and d: it was not sought to 4"
+
+
+def test_a_seek_of_another_consumer_excuses_nothing(small: Small) -> None:
+    skipped(small, position=2, by="other")
+    assert left_out(small) == 1
+    small.poll(5, "other", [0, "a"], next={"t-0": 1}, transaction="2")
+    small.do(20, "q", "abort", transaction="2")
+    assert left_out(small) == 1
+
+
+def test_a_seek_in_another_partition_excuses_nothing(small: Small) -> None:
+    skipped(small, position=2)
+    small.lines[2]["positions"] = {"t-1": 2}
+    assert left_out(small) == 1
+
+
+def test_a_seek_that_was_taken_back_excuses_nothing(small: Small) -> None:
+    skipped(small, position=5, to=5)
+    small.do(13, "c", "seek", positions={"t-0": 1})
+    small.poll(13, "c", [1, "b"], [2, "c"], [4, "e"], next={"t-0": 5}, transaction="1")
+    assert left_out(small) == 1
+    small.lines.pop()
+    assert left_out(small) == 4
+
+
+def test_a_seek_back_to_what_is_committed_excuses_nothing(small: Small) -> None:
+    """More was polled than the transaction is made of."""
+    letters(small)
+    small.poll(10, "c", [0, "a"], [2, "c"], [3, "d"], next={"t-0": 4}, transaction="1")
+    small.do(12, "c", "seek", positions={"t-0": 3})
+    small.do(14, "p", "offsets", group="g", offsets={"t-0": 3}, transaction="1")
+    small.do(16, "p", "commit", transaction="1")
+    small.poll(30, "r", [1, "b"])
+    assert left_out(small) == 1
+
+
+def test_a_seek_after_the_commit_excuses_nothing(small: Small) -> None:
+    skipped(small, position=2)
+    small.lines[2] |= {"begin_ns": 18_000_000, "end_ns": 19_000_000}
+    assert left_out(small) == 1
+    assert small.found(clock_error_ms=3) == {}, "it may have been before the commit"
+
+
 def test_a_group_that_begins_at_the_latest_records_again(small: Small) -> None:
     """Nothing was committed when its consumer was given the partition once more."""
     letters(small, 4)
