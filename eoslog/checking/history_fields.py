@@ -5,7 +5,7 @@ import re
 from typing import Any, NoReturn
 
 from eoslog.checking.history_error import HistoryError
-from eoslog.checking.operation_kinds import NONE, OFFSET_MAX
+from eoslog.checking.operation_kinds import FIELDS, NONE, OFFSET_MAX
 
 _INT64_MAX = (1 << 63) - 1
 _EPOCH_MAX = (1 << 31) - 1
@@ -14,6 +14,7 @@ TIME_MAX = 1 << 61
 _SURROGATE = re.compile(r"\\u[dD]|[\ud800-\udfff]")
 # These may hold anything: an error may speak of a file whose name is no UTF-8.
 _UNREAD = ("error", "note")
+_ALL_FIELDS = frozenset[str]().union(*FIELDS.values())
 
 
 class Place:
@@ -41,6 +42,12 @@ class Place:
                 ).encode()
             except UnicodeEncodeError:
                 self.refuse(field, "not UTF-8, or half of a surrogate pair")
+
+    def check_names(self, line: dict[str, Any], kind: str, fields: frozenset[str]) -> None:
+        """Refuse what an operation of this kind has not; `null` in a field of another is none."""
+        for name in sorted(line.keys() - fields):
+            if line[name] is not None or name not in _ALL_FIELDS:
+                self.refuse(name, f"a {kind} has no such field")
 
     def text(self, line: dict[str, Any], field: str) -> str:
         """A text that must be there and not be empty."""
@@ -94,16 +101,18 @@ class Place:
     def values(self, line: dict[str, Any]) -> list[Any]:
         """The records' identities of a send."""
         one = line.get("value")
-        if (type(one) is str or type(one) is int) and "values" not in line:
+        found = line.get("values")
+        if (type(one) is str or type(one) is int) and found is None:
             return [one]
-        if ("value" in line) == ("values" in line):
+        if (one is None) == (found is None):
             self.refuse("value", "a send has either `value` or `values`")
-        found = line["values"] if "values" in line else [line["value"]]
+        if found is None:
+            self.refuse("value", f"{one!r:.80}: {_VALUE}")
         if type(found) is not list or not found:
             self.refuse("values", "not a list with something in it")
         for one in found:
             if type(one) is not str and type(one) is not int:
-                self.refuse("values" if "values" in line else "value", f"{one!r:.80}: {_VALUE}")
+                self.refuse("values", f"{one!r:.80}: {_VALUE}")
         return found
 
 

@@ -130,8 +130,7 @@ class _Reader:
         if kind is None or fields is None:
             place.refuse("kind", f"{kind!r:.80} is not one of {', '.join(KINDS)}")
         if not line.keys() <= fields:
-            unknown = min(line.keys() - fields)
-            place.refuse(unknown, f"a {kind} has no such field")
+            place.check_names(line, kind, fields)
         outcome = _known(_OUTCOME_NUMBERS, get("outcome"))
         if outcome is None:
             place.refuse("outcome", f"{get('outcome')!r:.80}: not one of {', '.join(OUTCOMES)}")
@@ -157,7 +156,9 @@ class _Reader:
         if "producer_id" in line or "producer_epoch" in line:
             producer_id, epoch = place.producer(line)
         if "isolation" in fields:
-            found = _known(_ISOLATION_NUMBERS, get("isolation", ISOLATION_LEVELS[0]))
+            level = get("isolation")
+            level = ISOLATION_LEVELS[0] if level is None else level
+            found = _known(_ISOLATION_NUMBERS, level)
             if found is None:
                 place.refuse("isolation", f"not one of {', '.join(ISOLATION_LEVELS)}")
             isolation = found

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from eoslog.checking import HistoryError, Report, check
+from eoslog.checking.operation_kinds import FIELDS
 
 TIMES = {"begin_ns": 10, "end_ns": 20, "outcome": "ok"}
 SEND = {"client": "a", "kind": "send", **TIMES, "topic": "t", "partition": 0, "value": "v"}
@@ -63,6 +64,10 @@ WRONG: list[tuple[str, dict[str, Any] | str]] = [
     ("value", SEND | {"value": None}),
     ("value", SEND | {"values": ["v"]}),
     ("value", {name: one for name, one in SEND.items() if name != "value"}),
+    ("value", SEND | {"value": None, "values": None}),
+    ("value", SEVERAL | {"value": 1.5, "values": None}),
+    ("ofset", SEND | {"ofset": None}),
+    ("isolation", POLL | {"isolation": ""}),
     ("values", {name: one for name, one in SEND.items() if name != "value"} | {"values": []}),
     ("values", {name: one for name, one in SEND.items() if name != "value"} | {"values": [[]]}),
     ("transaction", SEND | {"transaction": 4}),
@@ -187,6 +192,25 @@ def test_an_operation_alone_is_clean(line: dict[str, Any], tmp_path: Path) -> No
     assert (report.clean, report.counts["operations"]) == (True, 1)
     begun = {name: one for name, one in line.items() if name not in ("offset", "end_ns")}
     assert checked(tmp_path, begun | {"outcome": "unknown"}).clean
+
+
+@pytest.mark.parametrize("line", ALONE, ids=lambda one: str(one["kind"]))
+@pytest.mark.parametrize("name", sorted(set().union(*FIELDS.values())))
+def test_a_field_with_null_is_as_good_as_none(
+    name: str, line: dict[str, Any], tmp_path: Path
+) -> None:
+    if name not in line:
+        assert checked(tmp_path, line | {name: None}).counts == checked(tmp_path, line).counts
+
+
+def test_null_beside_values_or_as_isolation_changes_nothing(tmp_path: Path) -> None:
+    both = {"t-0": [[0, "a"], [1, "b"]]}
+    sent = SEVERAL | {"value": None, "outcome": "fail"}
+    report = checked(tmp_path, sent, POLL | {"records": both, "isolation": None})
+    assert (report.counts["records_sent"], report.count("aborted read")) == (2, 2)
+    end = {"client": "b", "kind": "ends", **TIMES, "offsets": {"t-0": 3}, "isolation": None}
+    back = end | {"offsets": {"t-0": 2}, "begin_ns": 30, "end_ns": 40}
+    assert checked(tmp_path, end, back).count("lost write") == 1
 
 
 def test_an_empty_history_is_clean(tmp_path: Path) -> None:
