@@ -17,6 +17,23 @@ _UNREAD = ("error", "note")
 _ALL_FIELDS = frozenset[str]().union(*FIELDS.values())
 
 
+class RepeatedNameError(ValueError):
+    """An object of JSON that has a name twice: it does not say which one holds."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON, each name once."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        raise RepeatedNameError(next(name for name in names if names.count(name) > 1))
+    return found
+
+
 class Place:
     """Which line of which file is being read."""
 

@@ -24,7 +24,7 @@ from eoslog.checking.history import (
     Reads,
     Sends,
 )
-from eoslog.checking.history_fields import TIME_MAX, Place
+from eoslog.checking.history_fields import TIME_MAX, Place, RepeatedNameError, object_of
 from eoslog.checking.operation_kinds import (
     FIELDS,
     ISOLATION_LEVELS,
@@ -101,7 +101,7 @@ class _Reader:
         self._place = place = Place(path)
         self._file = len(self._names.files)
         self._names.files.append(path)
-        decode = json.JSONDecoder().raw_decode
+        decode = json.JSONDecoder(object_pairs_hook=object_of).raw_decode
         with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
             for number, text in enumerate(lines, 1):
                 place.line_number = number
@@ -114,6 +114,8 @@ class _Reader:
                 except (ValueError, RecursionError) as error:
                     if not text.endswith("\n"):
                         break  # The process was killed while it wrote.
+                    if isinstance(error, RepeatedNameError):
+                        place.refuse(error.name, "it is there twice in one object")
                     # JSON knows no limit to a number's digits; Python does.
                     is_json = not isinstance(error, (JSONDecodeError, RecursionError))
                     place.refuse("", "a number is too long" if is_json else f"not JSON: {error}")

@@ -107,6 +107,34 @@ def test_a_wrong_line_is_named(field: str, line: dict[str, Any] | str, tmp_path:
     assert isinstance(error, ValueError)
 
 
+REPEATED = [
+    ("t-0", POLL, '"t-0": [[0, "v"]]'),
+    ("t-0", POLL | {"next": {"t-0": 3}}, '"t-0": 3'),
+    ("t-0", OFFSETS, '"t-0": 3'),
+    ("t-0", OFFSETS | {"kind": "ends"}, '"t-0": 3'),
+    ("outcome", SEND, '"outcome": "ok"'),
+    ("value", SEND, '"value": "v"'),
+    ("note", SEND | {"note": None}, '"note": null'),
+    ("code", SEND | {"error": {"code": 7}}, '"code": 7'),
+]
+
+
+@pytest.mark.parametrize(("name", "line", "pair"), REPEATED)
+@pytest.mark.parametrize("between", [", ", " ,\t"])
+def test_a_name_that_is_there_twice_is_named(
+    name: str, line: dict[str, Any], pair: str, between: str, tmp_path: Path
+) -> None:
+    """Whatever the two say, and however they are written."""
+    text = json.dumps(line)
+    assert text.count(pair) == 1
+    again = pair.replace('":', '" \t:').replace(f'"{name[0]}', f'"\\u{ord(name[0]):04x}')
+    for second in (pair, again):
+        with pytest.raises(HistoryError) as caught:
+            checked(tmp_path, POLL, text.replace(pair, f"{pair}{between}{second}"))
+        assert (caught.value.line_number, caught.value.field) == (2, name)
+        assert "twice" in str(caught.value)
+
+
 @pytest.mark.parametrize("where", ["t-0", "t-1"])
 def test_the_last_place_of_a_partition_is_no_other_partitions(where: str, tmp_path: Path) -> None:
     last = (1 << 44) - 1
