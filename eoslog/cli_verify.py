@@ -14,11 +14,13 @@ from eoslog.cli_options import Settings, echo_json, shared_options, standard_out
 from eoslog.damage import problem_of
 from eoslog.errors import (
     CorruptRecordError,
+    EoslogError,
     LogClosedError,
     UnknownTopicOrPartitionError,
 )
 from eoslog.producer_state_store import DIRECTORY_NAME as LMDB_NAME
 from eoslog.store_repair import Change, Refusal, StoreRepair
+from eoslog.topic_registry import TopicDescription
 
 # What these say is in memory while the store is open, and goes into new ones with its close.
 _KEPT_IN_MEMORY = (f"/{LMDB_NAME}", ".snapshot")
@@ -166,7 +168,7 @@ def verify_store(store: "eoslog.Store", names: tuple[str, ...], console: Console
         if names:
             for done, target in enumerate(targets):
                 progress.update(line, completed=done, total=len(targets))
-                findings.problems.extend(problems_of(store, target))
+                findings.problems.extend(problems_of(store, found[target.topic], target))
         else:
             findings.problems.extend(
                 store.verify(
@@ -177,16 +179,28 @@ def verify_store(store: "eoslog.Store", names: tuple[str, ...], console: Console
         # One that another process has deleted meanwhile does not count.
         with suppress(CorruptRecordError, UnknownTopicOrPartitionError, LogClosedError):
             log = store.partition(*target)
+            records, size_bytes = log.log_end_offset - log.log_start_offset, log.size_bytes
             findings.partitions += 1
-            findings.records += log.log_end_offset - log.log_start_offset
-            findings.size_bytes += log.size_bytes
+            findings.records += records
+            findings.size_bytes += size_bytes
     findings.recovered = [one.described() for one in store._partitions.cuts]
     return findings
 
 
-def problems_of(store: "eoslog.Store", target: TopicPartition) -> list[dict[str, Any]]:
-    """What is wrong with one partition; one that cannot even be opened is a problem as well."""
+def problems_of(
+    store: "eoslog.Store", topic: TopicDescription, target: TopicPartition
+) -> list[dict[str, Any]]:
+    """What is wrong with one partition; one that cannot even be opened is a problem as well.
+
+    Raises UnknownTopicOrPartitionError if the topic is deleted meanwhile.
+    """
     try:
-        return store.partition(*target).verify()
+        found = store.partition(*target).verify()
     except CorruptRecordError as error:
-        return [problem_of(error)]
+        found = [problem_of(error)]
+    except EoslogError:
+        if store.topics().get(topic.name) == topic:
+            raise
+    if store.topics().get(topic.name) != topic:
+        raise UnknownTopicOrPartitionError(f"topic {topic.name!r} was deleted meanwhile")
+    return found

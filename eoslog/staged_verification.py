@@ -6,7 +6,7 @@ from eoslog.damage import Problem, problem
 from eoslog.errors import EoslogError
 from eoslog.staged_adoption import FindPartition, HeldPartitions, is_adopted
 from eoslog.staged_application import ApplicationRecord
-from eoslog.staged_job import StagedJob
+from eoslog.staged_job import StagedJob, bounds_of_record, topic_ids_of_record
 from eoslog.staged_pending import job_of_application
 from eoslog.staged_undone import UndoneJobs
 from eoslog.state_log import StateLog
@@ -16,15 +16,29 @@ from eoslog.topic_partition import TopicPartition
 def verify_staged_jobs(
     undone: UndoneJobs, state_log: StateLog, find: FindPartition, staging_path: Path
 ) -> list[Problem]:
-    """Another process may be adopting a job, or complete it, at any moment."""
+    """Another process may be adopting a job, complete it, or delete a topic of it at any moment."""
     problems: list[Problem] = []
     for record in undone.prepared():
-        found = _wrong(record, find, staging_path)
+        gone = None
+        found: list[Problem] = []
+        # What is gone with its topic is not missed: if one went meanwhile, look again.
+        while gone != (gone := _gone(record, find)):
+            found = _wrong(record, find, staging_path)
         # What was completed, or deleted with its topic, meanwhile is no problem.
         now = ApplicationRecord.read_by_name(state_log, record.name)
         if now is not None and now.says_the_same(record):
             problems += found
     return problems
+
+
+def _gone(record: ApplicationRecord, find: FindPartition) -> frozenset[TopicPartition]:
+    """The job's partitions whose topics were deleted since the decision."""
+    described = record.job or {"topics": {}}
+    try:
+        held = HeldPartitions(find, topic_ids_of_record(described))
+        return frozenset(where for where in bounds_of_record(described) if held.find(where) is None)
+    except EoslogError:
+        return frozenset()  # The check says why.
 
 
 def _wrong(record: ApplicationRecord, find: FindPartition, staging_path: Path) -> list[Problem]:

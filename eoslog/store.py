@@ -336,17 +336,31 @@ class Store(StoreTransactions):
         transaction, or of a staged job, that are in these partitions, or none. Transactions and
         jobs stand still meanwhile, in all processes.
 
-        Raises UnknownTopicOrPartitionError.
+        Without `topics` one that is deleted meanwhile is left out.
+
+        Raises UnknownTopicOrPartitionError, also for a topic of these that is deleted meanwhile.
         """
         self._check_open()
         if isinstance(topics, str):
             raise TypeError("topics: a list of names, not one name")
-        names = list(self.topics()) if topics is None else list(topics)
-        partitions = [
-            self.partition(*where)
-            for name in names
-            for where in self._topic(name).topic_partitions()
-        ]
+        names = None if topics is None else list(topics)
+        while True:
+            wanted = list(self.topics().values()) if names is None else [*map(self._topic, names)]
+            try:
+                return self._snapshot_of(wanted)
+            except (LogClosedError, UnknownTopicOrPartitionError):
+                self._check_open()
+                now = self.topics()
+                gone = [one.name for one in wanted if now.get(one.name) != one]
+                if not gone:
+                    raise
+                if names is not None:
+                    raise UnknownTopicOrPartitionError(
+                        f"topic {gone[0]!r} was deleted meanwhile"
+                    ) from None
+
+    def _snapshot_of(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, int]:
+        partitions = [self.partition(*where) for one in topics for where in one.topic_partitions()]
         with self._staged.standing_still():
             jobs = self._staged.spans()
             with self._files.transactions.entries.standing_still():

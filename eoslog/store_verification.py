@@ -1,7 +1,9 @@
 """Checking all of a store against its own logs: `Store.verify`.
 
 The order matters where the store is in use: what says something of a log is read first, the log
-after it. The log only grows; so it holds whatever was said of it.
+after it. The log only grows; so it holds whatever was said of it. Which topics there are is read
+before all of that: a topic that is still the same at the end was it all the time, and whatever was
+read of its name is of it. One that is not is left out, and so is one that came later.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,7 +17,7 @@ from eoslog.checkpoint_verification import (
 )
 from eoslog.damage import Problem, problem, problem_of
 from eoslog.directory_verification import verify_directories
-from eoslog.errors import CorruptRecordError, LogClosedError
+from eoslog.errors import CorruptRecordError, EoslogError
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.group_verification import verify_groups
 from eoslog.opened_partitions import OpenedPartitions
@@ -25,7 +27,7 @@ from eoslog.state_verification import Decided, verify_state_log
 from eoslog.store_paths import StorePaths
 from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.topic_partition import TopicPartition
-from eoslog.topic_registry import TopicRegistry
+from eoslog.topic_registry import TopicDescription, TopicRegistry
 
 Progress = Callable[[int, int, TopicPartition], None]
 
@@ -46,32 +48,41 @@ class StoreVerification:
     def problems(self, progress: Progress | None) -> list[Problem]:
         """One dict of path, position_bytes and reason for each problem of the store.
 
-        A topic that another process or thread deletes meanwhile is left out.
+        A topic that another process or thread deletes meanwhile is left out, also if it makes a new
+        one of that name.
         """
+        topics = self.registry.all()
         checkpoints, found = read_checkpoints(self.paths)
         found += verify_directories(self.paths, self.registry)
         found += verify_lost_partitions(self.paths, checkpoints, dict(self.made_anew))
         of_state, decided = verify_state_log(self.partitions, self.rows)
         found += of_state
         targets = [
-            where
-            for topic in self.registry.all()
+            (topic, where)
+            for topic in topics
             for where in topic.topic_partitions()
             if not topic.internal or self.partitions.has_files(where)
         ]
-        for done, where in enumerate(targets):
+        for done, (topic, where) in enumerate(targets):
             if progress is not None:
                 progress(done, len(targets), where)
-            topic = self.registry.get(where.topic)
-            try:
-                of_partition = self._of(where, checkpoints, decided)
-            except LogClosedError:
-                if self.registry.get(where.topic) == topic:
-                    raise
-                continue
-            if self.registry.get(where.topic) == topic:
-                found += of_partition
+            found += self._unless_deleted(topic, where, checkpoints, decided)
         return found + self.verify_staged()
+
+    def _unless_deleted(
+        self,
+        topic: TopicDescription,
+        where: TopicPartition,
+        checkpoints: Checkpoints,
+        decided: Decided,
+    ) -> list[Problem]:
+        try:
+            found = self._of(where, checkpoints, decided)
+        except EoslogError:
+            if self.registry.get(topic.name) == topic:
+                raise
+            return []
+        return found if self.registry.get(topic.name) == topic else []
 
     def _of(
         self, where: TopicPartition, checkpoints: Checkpoints, decided: Decided

@@ -3,6 +3,7 @@
 import threading
 
 import pytest
+from prompted_process import PromptedProcess
 
 import eoslog
 from eoslog import TopicPartition
@@ -139,3 +140,28 @@ def test_no_snapshot_cuts_a_transaction_while_others_commit(store):
             failures.append(cuts)
     assert failures == []
     assert max(max(cuts.values()) for cuts in snapshots) > 0
+
+
+@pytest.mark.parametrize("named", [False, True])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_topic_that_another_process_deletes_meanwhile(store, named, again, monkeypatch):
+    store.create_topic("u", partitions=2)
+    first = store.topics()["u"]
+    consistent_offsets = eoslog.store.consistent_offsets
+    with PromptedProcess() as other:
+        other.run("store = eoslog.open(path, durability=None)", path=str(store.path))
+
+        def interfere(*arguments):
+            if store.topics().get("u") == first:
+                other.run("store.delete_topic('u')")
+                if again:
+                    other.run("store.create_topic('u')")
+            return consistent_offsets(*arguments)
+
+        monkeypatch.setattr(eoslog.store, "consistent_offsets", interfere)
+        if named:
+            with pytest.raises(UnknownTopicOrPartitionError, match="'u' was deleted meanwhile"):
+                store.snapshot(["t", "u"])
+        else:
+            partitions = [where for where in store.snapshot() if where.topic == "u"]
+            assert partitions == ([TopicPartition("u", 0)] if again else [])
