@@ -10,7 +10,7 @@ from eoslog import errors
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.pycapsule cimport PyCapsule_GetPointer
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memset
 
@@ -185,14 +185,26 @@ cdef object open_timestamps(object timestamps, Py_ssize_t count):
             raise ValueError("timestamps: nulls are not allowed")
         timestamps = timestamps.to_numpy(zero_copy_only=False)
     array = numpy.asarray(timestamps)
-    if array.dtype.kind == "M":
-        array = array.astype("datetime64[ms]").view(numpy.int64)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"timestamps: integers (milliseconds), not {array.dtype}")
-    array = numpy.ascontiguousarray(array, dtype=numpy.int64)
     if array.ndim != 1 or array.shape[0] != count:
         raise ValueError(f"timestamps: {array.shape} for {count} records")
-    return array
+    if array.dtype.kind == "M":
+        array = milliseconds_of(array)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"timestamps: integers (milliseconds), not {array.dtype}")
+    if count and array.max() > INT64_MAX:
+        raise ValueError(f"timestamps: {array.max()} is beyond 64 bits")
+    return numpy.ascontiguousarray(array, dtype=numpy.int64)
+
+
+cdef object milliseconds_of(object times):
+    """Datetimes as milliseconds, rounded down. ValueError for what is beyond 64 bits of them."""
+    found = times.astype("datetime64[ms]")
+    # Numpy multiplies coarser units without a look at what becomes of it. What is no time differs
+    # from itself.
+    cdef bint is_coarser = numpy.can_cast(times.dtype, found.dtype, "safe")
+    if is_coarser and (found.astype(times.dtype) != times).any():
+        raise ValueError("timestamps: a time is beyond 64 bits of milliseconds")
+    return found.view(numpy.int64)
 
 
 cdef int varint_append(bytearray out, Py_ssize_t value) except -1:

@@ -606,3 +606,24 @@ def test_an_append_finds_the_new_topic_of_a_name(store):
         store.delete_topic("again")
         with pytest.raises(UnknownTopicOrPartitionError):
             producer.append("again", partition=0, values=[b"nowhere"])
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.array([2**64 - 1, 2], dtype="u8"),
+        np.array([2**63, 2], dtype="u8"),
+        np.array([2**62, 2], dtype="datetime64[s]"),
+        np.array([2**57, 2], dtype="datetime64[h]"),
+        np.array(["NaT", "2020-01-01"], dtype="datetime64[ms]"),
+        pa.array([2**64 - 1, 2], pa.uint64()),
+        pa.array([2**62, 2], pa.timestamp("s")),
+    ],
+    ids=repr,
+)
+def test_a_column_of_times_beyond_64_bits_is_refused(store, wrong):
+    store.create_topic("t")
+    producer = store.producer()
+    with pytest.raises(ValueError, match="beyond 64 bits"):
+        producer.append("t", 0, [b"a", b"b"], timestamps=wrong)
+    assert store.partition("t", 0).log_end_offset == 0
