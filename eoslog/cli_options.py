@@ -18,6 +18,7 @@ from typing import Any, BinaryIO, TextIO
 import click
 
 import eoslog
+from eoslog import cli_output
 from eoslog.errors import EoslogError
 
 STORE_VARIABLE = "EOSLOG_STORE"
@@ -35,6 +36,8 @@ class Settings:
         """The store's directory; it is a usage error if nothing names one."""
         if self.store_path is None:
             raise click.UsageError(f"no store: give --store PATH, or set {STORE_VARIABLE}")
+        if not self.store_path:
+            raise click.UsageError("--store: an empty path names no store")
         return Path(self.store_path)
 
     def open(self) -> "eoslog.Store":
@@ -64,11 +67,16 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
         # A command's own subcommands find what was said to it.
         ctx.obj = settings
         try:
-            return function(settings, **arguments)
+            result = function(settings, **arguments)
+            if sys.stdout is not None:
+                sys.stdout.flush()  # What does not go out is an error of the command.
         except (EoslogError, OSError, ValueError, TypeError) as error:
             if os.environ.get(TRACEBACK_VARIABLE) or isinstance(error, BrokenPipeError):
                 raise
+            if isinstance(error, OSError) and error.filename == cli_output.NAME and sys.stdout:
+                cli_output.give_up_standard_output()
             raise as_click_error(error) from error
+        return result
 
     # The name, the help text, and the options that click has noted so far.
     return functools.update_wrapper(command, function)
@@ -95,7 +103,7 @@ def standard_input() -> BinaryIO:
 
 def standard_output() -> BinaryIO:
     """Standard output, as bytes. OSError if the command was started without one."""
-    return _buffer_of(sys.stdout, "standard output")
+    return _buffer_of(sys.stdout, cli_output.NAME)
 
 
 def _buffer_of(stream: TextIO | None, name: str) -> BinaryIO:

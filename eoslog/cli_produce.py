@@ -104,9 +104,9 @@ def produce_lines(
 ) -> Produced:
     """Append the lines; a named producer skips those that its earlier runs appended.
 
-    What was read before an error is appended and flushed.
+    What was read before an error is appended and flushed, and the error says how many lines.
     """
-    line_count = appended = 0
+    done = appended = 0
     with store.producer(name=name) as producer:
         # How many records of each partition an earlier run has appended already.
         held = {
@@ -115,15 +115,21 @@ def produce_lines(
         }
         try:
             for key, value in lines:
-                line_count += 1
                 target = partition
                 if target is None and (key is not None or partitions == 1):
                     target = partition_for_key(key, partitions) if key is not None else 0
                 if target is not None and held.get(target, 0) > 0:
                     held[target] -= 1
-                    continue
-                producer.send(topic, value=value, key=key, partition=target)
-                appended += 1
+                else:
+                    producer.send(topic, value=value, key=key, partition=target)
+                    appended += 1
+                done += 1
+        except Exception as error:
+            producer.flush()
+            error.add_note(
+                f"stopped at line {done + 1}: the lines before it, {done}, are in {topic}"
+            )
+            raise
         finally:
             producer.flush()
-    return Produced(line_count, appended, line_count - appended)
+    return Produced(done, appended, done - appended)

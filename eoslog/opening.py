@@ -46,6 +46,10 @@ def open(
     known = None if durability is None else check_durability(durability)
     if not os.fspath(path):
         raise ValueError("path is empty: it is to name the store's directory")
+    try:
+        str(path).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"path {os.fsencode(path)!r}: it is to be UTF-8") from error
     store = Store(Path(path), create, known, config)
     _opened.add(store)
     return store

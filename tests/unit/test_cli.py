@@ -223,3 +223,24 @@ def test_all_commands_are_click_commands_of_their_name():
     for name in COMMANDS:
         command = cli.get_command(click.Context(cli), name)
         assert command.name == name
+
+
+@pytest.mark.parametrize("command", ["topics", "verify", "consume orders"])
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_a_standard_output_that_takes_no_more_is_named(store_path, command, as_json):
+    with eoslog.open(store_path) as store, store.producer() as producer:
+        producer.send("orders", value=b"x", partition=0)
+    with open("/dev/full", "wb") as full:
+        answer = subprocess.run(
+            [sys.executable, "-m", "eoslog.cli", *command.split(), "--store", store_path, *as_json],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert answer.stderr == "Error: standard output: No space left on device\n"
+    assert answer.returncode == FAILED
+
+
+def test_an_empty_path_names_no_store():
+    assert_mistake(call("topics", "--store", ""), WRONG_USE, "--store", "empty")

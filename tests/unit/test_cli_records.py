@@ -80,7 +80,7 @@ def test_a_line_without_its_separator_is_named_and_the_lines_before_it_are_in(st
     answer = call(
         *("produce", "orders", "--key-separator", "=", "--store", store_path), stdin="a=1\nb\n"
     )
-    assert_mistake(answer, WRONG_USE, "line 2", "'='")
+    assert_mistake(answer, WRONG_USE, "line 2", "'='", "the lines before it, 1, are in orders")
     assert values_in(store_path) == [b"1"]
 
 
@@ -258,3 +258,10 @@ def test_an_offset_beyond_the_end_is_a_failure_and_nothing_is_printed(numbers):
 )
 def test_wrong_options_are_wrong_use(numbers, options, words):
     assert_mistake(call("consume", "orders", *options, "--store", numbers), WRONG_USE, words)
+
+
+def test_a_line_that_is_too_long_is_named_and_the_lines_before_it_are_in(store_path):
+    long = "x" * 2_000_000
+    arguments = ("produce", "orders", "--partition", "0", "--store", store_path)
+    answer = call(*arguments, stdin=f"a\nb\n{long}\n")
+    assert_mistake(answer, FAILED, "RecordTooLargeError", "at line 3", "it, 2, are in orders")

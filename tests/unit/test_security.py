@@ -139,3 +139,10 @@ def test_an_applications_name_is_no_path(name, tmp_path):
         store.commit_staged(name, 0, [message], name)
         assert store.partition("orders", 0).log_end_offset == 1
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_a_path_that_is_not_utf_8_is_refused_before_anything_is_made(tmp_path):
+    path = tmp_path / os.fsdecode(b"bad\xff")
+    with pytest.raises(ValueError, match="UTF-8"):
+        eoslog.open(path, create=True)
+    assert list(tmp_path.iterdir()) == []
