@@ -6,6 +6,7 @@ Else a full disk below it would read as one below the store.
 import io
 import os
 import sys
+from typing import Any
 
 NAME = "standard output"
 
@@ -13,7 +14,7 @@ NAME = "standard output"
 class _NamedOutput(io.FileIO):
     """The bytes go out as from any file; an error carries the name."""
 
-    def write(self, data) -> int | None:  # type: ignore[no-untyped-def]
+    def write(self, data: Any) -> int:
         try:
             return super().write(data)
         except OSError as error:
