@@ -209,9 +209,11 @@ class StoreFiles:
 
         A second call does nothing, or what an interrupt left of the first.
         """
-        self.partitions.abandon()
-        self.rows.close()
-        self.session.leave(last=last)
+        with ExitStack() as rest:
+            # Whatever one of them raises, the others are done.
+            rest.callback(self.session.leave, last=last)
+            rest.callback(self.rows.close)
+            self.partitions.abandon()
 
     def _sync_ahead(self) -> None:
         """Sync what was written before others have to wait for it: they cannot open the store

@@ -195,6 +195,8 @@ class TransactionEntries:
                 if self._entries.get(transactional_id) is not entry:
                     continue  # It was forgotten, or it expired, meanwhile.
                 try:
+                    if entry.record_offset < 0 and not create:
+                        raise _not_found(transactional_id)  # Somebody is about to begin with it.
                     yield entry
                 finally:
                     if entry.record_offset < 0:  # Nothing was ever written of it.

@@ -39,7 +39,8 @@ def called_at(
         return at_line
 
     def at_call(frame: FrameType, _event: str, _: object) -> Any:
-        return at_line if is_ours(frame) else None
+        # What an exception in a finalizer comes to is the interpreter's own.
+        return at_line if is_ours(frame) and frame.f_code.co_name != "__del__" else None
 
     before = sys.gettrace()
     sys.settrace(at_call)
