@@ -180,20 +180,28 @@ cdef object open_timestamps(object timestamps, Py_ssize_t count):
     """Timestamps in milliseconds as a contiguous int64 array, or None for the default timestamp."""
     if timestamps is None:
         return None
+    array = timestamp_column(timestamps)
+    if array.ndim != 1 or array.shape[0] != count:
+        raise ValueError(f"timestamps: {array.shape} for {count} records")
+    return numpy.ascontiguousarray(array)
+
+
+def timestamp_column(timestamps):
+    """What a caller handed in as timestamps, as int64 milliseconds: the same memory where it can
+    be. Raises TypeError, and ValueError for nulls and for what is beyond 64 bits.
+    """
     if hasattr(timestamps, "to_numpy"):
         if getattr(timestamps, "null_count", 0):
             raise ValueError("timestamps: nulls are not allowed")
         timestamps = timestamps.to_numpy(zero_copy_only=False)
     array = numpy.asarray(timestamps)
-    if array.ndim != 1 or array.shape[0] != count:
-        raise ValueError(f"timestamps: {array.shape} for {count} records")
     if array.dtype.kind == "M":
         array = milliseconds_of(array)
-    if array.dtype.kind not in "iu":
+    if array.dtype.kind not in "iu" and array.size:
         raise TypeError(f"timestamps: integers (milliseconds), not {array.dtype}")
-    if count and array.max() > INT64_MAX:
+    if array.size and array.max() > INT64_MAX:
         raise ValueError(f"timestamps: {array.max()} is beyond 64 bits")
-    return numpy.ascontiguousarray(array, dtype=numpy.int64)
+    return array.astype(numpy.int64, copy=False)
 
 
 cdef object milliseconds_of(object times):

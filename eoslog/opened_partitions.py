@@ -7,9 +7,11 @@ topic is made when first used. While a partition's directory is removed no proce
 what another process deleted is let go of with the next look.
 """
 
+import errno
 import logging
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -44,6 +46,10 @@ from eoslog.topic_registry import (
     TopicDescription,
     TopicRegistry,
 )
+
+# A directory that somebody else still makes a file in is removed again, so often.
+_REMOVALS_MAX = 100
+_REMOVAL_PAUSE_S = 0.001
 
 _log = logging.getLogger(__name__)
 
@@ -676,5 +682,17 @@ def _check_identity(path: Path, topic: TopicDescription) -> None:
 
 
 def _remove_tree(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
+    """Remove a directory that nobody begins to write to: a process that was told only just may
+    still make the file that it was at, or remove one.
+    """
+    for _ in range(_REMOVALS_MAX):
+        if not path.is_dir():
+            return
+        with suppress(FileNotFoundError):
+            try:
+                shutil.rmtree(path)
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                time.sleep(_REMOVAL_PAUSE_S)
+    shutil.rmtree(path)

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.batch_filler import checked_records
+from eoslog.bindings.columns import timestamp_column
 from eoslog.bindings.plain_rows import plain_columns
 from eoslog.config import TOPIC_SETTINGS
 from eoslog.durability import check_durability
@@ -31,7 +32,6 @@ from eoslog.staged_rows import (
     TopicLimits,
     check_timestamps,
     header_list,
-    timestamp_column,
 )
 from eoslog.staged_source import VersionSource, version_run_id
 from eoslog.topic_name import INTERNAL_TOPICS, check_user_topic_name
@@ -127,7 +127,7 @@ class StagedWriter:
         known = self._checked(topic, partition)
         for column in (values, keys):
             _check_buffers(column)
-        moments = None if timestamps is None else timestamp_column(timestamps)
+        moments = None if timestamps is None else timestamp_column(timestamps).copy()
         if moments is not None:
             check_timestamps(moments, known.limits)
         records = checked_records(

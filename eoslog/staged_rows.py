@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from eoslog.bindings.columns import timestamp_column
 from eoslog.bindings.partitioner import partition_column
 from eoslog.errors import InvalidTimestampError, RecordTooLargeError
 from eoslog.staged_columns import BytesColumn, Order, Sizes, bytes_column
@@ -230,25 +231,10 @@ def _timestamps(timestamps: object, count: int) -> Timestamps:
     """Milliseconds of each record; where none are given, those of now."""
     if timestamps is None:
         return np.full(count, time.time_ns() // 1_000_000, np.int64)
-    array = timestamp_column(timestamps)
+    array = np.array(timestamp_column(timestamps))  # What the caller handed in may change.
     if array.shape != (count,):
         raise ValueError(f"timestamps: {array.shape} for {count} records")
     return array
-
-
-def timestamp_column(timestamps: object) -> Timestamps:
-    """A copy of what a caller handed in, as milliseconds. Raises TypeError or ValueError."""
-    source: Any = timestamps
-    if hasattr(source, "to_numpy"):
-        if getattr(source, "null_count", 0):
-            raise ValueError("timestamps: nulls are not allowed")
-        source = source.to_numpy(zero_copy_only=False)
-    array = np.asarray(source)
-    if array.dtype.kind == "M":
-        array = array.astype("datetime64[ms]").view(np.int64)
-    if array.dtype.kind not in "iu" and array.size:
-        raise TypeError(f"timestamps: integers (milliseconds), not {array.dtype}")
-    return np.array(array, np.int64, copy=True)
 
 
 def check_timestamps(timestamps: Timestamps, limits: TopicLimits) -> None:

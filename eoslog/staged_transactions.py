@@ -18,6 +18,7 @@ from eoslog.errors import (
     StagedCommitError,
     StagedJobIncompleteError,
     StagedRunFencedError,
+    UnknownTopicOrPartitionError,
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, as_group_metadata
 from eoslog.staged import StagedWriter
@@ -159,6 +160,14 @@ class StagedTransactions:
         self._version = _NO_VERSION_YET
 
     def _writer_for(self, topic: TopicDescription) -> StagedWriter:
+        try:
+            return self._opened_writer(topic)
+        except ValueError as error:
+            # The writer goes by the list of topics as it is just now.
+            gone = f"deleted and made again just now: {error}"
+            raise UnknownTopicOrPartitionError(gone) from error
+
+    def _opened_writer(self, topic: TopicDescription) -> StagedWriter:
         if self._writer is None:
             self._attempt = f"{os.getpid()}-{os.urandom(8).hex()}"
             self._writer = StagedWriter(

@@ -619,11 +619,26 @@ def test_an_append_finds_the_new_topic_of_a_name(store):
         pa.array([2**64 - 1, 2], pa.uint64()),
         pa.array([2**62, 2], pa.timestamp("s")),
     ],
-    ids=repr,
+    ids=[
+        "unsigned",
+        "just beyond",
+        "seconds",
+        "hours",
+        "no time",
+        "Arrow unsigned",
+        "Arrow seconds",
+    ],
 )
-def test_a_column_of_times_beyond_64_bits_is_refused(store, wrong):
+@pytest.mark.parametrize("partition", [0, None])
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_column_of_times_beyond_64_bits_is_refused(store, wrong, partition, staged):
     store.create_topic("t")
     producer = store.producer()
+    if staged:
+        producer = store.producer(transactional_id="bulk", staged=True)
+        producer.init_transactions()
+        producer.begin_transaction()
     with pytest.raises(ValueError, match="beyond 64 bits"):
-        producer.append("t", 0, [b"a", b"b"], timestamps=wrong)
+        producer.append("t", partition, [b"a", b"b"], timestamps=wrong)
+    producer.close()
     assert store.partition("t", 0).log_end_offset == 0

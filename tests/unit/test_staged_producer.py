@@ -727,6 +727,18 @@ def test_errors_that_it_raises_tell_the_outcome(store, producer):
     assert caught.value.outcome == "not_appended"
 
 
+def test_a_topic_that_is_made_again_with_other_partitions_just_now(store, producer, monkeypatch):
+    """The producer knows it as it was, and the writer of files as it is."""
+    monkeypatch.setattr("eoslog.staged._known_topics", lambda _: {TOPIC: {"partitions": 99}})
+    producer.begin_transaction()
+    with pytest.raises(UnknownTopicOrPartitionError, match="has 99 partitions, not"):
+        producer.append(TOPIC, 0, [b"x"])
+    producer.abort_transaction()
+    monkeypatch.undo()
+    with producer.transaction():
+        producer.append(TOPIC, 0, [b"x"])
+
+
 def test_an_interrupt_of_the_sending_of_offsets_leaves_all_or_none(store, producer):
     """At each line of it: the commit that follows knows of which topic each offset is."""
     code = staged_transactions.StagedTransactions.add_offsets.__code__

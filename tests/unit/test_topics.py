@@ -1,8 +1,10 @@
 """Creating, describing and deleting topics; what a crash in the middle leaves."""
 
 import copy
+import errno
 import json
 import pickle
+import shutil
 
 import pytest
 from conftest import abandon, values_of
@@ -133,6 +135,24 @@ def test_a_topic_that_goes_during_the_look_for_its_partition(store, monkeypatch)
     monkeypatch.setattr(store._partitions, "find", lambda where: None)
     with pytest.raises(UnknownTopicOrPartitionError, match="'t' was deleted just now"):
         store.partition("t", 2)
+
+
+def test_a_file_that_comes_while_a_topic_is_removed_goes_too(store, monkeypatch):
+    """Of a process that was told only just, and was in the middle of a step."""
+    store.create_topic("t")
+    path = store.partition("t", 0).path
+    remove, late = shutil.rmtree, [path / "late", path / "later"]
+
+    def removed(directory, *_):
+        if directory == path and late:
+            late.pop().touch()
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        remove(directory)
+
+    monkeypatch.setattr(shutil, "rmtree", removed)
+    store.delete_topic("t")
+    assert not path.exists()
+    assert late == []
 
 
 def test_a_consumer_of_a_deleted_topic_is_told(store):
