@@ -437,17 +437,21 @@ class Consumer(PartitionLookups):
         return self._closed
 
     def close(self) -> None:
-        """Read no more; a poll that waits in another thread ends. A second call does nothing.
+        """Read no more; a poll that waits in another thread ends. A second call does nothing, or
+        what an interrupt (Ctrl-C) left of the first.
 
         A subscribed consumer leaves its group: `on_revoked` is called, unless another thread is in
         a poll, and its partitions go to other members at once.
         """
-        if self._closed:
-            return
+        closed_before = self._closed
         try:
             if self._subscription is not None and not self._store.closed:
+                member = self._subscription.member
                 with suppress(LogClosedError):  # The store is: its members have left.
-                    self._subscription.member.leave(tell=not self._polling)
+                    if not closed_before:
+                        member.leave(tell=not self._polling)
+                    elif member.member_id:
+                        member.leave(tell=False)
         finally:
             self._closed = True
             self._store._signal.wake()

@@ -19,6 +19,7 @@ from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.record_batch import decode_records, iter_batches
 from eoslog.bindings.shared_page import LOCK_GROUP_INDEX, LOCK_RETENTION, SharedPage
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.errors import CorruptRecordError, EoslogError, OffsetOutOfRangeError
 from eoslog.group_members import GroupMembers
 from eoslog.group_offsets_index import GroupOffsetsIndex
@@ -79,7 +80,7 @@ class GroupPartition:
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.own_lock = threading.RLock()  # In place of the lock that processes share.
-        self.lock = threading.Lock()  # Guards what follows; taken after the one above.
+        self.lock = ThreadLock()  # Guards what follows; taken after the one above.
         self.state = GroupOffsetsState()
         self.applied_offset = _NOTHING_YET  # Of the log; before it nothing was loaded.
         self.keeping = threading.Lock()  # One at a time writes to LMDB; taken before `lock`.

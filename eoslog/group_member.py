@@ -10,12 +10,12 @@ refused, and its next poll finds out before it reads. `generation` and `member_i
 is held.
 """
 
-import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.group_coordinator import GroupCoordinator
 from eoslog.group_members import NO_GENERATION_YET, NOTHING, GroupMembers, Member, covers
 from eoslog.group_metadata import NO_MEMBER_ID, ConsumerGroupMetadata
@@ -91,7 +91,7 @@ class GroupMember:
         self._told_of_joining = False
         self._untold = NOTHING  # What was taken, or is about to be, and not told of.
         self._leaving = False
-        self._lock = threading.Lock()  # Between joining and leaving.
+        self._lock = ThreadLock()  # Between joining and leaving.
 
     def __del__(self) -> None:
         # Only noted: this may run anywhere, also where the group's lock is held.

@@ -6,8 +6,7 @@ look at the newest block until the next one is synced, no other process takes on
 block when the process closes the store, or dies, is never given out.
 """
 
-import threading
-
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.errors import StoreError
 from eoslog.state_log import PRODUCER_ID_BLOCK, StateLog
 
@@ -21,7 +20,7 @@ class ProducerIds:
 
     def __init__(self, state_log: StateLog) -> None:
         self._state_log = state_log
-        self._lock = threading.Lock()
+        self._lock = ThreadLock()
         self._next = 0
         self._block_end = 0
 

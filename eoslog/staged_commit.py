@@ -15,6 +15,7 @@ store's, then a partition's.
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -185,6 +186,21 @@ class StagedCommits:
         self._store._check_open()
         record = ApplicationRecord.read(self._store._state_log, app_id)
         return None if record is None else record.shown
+
+    def run_that_decided(self, app_id: str, version: int) -> str | None:
+        """The application's newest run if the version, or a later one, is decided; None if it is
+        not, and will not be: a decision that was interrupted is completed, or taken back.
+
+        Raises StoreError.
+        """
+        with self._at_work():
+            self._store._check_open()
+            name = directory_name(app_id, "app_id")
+            if name in self._pending:
+                with suppress(StagedJobIncompleteError):  # Decided all the same.
+                    self._settle(name)
+            record = ApplicationRecord.read(self._store._state_log, app_id)
+            return None if record is None or record.version < version else record.run_id
 
     def begin_run(self, app_id: str, owner: TransactionOwner | None = None) -> str:
         """Register a new run of an application and return its name; all others are overtaken.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.errors import (
+    InvalidTxnStateError,
     LogClosedError,
     ProducerFencedError,
     StagedCommitError,
@@ -138,7 +139,23 @@ class StagedTransactions:
         return producer_id, producer_epoch
 
     def abort(self) -> None:
-        """Forget the open transaction and remove its files; what cannot be removed is swept."""
+        """Forget the open transaction and remove its files; what cannot be removed is swept.
+
+        Raises InvalidTxnStateError if it is decided, which a commit that was cut short could not
+        say, and ProducerFencedError if a later run has the id, which sees to the files; it is
+        forgotten then, too.
+        """
+        version, decided_by = self._version, None
+        if version != _NO_VERSION_YET:
+            decided_by = self._store._staged.run_that_decided(self._app_id, version)
+        if decided_by is not None:
+            self._begin_anew()
+            if decided_by != self._run_id:
+                raise ProducerFencedError(f"{self._app_id!r} was taken over by run {decided_by}")
+            raise InvalidTxnStateError(
+                f"the transaction is committed, as version {version} of {self._app_id!r}: its "
+                "commit was cut short before it could say so"
+            )
         if self._writer is not None:
             self._writer.abandon()
             staging = self._store._staging_path

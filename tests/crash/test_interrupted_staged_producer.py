@@ -1,0 +1,115 @@
+"""An interrupt (Ctrl-C) at lines of a staged producer's commit: what is called after it tells the
+truth, and no files of a decided job go.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+import pytest
+from crash.interrupted_lines import interrupted_at
+from crash.transaction_trace import QUIET
+
+import eoslog
+from eoslog import TopicPartition
+from eoslog.errors import EoslogError, IllegalStateError, InvalidTxnStateError, StoreFullError
+from eoslog.staged_producer import StagedProducer
+
+pytestmark = pytest.mark.crash
+
+FILES = ("/eoslog/staged_producer.py", "/eoslog/staged_transactions.py", "/eoslog/staged_commit.py")
+STEP = 2
+
+
+def is_ours(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.endswith(FILES)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[eoslog.Store]:
+    with eoslog.open(tmp_path / "store", create=True, durability="process", config=QUIET) as opened:
+        opened.create_topic("rows")
+        yield opened
+
+
+def values(store: eoslog.Store) -> list[bytes | None]:
+    with store.consumer() as consumer:
+        consumer.assign([TopicPartition("rows", 0)])
+        return [record.value for record in consumer.poll(timeout=0, max_records=10_000)]
+
+
+def producer_of(store: eoslog.Store) -> StagedProducer:
+    producer = store.producer(transactional_id="bulk", staged=True)
+    producer.init_transactions()
+    return producer
+
+
+def cut_short(producer: StagedProducer, line: int) -> list[str]:
+    """Begin, and commit until an interrupt; the lines of the commit that were seen."""
+    producer.begin_transaction()
+    producer.append("rows", 0, [b"%d" % line])
+    with suppress(KeyboardInterrupt), interrupted_at(line, is_ours) as seen:
+        producer.commit_transaction()
+    return seen
+
+
+def test_the_commit_called_again(store):
+    expected: list[bytes] = []
+    for line in itertools.count(1, STEP):
+        producer = producer_of(store)
+        seen = cut_short(producer, line)
+        try:
+            producer.commit_transaction()
+        except IllegalStateError as error:
+            assert "no transaction is open" in str(error), seen[-1]
+        except EoslogError:
+            # Cut short while its file was being written: nothing was decided.
+            producer.abort_transaction()
+            assert values(store) == expected, seen[-1]
+            continue
+        expected.append(b"%d" % line)
+        assert values(store) == expected, seen[-1]
+        producer.close()
+        if len(seen) < line:
+            break
+    assert line > 60
+    assert len(expected) > line / STEP / 2
+
+
+def test_an_abort_when_the_commit_called_again_failed(store, monkeypatch):
+    def full(*_: object, **__: object) -> None:
+        raise StoreFullError("no room")
+
+    expected: list[bytes] = []
+    outcomes = set()
+    for line in itertools.count(1, STEP):
+        producer = producer_of(store)
+        seen = cut_short(producer, line)
+        with monkeypatch.context() as patch, suppress(EoslogError):
+            patch.setattr(store._staged, "commit", full)
+            producer.commit_transaction()
+        try:
+            producer.abort_transaction()
+            outcomes.add("aborted")
+        except InvalidTxnStateError as error:
+            assert "is committed, as version" in str(error)
+            expected.append(b"%d" % line)
+            outcomes.add("committed")
+            producer.abort_transaction()
+        except IllegalStateError:
+            expected.append(b"%d" % line)  # It had returned but for its last steps.
+        assert values(store) == expected, seen[-1]
+        producer.begin_transaction()
+        producer.append("rows", 0, [b"next"])
+        producer.commit_transaction()
+        expected.append(b"next")
+        assert values(store) == expected, seen[-1]
+        producer.close()
+        assert store.verify() == []
+        if len(seen) < line:
+            break
+    assert outcomes == {"aborted", "committed"}
