@@ -196,9 +196,6 @@ class StoreFiles:
                     self._sync_ahead()
                 last = self._is_last()
                 errors += self._lay_down() if last else self._let_go()
-        except BaseException:
-            self.partitions.abandon()
-            raise
         finally:
             self.give_up(last=last and not lost)
         return errors

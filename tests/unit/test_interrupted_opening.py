@@ -3,13 +3,13 @@
 The exception is kept, as a debugger or the block of an `except` does, and all that it refers to.
 """
 
-import fcntl
 import os
 from itertools import count
 from pathlib import Path
 
 import pytest
 from crash.interrupted_lines import interrupted_at
+from file_locks import is_free
 
 import eoslog
 from eoslog import TopicPartition
@@ -39,17 +39,6 @@ def at_every_line(prepare, call, check):
         check(prepared, seen[-1])
         if kept is None:
             return line
-
-
-def is_free(path):
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
 
 
 @pytest.fixture

@@ -6,21 +6,11 @@ import signal
 import threading
 
 import pytest
+from file_locks import is_free
 
 from eoslog.bindings.unforked_file import UnforkedFile
 
 FLAGS, MODE = os.O_RDWR | os.O_CREAT, 0o600
-
-
-def is_free(path):
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    finally:
-        os.close(descriptor)
-    return True
 
 
 def test_a_child_has_none_of_them(tmp_path):
