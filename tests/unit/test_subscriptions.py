@@ -623,9 +623,12 @@ def test_a_member_that_waits_polls(topic):
         while heartbeats(topic).age_ms(metadata.member_id) > 40_000:
             assert time.monotonic() - began_s < 30, "it does not count as polling"
             time.sleep(0.01)
-    assert member(topic, polled=True).assignment() == []
+    # it is still a member, so who joins has half of the partitions at most: none yet, or
+    # two where the thread has given them up meanwhile
+    assert len(numbers(member(topic))) in (0, 2)
     assert waiting.group_metadata().member_id == metadata.member_id
-    topic.producer().append("t", 0, [b"at last"])
+    for number in range(4):
+        topic.producer().append("t", number, [b"at last"])
     thread.join(30)
     assert not thread.is_alive()
 
