@@ -76,16 +76,27 @@ class FellowProcesses:
         except EoslogError as error:
             self._keep(error, "looking for other processes")
             return
-        if not self.any:
-            return
+        if self.any:
+            self._follow_all(dead)
+        # Of this process too: a commit that was interrupted may have decided one. Before the
+        # transactions: whoever settles those forgets the dead.
+        self._attempt(lambda: store._staged.settle_the_dead(), "settling staged jobs")
+        if self.any:
+            self._settle_all()
+
+    def _follow_all(self, dead: bool) -> None:
+        """Learn what others wrote, deleted and left."""
+        store = self._store
         self._attempt(self._notice_deletions, "looking for topics that were deleted")
         for partition in store._partitions.opened():
             self._follow(partition)
         self._attempt(store._state_log.look_after, "following the state log")
         if dead:
             self._attempt(self._take_over, "looking at what a process left")
-        # Staged jobs first, and groups: whoever settles transactions forgets the dead.
-        self._attempt(lambda: store._staged.settle_the_dead(), "settling staged jobs")
+
+    def _settle_all(self) -> None:
+        """End what is open of processes that died. Groups first, as above."""
+        store = self._store
         self._attempt(store._files.group_members.look_after_members, "looking after groups")
         coordinator = store._files.transactions
         self._attempt(coordinator.settle_the_dead, "settling transactions of dead processes")

@@ -84,7 +84,7 @@ if TYPE_CHECKING:
 
 # A job of another process may take minutes.
 LOCK_TIMEOUT_S = 600.0
-# What could not be completed is tried again so often, where no job comes by.
+# What could not be completed is tried again so often after the first time, where no job comes by.
 RETRY_S = 30.0
 
 _log = logging.getLogger(__name__)
@@ -438,6 +438,7 @@ class StagedCommits:
         held = HeldPartitions(self._store._find_partition, topic_ids)
         pending = PendingJob(record, held, partitions, checked=True)
         self._undone.begin()
+        self._retry_due_s = 0.0
         try:
             bounds = held.hold_at_end(partitions)
             if self._store.durability != "process":

@@ -14,6 +14,7 @@ from eoslog.config import STAGED_PRODUCER_SETTINGS, parse_config, with_defaults
 from eoslog.errors import (
     EoslogError,
     IllegalStateError,
+    InvalidTxnStateError,
     ProducerFencedError,
     StagedCommitError,
     UnknownTopicOrPartitionError,
@@ -105,6 +106,16 @@ class StagedProducer(TransactionalProducer):
             if isinstance(other, StagedProducer):
                 other.notice_replacement()
 
+    def begin_transaction(self) -> None:
+        """Begin a transaction; nothing is written.
+
+        Raises what `TransactionalProducer.begin_transaction` raises.
+        """
+        with self.exclusive:
+            if self._state is S.READY and self._transactions is not None:
+                self._transactions.begin_anew()
+        super().begin_transaction()
+
     def send_offsets_to_transaction(
         self,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
@@ -131,14 +142,20 @@ class StagedProducer(TransactionalProducer):
     def abort_transaction(self) -> None:
         """Abort: the transaction's files and what was gathered are gone, the log is as it was.
 
-        Raises IllegalStateError outside of a transaction; ProducerFencedError, LogClosedError.
+        Raises IllegalStateError outside of a transaction; InvalidTxnStateError where the commit was
+        interrupted and had decided it: it is committed, and over. ProducerFencedError,
+        LogClosedError.
         """
         with self.exclusive:
             self._check_usable()
             self._calling.check()
             if self._state is not S.ABORTING_TRANSACTION:
                 self._move(S.ABORTING_TRANSACTION)
-            self._staged().abort()
+            try:
+                self._staged().abort()
+            except InvalidTxnStateError:
+                self._over(None)
+                raise
             self._over(None)
 
     def prepare_transaction(self) -> PreparedTransaction:

@@ -105,7 +105,8 @@ class StagedTransactions:
     ) -> tuple[int, int]:
         """Stage what is still gathered and decide; the numbers that were given come back.
 
-        Called again after an interrupt it goes on where it was, and decides once.
+        Called again after an interrupt it goes on where it was, and decides once: also behind the
+        decision, so what the transaction was is kept until the next one begins.
         """
         for accumulator, where in filled:
             self.append_gathered(accumulator, where)
@@ -135,21 +136,18 @@ class StagedTransactions:
                 if known is None or known.version < self._version:
                     raise  # It is an earlier one that stands in the way.
                 _log.warning("transactional id %r: %s", self._app_id, error)
-        self._begin_anew()
         return producer_id, producer_epoch
 
     def abort(self) -> None:
         """Forget the open transaction and remove its files; what cannot be removed is swept.
 
         Raises InvalidTxnStateError if it is decided, which a commit that was cut short could not
-        say, and ProducerFencedError if a later run has the id, which sees to the files; it is
-        forgotten then, too.
+        say, and ProducerFencedError if a later run has the id, which sees to the files.
         """
         version, decided_by = self._version, None
         if version != _NO_VERSION_YET:
             decided_by = self._store._staged.run_that_decided(self._app_id, version)
         if decided_by is not None:
-            self._begin_anew()
             if decided_by != self._run_id:
                 raise ProducerFencedError(f"{self._app_id!r} was taken over by run {decided_by}")
             raise InvalidTxnStateError(
@@ -161,7 +159,7 @@ class StagedTransactions:
             staging = self._store._staging_path
             run = run_path(staging, self._app_id, self._run_id)
             remove_tree(run / directory_name(self._attempt, "attempt"), staging)
-        self._begin_anew()
+        self.begin_anew()
 
     def close(self) -> None:
         """Leave no empty directories."""
@@ -169,7 +167,8 @@ class StagedTransactions:
         remove_if_empty(run)
         remove_if_empty(run.parent)
 
-    def _begin_anew(self) -> None:
+    def begin_anew(self) -> None:
+        """Forget the last transaction, which is over."""
         self._writer = None
         self._topics = set()
         self._offsets = {}

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import eoslog
+from eoslog.fellow_processes import FellowProcesses
 
 # The background thread does nothing by itself: tests that want it say when.
 QUIET = {
@@ -18,6 +19,14 @@ QUIET = {
     "log.flush.offset.checkpoint.interval.ms": 3_600_000,
     "log.initial.task.delay.ms": 3_600_000,
 }
+
+
+@pytest.fixture
+def no_retries() -> Iterator[None]:
+    """The background thread does not complete staged jobs that a test leaves undone."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(FellowProcesses, "look", lambda self: None)
+        yield
 
 
 @pytest.fixture

@@ -21,6 +21,8 @@ from eoslog.errors import (
 from eoslog.staged import StagedWriter
 from eoslog.staged_file import AttemptFiles
 
+pytestmark = pytest.mark.usefixtures("no_retries")
+
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Any]:

@@ -45,6 +45,8 @@ from eoslog.staged_leftovers import Leftovers
 from eoslog.state_log import APPLICATION, StateLog
 from eoslog.topic_partition import TopicPartition
 
+pytestmark = pytest.mark.usefixtures("no_retries")
+
 JOB = range(300)
 NEXT_JOB = range(300, 420)
 

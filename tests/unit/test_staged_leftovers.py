@@ -31,6 +31,8 @@ from eoslog.staged_names import TRASH_DIRECTORY
 from eoslog.staged_sweep import remove_tree
 from eoslog.state_log import APPLICATION, StateLog, state_partition_of
 
+pytestmark = pytest.mark.usefixtures("no_retries")
+
 JOB = range(300)
 LATER = range(300, 500)
 WAIT_S = 30.0

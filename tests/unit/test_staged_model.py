@@ -28,6 +28,8 @@ from eoslog.partition import Partition
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.topic_partition import TopicPartition
 
+pytestmark = pytest.mark.usefixtures("no_retries")
+
 GROUP = "readers"
 READ = TopicPartition(TOPIC, 0)
 

@@ -45,6 +45,8 @@ from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.state_log import APPLICATION, StateLog
 from eoslog.topic_partition import TopicPartition
 
+pytestmark = pytest.mark.usefixtures("no_retries")
+
 JOB = range(200)
 SOURCE = TopicPartition("source", 0)
 OTHER_SOURCE = TopicPartition("source", 1)

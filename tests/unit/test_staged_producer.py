@@ -44,6 +44,8 @@ from eoslog.staged_producer import StagedProducer
 from eoslog.state_log import APPLICATION, StateLog
 from eoslog.topic_partition import TopicPartition
 
+pytestmark = pytest.mark.usefixtures("no_retries")
+
 ID = "bulk"
 PARTITIONS = 3
 SOURCE = TopicPartition("source", 0)

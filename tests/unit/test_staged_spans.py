@@ -22,6 +22,8 @@ from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_spans import JobSpan, OffsetRange, thinned
 from eoslog.state_log import RECENT_JOBS, StateLog
 
+pytestmark = pytest.mark.usefixtures("no_retries")
+
 
 @pytest.fixture
 def store(tmp_path) -> Iterator[Any]:

@@ -28,6 +28,8 @@ from eoslog.errors import StagedCommitError, StagedJobIncompleteError, StoreFull
 from eoslog.partition import Partition
 from eoslog.staged import StagedWriter
 
+pytestmark = pytest.mark.usefixtures("no_retries")
+
 JOB = range(200)
 WEEK_S = 7 * 24 * 3600
 
