@@ -85,6 +85,11 @@ cdef class EntryLock:
         raise TypeError("a lock cannot be pickled or copied")
 
     @property
+    def is_entered_again(self):
+        """Whether the thread that has it took it more than once. Only that thread may ask."""
+        return self._depth > 1
+
+    @property
     def index(self):
         """Its number among the locks of the shared page."""
         return self._index

@@ -10,6 +10,13 @@ import threading
 cimport cython
 
 
+def called_from_handler():
+    """The error for a thread that would come between the steps of its own call."""
+    return RuntimeError(
+        "the store was called from a handler of a signal, in the middle of a call of the same "
+        "thread that holds a lock: do it once that call has returned")
+
+
 @cython.final
 cdef class ThreadLock:
     """The lock, as a block. Raises RuntimeError for a thread that is in it."""
@@ -22,17 +29,33 @@ cdef class ThreadLock:
         self._entered = False
 
     def __enter__(self):
-        self._lock.acquire()
-        if self._entered:
-            self._lock.release()
-            raise RuntimeError(
-                "the store was called from a handler of a signal, in the middle of a call of the "
-                "same thread that holds a lock: do it once that call has returned")
-        self._entered = True
+        self._take(True)
 
     def __exit__(self, *ignored):
+        self.release()
+
+    def acquire(self, bint blocking=True):
+        """Take it; False if another thread has it and this one is not to wait."""
+        return self._take(blocking)
+
+    def release(self):
+        """Give it back."""
         self._entered = False
         self._lock.release()
+
+    cdef bint _take(self, bint blocking) except -1:
+        if not self._lock.acquire(blocking):
+            return False
+        if self._entered:
+            self._lock.release()
+            raise called_from_handler()
+        self._entered = True
+        return True
+
+    def check(self):
+        """Raise RuntimeError if the thread is in it; whoever asks keeps other threads out."""
+        if self._entered:
+            raise called_from_handler()
 
     def locked(self):
         """Whether a thread has it."""

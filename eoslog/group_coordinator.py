@@ -78,7 +78,7 @@ class GroupCoordinator:
         self._slots = slots
         self._own_slot = uuid.uuid4().bytes if slots is None else slots.own
         self._heartbeats = MemberHeartbeats(state_path)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._local: dict[str, str] = {}  # Members of this process, and their groups.
         self._abandoned: set[str] = set()  # Members whose consumers are gone.
         self._closed = False

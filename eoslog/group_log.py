@@ -83,7 +83,7 @@ class GroupPartition:
         self.lock = ThreadLock()  # Guards what follows; taken after the one above.
         self.state = GroupOffsetsState()
         self.applied_offset = _NOTHING_YET  # Of the log; before it nothing was loaded.
-        self.keeping = threading.Lock()  # One at a time writes to LMDB; taken before `lock`.
+        self.keeping = ThreadLock()  # One at a time writes to LMDB; taken before `lock`.
         self.kept_offset = _NOTHING_YET
         self.kept_generation = _NOTHING_YET  # Not that of what LMDB has: write all of it anew.
 
@@ -107,7 +107,7 @@ class GroupLog:
         self.index = index
         self._sync = sync
         self._shared = shared
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._used: dict[int, GroupPartition] = {}
 
     def partition_of(self, group: str) -> int:

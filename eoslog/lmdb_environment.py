@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 import lmdb
 
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.errors import (
     CorruptRecordError,
     ForkedProcessError,
@@ -95,6 +96,7 @@ class LmdbEnvironment:
         self.generation = 0
         self._names = databases
         self._lock = threading.RLock()
+        self._at_work = ThreadLock()
         self._forked = False
         self._closed = False
         self._environment: lmdb.Environment | None = None
@@ -119,7 +121,7 @@ class LmdbEnvironment:
         changed then. StateStoreDamagedError: what was there is lost.
         """
         reopened = False
-        with self._lock:
+        with self._lock, self._at_work:
             while True:
                 environment = self._opened()
                 try:

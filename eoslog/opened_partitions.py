@@ -25,6 +25,7 @@ from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.opened_log import LogOpening
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import COUNTER_TOPICS, SharedPage
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.config import TOPIC_SETTINGS
 from eoslog.durability import Durability
 from eoslog.errors import CorruptRecordError, EoslogError, LogClosedError, StoreError
@@ -114,6 +115,7 @@ class OpenedPartitions:
         self._signal = signal
         self._lock = threading.RLock()
         self._opened: dict[TopicPartition, Partition] = {}
+        self._being_opened: dict[TopicPartition, ThreadLock] = {}
         self._unrecovered: set[TopicPartition] = set()
         self._closed_because: StoreError | None = None
         self._deleted: set[str] = set()  # Topics that others deleted; until they were taken.
@@ -561,8 +563,12 @@ class OpenedPartitions:
 
     @guarded_block
     def _opening(self, where: TopicPartition) -> Iterator[None]:
-        """A block in which no other process opens the partition or removes its directory."""
+        """A block in which nobody else, in any process, opens the partition or removes its
+        directory. Raises RuntimeError for a thread that is in it. The caller has the lock.
+        """
+        being_opened = self._being_opened.setdefault(where, ThreadLock())
         with HeldLocks() as held:
+            held.enter(being_opened)
             if self._shared is not None:
                 # Where there is none, whoever looks for it says what that means.
                 with suppress(FileNotFoundError):

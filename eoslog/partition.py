@@ -6,7 +6,6 @@ adopted.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -24,6 +23,7 @@ from eoslog.bindings.partition_log import (
 )
 from eoslog.bindings.record_batch import Record
 from eoslog.bindings.status import ProducerNotCached
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.config import INT64_MAX
 from eoslog.durability import Durability, check_isolation_level
 from eoslog.errors import FellBehindError, ForkedProcessError, LogClosedError, StoreError
@@ -70,7 +70,7 @@ class Partition(PartitionProducers):
         self._change_noted = False
         # All below was synced with its index files, by flushes here.
         self.flushed_up_to = 0
-        self._spare_lock = threading.Lock()
+        self._spare_lock = ThreadLock()
         self._lost_beginning: LostBeginning | None = None
         self.lost_end: LostEnd | None = None
 

@@ -22,6 +22,7 @@ from eoslog.bindings.partition_log import (
     empty_row,
     row_state,
 )
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.errors import (
     FellBehindError,
     LogClosedError,
@@ -67,8 +68,8 @@ class PartitionProducers:
         self._log = log
         self._rows = rows
         self._shared = shared  # Other processes may have the partition open too.
-        self._anew_lock = threading.Lock()
-        self._checkpoint_lock = threading.Lock()
+        self._anew_lock = ThreadLock()
+        self._checkpoint_lock = ThreadLock()
         # Keeps a producer in memory during a call that appends several of its batches. Another
         # producer may append from within one, in a handler of a signal.
         self._eviction_lock = threading.RLock()

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.shared_page import LOCK_STAGED
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.damage import Problem
 from eoslog.errors import (
     EoslogError,
@@ -113,6 +114,7 @@ class StagedCommits:
         self._staging_path: Path = store._staging_path
         shared = store._files.session.shared
         self._lock = StoreWideLock(shared, LOCK_STAGED, LOCK_TIMEOUT_S)
+        self._working = ThreadLock()
         self._undone = UndoneJobs(self._staging_path, store._state_log, shared)
         none_is_open = store._transactions.entries.none_is_undecided
         self._recent = RecentJobs(store._state_log, store._find_partition, none_is_open)
@@ -277,7 +279,7 @@ class StagedCommits:
     @guarded_block
     def _at_work(self) -> Iterator[None]:
         """A block in which no other process, and no other thread, decides or completes jobs."""
-        with self._lock:
+        with self._lock, self._working:
             self._look_around()
             try:
                 yield
@@ -363,6 +365,7 @@ class StagedCommits:
         Of each job readers can see everything then, or nothing, in all partitions.
         """
         with self._lock:
+            self._working.check()
             self._look_around()
             yield
 
@@ -384,6 +387,7 @@ class StagedCommits:
         with HeldLocks() as held:
             is_quiet = held.take_if_free(self._lock)
             if is_quiet:
+                self._working.check()
                 self._look_around()
                 if self._store.durability != "process":
                     self._store._state_log.sync_all()

@@ -56,7 +56,7 @@ class Leftovers:
         self._staging_path = store._staging_path
         self._trash = self._staging_path / TRASH_DIRECTORY
         self._noted = noted
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._complete: list[StagedJob] = []  # Their ids are still known.
         self._moved = self._trash.is_dir()  # Of a process that died.
         # Directories of applications from which something was put away.

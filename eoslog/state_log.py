@@ -23,7 +23,6 @@ nothing that this process knows is dropped here before the index is true beyond 
 
 import json
 import struct
-import threading
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -37,6 +36,7 @@ from eoslog.bindings.shared_page import (
     LOCK_STATE_INDEX,
     SharedPage,
 )
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.json_text import loads_json
 from eoslog.partition import Partition
 from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
@@ -135,8 +135,8 @@ class StateLog:
         self._index = index
         self._sync = sync
         self._shared = shared
-        self._lock = threading.RLock()
-        self._persist_lock = threading.Lock()
+        self._lock = ThreadLock()
+        self._persist_lock = ThreadLock()
         self._opened: dict[int, StatePartition] = {}
         # How often processes had opened a partition when they were last looked for.
         self._opened_count = -1
@@ -226,10 +226,13 @@ class StateLog:
 
     def _value(self, key: bytes, number: int) -> bytes | None:
         with self._lock:
-            self._mend()
-            partition = self._caught_up(number)
-            newer = None if partition is None else partition.own.get(key)
-            return self._indexed(key, number) if newer is None else newer.value
+            return self._newest_value(key, number)
+
+    def _newest_value(self, key: bytes, number: int) -> bytes | None:
+        self._mend()
+        partition = self._caught_up(number)
+        newer = None if partition is None else partition.own.get(key)
+        return self._indexed(key, number) if newer is None else newer.value
 
     def names(self, record_type: int) -> list[str]:
         """The names of all keys of a type, sorted."""
@@ -279,7 +282,7 @@ class StateLog:
         """Append the newest record of one of our own keys once more, as it is, unsynced."""
         number = state_partition_of(name_of(key))
         with self._held(key), self._lock:
-            value = self._value(key, number)
+            value = self._newest_value(key, number)
             if value is not None:
                 self._open(number).append(key, value, sync=False)
 

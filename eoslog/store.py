@@ -15,6 +15,7 @@ from typing import Any, Literal, Never, Self, cast, overload
 
 from eoslog.append_signal import AppendSignal
 from eoslog.bindings.partition_log import ProducerState
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.checkpointer import Checkpointer
 from eoslog.consistent_snapshot import consistent_offsets
 from eoslog.consumer import Consumer
@@ -38,6 +39,7 @@ from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
 from eoslog.process_slots import ProcessSlot
 from eoslog.producer import Producer
+from eoslog.signal_handlers import is_within_a_call
 from eoslog.staged_application import ApplicationState
 from eoslog.staged_commit import StagedCommit, StagedCommits
 from eoslog.staged_message import StagedMessage
@@ -57,6 +59,9 @@ from eoslog.transaction_coordinator import TransactionCoordinator
 from eoslog.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 from eoslog.whole_number import whole_number
 
+# How long a handler of a signal waits for a close that may have to wait for the handler in turn.
+HANDLER_WAIT_S = 1.0
+
 _log = logging.getLogger(__name__)
 
 
@@ -75,12 +80,13 @@ class Store(StoreTransactions):
         durability: Durability | None,
         config: Mapping[str, object] | None,
     ) -> None:
-        self._lock = threading.RLock()
-        self._close_lock = threading.Lock()
+        self._lock = ThreadLock()
+        self._close_lock = threading.RLock()
         self._closed = False
+        self._closing = False
         self._forked = False
         self._failure: StoreFailedError | None = None
-        self._producers_lock = threading.Lock()
+        self._producers_lock = ThreadLock()
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._files = StoreFiles(path, create, durability, config, self._after_fork)
         try:
@@ -467,28 +473,48 @@ class Store(StoreTransactions):
         recovers it. If anything could not be synced or written down, the store is closed all the
         same, the first such error is raised, and the next opening recovers: nothing is lost that
         was in the log.
+
+        A handler of a signal may close it in the middle of another call of its thread. A thread
+        of its own does it then, as soon as that call lets it: on return it is under way, and the
+        process does not end before. In the middle of a close it does nothing.
         """
         if self._forked:
             return  # Nor may a lock be waited for that a thread of the parent holds.
+        if not is_within_a_call():
+            self._close()
+        elif not self._closing:
+            thread = threading.Thread(target=self._close, name="eoslog-close")
+            thread.start()
+            thread.join(HANDLER_WAIT_S)
+
+    def _close(self) -> None:
         with self._close_lock:
-            if self._closed:
-                self._files.give_up()  # An interrupt may have left something of it.
-                return
-            self._checkpointer.stop()
-            errors = self._close_producers()
-            self._linger.stop()
-            self._clear_leftovers()
-            with self._lock:
-                self._closed = True
-                try:
-                    errors += self._files.close()
-                except BaseException:
-                    self._files.give_up()
-                    raise
-            # Whoever began to write meanwhile is told.
-            self._close_producers()
-            self._signal.wake()
+            self._closing = True
+            try:
+                errors = self._close_all()
+            finally:
+                self._closing = False
         raise_first(errors)
+
+    def _close_all(self) -> list[EoslogError]:
+        if self._closed:
+            self._files.give_up()  # An interrupt may have left something of it.
+            return []
+        self._checkpointer.stop()
+        errors = self._close_producers()
+        self._linger.stop()
+        self._clear_leftovers()
+        with self._lock:
+            self._closed = True
+            try:
+                errors += self._files.close()
+            except BaseException:
+                self._files.give_up()
+                raise
+        # Whoever began to write meanwhile is told.
+        self._close_producers()
+        self._signal.wake()
+        return errors
 
     def _clear_leftovers(self) -> None:
         try:

@@ -16,7 +16,6 @@ every object of the store is told that it is in the wrong process.
 import json
 import os
 import socket
-import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping
@@ -24,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.errors import StoreInUseError
 from eoslog.json_text import loads_json
@@ -39,7 +39,7 @@ _FIRST_SLEEP_S = 0.0005
 _LONGEST_SLEEP_S = 0.02
 
 _made: "weakref.WeakSet[StoreLock]" = weakref.WeakSet()
-_made_lock = threading.Lock()
+_made_lock = ThreadLock()
 
 
 class StoreLock:
@@ -224,7 +224,7 @@ def moment_text(time_ms: int) -> str:
 
 def _after_fork_in_child() -> None:
     global _made_lock
-    _made_lock = threading.Lock()  # A thread that held it is not here.
+    _made_lock = ThreadLock()  # A thread that held it is not here.
     for lock in list(_made):
         lock._forget_in_child()
     _made.clear()

@@ -12,7 +12,7 @@ topics' settings are then the defaults again.
 import json
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -20,8 +20,10 @@ from typing import Any
 
 from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.bindings.guarded_block import guarded_block
+from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.record_batch import crc32c
 from eoslog.bindings.shared_page import COUNTER_TOPICS, LOCK_TOPICS, SharedPage
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.config import parse_topic_config
 from eoslog.errors import (
     CorruptRecordError,
@@ -79,6 +81,9 @@ class TopicRegistry:
         self._shared = shared
         self._topics = topics
         self._lock = threading.RLock()
+        # A thread that has one of these is not let in once more.
+        self._changing_topics = ThreadLock()
+        self._replacing = ThreadLock()
         # Of the file that was read; -1 where the count was not taken before it was.
         self._count = -1
         self._identity: tuple[int, int, int] | None = None
@@ -121,15 +126,23 @@ class TopicRegistry:
         self._known()
         return self._generation
 
-    def changing_topics(self, *, wait: bool = True) -> AbstractContextManager[bool]:
-        """A block in which no other process creates or deletes a topic of a user.
+    @guarded_block
+    def changing_topics(self, *, wait: bool = True) -> Iterator[bool]:
+        """A block in which no other thread, of any process, creates or deletes a topic of a user.
 
         Without `wait`, False where another one is at it. Comes before every other lock of the
-        store but the store's own in this process.
+        store but the store's own in this process. Raises RuntimeError for a thread that is in it.
         """
-        if self._shared is None:
-            return nullcontext(True)
-        return file_locked(self._changes_path, wait=wait)
+        with HeldLocks() as held:
+            if wait:
+                held.take(self._changing_topics)
+            elif not held.take_if_free(self._changing_topics):
+                yield False
+                return
+            if self._shared is None:
+                yield True
+            else:
+                yield held.enter(file_locked(self._changes_path, wait=wait))
 
     def add(self, topic: TopicDescription) -> None:
         """From now on the topic exists; its directories are in place already."""
@@ -202,7 +215,7 @@ class TopicRegistry:
         """A block in which this thread alone, of all processes, changes the file."""
         shared = self._shared
         held = nullcontext(False) if shared is None else shared.held(LOCK_TOPICS)
-        with held as holder_died, self._lock:
+        with held as holder_died, self._lock, self._replacing:
             if shared is not None and holder_died:
                 shared.raise_counter(COUNTER_TOPICS)  # It may have replaced the file.
             self._known()

@@ -110,7 +110,7 @@ class TransactionCoordinator:
         # Ids that took a new producer id in this life of the store; None if none needs to.
         self._renewed: set[str] | None = None
         # Producer ids that were rotated out, and where their last transactions were.
-        self._rotated_lock = threading.Lock()
+        self._rotated_lock = threading.RLock()
         self._rotated: list[tuple[int, list[TopicPartition]]] = []
 
     # For producers.

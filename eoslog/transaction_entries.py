@@ -25,6 +25,7 @@ from eoslog.bindings.shared_page import (
     LOCK_PRODUCER_IDS,
     SharedPage,
 )
+from eoslog.bindings.thread_lock import called_from_handler
 from eoslog.bindings.transaction_entry import TransactionEntry, decode_transaction_value
 from eoslog.errors import (
     CorruptRecordError,
@@ -192,6 +193,8 @@ class TransactionEntries:
         while True:
             entry = self._find(transactional_id, create)
             with entry.lock:
+                if entry.lock.is_entered_again:
+                    raise called_from_handler()
                 if self._entries.get(transactional_id) is not entry:
                     continue  # It was forgotten, or it expired, meanwhile.
                 try:

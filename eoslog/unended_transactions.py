@@ -8,11 +8,13 @@ Invariant: a partition is in the file before anybody could take it for put right
 """
 
 import json
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 from eoslog.atomic_file import read_if_there, write_atomically
+from eoslog.bindings.guarded_block import guarded_block
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.file_lock import file_locked
 from eoslog.json_text import loads_json
 from eoslog.topic_partition import TopicPartition
@@ -42,6 +44,7 @@ class UnendedTransactions:
         self._path = state_path / FILE_NAME
         self._lock_path = state_path / _LOCK_NAME
         self._session = session.hex()
+        self._threads = ThreadLock()
 
     def read(self) -> dict[TopicPartition, Decisions]:
         """The partitions, each with the decisions that it waits for."""
@@ -101,6 +104,8 @@ class UnendedTransactions:
         # Of no use after a power cut.
         write_atomically(self._path, json.dumps(document).encode(), sync=False)
 
-    def _changing(self) -> AbstractContextManager[bool]:
+    @guarded_block
+    def _changing(self) -> Iterator[None]:
         """Alone among all who change the file; nobody waits for another lock meanwhile."""
-        return file_locked(self._lock_path)
+        with self._threads, file_locked(self._lock_path):
+            yield

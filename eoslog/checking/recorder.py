@@ -100,7 +100,7 @@ class Recorder:
     def __init__(self, path: str | PathLike[str], *, identify: Identify = identity_of) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._identify = identify
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._process_id = os.getpid()
         self._prefix = f"{self._process_id}-{os.urandom(3).hex()}"
         self._numbers: dict[str, int] = {}

@@ -21,6 +21,7 @@ import eoslog
 from eoslog.errors import StagedJobIncompleteError
 from eoslog.group_offsets import GroupOffsets
 from eoslog.partition import Partition
+from eoslog.staged_application import ApplicationRecord
 
 JOB = range(200)
 
@@ -42,14 +43,19 @@ def test_want_of_memory_after_the_decision_loses_nothing(store, monkeypatch, own
     """A limit on the address space leaves no room to map a segment, say."""
     messages = stage_job(store.path, "run-a", JOB)
     original, refused = getattr(owner, name), []
+    write, decided = ApplicationRecord.write, []
+
+    def noted(record, *arguments, **options):
+        write(record, *arguments, **options)
+        decided.append(record.state)
 
     def refuse_once(*arguments, **options):
-        decided = store.application(APP) is not None
         if decided and not refused:
             refused.append(name)
             raise MemoryError("no room to map it")
         return original(*arguments, **options)
 
+    monkeypatch.setattr(ApplicationRecord, "write", noted)
     monkeypatch.setattr(owner, name, refuse_once)
     if name == "note":
         assert store.commit_staged(APP, 0, messages).committed
