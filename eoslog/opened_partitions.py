@@ -46,6 +46,7 @@ from eoslog.topic_registry import (
     INTERNAL_TOPIC_PARTITIONS,
     TopicDescription,
     TopicRegistry,
+    nothing_to_check,
 )
 
 # A directory that somebody else still makes a file in is removed again, so often.
@@ -100,8 +101,13 @@ class OpenedPartitions:
         *,
         session: bytes | None = None,
         shared: SharedPage | None = None,
+        check_files: Callable[[], None] = nothing_to_check,
     ) -> None:
-        """With `session`, its id, and `shared` other processes may have the store open too."""
+        """With `session`, its id, and `shared` other processes may have the store open too.
+
+        `check_files` raises where the store's files are not those that were opened any more.
+        """
+        self._check_files = check_files
         self._paths = paths
         self._session = session
         self._shared = shared
@@ -569,6 +575,7 @@ class OpenedPartitions:
         being_opened = self._being_opened.setdefault(where, ThreadLock())
         with HeldLocks() as held:
             held.enter(being_opened)
+            self._check_files()
             if self._shared is not None:
                 # Where there is none, whoever looks for it says what that means.
                 with suppress(FileNotFoundError):

@@ -75,6 +75,7 @@ class StoreFiles:
             undo.callback(self.rows.close)
             self.registry = TopicRegistry.load(self.paths.root, self.paths.state, shared)
             undo.pop_all()
+        self.registry.check_files = self.session.check
         slots = self.session.slots
         durability = self.session.durability
         self.durability: Durability = durability
@@ -92,6 +93,7 @@ class StoreFiles:
             self.signal,
             session=self.session.id,
             shared=shared,
+            check_files=self.session.check,
         )
         self.state_log = StateLog(
             self.partitions, self.rows, durability != "process", shared=shared

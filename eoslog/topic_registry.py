@@ -11,7 +11,7 @@ topics' settings are then the defaults again.
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -64,6 +64,10 @@ class TopicDescription:
         return type(self), (*fields, self.internal, self.deleting)
 
 
+def nothing_to_check() -> None:
+    """The files cannot become others."""
+
+
 class TopicRegistry:
     """The topics by name. Every change is durable on return; a look takes no lock.
 
@@ -79,6 +83,8 @@ class TopicRegistry:
         self._path = state_path / FILE_NAME
         self._changes_path = state_path / CHANGES_FILE_NAME
         self._shared = shared
+        # Called before each change: it raises where the files are not those that were opened.
+        self.check_files: Callable[[], None] = nothing_to_check
         self._topics = topics
         self._lock = threading.RLock()
         # A thread that has one of these is not let in once more.
@@ -139,6 +145,7 @@ class TopicRegistry:
             elif not held.take_if_free(self._changing_topics):
                 yield False
                 return
+            self.check_files()
             if self._shared is None:
                 yield True
             else:
@@ -216,6 +223,7 @@ class TopicRegistry:
         shared = self._shared
         held = nullcontext(False) if shared is None else shared.held(LOCK_TOPICS)
         with held as holder_died, self._lock, self._replacing:
+            self.check_files()
             if shared is not None and holder_died:
                 shared.raise_counter(COUNTER_TOPICS)  # It may have replaced the file.
             self._known()

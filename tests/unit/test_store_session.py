@@ -417,3 +417,36 @@ def test_a_store_in_the_place_of_another_is_noticed(tmp_path):
     with eoslog.open(tmp_path / "away") as first:
         assert first.partition("t", 0).log_end_offset == 1
         assert first.verify() == []
+
+
+def test_nothing_is_begun_in_a_store_in_the_place_of_another(tmp_path, monkeypatch):
+    """Before the background looks, what would go by the store's path looks for itself."""
+    monkeypatch.setattr("eoslog.fellow_processes.FellowProcesses.look", lambda self: None)
+    path = tmp_path / "store"
+    first = eoslog.open(path, create=True)
+    for name in ("open", "closed"):
+        first.create_topic(name)
+    first.producer().append("open", 0, [b"old"])
+    path.rename(tmp_path / "away")
+    with eoslog.open(path, create=True) as second:
+        for name in ("open", "closed"):
+            second.create_topic(name)
+        before = sorted(map(str, path.rglob("*")))
+        for call in (
+            lambda: first.create_topic("new"),
+            lambda: first.delete_topic("open"),
+            lambda: first.producer().append("closed", 0, [b"x"]),
+            lambda: first.consumer(group="g").commit({TopicPartition("open", 0): 1}),
+            lambda: first.producer(transactional_id="t").init_transactions(),
+            lambda: first.commit_staged("app", 0, []),
+            first.verify,
+        ):
+            with pytest.raises(StoreFailedError, match="was replaced while it was open"):
+                call()
+        assert sorted(map(str, path.rglob("*"))) == before
+        with pytest.raises(StoreFailedError, match="was replaced while it was open"):
+            first.close()
+        assert second.verify() == []
+        assert sorted(second.topics()) == ["closed", "open"]
+    with eoslog.open(tmp_path / "away") as away:
+        assert away.partition("open", 0).log_end_offset == 1
