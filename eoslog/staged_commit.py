@@ -186,8 +186,21 @@ class StagedCommits:
     def application(self, app_id: str) -> ApplicationState | None:
         """The application's newest version and run; None if the store never heard of it."""
         self._store._check_open()
+        self._settle_interrupted(directory_name(app_id, "app_id"))
         record = ApplicationRecord.read(self._store._state_log, app_id)
         return None if record is None else record.shown
+
+    def _settle_interrupted(self, name: str) -> None:
+        """A decision that was interrupted may be taken back: not after it was told."""
+        pending = self._pending.get(name)
+        if pending is None or pending.decided:
+            return
+        with HeldLocks() as held:
+            if not held.take_if_free(self._lock):
+                return  # A thread is just deciding it.
+            with self._at_work(), suppress(StagedJobIncompleteError):  # Decided all the same.
+                if name in self._pending:
+                    self._settle(name)
 
     def run_that_decided(self, app_id: str, version: int) -> str | None:
         """The application's newest run if the version, or a later one, is decided; None if it is

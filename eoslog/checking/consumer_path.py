@@ -5,7 +5,8 @@ offset last. What a poll for a transaction carried it over was taken, or was nev
 taken. A move that follows on polls for no such transaction goes from where these began.
 """
 
-from bisect import bisect_left
+from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Final
 
 from eoslog.checking.operation_kinds import NEVER_NS, NONE
@@ -37,15 +38,15 @@ class ConsumerPath:
             self.move(start)
         self._go_up(after, TAKEN if taken else GIVEN_UP)
 
-    def moved_from(self, offset: int) -> int | None:
-        """Where the move began that carried it up to `offset` last; None if that was no move.
-
-        NONE if nobody knows where it stood before.
-        """
-        step = bisect_left(self._upper_bounds, offset)
-        if step == len(self._steps) or self._steps[step] != MOVED:
-            return None
-        return self._upper_bounds[step - 1] if step else NONE
+    def moved_between(self, lower: int, upper: int) -> Iterator[tuple[int, int]]:
+        """The ranges from `lower` up to `upper` that moves carried it over last."""
+        step = bisect_right(self._upper_bounds, lower)
+        while lower < upper and step < len(self._steps):
+            reached = min(self._upper_bounds[step], upper)
+            if self._steps[step] == MOVED:
+                yield lower, reached
+            lower = reached
+            step += 1
 
     def _go_down(self, to: int) -> None:
         """Forget what is above an offset."""

@@ -14,8 +14,7 @@ from eoslog.checking.groups_of_rows import distinct, place_keys
 from eoslog.checking.history import Flags, Numbers
 from eoslog.checking.missing_records import MissingRecords
 from eoslog.checking.moved_groups import moved_over
-from eoslog.checking.operation_kinds import NEVER_NS, NONE, OK, POLL, SEEK
-from eoslog.checking.passed_offsets import starts_of
+from eoslog.checking.operation_kinds import NONE, OK, POLL
 
 Shown = tuple[str, list[int]]
 
@@ -53,7 +52,6 @@ def inputs_left_out(
     rows = evidence.records.rows
     places = places[~np.isin(rows.offset[places], reads.offset[taken])]
     places = places[_were_there(evidence, offsets, places, passing)]
-    places = places[~_jumped_over(evidence, offsets, places, place, moves, consumers)]
     if len(places):
         places = places[~moved_over(evidence, offsets, moves, inputs, places)]
     proof = [int(op) for op in writes.op[passing[writes.offset[passing] == furthest]][:3]]
@@ -111,30 +109,3 @@ def _were_there(
     begun = np.where(writer == NONE, 0, evidence.tries.first_begin[writer])
     there: Flags = begun <= last[at] + evidence.clock_error_ns
     return there
-
-
-def _jumped_over(
-    evidence: Evidence,
-    offsets: GroupOffsets,
-    places: Numbers,
-    place: int,
-    moves: Numbers,
-    consumers: Numbers,
-) -> Flags:
-    """Whether a consumer was moved over each place from where the group stood, or from nowhere."""
-    passes, ops = evidence.passed.passes, evidence.history.ops
-    mine = (passes.partition == place % offsets.partition_count) & np.isin(
-        ops.client[passes.op], consumers
-    )
-    came = mine & (passes.before == NONE)
-    came[mine] |= ops.kind[passes.previous_op[mine]] == SEEK
-    arrived = distinct(starts_of(passes)[came])
-    arrived = arrived[arrived < NEVER_NS]
-    stood = np.append(NONE, distinct(offsets.writes.offset[moves]))
-    # From the offset of the group that is next below where it came to.
-    begun = stood[np.searchsorted(stood, arrived, "right") - 1]
-    at = evidence.records.rows.offset[places]
-    upto = np.searchsorted(arrived, at, "right")
-    jumped = upto < len(arrived)
-    jumped[jumped] = begun[upto[jumped]] <= at[jumped]
-    return jumped

@@ -1,8 +1,8 @@
-"""Where a group stands since a consumer was moved there, and the offsets before that place.
+"""What a group was moved over by its consumers, on their way to the offsets that it was brought to.
 
-A transaction may write the very offset that its consumer was moved to, before anything is polled
-there: whoever skips a record that cannot be processed does so. What the consumer was moved over is
-then not left out by the group. What its polls went over for the group's transactions is.
+Whoever skips a record that cannot be processed seeks, and goes on there, or writes that very offset
+before anything is polled. What the consumer was moved over is then not left out by the group. What
+its polls went over is, and what a move went over that was taken back.
 """
 
 from copy import deepcopy
@@ -15,8 +15,10 @@ from eoslog.checking.evidence import Evidence
 from eoslog.checking.group_offsets import GroupOffsets
 from eoslog.checking.groups_of_rows import distinct
 from eoslog.checking.history import Flags, Numbers
-from eoslog.checking.operation_kinds import NEVER_NS, NONE, OK, POLL, SEEK
+from eoslog.checking.operation_kinds import NONE, OK, POLL, SEEK
 from eoslog.checking.passed_offsets import starts_of
+
+Range = tuple[int, int]
 
 
 class Step(NamedTuple):
@@ -39,7 +41,7 @@ class Step(NamedTuple):
 def moved_over(
     evidence: Evidence, offsets: GroupOffsets, moves: Numbers, inputs: Numbers, places: Numbers
 ) -> Flags:
-    """Whether each place is between a sought offset that was written and where the move began.
+    """Whether the group came over each place by a write whose consumer was moved over it.
 
     `moves` are the writes at one partition of a group, one per transaction, `inputs` the reads of
     the partition for any transaction.
@@ -53,29 +55,25 @@ def moved_over(
 
 def _moved_ranges(
     evidence: Evidence, offsets: GroupOffsets, moves: Numbers, inputs: Numbers
-) -> list[tuple[int, int]]:
-    """For each offset that the group has by moves alone: from where it was moved, up to it."""
+) -> set[Range]:
+    """Between each offset that the group was brought to and the next one below that it ever had:
+    what the consumer that brought it there was moved over.
+    """
     writes, ops = offsets.writes, evidence.history.ops
     partition = int(writes.place[moves[0]]) % offsets.partition_count
     read_by, of = ops.client[evidence.history.reads.op[inputs]], writes.transaction[moves]
     read_for = ops.transaction[evidence.history.reads.op[inputs]]
     effect = np.maximum(ops.begin[writes.op[moves]], evidence.transactions.commit_begin[of])
-    began = np.full(len(moves), NEVER_NS, dtype=np.int64)
     by_effect = np.argsort(effect, kind="stable")
+    written = writes.offset[moves]
+    stood = np.append(NONE, distinct(written))
+    below = stood[np.searchsorted(stood, written) - 1]
+    ranges: set[Range] = set()
     for client in distinct(read_by[np.isin(read_for, of)]).tolist():
         own = by_effect[np.isin(of[by_effect], read_for[read_by == client])]
         path = _steps(evidence, partition, client)
-        begins = _begins(path, effect[own], writes.offset[moves[own]], evidence.clock_error_ns)
-        began[own] = np.minimum(began[own], begins)
-    written = writes.offset[moves]
-    stood = np.append(NONE, distinct(written))
-    otherwise = set(written[began == NEVER_NS].tolist())
-    ranges: dict[int, int] = {}
-    for offset, begin in zip(written.tolist(), began.tolist(), strict=True):
-        if offset not in otherwise:
-            below = int(stood[np.searchsorted(stood, offset) - 1])
-            ranges[offset] = min(max(begin, below), ranges.get(offset, NEVER_NS))
-    return [(first, upper_bound) for upper_bound, first in ranges.items()]
+        ranges |= _moved(path, effect[own], below[own], written[own], evidence.clock_error_ns)
+    return ranges
 
 
 def _steps(evidence: Evidence, partition: int, client: int) -> list[Step]:
@@ -103,24 +101,26 @@ def _steps(evidence: Evidence, partition: int, client: int) -> list[Step]:
     return sorted(steps)
 
 
-def _begins(steps: list[Step], effects: Numbers, offsets: Numbers, slack: int) -> Numbers:
-    """Where the move began that carried the consumer to each offset; NEVER_NS if none did.
+def _moved(
+    steps: list[Step], effects: Numbers, below: Numbers, written: Numbers, slack: int
+) -> set[Range]:
+    """What the consumer was moved over between two offsets, when it wrote the upper one.
 
-    The offsets are sorted by when they took effect, at the earliest.
+    The writes are sorted by when they took effect, at the earliest.
     """
     path, done = ConsumerPath(), 0
-    found = np.full(len(offsets), NEVER_NS, dtype=np.int64)
-    for row, (effect, offset) in enumerate(zip(effects.tolist(), offsets.tolist(), strict=True)):
+    found: set[Range] = set()
+    rows = zip(effects.tolist(), below.tolist(), written.tolist(), strict=True)
+    for effect, lower, upper in rows:
         while done < len(steps) and steps[done].end_ns < effect - slack:
             steps[done].go(path)
             done += 1
-        begins = [path.moved_from(offset)]
+        found.update(path.moved_between(lower, upper))
         # What was under way at that time may have been before it, or not.
         ahead, next_one = path, done
         while next_one < len(steps) and steps[next_one].begin_ns <= effect + slack:
             ahead = deepcopy(path) if ahead is path else ahead
             steps[next_one].go(ahead)
-            begins.append(ahead.moved_from(offset))
+            found.update(ahead.moved_between(lower, upper))
             next_one += 1
-        found[row] = min((one for one in begins if one is not None), default=NEVER_NS)
     return found

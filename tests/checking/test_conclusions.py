@@ -595,7 +595,16 @@ def test_a_seek_over_others_excuses_nothing_that_polls_went_over(small: Small) -
 
 def test_what_is_behind_the_sought_place_is_left_out(small: Small) -> None:
     skipped(small, position=2, to=4)
-    assert left_out(small) == 3, "b, c and d: it was not sought to 4"
+    assert left_out(small) == 2, "c and d: it was not sought to 4"
+
+
+def test_a_look_ahead_that_was_taken_back_excuses_nothing(small: Small) -> None:
+    skipped(small, position=3, to=3)
+    small.poll(12, "c", [3, "d"], next={"t-0": 4})
+    small.do(13, "c", "seek", positions={"t-0": 1})
+    small.poll(13, "c", [1, "b"], next={"t-0": 2})
+    small.poll(13, "c", [2, "c"], next={"t-0": 3}, transaction="1")
+    assert left_out(small) == 1, "b"
 
 
 def test_a_seek_of_another_consumer_excuses_nothing(small: Small) -> None:

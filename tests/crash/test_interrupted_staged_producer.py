@@ -140,3 +140,21 @@ def test_nobody_comes_back_to_it(store, monkeypatch):
             break
     assert held_back > 10
     assert store.verify() == []
+
+
+def test_what_an_application_says_is_not_taken_back(store):
+    told = []
+    for line in itertools.count(1):
+        producer = producer_of(store)
+        before = store.application("bulk").version
+        seen = cut_short(producer, line)
+        version = store.application("bulk").version
+        told.append(version > before)
+        producer.close()
+        store._staged.settle_the_dead()
+        assert store.application("bulk").version == version, seen[-1]
+        assert values(store).count(b"%d" % line) == told[-1], seen[-1]
+        if len(seen) < line:
+            break
+    assert True in told
+    assert False in told
