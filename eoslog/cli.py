@@ -9,14 +9,20 @@ _CLI_PACKAGES = {"click", "rich"}
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave the process: status 0 done, 1 failed, 2 wrong use."""
     try:
+        from eoslog import cli_output
         from eoslog.cli_group import cli
-        from eoslog.cli_output import name_standard_output
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] not in _CLI_PACKAGES:
             raise
         sys.exit("error: the command line needs click and rich: run `pip install 'eoslog[cli]'`")
-    name_standard_output()
-    cli.main(args=list(arguments) if arguments is not None else None, prog_name="eoslog")
+    cli_output.name_standard_output()
+    try:
+        cli.main(args=list(arguments) if arguments is not None else None, prog_name="eoslog")
+    except OSError as error:  # Of a help text: commands see to their own.
+        if error.filename != cli_output.NAME:
+            raise
+        cli_output.give_up_standard_output()
+        sys.exit(f"Error: {cli_output.NAME}: {error.strerror}")
 
 
 if __name__ == "__main__":

@@ -242,5 +242,19 @@ def test_a_standard_output_that_takes_no_more_is_named(store_path, command, as_j
     assert answer.returncode == FAILED
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["topics", "--help"]])
+def test_a_help_text_that_cannot_go_out_is_an_error(arguments):
+    with open("/dev/full", "wb") as full:
+        answer = subprocess.run(
+            [sys.executable, "-m", "eoslog.cli", *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert answer.stderr == "Error: standard output: No space left on device\n"
+    assert answer.returncode == FAILED
+
+
 def test_an_empty_path_names_no_store():
     assert_mistake(call("topics", "--store", ""), WRONG_USE, "--store", "empty")
