@@ -7,11 +7,8 @@ topic is made when first used. While a partition's directory is removed no proce
 what another process deleted is let go of with the next look.
 """
 
-import errno
 import logging
-import shutil
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -28,16 +25,19 @@ from eoslog.bindings.shared_page import COUNTER_TOPICS, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.config import TOPIC_SETTINGS
 from eoslog.durability import Durability
-from eoslog.errors import CorruptRecordError, EoslogError, LogClosedError, StoreError
+from eoslog.errors import EoslogError, LogClosedError, StoreError
 from eoslog.file_lock import directory_locked
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.kafka_uuid import id_bytes
 from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints, last_offsets
 from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
+from eoslog.partition_directory import (
+    check_identity,
+    make_partition_directory,
+    remove_partition_files,
+)
 from eoslog.partition_metadata import FILE_NAME as PARTITION_METADATA
-from eoslog.partition_metadata import read_partition_metadata, write_partition_metadata
-from eoslog.private_files import make_directories
 from eoslog.producer_state_store import ProducerStateStore
 from eoslog.store_paths import StorePaths
 from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
@@ -48,10 +48,6 @@ from eoslog.topic_registry import (
     TopicRegistry,
     nothing_to_check,
 )
-
-# A directory that somebody else still makes a file in is removed again, so often.
-_REMOVALS_MAX = 100
-_REMOVAL_PAUSE_S = 0.001
 
 _log = logging.getLogger(__name__)
 
@@ -267,38 +263,11 @@ class OpenedPartitions:
         with self._registry.making_partition(where.topic, INTERNAL_TOPIC_PARTITIONS) as topic:
             if not self.has_files(where):
                 self._checkpoints.note_if_lost(where)
-                self.make_directory(where, topic.topic_id)
+                make_partition_directory(self._paths, where, topic.topic_id)
                 sync_directory(self._paths.root)
             return topic
 
-    # Making and removing what a partition has on disk.
-
-    def make_directory(self, where: TopicPartition, topic_id: str) -> None:
-        """Make a partition's directory with its metadata; its own entry is the caller's to sync.
-
-        Raises StoreError if files are in the way that belong to no topic.
-        """
-        path = self._paths.partition(where)
-        with named_os_errors(f"creating {path}"):
-            if path.exists():
-                # A creation that was cut short may have left it.
-                foreign = [
-                    name.name
-                    for name in path.iterdir()
-                    if not name.name.startswith(PARTITION_METADATA)
-                ]
-                if foreign:
-                    raise StoreError(
-                        f"{path} is in the way: it belongs to no topic and holds {foreign[0]!r}"
-                    )
-            make_directories(path)
-            # Of a partition of that name which was deleted, if that was cut short.
-            self._paths.control(where).unlink(missing_ok=True)
-        write_partition_metadata(path, topic_id)
-
-    def sync_directories(self) -> None:
-        """Make the partitions' directories durable after they were made."""
-        sync_directory(self._paths.root)
+    # Removing.
 
     def remove(self, topic: TopicDescription) -> None:
         """Close the partitions of a topic in all processes and remove all their files; durable on
@@ -308,10 +277,7 @@ class OpenedPartitions:
         for where in partitions:
             with self._lock, self._opening(where):
                 self._mark_deleted(topic, where)
-                with named_os_errors(f"removing {where}"):
-                    for directory in (self._paths.partition, self._paths.spare, self._paths.cut_of):
-                        _remove_tree(directory(where))
-                    self._paths.control(where).unlink(missing_ok=True)
+                remove_partition_files(self._paths, where)
         # Last: a process that had it open may have written rows until it was told.
         for where in partitions:
             self._rows.delete_partition(topic.topic_id, where.partition)
@@ -558,7 +524,7 @@ class OpenedPartitions:
                 raise type(self._closed_because)(*self._closed_because.args)
             with self._opening(where), LogOpening() as opening:
                 self._check_topic(topic)
-                _check_identity(self._paths.partition(where), topic)
+                check_identity(self._paths.partition(where), topic.name, topic.topic_id)
                 clean = where not in self._unrecovered
                 partition = self._opened_log(topic, where, clean, opening)
                 self._take_up(partition, clean)
@@ -677,35 +643,3 @@ class OpenedPartitions:
                 partition.log_end_offset,
                 self._paths.cut_of(where),
             )
-
-
-def _check_identity(path: Path, topic: TopicDescription) -> None:
-    """The directory is that topic's; metadata that is missing is written anew."""
-    if not path.is_dir():
-        raise CorruptRecordError(str(path), 0, "the partition's directory is gone")
-    topic_id = read_partition_metadata(path)
-    if topic_id is None:
-        write_partition_metadata(path, topic.topic_id)
-    elif topic_id != topic.topic_id:
-        raise CorruptRecordError(
-            str(path / PARTITION_METADATA),
-            0,
-            f"topic id {topic_id}, but topic {topic.name} has {topic.topic_id}",
-        )
-
-
-def _remove_tree(path: Path) -> None:
-    """Remove a directory that nobody begins to write to: a process that was told only just may
-    still make the file that it was at, or remove one.
-    """
-    for _ in range(_REMOVALS_MAX):
-        if not path.is_dir():
-            return
-        with suppress(FileNotFoundError):
-            try:
-                shutil.rmtree(path)
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise
-                time.sleep(_REMOVAL_PAUSE_S)
-    shutil.rmtree(path)

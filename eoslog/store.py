@@ -17,7 +17,6 @@ from eoslog.append_signal import AppendSignal
 from eoslog.bindings.partition_log import ProducerState
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.checkpointer import Checkpointer
-from eoslog.consistent_snapshot import consistent_offsets
 from eoslog.consumer import Consumer
 from eoslog.day_clock import DayClock
 from eoslog.durability import Durability
@@ -40,15 +39,13 @@ from eoslog.partition import Partition
 from eoslog.process_slots import ProcessSlot
 from eoslog.producer import Producer
 from eoslog.signal_handlers import is_within_a_call
-from eoslog.staged_application import ApplicationState
-from eoslog.staged_commit import StagedCommit, StagedCommits
-from eoslog.staged_message import StagedMessage
-from eoslog.staged_offsets import OffsetsOfGroups
+from eoslog.staged_commit import StagedCommits
 from eoslog.staged_producer import StagedProducer
-from eoslog.staged_source import VersionSource
 from eoslog.state_log import StateLog
 from eoslog.store_files import StoreFiles, errors_of, raise_first
 from eoslog.store_metrics import store_metrics
+from eoslog.store_snapshot import snapshot_of_topics
+from eoslog.store_staged_jobs import StoreStagedJobs
 from eoslog.store_topics import StoreTopics
 from eoslog.store_transactions import StoreTransactions
 from eoslog.store_verification import Progress, StoreVerification
@@ -65,7 +62,7 @@ HANDLER_WAIT_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Store(StoreTransactions):
+class Store(StoreTransactions, StoreStagedJobs):
     """An open store; `eoslog.open` makes it. A context manager: it is closed at the block's end.
 
     A process opens a store once, and its threads share the object; other processes may have it open
@@ -347,74 +344,7 @@ class Store(StoreTransactions):
         Raises UnknownTopicOrPartitionError, also for a topic of these that is deleted meanwhile.
         """
         self._check_open()
-        if isinstance(topics, str):
-            raise TypeError("topics: a list of names, not one name")
-        names = None if topics is None else list(topics)
-        while True:
-            wanted = list(self.topics().values()) if names is None else [*map(self._topic, names)]
-            try:
-                return self._snapshot_of(wanted)
-            except (LogClosedError, UnknownTopicOrPartitionError):
-                self._check_open()
-                now = self.topics()
-                gone = [one.name for one in wanted if now.get(one.name) != one]
-                if not gone:
-                    raise
-                if names is not None:
-                    raise UnknownTopicOrPartitionError(
-                        f"topic {gone[0]!r} was deleted meanwhile"
-                    ) from None
-
-    def _snapshot_of(self, topics: Iterable[TopicDescription]) -> dict[TopicPartition, int]:
-        partitions = [self.partition(*where) for one in topics for where in one.topic_partitions()]
-        with self._staged.standing_still():
-            jobs = self._staged.spans()
-            with self._files.transactions.entries.standing_still():
-                return consistent_offsets(partitions, jobs)
-
-    # Staged jobs.
-
-    def commit_staged(
-        self,
-        app_id: str,
-        version: int,
-        messages: Iterable[StagedMessage],
-        run_id: str | None = None,
-        offsets: OffsetsOfGroups | None = None,
-        source: VersionSource | None = None,
-    ) -> StagedCommit:
-        """Make the staged files of all messages part of the log by one decision.
-
-        A version of the application that is in already is a no-op. `offsets` has for each group
-        (its name, or a consumer's `group_metadata()`) the offsets that the same decision commits,
-        as `Consumer.commit` takes them. The version itself is committed too, for a group of the
-        application's name, at `eoslog-version` 0: `groups()` shows it. With a `source`, which needs
-        a run id, the version is what the source counts, and only the source's newest driver is let
-        in. On return the job is in the log and visible, as durable as the store's durability says;
-        a crash after the decision is made good by whoever opens the store next.
-
-        Raises StagedCommitError, StagedRunFencedError, StagedSourceError if a new source follows on
-        another one unallowed, StoreFullError, ValueError, TypeError, and what `Consumer.commit`
-        raises for offsets that are wrong: nothing was decided; StagedJobIncompleteError: decided,
-        and completed later; StoreFailedError.
-        """
-        self._check_open()
-        return self._staged.commit(app_id, version, messages, run_id, offsets, source)
-
-    def application(self, app_id: str) -> ApplicationState | None:
-        """What the store knows of an application's staged jobs; None if nothing."""
-        self._check_open()
-        return self._staged.application(app_id)
-
-    def begin_run(self, app_id: str) -> str:
-        """Register a new run of an application, which overtakes all others; its name. Durable."""
-        self._check_open()
-        return self._staged.begin_run(app_id)
-
-    def sweep_run(self, app_id: str, run_id: str) -> int:
-        """Remove what a run staged that will not be committed; how many files went."""
-        self._check_open()
-        return self._staged.sweep_run(app_id, run_id)
+        return snapshot_of_topics(self, topics)
 
     # Looking after it.
 

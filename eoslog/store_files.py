@@ -143,7 +143,9 @@ class StoreFiles:
             self.config["eoslog.producers.cached.max"],
             shared=shared,
         )
-        self.topics = StoreTopics(self.registry, self.partitions, self.names, self.group_offsets)
+        self.topics = StoreTopics(
+            self.paths, self.registry, self.partitions, self.names, self.group_offsets
+        )
 
     def begin(self) -> None:
         """Take the store up where the last process left it (O3 to O6), and its transactions; or

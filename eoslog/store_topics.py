@@ -8,6 +8,7 @@ another process that has the store open. One process at a time creates or delete
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from eoslog.atomic_file import sync_directory
 from eoslog.config import parse_topic_config
 from eoslog.errors import (
     InvalidPartitionsError,
@@ -18,6 +19,8 @@ from eoslog.errors import (
 from eoslog.group_offsets import GroupOffsets
 from eoslog.named_producers import NamedProducers
 from eoslog.opened_partitions import OpenedPartitions
+from eoslog.partition_directory import make_partition_directory
+from eoslog.store_paths import StorePaths
 from eoslog.topic_name import VERSION_TOPIC, check_user_topic_name, colliding_topic
 from eoslog.topic_registry import PARTITIONS_MAX, TopicDescription, TopicRegistry, new_topic
 
@@ -34,11 +37,13 @@ class StoreTopics:
 
     def __init__(
         self,
+        paths: StorePaths,
         registry: TopicRegistry,
         partitions: OpenedPartitions,
         names: NamedProducers,
         group_offsets: GroupOffsets,
     ) -> None:
+        self._paths = paths
         self._registry = registry
         self._partitions = partitions
         self._names = names
@@ -68,8 +73,8 @@ class StoreTopics:
                     f"topic {name!r} differs from {twin!r} only in '.' against '_'"
                 )
             for where in topic.topic_partitions():
-                self._partitions.make_directory(where, topic.topic_id)
-            self._partitions.sync_directories()
+                make_partition_directory(self._paths, where, topic.topic_id)
+            sync_directory(self._paths.root)
             self._registry.add(topic)
         return topic
 

@@ -6,7 +6,7 @@ import pytest
 from prompted_process import PromptedProcess
 
 import eoslog
-from eoslog import TopicPartition
+from eoslog import TopicPartition, store_snapshot
 from eoslog.errors import UnknownTopicOrPartitionError
 
 
@@ -147,7 +147,7 @@ def test_no_snapshot_cuts_a_transaction_while_others_commit(store):
 def test_a_topic_that_another_process_deletes_meanwhile(store, named, again, monkeypatch):
     store.create_topic("u", partitions=2)
     first = store.topics()["u"]
-    consistent_offsets = eoslog.store.consistent_offsets
+    consistent_offsets = store_snapshot.consistent_offsets
     with PromptedProcess() as other:
         other.run("store = eoslog.open(path, durability=None)", path=str(store.path))
 
@@ -158,7 +158,7 @@ def test_a_topic_that_another_process_deletes_meanwhile(store, named, again, mon
                     other.run("store.create_topic('u')")
             return consistent_offsets(*arguments)
 
-        monkeypatch.setattr(eoslog.store, "consistent_offsets", interfere)
+        monkeypatch.setattr(store_snapshot, "consistent_offsets", interfere)
         if named:
             with pytest.raises(UnknownTopicOrPartitionError, match="'u' was deleted meanwhile"):
                 store.snapshot(["t", "u"])

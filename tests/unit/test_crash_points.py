@@ -16,6 +16,7 @@ from eoslog import (
     named_producers,
     offset_checkpoints,
     opened_partitions,
+    partition_directory,
     producer_state_store,
     store_files,
     store_topics,
@@ -119,7 +120,7 @@ OPENING = {
     "O6": after(store_files.StateLog, "load"),
     "O7 deletions": after(store_topics.StoreTopics, "finish_deletions"),
     "O7 jobs": after(store_module.StagedCommits, "roll_forward"),
-    "P1": after(opened_partitions, "_check_identity"),
+    "P1": after(opened_partitions, "check_identity"),
     "P2": after(opened_partitions.PartitionLog, "__init__"),
     "P3": after(Partition, "restore_producers"),
 }
@@ -185,7 +186,7 @@ def test_a_crash_while_retaining(filled, open_store, store_path, monkeypatch, st
 DELETING = {
     "D1": after(store_topics.TopicRegistry, "mark_deleting"),
     "D2": after(opened_partitions.OpenedPartitions, "remove"),
-    "D2 half": after(opened_partitions, "_remove_tree"),
+    "D2 half": after(partition_directory, "remove_tree"),
     "D3": after(named_producers.NamedProducers, "forget_topic"),
     "D4": after(store_topics.TopicRegistry, "remove"),
 }

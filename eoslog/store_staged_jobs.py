@@ -1,0 +1,60 @@
+"""The decisions about staged jobs, as a store's callers ask for them."""
+
+from collections.abc import Iterable
+
+from eoslog.staged_application import ApplicationState
+from eoslog.staged_commit import StagedCommit, StagedCommits
+from eoslog.staged_message import StagedMessage
+from eoslog.staged_offsets import OffsetsOfGroups
+from eoslog.staged_source import VersionSource
+
+
+class StoreStagedJobs:
+    """This part of a `Store`, which is made on top of it."""
+
+    _staged: StagedCommits
+
+    def commit_staged(
+        self,
+        app_id: str,
+        version: int,
+        messages: Iterable[StagedMessage],
+        run_id: str | None = None,
+        offsets: OffsetsOfGroups | None = None,
+        source: VersionSource | None = None,
+    ) -> StagedCommit:
+        """Make the staged files of all messages part of the log by one decision.
+
+        A version of the application that is in already is a no-op. `offsets` has for each group
+        (its name, or a consumer's `group_metadata()`) the offsets that the same decision commits,
+        as `Consumer.commit` takes them. The version itself is committed too, for a group of the
+        application's name, at `eoslog-version` 0: `groups()` shows it. With a `source`, which needs
+        a run id, the version is what the source counts, and only the source's newest driver is let
+        in. On return the job is in the log and visible, as durable as the store's durability says;
+        a crash after the decision is made good by whoever opens the store next.
+
+        Raises StagedCommitError, StagedRunFencedError, StagedSourceError if a new source follows on
+        another one unallowed, StoreFullError, ValueError, TypeError, and what `Consumer.commit`
+        raises for offsets that are wrong: nothing was decided; StagedJobIncompleteError: decided,
+        and completed later; StoreFailedError.
+        """
+        self._check_open()
+        return self._staged.commit(app_id, version, messages, run_id, offsets, source)
+
+    def application(self, app_id: str) -> ApplicationState | None:
+        """What the store knows of an application's staged jobs; None if nothing."""
+        self._check_open()
+        return self._staged.application(app_id)
+
+    def begin_run(self, app_id: str) -> str:
+        """Register a new run of an application, which overtakes all others; its name. Durable."""
+        self._check_open()
+        return self._staged.begin_run(app_id)
+
+    def sweep_run(self, app_id: str, run_id: str) -> int:
+        """Remove what a run staged that will not be committed; how many files went."""
+        self._check_open()
+        return self._staged.sweep_run(app_id, run_id)
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
