@@ -11,25 +11,17 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 import pytest
 from crash.interrupted_lines import called_at
+from crash.rows_topic import WHERE, is_of_the_package
 from crash.transaction_trace import QUIET
 from staged_jobs import quick_directory
 
 import eoslog
-from eoslog import TopicPartition
 from eoslog.errors import EoslogError
 
 pytestmark = pytest.mark.crash
-
-PACKAGE = str(Path(eoslog.__file__).parent)
-WHERE = TopicPartition("rows", 0)
-
-
-def is_ours(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(PACKAGE)
 
 
 def raise_signal(_: str) -> None:
@@ -173,7 +165,7 @@ def call_within(path: Path, outer: str, inner: str, line: int) -> int:
 
     before = signal.signal(signal.SIGUSR1, handle)
     try:
-        with suppress(EoslogError), called_at(line, is_ours, raise_signal) as seen:
+        with suppress(EoslogError), called_at(line, is_of_the_package, raise_signal) as seen:
             CALLS[outer](use)
     finally:
         signal.signal(signal.SIGUSR1, before)

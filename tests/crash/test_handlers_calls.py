@@ -5,41 +5,19 @@ nothing hangs, and the producer goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
-from types import FrameType
 
 import pytest
 from crash.interrupted_lines import called_at
-from crash.transaction_trace import QUIET
+from crash.rows_topic import is_of_the_package, values
 
 import eoslog
-from eoslog import TopicPartition
 from eoslog.errors import EoslogError, IllegalStateError
 
 pytestmark = pytest.mark.crash
 
-PACKAGE = str(Path(eoslog.__file__).parent)
-WHERE = TopicPartition("rows", 0)
 HEADERS = [[("name", b"one")]]
-
-
-def is_ours(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(PACKAGE)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[eoslog.Store]:
-    with eoslog.open(tmp_path / "store", create=True, durability="process", config=QUIET) as opened:
-        opened.create_topic("rows")
-        yield opened
-
-
-def values(store: eoslog.Store) -> list[bytes | None]:
-    with store.consumer() as consumer:
-        consumer.assign([WHERE])
-        return [record.value for record in consumer.poll(timeout=0, max_records=100_000)]
 
 
 class Numbers:
@@ -79,9 +57,9 @@ class Numbers:
 @pytest.mark.parametrize("name", [None, "named"])
 @pytest.mark.parametrize("outer", ["append", "append_short", "send"])
 @pytest.mark.parametrize("inner", ["append", "append_short", "send", "of another producer"])
-def test_a_handler_at_each_line_of_an_append(store, name, outer, inner):
-    producer, other = store.producer(name=name), store.producer()
-    numbers = Numbers(store, producer)
+def test_a_handler_at_each_line_of_an_append(rows_store, name, outer, inner):
+    producer, other = rows_store.producer(name=name), rows_store.producer()
+    numbers = Numbers(rows_store, producer)
     numbers.append()
     numbers.append(other)
 
@@ -99,7 +77,7 @@ def test_a_handler_at_each_line_of_an_append(store, name, outer, inner):
     line = 0
     while True:
         line += 1
-        with called_at(line, is_ours, handle) as seen:
+        with called_at(line, is_of_the_package, handle) as seen:
             getattr(numbers, outer)()
         producer.flush()
         numbers.check(seen[-1] if seen else "")
@@ -124,13 +102,13 @@ class Columns(list):
 
 
 @pytest.mark.parametrize("kind", ["plain", "named", "transactional", "staged"])
-def test_a_column_that_appends_while_it_is_read(store, kind):
+def test_a_column_that_appends_while_it_is_read(rows_store, kind):
     if kind in ("transactional", "staged"):
-        producer = store.producer(transactional_id="tx", staged=kind == "staged")
+        producer = rows_store.producer(transactional_id="tx", staged=kind == "staged")
         producer.init_transactions()
         producer.begin_transaction()
     else:
-        producer = store.producer(name="n" if kind == "named" else None)
+        producer = rows_store.producer(name="n" if kind == "named" else None)
     called: list[int] = []
 
     def call() -> None:
@@ -145,11 +123,11 @@ def test_a_column_that_appends_while_it_is_read(store, kind):
     producer.append("rows", 0, [b"last"])
     if kind in ("transactional", "staged"):
         producer.commit_transaction()
-    assert values(store) == [b"first", b"last"]
+    assert values(rows_store) == [b"first", b"last"]
 
 
 @pytest.mark.parametrize("inner", ["append", "send", "commit", "abort", "begin", "close"])
-def test_a_handler_at_each_line_of_a_transaction(store, inner):
+def test_a_handler_at_each_line_of_a_transaction(rows_store, inner):
     """What is committed is whole: all that was told to be in it, and nothing else."""
     expected: list[bytes] = []
     count = 0
@@ -163,7 +141,7 @@ def test_a_handler_at_each_line_of_a_transaction(store, inner):
     line = 0
     while True:
         line += 1
-        producer = store.producer(transactional_id="tx")
+        producer = rows_store.producer(transactional_id="tx")
         producer.init_transactions()
         open_now: list[bytes] = []
 
@@ -199,7 +177,7 @@ def test_a_handler_at_each_line_of_a_transaction(store, inner):
                 assert "this call did nothing" in str(error)
                 refused += 1
 
-        with called_at(line, is_ours, handle) as seen, suppress(EoslogError):
+        with called_at(line, is_of_the_package, handle) as seen, suppress(EoslogError):
             producer.begin_transaction()
             write(producer, open_now)
             write(producer, open_now)
@@ -207,7 +185,7 @@ def test_a_handler_at_each_line_of_a_transaction(store, inner):
             expected.extend(open_now)
             open_now.clear()
         producer.close()
-        found = values(store)
+        found = values(rows_store)
         assert set(expected) <= set(found), seen[-1]
         # What the handler ended in the middle may have had a record whose append had not returned.
         assert len(found) == len(set(found)) <= len(expected) + 1, seen[-1]

@@ -7,30 +7,15 @@ The exception is kept, as a debugger or the block of an `except` does, and all t
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
-from types import FrameType
 
 import pytest
 from crash.interrupted_lines import interrupted_at
+from crash.rows_topic import is_of_the_package, values
 from crash.transaction_trace import QUIET
 
 import eoslog
-from eoslog import TopicPartition
 
 pytestmark = pytest.mark.crash
-
-WHERE = TopicPartition("rows", 0)
-PACKAGE = str(Path(eoslog.__file__).parent)
-
-
-def is_ours(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(PACKAGE)
-
-
-def values(store: eoslog.Store) -> list[bytes | None]:
-    with store.consumer() as consumer:
-        consumer.assign([WHERE])
-        return [record.value for record in consumer.poll(max_records=10_000, timeout=0)]
 
 
 @pytest.mark.parametrize(("durability", "step"), [("process", 4), ("commit", 9)])
@@ -48,7 +33,7 @@ def test_an_interrupt_at_lines_of_a_closing(tmp_path, durability, step):
         expected.append(b"%d" % line)
         assert values(store)[-1] == expected[-1]
         kept: BaseException | None = None
-        with interrupted_at(line, is_ours) as seen:
+        with interrupted_at(line, is_of_the_package) as seen:
             try:
                 store.close()
             except KeyboardInterrupt as error:

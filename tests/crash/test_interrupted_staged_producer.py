@@ -6,17 +6,15 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from types import FrameType
 
 import pytest
 from crash.interrupted_lines import interrupted_at
-from crash.transaction_trace import QUIET
+from crash.rows_topic import values
 
 import eoslog
-from eoslog import TopicPartition, fellow_processes
+from eoslog import fellow_processes
 from eoslog.errors import EoslogError, IllegalStateError, InvalidTxnStateError, StoreFullError
 from eoslog.staged_producer import StagedProducer
 
@@ -27,19 +25,6 @@ FILES = ("/eoslog/staged_producer.py", "/eoslog/staged_transactions.py", "/eoslo
 
 def is_ours(frame: FrameType) -> bool:
     return frame.f_code.co_filename.endswith(FILES)
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Iterator[eoslog.Store]:
-    with eoslog.open(tmp_path / "store", create=True, durability="process", config=QUIET) as opened:
-        opened.create_topic("rows")
-        yield opened
-
-
-def values(store: eoslog.Store) -> list[bytes | None]:
-    with store.consumer() as consumer:
-        consumer.assign([TopicPartition("rows", 0)])
-        return [record.value for record in consumer.poll(timeout=0, max_records=10_000)]
 
 
 def producer_of(store: eoslog.Store) -> StagedProducer:
@@ -57,10 +42,10 @@ def cut_short(producer: StagedProducer, line: int) -> list[str]:
     return seen
 
 
-def test_the_commit_called_again(store):
+def test_the_commit_called_again(rows_store):
     expected: list[bytes] = []
     for line in itertools.count(1):
-        producer = producer_of(store)
+        producer = producer_of(rows_store)
         seen = cut_short(producer, line)
         try:
             producer.commit_transaction()
@@ -69,10 +54,10 @@ def test_the_commit_called_again(store):
         except EoslogError:
             # Cut short while its file was being written: nothing was decided.
             producer.abort_transaction()
-            assert values(store) == expected, seen[-1]
+            assert values(rows_store) == expected, seen[-1]
             continue
         expected.append(b"%d" % line)
-        assert values(store) == expected, seen[-1]
+        assert values(rows_store) == expected, seen[-1]
         producer.close()
         if len(seen) < line:
             break
@@ -80,17 +65,17 @@ def test_the_commit_called_again(store):
     assert len(expected) > line / 2
 
 
-def test_an_abort_when_the_commit_called_again_failed(store, monkeypatch):
+def test_an_abort_when_the_commit_called_again_failed(rows_store, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise StoreFullError("no room")
 
     expected: list[bytes] = []
     outcomes = set()
     for line in itertools.count(1):
-        producer = producer_of(store)
+        producer = producer_of(rows_store)
         seen = cut_short(producer, line)
         with monkeypatch.context() as patch, suppress(EoslogError):
-            patch.setattr(store._staged, "commit", full)
+            patch.setattr(rows_store._staged, "commit", full)
             producer.commit_transaction()
         try:
             producer.abort_transaction()
@@ -103,57 +88,57 @@ def test_an_abort_when_the_commit_called_again_failed(store, monkeypatch):
                 producer.abort_transaction()
         except IllegalStateError:
             expected.append(b"%d" % line)  # It had returned but for its last steps.
-        assert values(store) == expected, seen[-1]
+        assert values(rows_store) == expected, seen[-1]
         producer.begin_transaction()
         producer.append("rows", 0, [b"next"])
         producer.commit_transaction()
         expected.append(b"next")
-        assert values(store) == expected, seen[-1]
+        assert values(rows_store) == expected, seen[-1]
         producer.close()
-        assert store.verify() == []
+        assert rows_store.verify() == []
         if len(seen) < line:
             break
     assert outcomes == {"aborted", "committed"}
 
 
-def test_nobody_comes_back_to_it(store, monkeypatch):
+def test_nobody_comes_back_to_it(rows_store, monkeypatch):
     """The process lives on, alone, and commits nothing more: its readers are let in all the same,
     and an acknowledged record behind the job is seen.
     """
     monkeypatch.setattr(fellow_processes, "LOOK_ALONE_S", 0.01)
-    plain, held_back = store.producer(), 0
+    plain, held_back = rows_store.producer(), 0
     for line in itertools.count(1):
-        producer = producer_of(store)
+        producer = producer_of(rows_store)
         seen = cut_short(producer, line)
         producer.close()
         last = b"behind %d" % line
         plain.append("rows", 0, [last])
-        found = values(store)
+        found = values(rows_store)
         held_back += last not in found
         until_s = time.monotonic() + 30
         while last not in found:
             assert time.monotonic() < until_s, seen[-1]
             time.sleep(0.002)
-            found = values(store)
+            found = values(rows_store)
         assert found.count(b"%d" % line) <= 1
         if len(seen) < line:
             break
     assert held_back > 10
-    assert store.verify() == []
+    assert rows_store.verify() == []
 
 
-def test_what_an_application_says_is_not_taken_back(store):
+def test_what_an_application_says_is_not_taken_back(rows_store):
     told = []
     for line in itertools.count(1):
-        producer = producer_of(store)
-        before = store.application("bulk").version
+        producer = producer_of(rows_store)
+        before = rows_store.application("bulk").version
         seen = cut_short(producer, line)
-        version = store.application("bulk").version
+        version = rows_store.application("bulk").version
         told.append(version > before)
         producer.close()
-        store._staged.settle_the_dead()
-        assert store.application("bulk").version == version, seen[-1]
-        assert values(store).count(b"%d" % line) == told[-1], seen[-1]
+        rows_store._staged.settle_the_dead()
+        assert rows_store.application("bulk").version == version, seen[-1]
+        assert values(rows_store).count(b"%d" % line) == told[-1], seen[-1]
         if len(seen) < line:
             break
     assert True in told
