@@ -196,12 +196,13 @@ cdef class SharedPage:
         cdef int64_t timeout_ns = <int64_t>(timeout_s * 1e9)
         self._check_index(index)
         result = shared_lock_take(self._page, index, 0, self._process_id)
+        self._held_count += 1  # Before it is held: nobody lets go of the page meanwhile.
         if result == ETIMEDOUT and timeout_ns > 0:
             with nogil:
                 result = shared_lock_take(self._page, index, timeout_ns, self._process_id)
         if result == 0 or result == EOWNERDEAD:
-            self._held_count += 1
             return result == EOWNERDEAD
+        self._held_count -= 1
         if result == ETIMEDOUT:
             return -2
         raise OSError(result, os.strerror(result), self.path)

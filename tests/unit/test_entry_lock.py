@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -306,3 +308,55 @@ def test_all_keys_are_waited_for(page, monkeypatch):
         timer.join()
     with Elsewhere(EntryLock(page, "another")), Elsewhere(lock):
         pass  # None was left held.
+
+
+CLOSED_UNDER_A_WAITER = """
+import sys, threading, time
+from eoslog.bindings.shared_page import SharedPage
+
+sys.setswitchinterval(1.0)
+pages = []
+
+def made(name):
+    return SharedPage(f"{sys.argv[1]}-{name}", bytes(16), True)
+
+def take_and_go_on(ready):
+    page, other = pages[0], made("other")
+    ready.set()
+    page.lock(7)
+    page.unlock(7)
+    del page
+    while pages:
+        time.sleep(0.001)
+    # Robust mutexes are in a list of the thread's, which goes through those that it holds.
+    for index in range(3):
+        other.lock(index), other.lock(index + 1), other.unlock(index + 1), other.unlock(index)
+
+for number in range(60):
+    pages.append(made("page"))
+    pages[0].lock(7)
+    ready = threading.Event()
+    waiting = threading.Thread(target=take_and_go_on, args=(ready,))
+    waiting.start()
+    ready.wait()
+    time.sleep(0.002)
+    pages[0].unlock(7)
+    for _ in range(number * 500):
+        pass
+    pages[0].close()  # The other one has the lock by now, and waits for the interpreter.
+    pages.clear()
+    waiting.join()
+print("done")
+"""
+
+
+def test_a_page_that_is_let_go_of_while_a_thread_waits_for_a_lock(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", CLOSED_UNDER_A_WAITER, str(tmp_path / "shared")],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "done\n"
