@@ -6,7 +6,7 @@ import click
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.cli_options import Settings, echo_json, shared_options
+from eoslog.cli_options import Settings, confirm, echo_json, shared_options
 from eoslog.cli_table import print_rows
 
 # Kafka's columns and their order; "-" stands for what there is not.
@@ -91,7 +91,7 @@ def delete_groups(settings: Settings, names: tuple[str, ...], yes: bool) -> None
         for name in names:
             check_group(known, name)  # All are there, or none goes.
         if not yes:
-            click.confirm(f"Delete {', '.join(names)} and all offsets?", abort=True, err=True)
+            confirm(f"Delete {', '.join(names)} and all offsets?")
         for name in dict.fromkeys(names):
             store.delete_group(name)
     if settings.as_json:

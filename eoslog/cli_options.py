@@ -96,6 +96,12 @@ def as_click_error(error: Exception) -> click.ClickException:
     return click.UsageError(message) if wrong_use else click.ClickException(message)
 
 
+def confirm(question: str) -> None:
+    """Ask, and end the command unless the answer is yes. OSError where nobody can answer."""
+    _buffer_of(sys.stdin, "standard input")
+    click.confirm(question, abort=True, err=True)
+
+
 def standard_input() -> BinaryIO:
     """Standard input, as bytes. OSError if the command was started without one."""
     return _buffer_of(sys.stdin, "standard input")

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 import eoslog
-from eoslog.cli_options import Settings, echo_json, shared_options
+from eoslog.cli_options import Settings, confirm, echo_json, shared_options
 from eoslog.cli_producers import find_partition
 from eoslog.cli_table import print_rows
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
@@ -78,7 +78,7 @@ def describe_topic(settings: Settings, name: str) -> None:
 def delete_topic(settings: Settings, name: str, yes: bool) -> None:
     """Delete a topic and all its records."""
     if not yes:
-        click.confirm(f"Delete {name} and all its records?", abort=True, err=True)
+        confirm(f"Delete {name} and all its records?")
     with settings.open() as store:
         store.delete_topic(name)
     if settings.as_json:

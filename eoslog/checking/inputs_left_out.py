@@ -45,6 +45,8 @@ def inputs_left_out(
     fed = np.isin(of, writes.transaction[moves])
     consumers = distinct(ops.client[reads.op[inputs[fed]]])
     own = np.isin(ops.client[reads.op[inputs]], consumers)
+    if not own.any():
+        return []
     first = int(reads.offset[inputs[own]].min())
     taken = inputs[transactions.possible[of]]
     furthest = int(writes.offset[passing].max())
@@ -53,7 +55,7 @@ def inputs_left_out(
     places = places[~np.isin(rows.offset[places], reads.offset[taken])]
     places = places[_were_there(evidence, offsets, places, passing)]
     if len(places):
-        places = places[~moved_over(evidence, offsets, moves, inputs, places)]
+        places = places[~moved_over(evidence, offsets, moves, places)]
     proof = [int(op) for op in writes.op[passing[writes.offset[passing] == furthest]][:3]]
     return [
         (

@@ -38,39 +38,35 @@ class Step(NamedTuple):
             path.poll(self.start, self.after, taken=self.taken)
 
 
-def moved_over(
-    evidence: Evidence, offsets: GroupOffsets, moves: Numbers, inputs: Numbers, places: Numbers
-) -> Flags:
+def moved_over(evidence: Evidence, offsets: GroupOffsets, moves: Numbers, places: Numbers) -> Flags:
     """Whether the group came over each place by a write whose consumer was moved over it.
 
-    `moves` are the writes at one partition of a group, one per transaction, `inputs` the reads of
-    the partition for any transaction.
+    `moves` are the writes at one partition of a group, one per transaction.
     """
     at = evidence.records.rows.offset[places]
     found = np.zeros(len(at), dtype=bool)
-    for first, upper_bound in _moved_ranges(evidence, offsets, moves, inputs):
+    for first, upper_bound in _moved_ranges(evidence, offsets, moves):
         found |= (first <= at) & (at < upper_bound)
     return found
 
 
-def _moved_ranges(
-    evidence: Evidence, offsets: GroupOffsets, moves: Numbers, inputs: Numbers
-) -> set[Range]:
+def _moved_ranges(evidence: Evidence, offsets: GroupOffsets, moves: Numbers) -> set[Range]:
     """Between each offset that the group was brought to and the next one below that it ever had:
     what the consumer that brought it there was moved over.
     """
     writes, ops = offsets.writes, evidence.history.ops
     partition = int(writes.place[moves[0]]) % offsets.partition_count
-    read_by, of = ops.client[evidence.history.reads.op[inputs]], writes.transaction[moves]
-    read_for = ops.transaction[evidence.history.reads.op[inputs]]
+    passes, of = evidence.passed.passes, writes.transaction[moves]
+    polls = passes.op[passes.partition == partition]
+    polled_by, polled_for = ops.client[polls], ops.transaction[polls]
     effect = np.maximum(ops.begin[writes.op[moves]], evidence.transactions.commit_begin[of])
     by_effect = np.argsort(effect, kind="stable")
     written = writes.offset[moves]
     stood = np.append(NONE, distinct(written))
     below = stood[np.searchsorted(stood, written) - 1]
     ranges: set[Range] = set()
-    for client in distinct(read_by[np.isin(read_for, of)]).tolist():
-        own = by_effect[np.isin(of[by_effect], read_for[read_by == client])]
+    for client in distinct(polled_by[np.isin(polled_for, of)]).tolist():
+        own = by_effect[np.isin(of[by_effect], polled_for[polled_by == client])]
         path = _steps(evidence, partition, client)
         ranges |= _moved(path, effect[own], below[own], written[own], evidence.clock_error_ns)
     return ranges

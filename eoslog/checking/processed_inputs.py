@@ -22,6 +22,7 @@ def processed_inputs(
     history, transactions = evidence.history, evidence.transactions
     reads, ops, writes = history.reads, history.ops, offsets.writes
     possible = offsets.possible(history, transactions)
+    passes = evidence.passed.passes
     inside = writes.transaction != NONE
     by_hand = distinct(writes.place[possible & ~inside])
     chosen = np.flatnonzero(possible & inside & ~np.isin(writes.place, by_hand))
@@ -42,8 +43,9 @@ def processed_inputs(
         input_of = ops.transaction[reads.op[here]]
         of = writes.transaction[mine]
         left, right = np.searchsorted(input_of, of, "left"), np.searchsorted(input_of, of, "right")
-        if (left == right).any():
-            continue  # One does not say what it took.
+        polled_for = ops.transaction[passes.op[passes.partition == partition]]
+        if not np.isin(of, polled_for).all():
+            continue  # One does not say what it took, be it nothing.
         taken = np.concatenate([here[a:b] for a, b in zip(left, right, strict=True)])
         upper_bounds = np.repeat(writes.offset[mine], right - left)
         within = reads.offset[taken] < upper_bounds

@@ -881,3 +881,39 @@ def test_what_began_later_holds_nothing_back(small: Small) -> None:
     waiting(small)
     small.send(4, "b", "later", transaction="1")
     assert small.found() == {"invisible record": 1}
+
+
+@pytest.mark.parametrize("extra", ["nothing", "empty poll", "other partition", "without next"])
+def test_a_transaction_that_took_nothing_says_so(small: Small, extra: str) -> None:
+    """Its poll names it, and says where the consumer stands: others are looked at all the same."""
+    letters(small)
+    small.do(9, "p", "send", topic="t", partition=1, value="z", offset=0)
+    small.poll(10, "c", [0, "a"], next={"t-0": 1}, transaction="1")
+    small.do(11, "p", "offsets", group="g", offsets={"t-0": 1}, transaction="1")
+    small.do(12, "p", "abort", transaction="1")
+    small.poll(13, "c", [1, "b"], next={"t-0": 2}, transaction="2")
+    small.do(14, "p", "offsets", group="g", offsets={"t-0": 2}, transaction="2")
+    small.do(15, "p", "commit", transaction="2")
+    if extra == "empty poll":
+        small.poll(16, "c", next={"t-0": 2}, transaction="3")
+    elif extra == "other partition":
+        small.poll(16, "c", next={"t-0": 2, "t-1": 1}, transaction="3")
+        small.lines[-1]["records"] = {"t-1": [[0, "z"]]}
+    elif extra == "without next":
+        small.poll(16, "c", next={"t-1": 1}, transaction="3")
+    if extra != "nothing":
+        small.do(17, "p", "offsets", group="g", offsets={"t-0": 2}, transaction="3")
+        small.do(18, "p", "commit", transaction="3")
+    # Of a poll that does not say where the consumer stands nobody knows what it took.
+    assert left_out(small) == (0 if extra == "without next" else 1)
+
+
+def test_a_transaction_that_took_nothing_after_a_seek(small: Small) -> None:
+    """What its consumer was moved over is not left out, though it polled nothing behind that."""
+    skipped(small, position=4, to=4)
+    assert small.found() == {}
+    small.lines.pop(-2)
+    small.poll(13, "c", next={"t-0": 4}, transaction="2")
+    small.do(15, "p", "offsets", group="g", offsets={"t-0": 4}, transaction="2")
+    small.do(17, "p", "commit", transaction="2")
+    assert left_out(small) == 0

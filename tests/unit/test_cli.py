@@ -256,5 +256,21 @@ def test_a_help_text_that_cannot_go_out_is_an_error(arguments):
     assert answer.returncode == FAILED
 
 
+@pytest.mark.parametrize("command", [["topics", "delete", "orders"], ["groups", "delete", "g"]])
+def test_a_question_that_nobody_can_answer_is_an_error(store_path, command):
+    with eoslog.open(store_path) as store:
+        store.consumer(group="g").commit({eoslog.TopicPartition("orders", 0): 0})
+    program = "import os, sys; os.close(0); os.execv(sys.executable, sys.argv[1:])"
+    call = [sys.executable, "-m", "eoslog.cli", *command, "--store", str(store_path)]
+    answer = subprocess.run(
+        [sys.executable, "-c", program, *call], capture_output=True, text=True, timeout=60
+    )
+    assert answer.stderr == "Error: standard input: it is closed\n"
+    assert answer.returncode == FAILED
+    with eoslog.open(store_path) as store:
+        assert "orders" in store.topics()
+        assert "g" in store.groups()
+
+
 def test_an_empty_path_names_no_store():
     assert_mistake(call("topics", "--store", ""), WRONG_USE, "--store", "empty")
