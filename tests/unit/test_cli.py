@@ -225,25 +225,7 @@ def test_all_commands_are_click_commands_of_their_name():
         assert command.name == name
 
 
-@pytest.mark.parametrize("command", ["topics", "verify", "consume orders"])
-@pytest.mark.parametrize("as_json", [(), ("--json",)])
-def test_a_standard_output_that_takes_no_more_is_named(store_path, command, as_json):
-    with eoslog.open(store_path) as store, store.producer() as producer:
-        producer.send("orders", value=b"x", partition=0)
-    with open("/dev/full", "wb") as full:
-        answer = subprocess.run(
-            [sys.executable, "-m", "eoslog.cli", *command.split(), "--store", store_path, *as_json],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            timeout=60,
-        )
-    assert answer.stderr == "Error: standard output: No space left on device\n"
-    assert answer.returncode == FAILED
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["topics", "--help"]])
-def test_a_help_text_that_cannot_go_out_is_an_error(arguments):
+def assert_full_output_is_named(*arguments: str) -> None:
     with open("/dev/full", "wb") as full:
         answer = subprocess.run(
             [sys.executable, "-m", "eoslog.cli", *arguments],
@@ -254,6 +236,19 @@ def test_a_help_text_that_cannot_go_out_is_an_error(arguments):
         )
     assert answer.stderr == "Error: standard output: No space left on device\n"
     assert answer.returncode == FAILED
+
+
+@pytest.mark.parametrize("command", ["topics", "verify", "consume orders"])
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_a_standard_output_that_takes_no_more_is_named(store_path, command, as_json):
+    with eoslog.open(store_path) as store, store.producer() as producer:
+        producer.send("orders", value=b"x", partition=0)
+    assert_full_output_is_named(*command.split(), "--store", str(store_path), *as_json)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["topics", "--help"]])
+def test_a_help_text_that_cannot_go_out_is_an_error(arguments):
+    assert_full_output_is_named(*arguments)
 
 
 @pytest.mark.parametrize("command", [["topics", "delete", "orders"], ["groups", "delete", "g"]])
