@@ -10,8 +10,9 @@ import eoslog
 from eoslog.cli_options import Settings, confirm, echo_json, shared_options
 from eoslog.cli_producers import find_partition
 from eoslog.cli_table import print_rows
+from eoslog.config import parse_topic_config
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
-from eoslog.topic_name import INTERNAL_TOPICS
+from eoslog.topic_name import INTERNAL_TOPICS, check_user_topic_name
 
 _INTERNAL_OPTION = click.option(
     "--internal", is_flag=True, help="Also those that the store keeps its own records in."
@@ -48,8 +49,10 @@ def create_topic(
     settings: Settings, name: str, partitions: int, pairs: tuple[str, ...], if_not_exists: bool
 ) -> None:
     """Create a topic; the store is created too where there is none."""
+    config = parse_config(pairs)
+    parse_topic_config(config)
+    check_user_topic_name(name)  # All before there is a store.
     with eoslog.open(settings.path(), create=True) as store:
-        config = parse_config(pairs)
         store.create_topic(name, partitions=partitions, config=config, exist_ok=if_not_exists)
     if settings.as_json:
         echo_json({"topic": name, "partitions": partitions})

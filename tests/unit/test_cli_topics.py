@@ -173,3 +173,9 @@ def test_a_topic_that_goes_while_they_are_listed_is_left_out(orders, monkeypatch
     monkeypatch.setattr(cli_topics, "topic_row", deleted_meanwhile)
     answer = call("topics", "--store", orders, "--json")
     assert answer.json == [{"topic": "orders", "partitions": 2, "records": 10}]
+
+
+@pytest.mark.parametrize("arguments", [["a/b"], ["t", "--config", "segment.bytes=many"]])
+def test_a_topic_that_is_refused_leaves_no_store(store_path, arguments):
+    assert call("topics", "create", *arguments, "--store", store_path).status != DONE
+    assert not store_path.exists()
