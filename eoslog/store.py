@@ -8,14 +8,15 @@ before all of them.
 import logging
 import threading
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Never, Self, cast, overload
 
 from eoslog.append_signal import AppendSignal
+from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.partition_log import ProducerState
-from eoslog.bindings.thread_lock import ThreadLock
+from eoslog.bindings.thread_lock import ThreadLock, called_from_handler
 from eoslog.checkpointer import Checkpointer
 from eoslog.consumer import Consumer
 from eoslog.day_clock import DayClock
@@ -161,11 +162,9 @@ class Store(StoreTransactions, StoreStagedJobs):
 
         Raises TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError,
         InvalidConfigError; StoreFullError and the other errors of a disk: the topic does not exist
-        then.
+        then. RuntimeError from a handler of a signal in the middle of another call.
         """
-        self._check_open()
-        with self._lock:
-            self._check_open()
+        with self._changing_topics():
             return self._topics.create(name, partitions, config, exist_ok=exist_ok)
 
     def delete_topic(self, name: str) -> None:
@@ -174,17 +173,31 @@ class Store(StoreTransactions, StoreStagedJobs):
         A deletion cut short is finished when the store is opened next. What producers gathered for
         the topic is lost: their next flush raises UnknownTopicOrPartitionError.
 
-        Raises UnknownTopicOrPartitionError, InvalidTopicError.
+        Raises UnknownTopicOrPartitionError, InvalidTopicError; RuntimeError from a handler of a
+        signal in the middle of another call.
         """
         self._check_open()
         check_user_topic_name(name)
-        with self._lock:
-            self._check_open()
+        with self._changing_topics():
             self._topic(name)
             self._staged.forget_topic(name)
             self._topics.delete(name, self._live_producers())
         # Whoever waits for its records is told that there will be none.
         self._signal.wake()
+
+    @guarded_block
+    def _changing_topics(self) -> Iterator[None]:
+        """A block in which no other thread makes or deletes a topic.
+
+        Whoever deletes one waits for all producers: a handler that waited for him would do so for
+        ever, if its own thread is in a call of one.
+        """
+        self._check_open()
+        if is_within_a_call():
+            raise called_from_handler()
+        with self._lock:
+            self._check_open()
+            yield
 
     def topics(self) -> dict[str, TopicDescription]:
         """The topics by name, without the internal ones."""

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+
+from crash.transaction_trace import QUIET
 
 import eoslog
 from eoslog import TopicPartition
@@ -16,6 +20,14 @@ WHERE = TopicPartition(TOPIC, 0)
 def is_of_the_package(frame: FrameType) -> bool:
     """For `called_at`: any line of the package."""
     return frame.f_code.co_filename.startswith(PACKAGE)
+
+
+@contextmanager
+def opened_with_rows(path: Path) -> Iterator[eoslog.Store]:
+    """A new store with the topic."""
+    with eoslog.open(path, create=True, durability="process", config=QUIET) as opened:
+        opened.create_topic(TOPIC)
+        yield opened
 
 
 def values(store: eoslog.Store) -> list[bytes | None]:

@@ -5,12 +5,13 @@ nothing hangs, and the producer goes on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 from crash.interrupted_lines import called_at
-from crash.rows_topic import is_of_the_package, values
+from crash.rows_topic import is_of_the_package, opened_with_rows, values
 
 import eoslog
 from eoslog.errors import EoslogError, IllegalStateError
@@ -18,6 +19,12 @@ from eoslog.errors import EoslogError, IllegalStateError
 pytestmark = pytest.mark.crash
 
 HEADERS = [[("name", b"one")]]
+
+
+@pytest.fixture
+def rows_store(tmp_path: Path) -> Iterator[eoslog.Store]:
+    with opened_with_rows(tmp_path / "store") as opened:
+        yield opened
 
 
 class Numbers:

@@ -6,12 +6,14 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from types import FrameType
 
 import pytest
 from crash.interrupted_lines import interrupted_at
-from crash.rows_topic import values
+from crash.rows_topic import opened_with_rows, values
 
 import eoslog
 from eoslog import fellow_processes
@@ -25,6 +27,12 @@ FILES = ("/eoslog/staged_producer.py", "/eoslog/staged_transactions.py", "/eoslo
 
 def is_ours(frame: FrameType) -> bool:
     return frame.f_code.co_filename.endswith(FILES)
+
+
+@pytest.fixture
+def rows_store(tmp_path: Path) -> Iterator[eoslog.Store]:
+    with opened_with_rows(tmp_path / "store") as opened:
+        yield opened
 
 
 def producer_of(store: eoslog.Store) -> StagedProducer:

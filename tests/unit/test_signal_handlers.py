@@ -140,3 +140,27 @@ def test_a_process_that_is_told_to_end_ends_with_a_closed_store(store_path):
     with eoslog.open(store_path) as opened:
         assert not opened._files.was_stopped_uncleanly
         assert opened.partition("t", 0).log_end_offset > 0
+
+
+def test_a_handler_makes_and_deletes_topics_between_calls_alone(open_store):
+    """Whoever deletes one waits for the producers, and one may be the handler's own thread's."""
+    store = open_store()
+    store.create_topic("t")
+    refused: list[RuntimeError] = []
+
+    def change(*_: object) -> None:
+        for call in (lambda: store.create_topic("new"), lambda: store.delete_topic("t")):
+            try:
+                call()
+            except RuntimeError as error:
+                refused.append(error)
+
+    with handled_by(change):
+        store.verify(lambda *_: signal.raise_signal(signal.SIGUSR1))
+        assert len(refused) >= 2
+        assert all("handler of a signal" in str(error) for error in refused)
+        assert sorted(store.topics()) == ["t"]
+        refused.clear()
+        signal.raise_signal(signal.SIGUSR1)
+    assert refused == []
+    assert sorted(store.topics()) == ["new"]
