@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.shared_page import LOCK_STAGED
-from eoslog.bindings.thread_lock import ThreadLock
+from eoslog.bindings.thread_lock import ThreadLock, called_from_handler
 from eoslog.damage import Problem
 from eoslog.errors import (
     EoslogError,
@@ -35,6 +35,7 @@ from eoslog.errors import (
 from eoslog.group_metadata import check_group_id
 from eoslog.nameless_job import is_nameless
 from eoslog.offset_records import OffsetKey
+from eoslog.signal_handlers import is_within_a_call
 from eoslog.staged_adoption import (
     HeldPartitions,
     Offsets,
@@ -291,7 +292,13 @@ class StagedCommits:
 
     @guarded_block
     def _at_work(self) -> Iterator[None]:
-        """A block in which no other process, and no other thread, decides or completes jobs."""
+        """A block in which no other process, and no other thread, decides or completes jobs.
+
+        Raises RuntimeError from a handler of a signal in the middle of a call: a lock that the call
+        holds might refuse the handler half-way, behind the decision.
+        """
+        if is_within_a_call():
+            raise called_from_handler()
         with self._lock, self._working:
             self._look_around()
             try:
