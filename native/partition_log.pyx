@@ -424,6 +424,7 @@ cdef Status log_acquire(
     cdef Segment* segment
     cdef int64_t file_bytes = 0
     cdef int64_t modified_ms = 0
+    cdef int64_t used_bytes
     cdef int32_t index
     cdef Status status
     pthread_mutex_lock(&log.segments_lock)
@@ -449,14 +450,16 @@ cdef Status log_acquire(
         status = fault(out, STATUS_OFFSET_OUT_OF_RANGE, "the offset is not in the log any more",
                        control_load(&log.page.log_start_offset), offset)
     # A file cut short by somebody else is noticed before it is touched: a store or load through the
-    # map beyond its end would be a SIGBUS.
-    if status == STATUS_OK and segment.fd >= 0 and (
-            eos_file_bytes(segment.fd, &file_bytes, &modified_ms) != 0
-            or file_bytes < segment.used_bytes):
-        out.base_offset = segment.base_offset
-        out.position_bytes = file_bytes
-        status = fault(out, STATUS_CORRUPT, "a segment file is shorter than what was written to it",
-                       segment.used_bytes, file_bytes)
+    # map beyond its end would be a SIGBUS. What was written is asked first: an append lets both grow.
+    if status == STATUS_OK and segment.fd >= 0:
+        used_bytes = load_acquire_64(&segment.used_bytes)
+        if (eos_file_bytes(segment.fd, &file_bytes, &modified_ms) != 0
+                or file_bytes < used_bytes):
+            out.base_offset = segment.base_offset
+            out.position_bytes = file_bytes
+            status = fault(
+                out, STATUS_CORRUPT, "a segment file is shorter than what was written to it",
+                used_bytes, file_bytes)
     if status == STATUS_OK:
         segment.references += 1
         segment_out[0] = segment
