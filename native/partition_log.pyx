@@ -450,7 +450,8 @@ cdef Status log_acquire(
         status = fault(out, STATUS_OFFSET_OUT_OF_RANGE, "the offset is not in the log any more",
                        control_load(&log.page.log_start_offset), offset)
     # A file cut short by somebody else is noticed before it is touched: a store or load through the
-    # map beyond its end would be a SIGBUS. What was written is asked first: an append lets both grow.
+    # map beyond its end would be a SIGBUS. What was written is asked first: an append lets both
+    # grow.
     if status == STATUS_OK and segment.fd >= 0:
         used_bytes = load_acquire_64(&segment.used_bytes)
         if (eos_file_bytes(segment.fd, &file_bytes, &modified_ms) != 0
