@@ -121,12 +121,16 @@ def one_transaction(
                 producer.flush()
     if noise.random() < 0.02:
         time.sleep(0.1)
-    if noise.random() < 0.05 and not isinstance(producer, eoslog.StagedProducer):
+    prepared = noise.random() < 0.05 and not isinstance(producer, eoslog.StagedProducer)
+    if prepared:
         producer.prepare_transaction()
         hand.say("prepared", lane, number, attempt)
     if noise.random() < 0.15:
-        hand.say("abort", lane, number, attempt)
+        if not prepared:
+            hand.say("abort", lane, number, attempt)  # From here on nobody can commit it.
         producer.abort_transaction()
+        if prepared:
+            hand.say("abort", lane, number, attempt)  # Until here a successor or anybody could.
     else:
         producer.commit_transaction()
         hand.say("ack", lane, number, attempt)
