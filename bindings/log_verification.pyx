@@ -47,8 +47,10 @@ def verify_segment(
     cdef dict peaks = {}
     cdef int64_t greatest_time = -1
     cdef bint is_whole = True
-    if expected < 0:
-        expected = described["base_offset"]
+    reason = misplaced(described["base_offset"], expected, log_start, producers._lost)
+    if reason is not None:
+        problems.append({"path": described["path"], "position_bytes": 0, "reason": reason})
+    expected = max(expected, described["base_offset"])
     while position < size:
         memset(&found, 0, sizeof(Fault))
         status = verify_batch(
@@ -82,6 +84,20 @@ def verify_segment(
     verify_offset_index(described, batches, expected, log_end, problems)
     verify_time_index(described, peaks if is_whole else None, expected, log_end, problems)
     return expected
+
+
+cdef object misplaced(
+    Py_ssize_t base_offset, Py_ssize_t expected, Py_ssize_t log_start, bint lost_track
+):
+    """Why a segment of this name does not follow on the one that ends at `expected`; None if it
+    does, or if there is none before it.
+    """
+    if 0 <= base_offset < expected:
+        return (f"the file begins at offset {base_offset} by its name, where the one before it "
+                f"goes on to {expected - 1}")
+    if 0 <= expected < base_offset and base_offset > log_start and not lost_track:
+        return f"offsets {max(expected, log_start)} to {base_offset - 1} are missing"
+    return None
 
 
 cdef object reason_of(Status status, const Fault* found, dict described):

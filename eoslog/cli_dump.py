@@ -1,13 +1,14 @@
 """`eoslog dump`: what the files of a partition hold, in the words of Kafka's log dump."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import click
 
 from eoslog.cli_options import Settings, json_line, json_value, shared_options, standard_output
-from eoslog.file_dump import dump_file
+from eoslog.file_dump import Fields, dump_file
 from eoslog.record_decoders import (
     Decoded,
     Decoder,
@@ -56,12 +57,13 @@ def dump(
     named = _decoder_named(transaction_log, offsets)
     for path in files:
         path.stat()  # One that is not there is named as such, whatever its name is.
+        decoder = named if named is not None else decoder_of(path)
+        entries = dump_file(path, deep=deep or named is not None, decoder=decoder)
         if not settings.as_json:
             click.echo(f"Dumping {path}")
             if path.suffix == ".log":
                 click.echo(f"Log starting offset: {base_offset_of(path)}")
-        decoder = named if named is not None else decoder_of(path)
-        _dump(settings, path, deep or named is not None, decoder)
+        _print(settings, path, entries)
 
 
 def _decoder_named(transaction_log: bool, offsets: bool) -> Decoder | None:
@@ -70,8 +72,8 @@ def _decoder_named(transaction_log: bool, offsets: bool) -> Decoder | None:
     return decode_offset_record if offsets else None
 
 
-def _dump(settings: Settings, path: Path, deep: bool, decoder: Decoder | None) -> None:
-    for fields in dump_file(path, deep=deep, decoder=decoder):
+def _print(settings: Settings, path: Path, entries: Iterable[Fields]) -> None:
+    for fields in entries:
         if settings.as_json:
             sys.stdout.write(json_line({"file": path, **fields}))
         elif "invalidBytes" in fields:
@@ -80,7 +82,7 @@ def _dump(settings: Settings, path: Path, deep: bool, decoder: Decoder | None) -
             sys.stdout.write(as_text(fields))
 
 
-def as_text(fields: dict[str, Any]) -> str:
+def as_text(fields: Fields) -> str:
     """`name: value` for each field; a record, which has no base offset, is set off by a bar."""
     bar = "| " if "keySize" in fields else ""
     pairs = [f"{name}: {_text(name, value)}" for name, value in fields.items()]

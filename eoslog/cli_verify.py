@@ -78,7 +78,8 @@ def show(settings: Settings, findings: Findings, **more: Any) -> None:
         )
     for problem in findings.problems:
         click.echo(f"{problem['path']} at byte {problem['position_bytes']}: {problem['reason']}")
-    verdict = f"{len(findings.problems)} problems" if findings.problems else "sound"
+    count = len(findings.problems)
+    verdict = f"{count} problem{'s' if count > 1 else ''}" if count else "sound"
     click.echo(
         f"{verdict}: {findings.records:,} records in {findings.partitions} partitions, "
         f"{findings.size_bytes / 1e6:,.1f} MB"

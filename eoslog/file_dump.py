@@ -30,11 +30,15 @@ def dump_file(
 
     A `.log` gives its batches, with `deep` each followed by its records, whose keys and values the
     decoder reads; `.index`, `.timeindex`, `.txnindex` and `.snapshot` give their entries. Raises
-    ValueError for another kind of file, CorruptRecordError with the place for bytes that are
-    neither.
+    ValueError for another kind of file, at once; CorruptRecordError with the place for bytes that
+    are neither, when it comes to them.
     """
     if path.suffix != ".log" and path.suffix not in _READERS:
         raise ValueError(f"{path}: not a .log, .index, .timeindex, .txnindex or .snapshot file")
+    return _entries(path, deep, decoder)
+
+
+def _entries(path: Path, deep: bool, decoder: Decoder | None) -> Iterator[Fields]:
     with steady_file(path) as file:
         if file.size_bytes == 0:
             return

@@ -30,7 +30,7 @@ class BrokenTail:
     """Where the whole batches of a log end, if anything but zeros stands there.
 
     `bytes` are those up to the last that is not zero; `behind` are the files behind it. `sound` is
-    where the first whole batch behind the break stands, and its first offset.
+    where the first whole batch at or behind the break stands, and its first offset.
     """
 
     path: Path
@@ -151,14 +151,20 @@ def _look(path: Path, behind: tuple[Path, ...]) -> BrokenTail | None:
             position, offset = at + header.batch_bytes, header.last_offset + 1
         is_complete = not behind or base_offset_of(behind[0]) == offset
         used = _used_bytes(data, position)
-        if is_complete and (used == position or _is_leftover(data, position, offset)):
+        # Behind a terminator stands what the file held in a former life.
+        ended = not data[position : position + _TERMINATOR_BYTES].strip(b"\0")
+        sound = _misplaced_batch(path, data, position, offset)
+        if sound is not None and path.stat().st_nlink > 1:
+            ended = True  # A staged file too, whose adoption was cut short, and is done again.
+        if is_complete and ended:
             return None
         if used == position:
             reason = f"offset {offset} is missing, the next file begins with another"
         else:
             found = batch_at(data, position, offset)
             reason = found if isinstance(found, str) else "the next file begins with another offset"
-        sound = _sound_batch(path, data, position + 1, offset)
+        if sound is None:
+            sound = _sound_batch(path, data, position + 1, offset)
     for later in behind:
         if sound is None:
             with _Mapped(later) as data:
@@ -180,15 +186,19 @@ def _used_bytes(data: mmap.mmap | bytes, position: int) -> int:
     return position
 
 
-def _is_leftover(data: mmap.mmap | bytes, position: int, offset: int) -> bool:
-    """Whether what stands there is of the file's former life: behind a terminator, or older."""
-    if not data[position : position + _TERMINATOR_BYTES].strip(b"\0"):
-        return True
-    if len(data) - position < _FRONT.size:
-        return False
+def _misplaced_batch(
+    path: Path, data: mmap.mmap | bytes, position: int, offset: int
+) -> tuple[Path, int, int] | None:
+    """A batch that is whole but for its base offset, which no checksum covers; or the file's name
+    is another one's.
+    """
+    if len(data) - position < _HEADER_BYTES:
+        return None
     base_offset, _ = _FRONT.unpack_from(data, position)
-    older = batch_at(data, position, base_offset)
-    return isinstance(older, BatchHeader) and base_offset < offset
+    found = batch_at(data, position, base_offset)
+    if base_offset == offset or not isinstance(found, BatchHeader):
+        return None
+    return path, position, base_offset
 
 
 def _sound_batch(

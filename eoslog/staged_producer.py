@@ -7,6 +7,7 @@ states, and after an error in a transaction only its abort goes on.
 """
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Never
 
 from eoslog.bindings.sender import PartitionBuffer
@@ -171,7 +172,8 @@ class StagedProducer(TransactionalProducer):
         an interrupt (Ctrl-C) left of the first.
         """
         with self.exclusive:
-            super().close()
+            with suppress(InvalidTxnStateError):  # A commit that was cut short had decided it.
+                super().close()
             if self._transactions is not None:
                 self._transactions.close()
 

@@ -251,10 +251,10 @@ def _refusal(
         return Refusal(tail.path, f"{place}; {reason}", SYNCED_ADVICE)
     if tail.sound is not None:
         path, position, offset = tail.sound
-        reason = (
-            f"this is no torn end: a whole batch at offset {offset} stands behind it, in {path} at "
-            f"byte {position}"
-        )
+        where_it_is = f"behind it, in {path} at byte {position}"
+        if (path, position) == (tail.path, tail.position_bytes):
+            where_it_is = "there"
+        reason = f"this is no torn end: a whole batch at offset {offset} stands {where_it_is}"
         advice = f"{COPY_ADVICE}; opening the store cuts all of it off, and keeps it in state/cut"
         return Refusal(tail.path, f"{place}; {reason}", advice)
     objection = known.objection(where, log, tail.offset)

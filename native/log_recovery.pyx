@@ -4,8 +4,9 @@
 
 Invariants: after a clean stop no record is scanned, only the headers past the last index entry;
 after an unclean one every batch at or above the recovery point has had its checksum verified; what
-is cut off is kept in the cut directory, unless it is zeros or the leftovers of a recycled file
-behind a terminator. A batch whose base offset is below the expected one is no batch of this log.
+is cut off is kept in the cut directory, unless it is zeros or stands behind a terminator. A whole
+batch that does not follow on is kept as well: of a recycled file no old one is whole, so its base
+offset is damaged, or the file's name. Of a file that is a staged one too nothing is lost by a cut.
 """
 from libc.stdio cimport rename, snprintf
 from libc.stdint cimport uint8_t
@@ -235,20 +236,6 @@ cdef int64_t scan_start(Segment* segment, int64_t recovery_point) noexcept nogil
     return position if position > 0 and segment_times_before(segment, position) else 0
 
 
-cdef bint leads_to(
-    const Segment* segment, int64_t position, int64_t limit, const BatchHeader* header,
-    int64_t offset,
-) noexcept nogil:
-    """Whether a sound batch with this offset follows: the base offset of the one here is damaged.
-    """
-    cdef BatchHeader following
-    cdef Fault ignored
-    position += header.batch_bytes
-    return limit - position >= BATCH_HEADER_BYTES and (
-        batch_check(segment.map + position, limit - position, &following, &ignored) == STATUS_OK
-        and following.base_offset == offset)
-
-
 cdef Status recover_segment(
     PartitionLog* log, Segment* segment, int64_t recovery_point, int64_t* end, bint* cut,
     Fault* out,
@@ -260,8 +247,8 @@ cdef Status recover_segment(
     cdef int64_t before_position = -1
     cdef int64_t before_offset = 0   # Where the batch there was to begin, if it begins behind.
     cdef bint rose = False
+    cdef bint keep = True
     cdef int64_t relative_offset
-    cdef bint leftover = False
     cdef BatchHeader header
     # What is verified here the next sync has to write. Before the first look: see eos_dirty_again.
     cdef int64_t dirty_upto = position
@@ -291,20 +278,16 @@ cdef Status recover_segment(
                 next_offset = header.base_offset + header.last_offset_delta + 1
                 position += header.batch_bytes
                 continue
-            if before_position < 0 or header.base_offset < before_offset:
-                # Of the recycled file: whole, and older than anything here.
-                leftover = not leads_to(
-                    segment, position, limit, &header,
-                    next_offset + header.last_offset_delta + 1)
-            else:
-                rose = True
+            rose = before_position >= 0 and header.base_offset >= before_offset
+            # The other name of an adopted file keeps them, and the adoption is done again.
+            keep = not segment.linked
         if not rose:
             break
         # No checksum covers the base offset of the batch before, and it rose: all once more, up to
         # that one. Behind the last batch nothing shows it, but that the end is known by something
         # else.
         rose = False
-        leftover = False
+        keep = True
         limit = before_position
         before_position = -1
         position = 0
@@ -321,7 +304,7 @@ cdef Status recover_segment(
     if position > dirty_upto:
         eos_dirty_again(segment.map + dirty_upto, <size_t>(position - dirty_upto))
     if cut[0]:
-        return cut_tail(log, segment, position, not leftover, out)
+        return cut_tail(log, segment, position, keep, out)
     return STATUS_OK
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections import Counter, defaultdict
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -15,12 +16,13 @@ from reference_model import batch_codec as codec
 from staged_jobs import quick_directory
 
 import eoslog
+from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import CorruptRecordError
 
 pytestmark = pytest.mark.crash
 
 # After an unclean stop LMDB's file has no checksum, and nothing else tells where the very last
-# batch of a log begins: docs/security.md.
+# batch of a log begins if its base offset rose: docs/security.md.
 WITHOUT_A_CHECKSUM = ("state/lmdb/",)
 
 
@@ -65,16 +67,12 @@ def is_known(flip: Flip, state: str, data: bytes) -> bool:
     if not flip.name.endswith(".log"):
         return True
     last = 0
-    while last + 61 <= len(data) and any(following := data[end_of(data, last) :][:61]):
-        last = end_of(data, last)
-        if len(following) < 61:
-            break
-    return not last <= flip.position_bytes < last + 8
-
-
-def end_of(data: bytes, position_bytes: int) -> int:
-    length = int.from_bytes(data[position_bytes + 8 : position_bytes + 12], "big")
-    return position_bytes + 12 + length
+    with suppress(CorruptRecordError):  # Behind the last one stand zeros.
+        for batch in iter_batches(data):
+            last = batch.position_bytes
+    # Where it fell, the batch does not follow on any more, is cut off and kept.
+    rose = not data[flip.position_bytes] & 1 << flip.bit
+    return not (rose and last <= flip.position_bytes < last + 8)
 
 
 @pytest.mark.parametrize("state", ["clean", "unclean"])
@@ -168,6 +166,34 @@ def test_what_is_cut_off_behind_one_that_changed_is_kept_aside(at, bit, make_par
     assert [record.offset for record in all_records(log)] == [0, 1, 2]
     (aside,) = files.cut.iterdir()
     assert aside.read_bytes()[batch_bytes:].rstrip(b"\0") == whole[2 * batch_bytes :].rstrip(b"\0")
+
+
+@pytest.mark.parametrize("roll", [False, True])
+@pytest.mark.parametrize("bit", [1, 2])
+def test_a_base_offset_that_fell_in_the_last_batch_loses_no_byte(bit, roll, make_partition):
+    """It was taken for the leftovers of a recycled file, though no old batch of one is whole."""
+    files = make_partition()
+    three_batches(files, roll_before_last=roll)
+    path = files.path(6 if roll else 0)
+    at = 0 if roll else 2 * len(codec.simple_batch([b"0.0", b"0.1", b"0.2"]))
+    flipped(path, at + 7, bit)
+    whole = path.read_bytes()[at:].rstrip(b"\0")
+    log = files.open(clean=False)
+    assert [record.offset for record in all_records(log)] == list(range(6))
+    (aside,) = files.cut.iterdir()
+    assert aside.read_bytes() == whole
+    assert log.cut_bytes == len(whole)
+
+
+def test_a_file_with_another_name_loses_no_byte(make_partition):
+    files = make_partition()
+    three_batches(files)
+    whole = files.path(0).read_bytes()
+    files.path(0).rename(files.path(100))
+    log = files.open(clean=False)
+    assert log.log_end_offset == 100
+    (aside,) = files.cut.iterdir()
+    assert aside.read_bytes().rstrip(b"\0") == whole.rstrip(b"\0")
 
 
 @pytest.mark.parametrize("bit", range(8))

@@ -109,6 +109,30 @@ def test_an_abort_when_the_commit_called_again_failed(rows_store, monkeypatch):
     assert outcomes == {"aborted", "committed"}
 
 
+def test_a_close_when_the_commit_called_again_failed(rows_store, monkeypatch):
+    """The transaction is aborted or was committed; to the one who closes both are its end."""
+
+    def full(*_: object, **__: object) -> None:
+        raise StoreFullError("no room")
+
+    expected: list[bytes] = []
+    for line in itertools.count(1):
+        producer = producer_of(rows_store)
+        seen = cut_short(producer, line)
+        with monkeypatch.context() as patch, suppress(EoslogError):
+            patch.setattr(rows_store._staged, "commit", full)
+            producer.commit_transaction()
+        producer.close()
+        assert repr(producer) == "<eoslog.StagedProducer 'bulk', closed>"
+        rows_store._staged.settle_the_dead()
+        if values(rows_store) != expected:
+            expected.append(b"%d" % line)
+        assert values(rows_store) == expected, seen[-1]
+        if len(seen) < line:
+            break
+    assert line / 4 < len(expected) < line
+
+
 def test_nobody_comes_back_to_it(rows_store, monkeypatch):
     """The process lives on, alone, and commits nothing more: its readers are let in all the same,
     and an acknowledged record behind the job is seen.

@@ -184,6 +184,40 @@ def test_a_damaged_record_in_the_middle(stopped, which):
     assert_refused(stopped, "no torn end: a whole batch at offset", "at byte 0")
 
 
+def test_a_whole_batch_with_another_base_offset(stopped):
+    log = logs(stopped)[-1]
+    data = bytearray(log.read_bytes())
+    data[last_position(log) + 7] = 0
+    log.write_bytes(data)
+    assert_refused(stopped, "no torn end: a whole batch at offset 0 stands there")
+
+
+def test_a_file_with_another_name(stopped):
+    log = logs(stopped)[0]
+    for other in logs(stopped)[1:]:
+        other.unlink()
+    log.rename(log.with_name("00000000000000000072.log"))
+    assert_refused(stopped, "no torn end: a whole batch at offset 0 stands there")
+
+
+@pytest.mark.parametrize("by", [-3, 3])
+@pytest.mark.parametrize("which", [1, -1])
+def test_a_name_that_does_not_follow_on(path, which, by):
+    log = logs(path)[which]
+    base = int(log.stem)
+    log.rename(log.with_name(f"{base + by:020d}.log"))
+    status, said = repair(path)
+    assert status == FAILED
+    assert said["refused"], said
+    answer = call("verify", "--store", path, "--json")
+    assert answer.status == FAILED
+    reasons = [one["reason"] for one in answer.json["problems"]]
+    if by < 0:
+        assert any(f"begins at offset {base - 3} by its name" in one for one in reasons), reasons
+    else:
+        assert reasons
+
+
 def test_a_tail_of_a_clean_stop(path):
     log = logs(path)[-1]
     cut_log(log, last_position(log) + 20)

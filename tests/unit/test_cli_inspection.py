@@ -93,7 +93,9 @@ def test_dump_of_what_is_no_log_is_a_failure_with_its_place(tmp_path):
 @pytest.mark.parametrize("name", ["notes.txt", "orders.log", "orders.index"])
 def test_dump_of_another_file_is_wrong_use(tmp_path, name):
     (tmp_path / name).write_bytes(b"x" * 8)
-    assert_mistake(call("dump", tmp_path / name), WRONG_USE, name)
+    answer = call("dump", tmp_path / name)
+    assert_mistake(answer, WRONG_USE, name)
+    assert answer.stdout == ""
 
 
 def test_dump_of_a_missing_file_is_a_failure(tmp_path):
