@@ -60,9 +60,10 @@ def dump(
         decoder = named if named is not None else decoder_of(path)
         entries = dump_file(path, deep=deep or named is not None, decoder=decoder)
         if not settings.as_json:
-            click.echo(f"Dumping {path}")
+            head = f"Dumping {path}"
             if path.suffix == ".log":
-                click.echo(f"Log starting offset: {base_offset_of(path)}")
+                head += f"\nLog starting offset: {base_offset_of(path)}"
+            click.echo(head)
         _print(settings, path, entries)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from eoslog.index_dump import dump_abort_index, dump_offset_index, dump_time_index
 from eoslog.log_dump import dump_log
 from eoslog.record_decoders import Decoder
+from eoslog.segment_name import base_offset_of
 from eoslog.snapshot_dump import dump_snapshot
 from eoslog.steady_file import steady_file
 
@@ -21,6 +22,8 @@ _READERS = {
     ".txnindex": dump_abort_index,
     ".snapshot": dump_snapshot,
 }
+# Their entries are relative to the offset in their name.
+_NEEDS_ITS_OFFSET = (".index", ".timeindex")
 
 
 def dump_file(
@@ -30,11 +33,13 @@ def dump_file(
 
     A `.log` gives its batches, with `deep` each followed by its records, whose keys and values the
     decoder reads; `.index`, `.timeindex`, `.txnindex` and `.snapshot` give their entries. Raises
-    ValueError for another kind of file, at once; CorruptRecordError with the place for bytes that
-    are neither, when it comes to them.
+    ValueError for another kind of file and for an index whose name has no offset, at once;
+    CorruptRecordError with the place for bytes that are neither, when it comes to them.
     """
     if path.suffix != ".log" and path.suffix not in _READERS:
         raise ValueError(f"{path}: not a .log, .index, .timeindex, .txnindex or .snapshot file")
+    if path.suffix in _NEEDS_ITS_OFFSET:
+        base_offset_of(path)
     return _entries(path, deep, decoder)
 
 
