@@ -13,6 +13,7 @@ from contextlib import contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, overload
 
+from eoslog.beside_retention import from_what_is_left
 from eoslog.bindings.partition_log import Columns
 from eoslog.bindings.record_batch import Record
 from eoslog.config import CONSUMER_SETTINGS, INT64_MAX, parse_config, with_defaults
@@ -239,9 +240,13 @@ class Consumer(PartitionLookups):
         where = self._assigned(topic_partition)
         with self._deletions_named():
             partition = self._positions.partitions[where]
-            position = max(self._positions.begin(where), partition.log_start_offset)
+            position = self._positions.begin(where)
             end = self._positions.end_of(partition)
-            return count_visible(partition, position, end, self._isolation_level)
+            return from_what_is_left(
+                partition,
+                position,
+                lambda start: count_visible(partition, start, end, self._isolation_level),
+            )
 
     # The group's offsets.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Never, TypeVar, cast
 
 from eoslog.append_signal import AppendSignal
+from eoslog.beside_retention import from_what_is_left
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partition_log import (
     AbortedTransaction,
@@ -496,15 +497,21 @@ class Partition(PartitionProducers):
 
     @keeping_up
     def transactions_between(self, first: int, upper_bound: int) -> set[tuple[int, int]]:
-        """The transactions with batches in [first, upper_bound), as (producer id, epoch)."""
-        return self._log.transactions_between(first, upper_bound)
+        """The transactions with batches in [first, upper_bound), as (producer id, epoch); of what
+        retention left of it.
+        """
+        return from_what_is_left(
+            self, first, lambda start: self._log.transactions_between(start, upper_bound)
+        )
 
     @keeping_up
     def first_offset_of(self, transactions: set[tuple[int, int]], upper_bound: int) -> int:
         """Where the first of these transactions, of (producer id, epoch), begins below an offset;
         -1 if none does.
         """
-        return self._log.first_offset_of(transactions, self.log_start_offset, upper_bound)
+        return from_what_is_left(
+            self, 0, lambda start: self._log.first_offset_of(transactions, start, upper_bound)
+        )
 
     @keeping_up
     def aborted_transactions(self, first: int, last: int) -> list[AbortedTransaction]:
