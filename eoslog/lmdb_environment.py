@@ -244,7 +244,8 @@ class LmdbEnvironment:
         existing = self.path / DATA_FILE_NAME
         make_directories(self.path)
         while True:
-            file_bytes = existing.stat().st_size if existing.exists() else 0
+            with named_os_errors(f"looking at {existing}"):
+                file_bytes = existing.stat().st_size if existing.exists() else 0
             if check_size and 0 < file_bytes < _META_BYTES:
                 raise CorruptRowError(f"the file ends at byte {file_bytes}, within its head")
             try:

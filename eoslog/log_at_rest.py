@@ -189,16 +189,15 @@ def _used_bytes(data: mmap.mmap | bytes, position: int) -> int:
 def _misplaced_batch(
     path: Path, data: mmap.mmap | bytes, position: int, offset: int
 ) -> tuple[Path, int, int] | None:
-    """A batch that is whole but for its base offset, which no checksum covers; or the file's name
-    is another one's.
+    """A whole batch with too low a base offset: that fell, since no checksum covers it, or the
+    file's name is another one's.
     """
     if len(data) - position < _HEADER_BYTES:
         return None
     base_offset, _ = _FRONT.unpack_from(data, position)
-    found = batch_at(data, position, base_offset)
-    if base_offset == offset or not isinstance(found, BatchHeader):
-        return None
-    return path, position, base_offset
+    if base_offset < offset and isinstance(batch_at(data, position, base_offset), BatchHeader):
+        return path, position, base_offset
+    return None
 
 
 def _sound_batch(

@@ -220,7 +220,9 @@ class OpenedPartitions:
 
     def has_files(self, where: TopicPartition) -> bool:
         """Whether the partition has a directory."""
-        return self._paths.partition(where).is_dir()
+        path = self._paths.partition(where)
+        with named_os_errors(f"looking at {path}"):
+            return path.is_dir()
 
     # The internal logs' partitions.
 
@@ -255,7 +257,9 @@ class OpenedPartitions:
             topic = self._registry.get(topic_name)
             # The directory comes first, then this file: another process may be between the two.
             made = self._paths.partition(where) / PARTITION_METADATA
-            if topic is None or not made.exists():
+            with named_os_errors(f"looking at {made}"):
+                is_made = made.exists()
+            if topic is None or not is_made:
                 topic = self._make_internal(where)
             return self._open(topic, where)
 

@@ -488,7 +488,9 @@ class Partition(PartitionProducers):
         As in Kafka a record of an aborted transaction may be found; reading from there passes it.
         """
         end = self.readable_end(check_isolation_level(isolation_level))
-        return self._log.offset_for_timestamp(timestamp_ms, end)
+        return from_what_is_left(
+            self, 0, lambda _: self._log.offset_for_timestamp(timestamp_ms, end)
+        )
 
     @keeping_up
     def open_transactions(self) -> list[OpenTransaction]:

@@ -165,7 +165,8 @@ class ProcessSlots:
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
                 return True  # Not known; it is asked again.
-            raise
+            with named_os_errors(f"looking at {path}"):
+                raise
         try:
             # Shared: two who look at once do not take each other for the owner.
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)

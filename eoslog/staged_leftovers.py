@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eoslog.errors import EoslogError
+from eoslog.os_errors import named_os_errors
 from eoslog.private_files import DIRECTORY_MODE
 from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_job import StagedJob, attempt_path
@@ -58,7 +59,8 @@ class Leftovers:
         self._noted = noted
         self._lock = threading.RLock()
         self._complete: list[StagedJob] = []  # Their ids are still known.
-        self._moved = self._trash.is_dir()  # Of a process that died.
+        with named_os_errors(f"looking at {self._trash}"):
+            self._moved = self._trash.is_dir()  # Of a process that died.
         # Directories of applications from which something was put away.
         self._emptied: set[Path] = set()
         # Runs that are over, and since when: late files of their zombies are swept at any age.

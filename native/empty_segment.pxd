@@ -5,3 +5,4 @@ from eoslog.native.status cimport Fault, Status
 cdef Status empty_segment_renew(PartitionLog* log, Fault* out) noexcept nogil
 cdef Status empty_segment_reload(PartitionLog* log, Fault* out) noexcept nogil
 cdef Status empty_segment_make_anew(PartitionLog* log, Fault* out) noexcept nogil
+cdef Status empty_segment_for_close(PartitionLog* log, Fault* out) noexcept nogil

@@ -70,6 +70,19 @@ cdef Status empty_segment_reload(PartitionLog* log, Fault* out) noexcept nogil:
     return status
 
 
+cdef Status empty_segment_for_close(PartitionLog* log, Fault* out) noexcept nogil:
+    """If the active segment is empty and lost its name, have a new file under it.
+
+    The one that is there may be a staged one, and must not be cut to what this log has of it.
+    """
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef Segment* active = log_active(log)
+    segment_path(log.directory, active.base_offset, b".log", path)
+    if active.used_bytes > 0 or eos_is_at(active.fd, path) == 0:
+        return STATUS_OK
+    return empty_segment_make_anew(log, out)
+
+
 cdef Status empty_segment_make_anew(PartitionLog* log, Fault* out) noexcept nogil:
     """Put a new file under the name of the active segment, which holds nothing.
 

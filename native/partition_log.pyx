@@ -21,6 +21,7 @@ from eoslog.native.control_page cimport (
     control_sync_take, control_take_wanted, control_unlock, control_write_begin, control_write_end,
 )
 from eoslog.native.deleted_segments cimport deleted_segments_free, segment_retire
+from eoslog.native.empty_segment cimport empty_segment_for_close
 from eoslog.native.log_follow cimport log_follow, log_repair, log_unload_idle
 from eoslog.native.log_sync cimport log_sync_segments
 from eoslog.native.mapped_io cimport eos_file_bytes, eos_identity
@@ -393,8 +394,12 @@ cdef void unload_unheld(PartitionLog* log) noexcept nogil:
 
 
 cdef Status close_cleanly(PartitionLog* log, Fault* out) noexcept nogil:
-    cdef Segment* active = log_active(log)
-    cdef Status status = segment_seal(active, log.directory, out)
+    cdef Segment* active
+    cdef Status status = empty_segment_for_close(log, out)
+    if status != STATUS_OK:
+        return status
+    active = log_active(log)
+    status = segment_seal(active, log.directory, out)
     active.unsynced = True
     if status == STATUS_OK and log.producers.evicted_count == 0:
         if log_end(log) > 0 and log.snapshot_offset != log_end(log):

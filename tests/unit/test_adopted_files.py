@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from forked import in_a_child
+from reference_model import batch_codec as codec
 from staged_jobs import (
     APP,
     MEMORY,
@@ -25,7 +26,12 @@ from staged_jobs import (
 
 import eoslog
 from eoslog import staged_job
-from eoslog.errors import CorruptRecordError, StagedCommitError, StoreFullError
+from eoslog.errors import (
+    CorruptRecordError,
+    StagedCommitError,
+    StoreFailedError,
+    StoreFullError,
+)
 from eoslog.partition import Partition
 from eoslog.snapshot_dump import dump_snapshot
 
@@ -433,3 +439,24 @@ def test_a_log_of_many_segments_needs_few_open_files(tmp_path):
             assert len(list(Path("/proc/self/fd").iterdir())) < 200
 
     in_a_child(work)
+
+
+def test_a_close_behind_an_empty_segment_whose_file_was_replaced(make_partition):
+    """A repair does so, after a writer's death just behind a roll: nothing is lost by it."""
+    files = make_partition()
+    log = files.open()
+    log.append_batch(codec.simple_batch([b"v"]))
+    log.roll()
+    files.close()
+    log = files.open(clean=False)
+    fresh = files.path(1).with_suffix(".cleaned")
+    fresh.touch(mode=0o600)
+    fresh.rename(files.path(1))
+    files.close()
+    log = files.open()
+    assert log.append_batch(codec.simple_batch([b"w"])).base_offset == 1
+    log.flush()
+    log.append_batch(codec.simple_batch([b"x"]))
+    files.path(1).unlink()
+    with pytest.raises(StoreFailedError, match="deleted or cut short"):
+        log.flush()
