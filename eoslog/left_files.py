@@ -50,7 +50,7 @@ def put_away_changed(store_path: Path, lmdb_path: Path, noted: Sums) -> None:
     """
     for path in _left_files(store_path, lmdb_path):
         known = noted.get(path.relative_to(store_path).as_posix())
-        if known is None or not path.is_file() or _sum_of(path) == known:
+        if known is None or not _is_file(path) or _sum_of(path) == known:
             continue
         _log.warning(
             "%s is not as it was when the store was closed; what it held comes from the log", path
@@ -65,6 +65,11 @@ def put_away_changed(store_path: Path, lmdb_path: Path, noted: Sums) -> None:
 def _left_files(store_path: Path, lmdb_path: Path) -> Iterable[Path]:
     names = (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK)
     return (lmdb_path / DATA_FILE_NAME, *(store_path / name for name in names))
+
+
+def _is_file(path: Path) -> bool:
+    with named_os_errors(f"looking at {path}"):
+        return path.is_file()
 
 
 def _sum_of(path: Path) -> FileSum | None:

@@ -77,19 +77,21 @@ def last_written_ms(run_path: Path) -> int:
     """When something in a run was last written, in milliseconds."""
     newest_ns = 0
     for path in (run_path, *_entries(run_path)):
-        try:
-            newest_ns = max(newest_ns, path.lstat().st_mtime_ns)
-        except FileNotFoundError:
-            continue
+        with named_os_errors(f"looking at {path}"):
+            try:
+                newest_ns = max(newest_ns, path.lstat().st_mtime_ns)
+            except FileNotFoundError:
+                continue
     return newest_ns // 1_000_000
 
 
 def leads_elsewhere(path: Path, staging_path: Path) -> bool:
     """Whether a link stands in a path's place, or on the way there from the staging directory."""
     below = path.relative_to(staging_path).parts
-    return any(
-        staging_path.joinpath(*below[:depth]).is_symlink() for depth in range(1, len(below) + 1)
-    )
+    with named_os_errors(f"looking at {path}"):
+        return any(
+            staging_path.joinpath(*below[:depth]).is_symlink() for depth in range(1, len(below) + 1)
+        )
 
 
 def remove_tree(path: Path, staging_path: Path) -> int:

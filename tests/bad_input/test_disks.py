@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from bad_input.small_store import PRODUCER, TOPIC, check_whole, make_store, read_values
+from forked import as_nobody
 
 import eoslog
 from eoslog.errors import (
@@ -194,13 +195,6 @@ def test_a_path_below_a_file(tmp_path):
 def test_paths_of_no_use(path):
     with pytest.raises((EoslogError, TypeError, ValueError)):
         eoslog.open(path, create=True)
-
-
-def as_nobody() -> None:
-    """Root may write everywhere: give that up, in this child process."""
-    if os.geteuid() == 0:
-        os.setgid(65534)
-        os.setuid(65534)
 
 
 def test_a_directory_that_may_not_be_written(tmp_path):
