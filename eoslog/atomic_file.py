@@ -58,6 +58,11 @@ def sync_file(path: Path) -> None:
             os.close(descriptor)
 
 
+def open_at_once(path: str, flags: int) -> int:
+    """For `open`: a pipe in a file's place is not waited for."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
 def read_if_there(path: Path) -> bytes | None:
     """The content of a file; None if there is none.
 
@@ -65,6 +70,7 @@ def read_if_there(path: Path) -> bytes | None:
     """
     with named_os_errors(f"reading {path}"):
         try:
-            return path.read_bytes()
+            with open(path, "rb", opener=open_at_once) as file:
+                return file.read() or b""
         except FileNotFoundError:
             return None

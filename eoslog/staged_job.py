@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eoslog.atomic_file import write_atomically
+from eoslog.atomic_file import open_at_once, write_atomically
 from eoslog.errors import StagedCommitError
 from eoslog.json_text import check_kinds, fields_read_of, loads_json
 from eoslog.offset_records import OffsetKey
@@ -203,12 +203,14 @@ def _manifest_name(digest: str) -> str:
 def _read_manifest(run: Path, manifest_bytes: int, digest: str) -> Any:
     path = run / _manifest_name(digest)
     try:
-        encoded = path.read_bytes()
+        with open(path, "rb", opener=open_at_once) as file:
+            # Were it endless, more than one byte too many is not read.
+            encoded = file.read(manifest_bytes + 1) or b""
     except OSError as error:
         raise StagedCommitError(f"{path}: the list of a decided job's files: {error}") from error
     if len(encoded) != manifest_bytes or hashlib.sha256(encoded).hexdigest() != digest:
         raise StagedCommitError(
-            f"{path}: the list of a decided job's files is damaged ({len(encoded)} bytes, expected "
-            f"{manifest_bytes}, or another digest)"
+            f"{path}: the list of a decided job's files is damaged (it is not the one of "
+            f"{manifest_bytes} bytes and the digest that were decided)"
         )
     return loads_json(encoded)

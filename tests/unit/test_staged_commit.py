@@ -795,6 +795,14 @@ def test_a_long_list_of_files_goes_to_a_file_of_its_own(store, monkeypatch):
         manifest.unlink()
         with pytest.raises(StagedJobIncompleteError, match="No such file"):
             opened.commit_staged(APP, 0, messages)
+        os.mkfifo(manifest)
+        with pytest.raises(StagedJobIncompleteError, match="damaged"):
+            opened.commit_staged(APP, 0, messages)  # It does not wait for somebody to write.
+        manifest.unlink()
+        manifest.symlink_to("/dev/zero")
+        with pytest.raises(StagedJobIncompleteError, match="damaged"):
+            opened.commit_staged(APP, 0, messages)
+        manifest.unlink()
         manifest.write_bytes(whole)
         assert not opened.commit_staged(APP, 0, messages).committed
         assert visible_numbers(opened) == expected_numbers(JOB)
