@@ -23,16 +23,16 @@ from eoslog.config import TOPIC_SETTINGS
 from eoslog.durability import check_durability
 from eoslog.errors import LogClosedError, NotAStoreError, UnknownTopicOrPartitionError
 from eoslog.json_text import loads_json
-from eoslog.staged_batches import StagedBatches, StagedTopic, first_turn
-from eoslog.staged_file import AttemptFiles
-from eoslog.staged_message import StagedFile, StagedMessage
-from eoslog.staged_names import STAGING_DIRECTORY, directory_name, run_path
-from eoslog.staged_rows import (
+from eoslog.placed_rows import (
     BATCH_HEADER_BYTES,
     TopicLimits,
     check_timestamps,
     header_list,
 )
+from eoslog.staged_batches import StagedBatches, StagedTopic, first_turn
+from eoslog.staged_file import AttemptFiles
+from eoslog.staged_message import StagedFile, StagedMessage
+from eoslog.staged_names import STAGING_DIRECTORY, directory_name, run_path
 from eoslog.staged_source import VersionSource, version_run_id
 from eoslog.topic_name import INTERNAL_TOPICS, check_user_topic_name
 

@@ -13,8 +13,8 @@ import numpy.typing as npt
 
 from eoslog.bindings.columns import timestamp_column
 from eoslog.bindings.partitioner import partition_column
+from eoslog.bytes_columns import BytesColumn, Order, Sizes, bytes_column
 from eoslog.errors import InvalidTimestampError, RecordTooLargeError
-from eoslog.staged_columns import BytesColumn, Order, Sizes, bytes_column
 
 # Bytes that a record may take besides key, value and headers, and a batch besides its records.
 RECORD_OVERHEAD_BYTES_MAX = 36
