@@ -17,6 +17,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 import eoslog
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.cli_options import Settings, echo_json, shared_options, standard_input
+from eoslog.errors import InvalidRecordError
 
 Line = tuple[bytes | None, bytes]
 
@@ -82,7 +83,7 @@ def counted(lines: Iterable[Line]) -> Iterator[Iterable[Line]]:
 
 
 def read_lines(stream: BinaryIO, separator: bytes | None) -> Iterator[Line]:
-    """Key and value of each line. Raises ValueError for a line without the separator."""
+    """Key and value of each line. Raises InvalidRecordError for a line without it."""
     for number, line in enumerate(stream, 1):
         text = line.removesuffix(b"\n")
         if separator is None:
@@ -90,7 +91,7 @@ def read_lines(stream: BinaryIO, separator: bytes | None) -> Iterator[Line]:
             continue
         key, found, value = text.partition(separator)
         if not found:
-            raise ValueError(f"line {number} has no key separator {separator.decode()!r}")
+            raise InvalidRecordError(f"line {number} has no key separator {separator.decode()!r}")
         yield key, value
 
 

@@ -80,7 +80,7 @@ def test_a_line_without_its_separator_is_named_and_the_lines_before_it_are_in(st
     answer = call(
         *("produce", "orders", "--key-separator", "=", "--store", store_path), stdin="a=1\nb\n"
     )
-    assert_mistake(answer, WRONG_USE, "line 2", "'='", "the lines before it, 1, are in orders")
+    assert_mistake(answer, FAILED, "line 2", "'='", "the lines before it, 1, are in orders")
     assert values_in(store_path) == [b"1"]
 
 
