@@ -78,6 +78,9 @@ class PartitionProducers:
         self._rows_generation = -1
         self._tried: RowsHead | None = None  # The rows that the last restoring began with.
         self._persisted_offset = -1
+        # Ids that were dropped without a look at LMDB since rows were written, and the log's end
+        # then: another process may put in a row of below that yet.
+        self._dropped: dict[int, int] = {}
         self._cached_max = 0
 
     @property
@@ -140,6 +143,7 @@ class PartitionProducers:
         """
         self._cached_max = cached_max
         self._tried = None
+        self._dropped.clear()  # They come back.
         while True:
             try:
                 self._restored_from = self._restored(cached_max)
@@ -240,6 +244,7 @@ class PartitionProducers:
                 offset,
                 self._log.abort_files(),
                 since=self._persisted_offset,
+                dropped=self._dropped,
             )
         except StateStoreDamagedError:
             self._rows_generation = _ROWS_LOST
@@ -273,6 +278,8 @@ class PartitionProducers:
         end = self._log.log_end_offset
         self._log.producers_persisted(offset)
         self._persisted_offset = offset
+        if self._dropped:
+            self._dropped = {one: at for one, at in self._dropped.items() if at > offset}
         return end
 
     @property
@@ -332,12 +339,18 @@ class PartitionProducers:
         """Drop producers that will never append again, and never had a transaction.
 
         Those without a row in LMDB, as most that are so young, cost no write there: after a crash a
-        replay from the rows as they are brings them back, and they expire.
+        replay from the rows as they are brings them back, and they expire. Another process may have
+        gathered rows before the last of their batches, and write them only now. They are true at
+        the offset that it writes; the next rows from here, which are true at a later one, take them
+        away.
         """
         gone = set(producer_ids)
         with self._checkpoint_lock:
             with_row = self._rows.having_row(self.topic_id, self.partition, gone)
+            end = self._log.log_end_offset
             self._log.drop_producers(gone - with_row)
+            if self._shared and self._rows_generation == self._rows.generation:
+                self._dropped.update(dict.fromkeys(gone - with_row, end))
         self.forget_producers(with_row)
 
     @keeping_up

@@ -162,11 +162,13 @@ class ProducerStateStore(LmdbEnvironment):
         abort_files: Iterable[tuple[int, int, int]] = (),
         *,
         since: int = ALL_ROWS,
+        dropped: Iterable[int] = (),
     ) -> int:
         """Put rows in, and say that all rows of the partition are true at `offset`; durable.
 
         `since`: the rows are those of all producers that changed from that offset on, up to which
-        the rows in LMDB were seen to be true. `abort_files` tells of the partition's .txnindex
+        the rows in LMDB were seen to be true, but for `dropped` ones: no row of theirs is left.
+        `abort_files` tells of the partition's .txnindex
         files: (base offset, entries, checksum). Nothing is written where another process wrote
         rows that are true at `offset` or later. Returns at what offset the rows are true now.
 
@@ -184,6 +186,7 @@ class ProducerStateStore(LmdbEnvironment):
             for at in range(0, len(rows), row_bytes)
         ]
 
+        gone = [_KEY.pack(identity, partition, producer_id) for producer_id in dropped]
         prefix = _PREFIX.pack(identity, partition)
 
         def write(transaction: lmdb.Transaction) -> int:
@@ -196,6 +199,9 @@ class ProducerStateStore(LmdbEnvironment):
             if head is not None and head.offset >= offset:
                 return head.offset
             row_count = 0 if head is None else head.row_count
+            for key in gone:
+                row_count -= transaction.delete(key, db=self._producers)
+                transaction.delete(key, db=self._producers_open)
             for key, value, has_open in keyed:
                 if transaction.replace(key, value, db=self._producers) is None:
                     row_count += 1

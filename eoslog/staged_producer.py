@@ -115,6 +115,10 @@ class StagedProducer(TransactionalProducer):
         with self.exclusive:
             if self._state is S.READY and self._transactions is not None:
                 self._transactions.begin_anew()
+                try:
+                    self._transactions.check_run()
+                except ProducerFencedError as error:
+                    self._break(error, Request.INIT)
         super().begin_transaction()
 
     def send_offsets_to_transaction(
@@ -245,9 +249,13 @@ class StagedProducer(TransactionalProducer):
         return self._store._state_log.partition_of(self._application_name).failed
 
     def _named(self, error: EoslogError) -> EoslogError:
-        if isinstance(error, StagedCommitError) and self._owner.fenced_because is not None:
+        if isinstance(error, StagedCommitError):
             # Its files are swept as soon as somebody has taken over.
-            return ProducerFencedError(self._owner.fenced_because)
+            try:
+                self._owner.check()
+                self._staged().check_run()
+            except ProducerFencedError as fenced:
+                return fenced
         return super()._named(error)
 
     def forget_topic(self, topic: str) -> None:

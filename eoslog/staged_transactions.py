@@ -23,6 +23,7 @@ from eoslog.errors import (
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, as_group_metadata
 from eoslog.staged import StagedWriter
+from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_names import directory_name, run_path
 from eoslog.staged_offsets import Offsets
 from eoslog.staged_sweep import remove_if_empty, remove_tree
@@ -137,6 +138,15 @@ class StagedTransactions:
                     raise  # It is an earlier one that stands in the way.
                 _log.warning("transactional id %r: %s", self._app_id, error)
         return producer_id, producer_epoch
+
+    def check_run(self) -> None:
+        """Raise ProducerFencedError if a later run has the id, by whatever process."""
+        known = ApplicationRecord.read(self._store._state_log, self._app_id)
+        if known is not None:
+            try:
+                known.check_run(self._run_id, self._store._files.session.slots.describe)
+            except StagedRunFencedError as error:
+                raise ProducerFencedError(str(error)) from error
 
     def abort(self) -> None:
         """Forget the open transaction and remove its files; what cannot be removed is swept.

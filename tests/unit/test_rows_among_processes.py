@@ -156,6 +156,16 @@ def test_a_producer_that_wrote_again_is_not_forgotten(rows):
     assert rows.read_head(TOPIC, 0) == RowsHead(20, 1)
 
 
+def test_rows_of_dropped_producers_go_with_the_write_of_later_ones(rows):
+    write(rows, [1, 2, 3], 20)
+    assert write(rows, [4], 30, since=20, dropped=[1, 3, 9]) == 30
+    assert rows.read_head(TOPIC, 0) == RowsHead(30, 2)
+    assert [producer_id for producer_id, _ in rows.rows_after(TOPIC, 0, 0, 10)] == [2, 4]
+    # What is older than LMDB's rows takes nothing away.
+    assert write(rows, [], 25, since=20, dropped=[2]) == 30
+    assert rows.read_row(TOPIC, 0, 2) is not None
+
+
 def test_the_places_of_dead_readers_are_freed(rows, other):
     write(rows, [1], 5)
     peers = [

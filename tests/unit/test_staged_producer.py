@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from crash.interrupted_lines import interrupted_at
+from other_process import OtherProcess
 from staged_jobs import TOPIC, quick_directory, staged_files
 
 import eoslog
@@ -618,8 +619,8 @@ def test_a_successor_fences_the_one_before_it(store, producer):
 
 @pytest.mark.parametrize("told", [True, False])
 @pytest.mark.parametrize("moment", ["before the next file", "before the close", "within its sync"])
-def test_a_producer_whose_files_were_swept_is_told_so(store, producer, monkeypatch, moment, told):
-    """Another process took it over: then this one need not know who, and finds its files gone."""
+def test_a_producer_whose_files_were_swept_is_fenced(store, producer, monkeypatch, moment, told):
+    """Another process took it over: then this one finds its files gone, and looks why."""
     sync_all = AttemptFiles._sync_all
 
     def overtake() -> None:
@@ -641,20 +642,43 @@ def test_a_producer_whose_files_were_swept_is_told_so(store, producer, monkeypat
     else:
         producer._staged()._writer._batches.write_all()
         overtake()
-    with pytest.raises(ProducerFencedError if told else StagedCommitError):
+    with pytest.raises(ProducerFencedError):
         if moment == "before the next file":
             producer.append(TOPIC, 1, [b"gone"])
-            producer._staged()._writer._batches.write_all()
         producer.commit_transaction()
     monkeypatch.undo()
-    if not told:
-        producer.abort_transaction()
+    with pytest.raises(ProducerFencedError):
         producer.begin_transaction()
-        producer.append(TOPIC, 0, [b"gone"])
-        with pytest.raises(ProducerFencedError):
-            producer.commit_transaction()
     producer.close()
     assert values_in(store) == []
+
+
+def test_files_that_are_gone_without_a_successor(store, producer):
+    producer.begin_transaction()
+    producer.append(TOPIC, 0, [b"gone"])
+    producer._staged()._writer._batches.write_all()
+    shutil.rmtree(store.path / "staging")
+    with pytest.raises(StagedCommitError, match="removed"):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    with producer.transaction():
+        producer.append(TOPIC, 0, [b"kept"])
+    assert values_in(store) == [b"kept"]
+
+
+def test_a_successor_in_another_process_is_noticed_when_a_transaction_begins(store, producer):
+    with producer.transaction():
+        producer.append(TOPIC, 0, [b"kept"])
+    code = "import eoslog\nwith eoslog.open({!r}) as store: say(store.begin_run({!r}))\n"
+    with OtherProcess(code.format(str(store.path), ID)) as other:
+        run = other.hear()
+        other.end()
+    with pytest.raises(ProducerFencedError, match=run) as caught:
+        producer.begin_transaction()
+    assert caught.value.fatal
+    with pytest.raises(ProducerFencedError):
+        producer.append(TOPIC, 0, [b"gone"])
+    assert values_in(store) == [b"kept"]
 
 
 @pytest.mark.parametrize("overtake", ["begin_run", "commit_staged"])
