@@ -11,8 +11,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from pathlib import Path
-from typing import NamedTuple
 
 from eoslog.append_signal import AppendSignal
 from eoslog.atomic_file import sync_directory
@@ -24,6 +22,7 @@ from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import COUNTER_TOPICS, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.config import TOPIC_SETTINGS
+from eoslog.cut_tail import CutTail
 from eoslog.durability import Durability
 from eoslog.errors import EoslogError, LogClosedError, StoreError
 from eoslog.file_lock import directory_locked
@@ -62,23 +61,6 @@ _INTERNAL_TOPIC_CONFIG = {"segment.bytes": 104_857_600, "max.message.bytes": 67_
 
 # Rows that another process stored so few records ago need not be stored anew.
 ROWS_BEHIND_MAX = 100_000
-
-
-class CutTail(NamedTuple):
-    """What recovery cut off a partition's log, behind which offset, and where it is kept."""
-
-    topic_partition: TopicPartition
-    bytes: int
-    offset: int
-    kept: Path
-
-    def described(self) -> dict[str, object]:
-        return {
-            "partition": str(self.topic_partition),
-            "bytes": self.bytes,
-            "offset": self.offset,
-            "kept": str(self.kept),
-        }
 
 
 class OpenedPartitions:

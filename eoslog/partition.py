@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Never, TypeVar, cast
 
+from eoslog.absent_log import ClosedLog, LogOfParent
 from eoslog.append_signal import AppendSignal
 from eoslog.beside_retention import from_what_is_left
 from eoslog.bindings.accumulator import RecordAccumulator
@@ -27,7 +28,7 @@ from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.config import INT64_MAX
 from eoslog.durability import Durability, check_isolation_level
-from eoslog.errors import FellBehindError, ForkedProcessError, LogClosedError, StoreError
+from eoslog.errors import FellBehindError, LogClosedError, StoreError
 from eoslog.file_lock import directory_locked
 from eoslog.lost_beginning import LostBeginning
 from eoslog.lost_end import LostEnd
@@ -567,7 +568,7 @@ class Partition(PartitionProducers):
     def log(self) -> PartitionLog:
         """The engine's log. Raises LogClosedError once the partition is closed."""
         log: Any = self._log
-        if isinstance(log, (_ClosedLog, _LogOfParent)):
+        if isinstance(log, (ClosedLog, LogOfParent)):
             log.refresh()  # Raises.
         return cast(PartitionLog, log)
 
@@ -626,15 +627,15 @@ class Partition(PartitionProducers):
         except FellBehindError:
             self.take_up_anew()
             log.close(clean)
-        if not isinstance(log, (_ClosedLog, _LogOfParent)):
-            self._log = cast(PartitionLog, _ClosedLog(log))
+        if not isinstance(log, (ClosedLog, LogOfParent)):
+            self._log = cast(PartitionLog, ClosedLog(log))
 
     def detach(self) -> None:
         """Let go of the log as it is: other processes go on with it. Nothing is synced by this."""
         log: Any = self._log
-        if not isinstance(log, (_ClosedLog, _LogOfParent)):
+        if not isinstance(log, (ClosedLog, LogOfParent)):
             log.detach()
-            self._log = cast(PartitionLog, _ClosedLog(log))
+            self._log = cast(PartitionLog, ClosedLog(log))
 
     @property
     def deleted(self) -> bool:
@@ -650,50 +651,12 @@ class Partition(PartitionProducers):
         """Close it as it is; each call raises `error` from now on."""
         self.close(clean=False)
         log: Any = self._log
-        if isinstance(log, _ClosedLog):
+        if isinstance(log, ClosedLog):
             log.error = error
 
     def leave_to_parent(self) -> None:
         """The process was forked and this is the child: nothing here may touch the log."""
-        self._log = cast(PartitionLog, _LogOfParent(self._log))
-
-
-class _ClosedLog:
-    """In the place of a log that was closed, so that its memory and mappings can go."""
-
-    def __init__(self, log: PartitionLog) -> None:
-        self.path = log.path
-        self.recovery_point = log.recovery_point
-        self.failed = log.failed
-        self.deleted = log.deleted
-        self.cut_bytes = log.cut_bytes
-        self.attached = log.attached
-        self.error: StoreError = LogClosedError(f"{log.topic}-{log.partition} is closed")
-
-    def close(self, clean: bool) -> None:
-        """It is closed."""
-
-    def __getattr__(self, name: str) -> Any:
-        # A new one each time: tracebacks would gather on one that is raised again and again.
-        raise type(self.error)(*self.error.args)
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in ("own_end", "hold_offset"):
-            self.__getattr__(name)
-        super().__setattr__(name, value)
-
-
-class _LogOfParent:
-    """In the place of a log whose owner is the parent process; keeps it from being given up."""
-
-    def __init__(self, log: object) -> None:
-        self.__dict__["kept"] = log
-
-    def __getattr__(self, name: str) -> Any:
-        raise ForkedProcessError("the store was opened before a fork: open it anew in the child")
-
-    def __setattr__(self, name: str, value: object) -> None:
-        self.__getattr__(name)
+        self._log = cast(PartitionLog, LogOfParent(self._log))
 
 
 _PRODUCER_ID_POSITION = 43
