@@ -34,11 +34,12 @@ cdef class JoinedThreads:
 
     def start(self, work not None):
         """Call `work()` in a thread of its own. Raises RuntimeError if there may be no more."""
-        end = _thread.allocate_lock()
+        cdef _Running running = _Running.__new__(_Running)
+        running.end = end = _thread.allocate_lock()
         end.acquire()
         self._ends.append(end)
         try:
-            _thread.start_new_thread(_run, (work, end))
+            _thread.start_new_thread(_run, (work, running))
         except BaseException:
             self._ends.pop()
             raise
@@ -50,8 +51,19 @@ cdef class JoinedThreads:
             self._ends.pop()
 
 
-def _run(work, end):
-    try:
-        work()
-    finally:
-        end.release()
+@cython.final
+@cython.no_gc
+cdef class _Running:
+    """One of a thread's arguments: it goes with the thread, also with one that found no memory for
+    its first steps and never came to its work.
+    """
+
+    cdef object end
+
+    def __dealloc__(self):
+        if self.end is not None:
+            self.end.release()
+
+
+def _run(work, running):
+    work()

@@ -9,9 +9,10 @@ import os
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, ParamSpec, Protocol, TypeVar, cast
 
-from eoslog.errors import ForkedProcessError, LogClosedError
+from eoslog.errors import ForkedProcessError, LogClosedError, OutOfMemoryError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,6 +30,8 @@ Made = TypeVar("Made", bound=Closable)
 # So many commits may share a sync. Threads are made when they are needed.
 THREADS_MAX = 32
 NOT_BEGUN = "the call was not begun: nothing was done"
+# What Python says where the process may have no more threads.
+_NO_THREAD = "can't start new thread"
 
 
 @dataclass(frozen=True)
@@ -50,11 +53,33 @@ class Ended(Generic[T]):
         return cast(T, self.result)
 
 
+class _Call(Generic[T]):
+    """A call in the queue; `ended` is its end. Cancelled before its turn, it is not made."""
+
+    def __init__(self, work: Callable[[], T]) -> None:
+        self.ended: Future[T] = Future()
+        self._work = work
+
+    def run(self) -> None:
+        if not self.ended.set_running_or_notify_cancel():
+            return
+        try:
+            result = self._work()
+        except BaseException as error:
+            self.ended.set_exception(error)
+            del self  # The error refers to this frame, and the frame would to the error.
+        else:
+            self.ended.set_result(result)
+
+
 class Calls:
     """The threads of one store's event loops."""
 
     def __init__(self, threads_max: int = THREADS_MAX) -> None:
-        self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="eoslog-aio")
+        self._threads = ThreadPoolExecutor(
+            threads_max, thread_name_prefix="eoslog-aio", initializer=self._thread_began
+        )
+        self._have_threads = False  # They stay until the pool is stopped.
         self._process_id = os.getpid()
         self._stopped = False
 
@@ -68,12 +93,23 @@ class Calls:
     def submit(
         self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs
     ) -> "Future[T]":
-        """Begin a call as soon as there is a thread. Raises what `check` raises."""
+        """Begin a call as soon as there is a thread. Raises what `check` raises, and
+        OutOfMemoryError if there is none, and may be none: the call is never made then.
+        """
         self.check()
+        call = _Call(partial(function, *arguments, **named))
         try:
-            return self._threads.submit(function, *arguments, **named)
-        except RuntimeError as error:
-            raise LogClosedError("the store is closed") from error
+            self._threads.submit(call.run)
+        except (RuntimeError, MemoryError) as error:
+            if isinstance(error, RuntimeError) and _NO_THREAD not in str(error):
+                raise LogClosedError("the store is closed") from error
+            # The pool has put it into its queue all the same, for the threads that it has.
+            if not self._have_threads and call.ended.cancel():
+                raise OutOfMemoryError(f"{NOT_BEGUN}: {error}") from error
+        return call.ended
+
+    def _thread_began(self) -> None:
+        self._have_threads = True
 
     async def run(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """What the call answers or raises.

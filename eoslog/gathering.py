@@ -8,10 +8,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from eoslog.bindings.sender import Sender, TopicBuffers
-from eoslog.errors import EoslogError, ForkedProcessError, UnknownTopicOrPartitionError
+from eoslog.errors import (
+    EoslogError,
+    ForkedProcessError,
+    OutOfMemoryError,
+    UnknownTopicOrPartitionError,
+)
 
 if TYPE_CHECKING:
     from eoslog.store import Store
+    from eoslog.topic_registry import TopicDescription
 
 # A batch that waited and could not be appended is tried again after so long.
 RETRY_S = 1.0
@@ -30,12 +36,16 @@ class GatheringSender(Sender):
 
     def append_lingering(self) -> float | None:
         """Append what waited for `linger.ms`; in how many seconds to call again, or None."""
+        return self._append_waiting(self._linger_ms)
+
+    def _append_waiting(self, waited_ms_min: int) -> float | None:
+        """Append what waited for so long; in how many seconds to call again, or None."""
         again_s: float | None = None
         with self.exclusive:
             if self._refusal is not None:
                 return None
-            waited_ms = time.monotonic_ns() // 1_000_000 - self._linger_ms
-            for buffer in self._filled_buffers(waited_ms):
+            self._follow_topics()
+            for buffer in self._filled_buffers(time.monotonic_ns() // 1_000_000 - waited_ms_min):
                 try:
                     self._drain(buffer)
                 except (EoslogError, MemoryError) as error:
@@ -81,6 +91,7 @@ class GatheringSender(Sender):
 
     def _add_topic(self, topic: str) -> TopicBuffers:
         description = self._store._topic(topic)
+        self._follow(description)
         config = self._store._partitions.config_of(description)
         # A gathered batch has to fit into every topic's limits.
         batch_bytes = config["max.message.bytes"]
@@ -90,8 +101,21 @@ class GatheringSender(Sender):
         self._keep_topic(topic, buffers)
         return buffers
 
+    def _follow(self, topic: "TopicDescription") -> bool:
+        """Forget what is of an earlier topic of the name, if another process deleted that; whether
+        there was anything.
+        """
+        return False
+
+    def _follow_topics(self) -> None:
+        """The same for all topics."""
+
     def _start_lingering(self) -> None:
-        self._store._linger.add(self, self._linger_ms / 1000)
+        try:
+            self._store._linger.add(self, self._linger_ms / 1000)
+        except OutOfMemoryError:
+            # Nobody would come for them. The record was taken: what is wrong is told by a flush.
+            self._append_waiting(0)
 
     def _refuse(self) -> None:
         if self._refusal is not None:

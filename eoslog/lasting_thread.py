@@ -8,6 +8,9 @@ need, and only one of them does the work.
 import threading
 from collections.abc import Callable
 
+from eoslog.errors import OutOfMemoryError
+from eoslog.thread_start import start_thread
+
 
 class LastingThread:
     """Runs `work` once it is started, which ends when its owner has told it to.
@@ -22,11 +25,16 @@ class LastingThread:
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
-        """Have it run, if it does not. For one caller at a time."""
+        """Have it run, if it does not. For one caller at a time. Raises OutOfMemoryError."""
         if not any(thread.is_alive() for thread in self._threads):
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._threads.append(thread)
-            thread.start()
+            try:
+                start_thread(thread)
+            except OutOfMemoryError as error:
+                if error.__cause__ is not None:
+                    self._threads.remove(thread)  # Refused: nor does it come late.
+                raise
 
     def join(self) -> None:
         """Wait for its end, unless this is it. Its owner has told it to end."""

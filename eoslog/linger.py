@@ -30,12 +30,15 @@ class LingerTimer:
         self._stopped = False
 
     def add(self, producer: LingeringProducer, delay_s: float) -> None:
-        """Call the producer after so many seconds, unless it waits already."""
+        """Call the producer after so many seconds, unless it waits already.
+
+        Raises OutOfMemoryError if there may be no thread for it: the producer is not called then.
+        """
         with self._lock:
             if self._stopped or producer in self._due_s:
                 return
-            self._due_s[producer] = time.monotonic() + delay_s
             self._thread.start()
+            self._due_s[producer] = time.monotonic() + delay_s
             self._condition.notify()
 
     def remove(self, producer: LingeringProducer) -> None:

@@ -50,9 +50,7 @@ def open(
         str(path).encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"path {os.fsencode(path)!r}: it is to be UTF-8") from error
-    store = Store(Path(path), create, known, config)
-    _opened.add(store)
-    return store
+    return Store(Path(path), create, known, config, _opened.add)
 
 
 @atexit.register

@@ -73,6 +73,7 @@ class Producer(GatheringSender, TransactionCalls):
         self._idempotent = bool(settings["enable.idempotence"])
         self._lost: EoslogError | None = None
         self._keyless_turn = 0
+        self._topic_ids: dict[str, str] = {}  # Of the topics that were written to.
         self._identity = ProducerIdentity(store, name, self._idempotent)
         if name is not None:
             self._identity.take_name(name, self)
@@ -201,8 +202,9 @@ class Producer(GatheringSender, TransactionCalls):
             raise ValueError("without enable.idempotence records are not numbered")
         with self.exclusive:
             self._check_usable()
-            description = self._store._topic(topic)
+            description = self._known_topic(topic)
             where = self._known_partition(description, partition)
+            self._follow(description)
             buffers = self._buffers_of(topic)
             gathered = buffers[where.partition].accumulator.record_count if buffers else 0
             try:
@@ -266,6 +268,8 @@ class Producer(GatheringSender, TransactionCalls):
 
     def _drain(self, buffer: PartitionBuffer) -> None:
         """Append what a buffer holds, and empty it."""
+        if self._follow(self._store._topic(buffer.topic)) and self._lost is not None:
+            raise self._lost
         where = TopicPartition(buffer.topic, buffer.partition)
         try:
             sequenced = self._identity.sequenced(where)
@@ -363,20 +367,23 @@ class Producer(GatheringSender, TransactionCalls):
 
     def _append_earlier(self, where: TopicPartition) -> None:
         """What `send` gathered for the partition goes first."""
+        self._follow(self._store._topic(where.topic))
         buffers = self._buffers_of(where.topic)
         if buffers and buffers[where.partition].accumulator.record_count:
             self._drain(buffers[where.partition])
 
     def _append_gathered(self) -> list[EoslogError]:
         errors: list[EoslogError] = []
-        if self._lost is not None:
-            errors.append(self._lost)
-            self._lost = None
+        self._follow_topics()
         for buffer in self._filled_buffers():
             try:
                 self._drain(buffer)
             except EoslogError as error:
-                errors.append(error)
+                if error is not self._lost:
+                    errors.append(error)
+        if self._lost is not None:
+            errors.insert(0, self._lost)
+            self._lost = None
         return errors
 
     def _sync(self, unsynced: Mapping[Partition, int]) -> list[EoslogError]:
@@ -435,17 +442,39 @@ class Producer(GatheringSender, TransactionCalls):
         self._store._linger.remove(self)
 
     def forget_topic(self, topic: str) -> None:
-        """The topic is being deleted: what was gathered for it is lost, its partitions are gone."""
+        """The topic is being deleted: what was gathered for it is lost, its partitions are gone.
+
+        What is of a new topic of the name stays.
+        """
         with self.exclusive:
-            buffers = self._buffers_of(topic)
-            lost = sum(buffer.accumulator.record_count for buffer in buffers)
-            if lost:
-                self._lost = UnknownTopicOrPartitionError(
-                    f"topic {topic!r} was deleted with {lost} records that were gathered for it"
-                )
-            self._drop_topic(topic)
+            now = self._store._topic_id(TopicPartition(topic, 0))
+            if self._topic_ids.get(topic) != now:
+                buffers = self._buffers_of(topic)
+                lost = sum(buffer.accumulator.record_count for buffer in buffers)
+                if lost:
+                    self._lost = UnknownTopicOrPartitionError(
+                        f"topic {topic!r} was deleted with {lost} records that were gathered for it"
+                    )
+                self._drop_topic(topic)
+                self._topic_ids.pop(topic, None)
             for partition in self._identity.forget_topic(topic):
                 self._unsynced.pop(partition, None)
+
+    def _follow_topics(self) -> None:
+        for topic in list(self._topic_ids):
+            description = self._store._files.registry.get(topic)
+            if description is not None:
+                self._follow(description)
+
+    def _follow(self, topic: TopicDescription) -> bool:
+        if self._topic_ids.setdefault(topic.name, topic.topic_id) == topic.topic_id:
+            return False
+        self.forget_topic(topic.name)
+        return True
+
+    def _failed(self, error: Exception) -> None:
+        if error is self._lost:
+            self._lost = None  # Now the caller knows.
 
     def _known_topic(self, topic: str) -> TopicDescription:
         if not isinstance(topic, str):

@@ -8,7 +8,7 @@ before all of them.
 import logging
 import threading
 import weakref
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Never, Self, cast, overload
@@ -50,6 +50,7 @@ from eoslog.store_staged_jobs import StoreStagedJobs
 from eoslog.store_topics import StoreTopics
 from eoslog.store_transactions import StoreTransactions
 from eoslog.store_verification import Progress, StoreVerification
+from eoslog.thread_start import start_thread
 from eoslog.topic_name import check_user_topic_name
 from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicDescription
@@ -77,7 +78,9 @@ class Store(StoreTransactions, StoreStagedJobs):
         create: bool,
         durability: Durability | None,
         config: Mapping[str, object] | None,
+        opened: Callable[["Store"], None],
     ) -> None:
+        """`opened` is called with it when it is open."""
         self._lock = ThreadLock()
         self._close_lock = threading.RLock()
         self._closed = False
@@ -86,8 +89,9 @@ class Store(StoreTransactions, StoreStagedJobs):
         self._failure: StoreFailedError | None = None
         self._producers_lock = ThreadLock()
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
-        self._files = StoreFiles(path, create, durability, config, self._after_fork)
+        self._files = StoreFiles(path, config)
         try:
+            self._files.enter(create, durability, self._after_fork)
             self._day_clock = DayClock()
             self._checkpointer = Checkpointer(self)
             self._linger = LingerTimer()
@@ -101,11 +105,13 @@ class Store(StoreTransactions, StoreStagedJobs):
                     self._staged.renew_progress()
                 self._files.opened()
             else:
-                getattr(self._staged, "join", lambda: None)()
+                self._staged.join()
+            self._partitions.watch_opened(self._checkpointer.watch)
+            opened(self)
         except BaseException:
-            self._files.give_up()
+            # Nobody has the object, an interrupt's traceback alone: it must not keep the store.
+            self._give_up_opening()
             raise
-        self._partitions.watch_opened(self._checkpointer.watch)
 
     # Who it is.
 
@@ -427,7 +433,7 @@ class Store(StoreTransactions, StoreStagedJobs):
             self._close()
         elif not self._closing:
             thread = threading.Thread(target=self._close, name="eoslog-close")
-            thread.start()
+            start_thread(thread)
             thread.join(HANDLER_WAIT_S)
 
     def _close(self) -> None:
@@ -474,6 +480,15 @@ class Store(StoreTransactions, StoreStagedJobs):
                 self._closed = True
                 self._files.give_up()
             self._signal.wake()
+
+    def _give_up_opening(self) -> None:
+        """It did not open; an interrupt may have come at any step."""
+        self._closed = True
+        try:
+            if hasattr(self, "_checkpointer"):
+                self._checkpointer.stop()
+        finally:
+            self._files.give_up()
 
     def _close_producers(self) -> list[EoslogError]:
         errors = errors_of(producer.close for producer in self._live_producers())

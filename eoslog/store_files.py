@@ -49,36 +49,32 @@ _log = logging.getLogger(__name__)
 
 
 class StoreFiles:
-    """The parts of one store that have files. Made, they have changed nothing yet: see `begin`."""
+    """The parts of one store that have files. Made, they hold nothing yet: see `enter`."""
 
-    def __init__(
-        self,
-        path: Path,
-        create: bool,
-        durability: Durability | None,
-        config: Mapping[str, object] | None,
-        on_fork: Callable[[], None],
-    ) -> None:
-        self.config, topic_defaults = parse_store_config(config)
+    def __init__(self, path: Path, config: Mapping[str, object] | None) -> None:
+        self.config, self._topic_defaults = parse_store_config(config)
         self.paths = StorePaths(path.absolute())
-        with ExitStack() as undo:
-            self.session, self.identity = enter_store(
-                self.paths, create, durability, topic_defaults, on_fork
-            )
-            undo.callback(self.session.abandon)
-            shared = self.session.shared
-            lmdb_path = self.paths.state / DIRECTORY_NAME
-            if self.session.first:
-                stop = read_last_stop(self.paths.clean_marker, self.paths.unrecovered)
-                put_away_changed(self.paths.root, lmdb_path, stop.sums)
-            self.rows = ProducerStateStore(self.paths.state, shared=self.session.may_be_shared)
-            undo.callback(self.rows.close)
-            self.registry = TopicRegistry.load(self.paths.root, self.paths.state, shared)
-            undo.pop_all()
+
+    def enter(
+        self, create: bool, durability: Durability | None, on_fork: Callable[[], None]
+    ) -> None:
+        """Take part in the store's session, and make all parts; they have changed nothing yet: see
+        `begin`. Whatever this raises, an interrupt (Ctrl-C) too: `give_up` is the caller's then.
+        """
+        self.session, self.identity = enter_store(
+            self.paths, create, durability, self._topic_defaults, on_fork
+        )
+        shared = self.session.shared
+        lmdb_path = self.paths.state / DIRECTORY_NAME
+        if self.session.first:
+            stop = read_last_stop(self.paths.clean_marker, self.paths.unrecovered)
+            put_away_changed(self.paths.root, lmdb_path, stop.sums)
+        self.rows = ProducerStateStore(self.paths.state, shared=self.session.may_be_shared)
+        self.registry = TopicRegistry.load(self.paths.root, self.paths.state, shared)
         self.registry.check_files = self.session.check
         slots = self.session.slots
-        durability = self.session.durability
-        self.durability: Durability = durability
+        self.durability: Durability = self.session.durability
+        durable = self.durability != "process"
         self.signal = AppendSignal(shared)
         self.was_stopped_uncleanly = False
         self.checkpoints = OffsetCheckpoints(self.paths.root, shared)
@@ -89,22 +85,20 @@ class StoreFiles:
             self.rows,
             self.config,
             self.session.topic_defaults,
-            durability,
+            self.durability,
             self.signal,
             session=self.session.id,
             shared=shared,
             check_files=self.session.check,
         )
-        self.state_log = StateLog(
-            self.partitions, self.rows, durability != "process", shared=shared
-        )
+        self.state_log = StateLog(self.partitions, self.rows, durable, shared=shared)
         self.producer_ids = ProducerIds(self.state_log)
         self.transactions = TransactionCoordinator(
             self.state_log,
             self.producer_ids,
             self.partitions,
             self.signal,
-            durable=durability != "process",
+            durable=durable,
             timeout_max_ms=self.config["transaction.max.timeout.ms"],
             slots=slots,
             shared=shared,
@@ -129,7 +123,7 @@ class StoreFiles:
             self.partitions,
             GroupOffsetsIndex(self.rows),
             self.config,
-            durability != "process",
+            durable,
             shared=shared,
         )
         self.group_members = GroupCoordinator(
@@ -208,13 +202,17 @@ class StoreFiles:
         """Hold nothing of the store any more; what was not laid down is recovered by the next
         opening. `last`: everything was, and the session is over.
 
-        A second call does nothing, or what an interrupt left of the first.
+        A second call does nothing, or what an interrupt left of the first; nor does one for parts
+        that `enter` did not come to.
         """
         with ExitStack() as rest:
             # Whatever one of them raises, the others are done.
-            rest.callback(self.session.leave, last=last)
-            rest.callback(self.rows.close)
-            self.partitions.abandon()
+            if hasattr(self, "session"):
+                rest.callback(self.session.leave, last=last)
+            if hasattr(self, "rows"):
+                rest.callback(self.rows.close)
+            if hasattr(self, "partitions"):
+                self.partitions.abandon()
 
     def _sync_ahead(self) -> None:
         """Sync what was written before others have to wait for it: they cannot open the store
@@ -269,7 +267,8 @@ class StoreFiles:
 
     def leave_to_parent(self) -> None:
         """This is a forked child: touch nothing any more."""
-        self.partitions.leave_to_parent()
+        if hasattr(self, "partitions"):
+            self.partitions.leave_to_parent()
 
     def _write_checkpoints(self) -> None:
         offsets = self.partitions.closed_offsets

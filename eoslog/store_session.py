@@ -114,7 +114,7 @@ class StoreSession:
     ) -> None:
         """Begin a session if this process is alone, else join the one there is.
 
-        The store is locked, for opening too; that is the caller's to free if this raises:
+        The store is locked, for opening too; that alone is the caller's to free if this raises:
         StoreInUseError where the session does not allow it, StoreError, and a disk's errors.
         """
         self._paths = paths
@@ -123,16 +123,24 @@ class StoreSession:
         self._failure: StoreFailedError | None = None
         self._signed_s = 0.0
         self.first = lock.alone
-        if self.first:
-            self._begin(durability, topic_defaults)
-        else:
-            self._join(durability, topic_defaults)
-        self.slots = ProcessSlots(paths.state, self.id)
-        # What must not become other files while the store is open.
-        self._files = {
-            path: _identity(path)
-            for path in (paths.root, paths.root / META_PROPERTIES, paths.shared, lock.path)
-        }
+        try:
+            if self.first:
+                self._begin(durability, topic_defaults)
+            else:
+                self._join(durability, topic_defaults)
+            self.slots = ProcessSlots(paths.state, self.id)
+            # What must not become other files while the store is open.
+            self._files = {
+                path: _identity(path)
+                for path in (paths.root, paths.root / META_PROPERTIES, paths.shared, lock.path)
+            }
+        except BaseException:
+            # An interrupt's traceback may keep this object for long.
+            if hasattr(self, "slots"):
+                self.slots.release()
+            if hasattr(self, "shared"):
+                self.shared.close()
+            raise
 
     def _begin(self, durability: Durability | None, topic_defaults: Mapping[str, int]) -> None:
         if self._mount.network:

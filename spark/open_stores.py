@@ -10,13 +10,14 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eoslog.errors import EoslogError
+from eoslog.errors import EoslogError, OutOfMemoryError
 from eoslog.spark.memory_limit import explained
+from eoslog.thread_start import start_thread
 
 if TYPE_CHECKING:
     from eoslog import Store
@@ -75,10 +76,13 @@ class _OpenStores:
             if lent.users == 0 and lent.spoiled and self._lent.get(path) is lent:
                 self._close(path)
             elif self._closer is None:
-                self._closer = threading.Thread(
+                closer = threading.Thread(
                     target=self._close_idle, name="eoslog-spark-stores", daemon=True
                 )
-                self._closer.start()
+                # Without one the store stays open, until the next one is given back.
+                with suppress(OutOfMemoryError):
+                    start_thread(closer)
+                    self._closer = closer
             self._changed.notify_all()
 
     def close_unused(self) -> None:

@@ -1,0 +1,92 @@
+"""An interrupt (Ctrl-C) at any line of an opening leaves the store to all: nobody has the object.
+
+The exception is kept, as a debugger or the block of an `except` does, and all that it refers to.
+"""
+
+import gc
+import shutil
+
+import pytest
+from crash.interrupted_lines import interrupted_at
+
+import eoslog
+from eoslog import TopicPartition, store_lock
+
+FILES = (
+    "/eoslog/opening.py",
+    "/eoslog/store.py",
+    "/eoslog/store_files.py",
+    "/eoslog/store_directory.py",
+    "/eoslog/store_session.py",
+    "/eoslog/store_lock.py",
+    "/eoslog/process_slots.py",
+    "/eoslog/producer_state_store.py",
+    "/eoslog/lmdb_environment.py",
+    "/eoslog/file_lock.py",
+    "/eoslog/topic_registry.py",
+    "/eoslog/opened_partitions.py",
+    "/eoslog/checkpointer.py",
+    "/eoslog/unended_transactions.py",
+    "/eoslog/staged_commit.py",
+)
+
+
+def is_ours(frame):
+    return frame.f_code.co_filename.endswith(FILES)
+
+
+@pytest.fixture
+def path(tmp_path):
+    path = tmp_path / "store"
+    with eoslog.open(path, create=True, durability="process") as store:
+        store.create_topic("rows")
+        store.producer(name="writer").append("rows", partition=0, values=[b"one"])
+        with store.producer(transactional_id="loop") as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                producer.send("rows", b"two")
+    return path
+
+
+@pytest.mark.parametrize("stop", ["clean", "unclean", "absent"])
+def test_an_interrupt_at_any_line_of_an_opening_leaves_the_store_to_all(path, monkeypatch, stop):
+    monkeypatch.setattr(store_lock, "OPENING_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(
+        store_lock.StoreLock.__init__, "__kwdefaults__", {"joining": True, "timeout_s": 0.2}
+    )
+    if stop == "unclean":
+        copy = path.with_name("copy")
+        with eoslog.open(path, durability="process"):
+            shutil.copytree(path, copy)
+        path = copy
+    elif stop == "absent":
+        path = path.with_name("none")
+    line = 0
+    kept = None
+    gc.disable()  # What it leaves must not wait for a collection of garbage.
+    try:
+        while line == 0 or kept is not None:
+            line += 1
+            kept = None
+            if stop == "absent" and path.exists():
+                shutil.rmtree(path)
+            with interrupted_at(line, is_ours) as seen:
+                try:
+                    store = eoslog.open(path, create=stop == "absent", durability="process")
+                except KeyboardInterrupt as error:
+                    kept = error
+            if kept is None:
+                store.close()
+            with eoslog.open(path, create=True, durability="process") as store:
+                assert store._files.session.first, seen[-1]
+                if stop != "absent":
+                    consumer = store.consumer()
+                    consumer.assign([TopicPartition("rows", 0)])
+                    assert [record.value for record in consumer.poll(0)] == [b"one", b"two"]
+            if line % 50 == 0:
+                gc.collect()
+    finally:
+        gc.enable()
+    assert line > 100
+    with eoslog.open(path) as store:
+        assert not store.verify()
