@@ -248,6 +248,10 @@ cdef class TransactionalSender(Sender):
 
     # For the subclass.
 
+    def _leave_exclusive(self):
+        Sender._leave_exclusive(self)
+        self._calling = OneAtATime()     # A thread of the parent's may have been in the block.
+
     def _set_moves(self, sources, int first, int idle, int open, int committing):
         """The states' numbers: `sources[target]` has a bit set for each state it may follow on."""
         if len(sources) > STATES_MAX:

@@ -272,7 +272,8 @@ class Consumer(PartitionLookups):
             offsets = self._positions.begun()
         if isinstance(offsets, Mapping):
             self._check_still_there(offsets)
-        self._store._group_offsets.commit(group, offsets)
+        with self._deletions_named():
+            self._store._group_offsets.commit(group, offsets)
 
     @overload
     def committed(self, topic_partition: TopicPartition) -> int | None: ...

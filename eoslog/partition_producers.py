@@ -27,6 +27,7 @@ from eoslog.errors import (
     FellBehindError,
     LogClosedError,
     OffsetOutOfRangeError,
+    StoreError,
     StoreFailedError,
 )
 from eoslog.os_errors import named_os_errors
@@ -225,6 +226,15 @@ class PartitionProducers:
                 with self._eviction_lock:
                     self._log.evict_producers(cached_max)
 
+    def _store_abort_files(self) -> None:
+        try:
+            with named_os_errors(f"syncing the aborted transactions of {self.topic_partition}"):
+                self._log.store_abort_files(True)
+        except StoreError as error:
+            if not self._log.deleted:
+                raise
+            raise LogClosedError(f"{self.topic_partition} was deleted") from error
+
     def _write_changed_rows(self, behind_max: int = 0) -> None:
         if self._shared and self._learn_of_rows(behind_max):
             return
@@ -233,8 +243,7 @@ class PartitionProducers:
             return
         # The replay that follows an opening begins at the rows' offset: what was aborted below must
         # be in the files by then.
-        with named_os_errors(f"syncing the aborted transactions of {self.topic_partition}"):
-            self._log.store_abort_files(True)
+        self._store_abort_files()
         try:
             true_at = self._rows.write_rows(
                 self.topic_id,

@@ -16,6 +16,7 @@ from eoslog.native.abort_index cimport (
     abort_index_lower, abort_index_truncate,
 )
 from eoslog.native.crc32c cimport crc32c
+from eoslog.native.io_fault cimport io_fault
 from eoslog.native.log_replay cimport MARKER_COMMIT, log_end_transaction, marker_load
 from eoslog.native.mapped_io cimport (
     ENOMEM, close_fd, eos_file_bytes, eos_open, eos_pread_all, eos_pwrite_all, eos_truncate,
@@ -108,8 +109,7 @@ cdef Status store_of_segment(
         log.directory_unsynced = True
     free(encoded)
     if error != 0:
-        out.os_errno = error
-        return fault(out, STATUS_IO, "an abort index could not be written", 0, error)
+        return io_fault(out, error, "an abort index could not be written")
     return STATUS_OK
 
 

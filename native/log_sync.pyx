@@ -223,7 +223,11 @@ cdef int sync_indexes(PartitionLog* log, int64_t base_offset) noexcept nogil:
 
 cdef int log_sync_directory(PartitionLog* log) noexcept nogil:
     """Sync the names in the log's directory; 0, or an errno after which the log is to fail."""
-    return sync_named(log, log.directory, True)
+    cdef int error = sync_named(log, log.directory, True)
+    # Asked last, as of a file.
+    if error == ENOENT and control_flag(&log.page.deleted):
+        error = 0
+    return error
 
 
 cdef int sync_named(PartitionLog* log, const char* path, bint directory) noexcept nogil:

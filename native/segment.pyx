@@ -12,9 +12,10 @@ from libc.stdio cimport snprintf
 from libc.string cimport memset
 
 from eoslog.native.byte_order cimport load_be32, load_be64
+from eoslog.native.io_fault cimport io_fault
 from eoslog.native.mapped_io cimport (
-    EDQUOT, EFBIG, ENOMEM, ENOSPC, EOS_FILE_LOST, close_fd, eos_count_names, eos_file_bytes,
-    eos_is_at, eos_map, eos_now_ms, eos_open, eos_pwrite_all, eos_rename, eos_reserve, eos_share,
+    EFBIG, ENOMEM, ENOSPC, EOS_FILE_LOST, close_fd, eos_count_names, eos_file_bytes, eos_is_at,
+    eos_map, eos_now_ms, eos_open, eos_pwrite_all, eos_rename, eos_reserve, eos_share,
     eos_still_holds, eos_sync_file, eos_truncate, munmap,
 )
 from eoslog.native.offset_index cimport (
@@ -26,9 +27,7 @@ from eoslog.native.record_batch cimport (
     batch_header_load, batch_terminate,
 )
 from eoslog.native.spare_file cimport spare_take
-from eoslog.native.status cimport (
-    STATUS_CORRUPT, STATUS_FAILED, STATUS_IO, STATUS_NO_MEMORY, STATUS_NO_SPACE, STATUS_OK, fault,
-)
+from eoslog.native.status cimport STATUS_CORRUPT, STATUS_FAILED, STATUS_OK, fault
 from eoslog.native.time_index cimport (
     time_index_append, time_index_close, time_index_load, time_index_open, time_index_store,
     time_index_truncate,
@@ -60,15 +59,6 @@ cdef void segment_path(
     """<directory>/<base offset, 20 digits><suffix> into `path` (SEGMENT_PATH_BYTES_MAX bytes)."""
     snprintf(path, SEGMENT_PATH_BYTES_MAX, "%s/%020lld%s",
              directory, <long long>base_offset, suffix)
-
-
-cdef inline Status io_fault(Fault* out, int error, const char* reason) noexcept nogil:
-    out.os_errno = error
-    if error == ENOSPC or error == EDQUOT or error == EFBIG:
-        return fault(out, STATUS_NO_SPACE, reason, 0, error)
-    if error == ENOMEM:
-        return fault(out, STATUS_NO_MEMORY, reason, 0, error)
-    return fault(out, STATUS_IO, reason, 0, error)
 
 
 cdef Status segment_create(

@@ -11,6 +11,7 @@ from contextlib import suppress
 import pytest
 from conftest import abandon, values_of
 from forked import in_a_child
+from transaction_files import full_disk
 
 import eoslog
 from eoslog import PreparedTransaction, TopicPartition, errors
@@ -1050,6 +1051,19 @@ def test_a_deleted_topic_with_gathered_records_makes_the_transaction_abortable(t
     assert values_of(topics, "b") == []
 
 
+def test_an_abort_index_without_room_is_a_full_disk(topics):
+    producer = ready(topics)
+    producer.begin_transaction()
+    producer.send("a", value=b"1", partition=0)
+    producer.flush()
+    producer.abort_transaction()
+    partition = topics.partition("a", 0)
+    with full_disk(), pytest.raises(StoreFullError, match="abort index"):
+        partition._store_abort_files()
+    partition._store_abort_files()
+    assert not partition.failed
+
+
 def test_a_forked_child_is_refused(topics):
     producer = ready(topics)
     producer.begin_transaction()
@@ -1061,6 +1075,9 @@ def test_a_forked_child_is_refused(topics):
                 call(producer)
 
     in_a_child(child)
+    # Nor does it matter to the child where a thread of its parent just was.
+    with producer._calling:
+        in_a_child(child)
     producer.commit_transaction()
     assert values_of(topics, "a") == [b"1"]
 
