@@ -206,9 +206,10 @@ class StoreSession:
         self, found: SessionFile, durability: Durability | None, topic_defaults: Mapping[str, int]
     ) -> None:
         root = self._paths.root
+        whom = f"{found} or by those that joined it"  # Who began the session may have left it.
         if durability not in (None, found.durability):
             raise StoreInUseError(
-                f"{root} is open with durability {found.durability!r}, {found}, and not with "
+                f"{root} is open with durability {found.durability!r}, {whom}, and not with "
                 f"{durability!r}: all its processes share one; open it with durability="
                 f"{found.durability!r}, or close it there first"
             )
@@ -216,7 +217,7 @@ class StoreSession:
             theirs = found.topic_defaults.get(name, TOPIC_SETTINGS[name].default)
             if value != theirs:
                 raise StoreInUseError(
-                    f"{root} is open with {name}={theirs} for its topics, {found}, and not with "
+                    f"{root} is open with {name}={theirs} for its topics, {whom}, and not with "
                     f"{value}: all its processes share one; open it with the same, or close it "
                     "there first"
                 )

@@ -203,7 +203,7 @@ class TransactionCoordinator:
 
     def part_of(self, topic: str, partition: int) -> TransactionPart:
         """A partition as an entry writes it. Raises UnknownTopicOrPartitionError."""
-        return TransactionPart(topic, partition, self.partition_of(topic, partition)._log)
+        return TransactionPart(topic, partition, self.partition_of(topic, partition).log)
 
     def partition_of(self, topic: str, partition: int) -> Partition:
         """The partition, opened. Raises UnknownTopicOrPartitionError."""
@@ -485,7 +485,7 @@ class TransactionCoordinator:
         if found is None:
             entry.drop_partition(*where)
         else:
-            entry.attach([TransactionPart(*where, found._log)])
+            entry.attach([TransactionPart(*where, found.log)])
         return True
 
     # Producer ids that were rotated out.

@@ -236,8 +236,8 @@ class TransactionEntries:
     ) -> TransactionEntry:
         lock = None
         if self._shared is not None:
-            lock = EntryLock(self._shared, transactional_id, partition._log, self)
-        entry = TransactionEntry(transactional_id, partition._log, epoch, self._durable, lock)
+            lock = EntryLock(self._shared, transactional_id, partition.log, self)
+        entry = TransactionEntry(transactional_id, partition.log, epoch, self._durable, lock)
         if record is not None:
             self._load(entry, record, partition)
         return entry

@@ -524,6 +524,10 @@ def test_a_store_that_was_replaced_refuses_everything(store, store_path, tmp_pat
     transactional.init_transactions()
     transactional.begin_transaction()
     transactional.append("t", 0, [b"undecided"])
+    gathering = store.producer(transactional_id="other id")
+    gathering.init_transactions()
+    gathering.begin_transaction()
+    gathering.send("t", b"gathered", partition=0)
     store._look_at_files()
     store_path.rename(tmp_path / "away")
     store_path.mkdir()
@@ -537,6 +541,7 @@ def test_a_store_that_was_replaced_refuses_everything(store, store_path, tmp_pat
         lambda: partition.append_columns([b"x"]),
         lambda: partition.log_end_offset,
         lambda: producer.append("t", 0, [b"x"]),
+        gathering.commit_transaction,
         lambda: transactional.append("t", 0, [b"x"]),
         consumer.poll,
         lambda: store.partition("t", 0),
