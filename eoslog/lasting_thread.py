@@ -6,10 +6,14 @@ need, and only one of them does the work.
 """
 
 import threading
+import time
 from collections.abc import Callable
 
 from eoslog.errors import OutOfMemoryError
 from eoslog.thread_start import start_thread
+
+# So long after one that did not begin no other one is waited for.
+AGAIN_S = 60.0
 
 
 class LastingThread:
@@ -23,10 +27,13 @@ class LastingThread:
         self._work = work
         self._at_work = threading.Lock()
         self._threads: list[threading.Thread] = []
+        self._failed_s: float | None = None
 
     def start(self) -> None:
         """Have it run, if it does not. For one caller at a time. Raises OutOfMemoryError."""
         if not any(thread.is_alive() for thread in self._threads):
+            if self._failed_s is not None and time.monotonic() < self._failed_s + AGAIN_S:
+                raise OutOfMemoryError(f"the thread {self._name!r} did not begin a moment ago")
             thread = threading.Thread(target=self._run, name=self._name, daemon=True)
             self._threads.append(thread)
             try:
@@ -34,6 +41,8 @@ class LastingThread:
             except OutOfMemoryError as error:
                 if error.__cause__ is not None:
                     self._threads.remove(thread)  # Refused: nor does it come late.
+                else:
+                    self._failed_s = time.monotonic()
                 raise
 
     def join(self) -> None:

@@ -50,7 +50,7 @@ def open(
         str(path).encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"path {os.fsencode(path)!r}: it is to be UTF-8") from error
-    return Store(Path(path), create, known, config, _opened.add)
+    return Store(Path(path), config)._open(create, known, _opened.add)
 
 
 @atexit.register

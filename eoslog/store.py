@@ -72,15 +72,8 @@ class Store(StoreTransactions, StoreStagedJobs):
     ForkedProcessError in a child of the process that opened it: the child opens the store anew.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        create: bool,
-        durability: Durability | None,
-        config: Mapping[str, object] | None,
-        opened: Callable[["Store"], None],
-    ) -> None:
-        """`opened` is called with it when it is open."""
+    def __init__(self, path: Path, config: Mapping[str, object] | None) -> None:
+        """It holds nothing yet: see `_open`."""
         self._lock = ThreadLock()
         self._close_lock = threading.RLock()
         self._closed = False
@@ -90,6 +83,15 @@ class Store(StoreTransactions, StoreStagedJobs):
         self._producers_lock = ThreadLock()
         self._producers: weakref.WeakSet[Producer] = weakref.WeakSet()
         self._files = StoreFiles(path, config)
+
+    def _open(
+        self, create: bool, durability: Durability | None, opened: Callable[["Store"], None]
+    ) -> Self:
+        """Open it; `opened` is called with it then. An interrupt (Ctrl-C) leaves nothing open.
+
+        That is why it answers itself: a signal may come when a class has made its object, and not
+        when a function has returned.
+        """
         try:
             self._files.enter(create, durability, self._after_fork)
             self._day_clock = DayClock()
@@ -108,6 +110,7 @@ class Store(StoreTransactions, StoreStagedJobs):
                 self._staged.join()
             self._partitions.watch_opened(self._checkpointer.watch)
             opened(self)
+            return self  # noqa: TRY300 -- not behind the guard.
         except BaseException:
             # Nobody has the object, an interrupt's traceback alone: it must not keep the store.
             self._give_up_opening()

@@ -10,7 +10,7 @@ import threading
 
 from eoslog.errors import OutOfMemoryError
 
-START_TIMEOUT_S = 5.0
+START_TIMEOUT_S = 2.0
 
 
 def start_thread(thread: threading.Thread) -> None:

@@ -15,7 +15,7 @@ from forked import as_nobody, in_a_child
 
 import eoslog
 import eoslog.aio
-from eoslog import TopicPartition, shared_syncs, thread_start
+from eoslog import TopicPartition, lasting_thread, shared_syncs, thread_start
 from eoslog.errors import OutOfMemoryError
 from eoslog.lasting_thread import LastingThread
 
@@ -91,8 +91,16 @@ def test_nor_does_it_wait_for_a_thread_that_never_begins(store, monkeypatch):
     monkeypatch.setattr(thread_start, "START_TIMEOUT_S", 0.05)
     with monkeypatch.context() as limited:
         limited.setattr(threading.Thread, "start", never_start)
-        producer.send("rows", b"one")
-        assert values_of(store) == [b"warm", b"one"]
+        for _ in range(3):
+            producer.send("rows", b"one")
+        assert values_of(store) == [b"warm", b"one", b"one", b"one"]
+    # One is waited for, and for a while no other one.
+    assert len(store._linger._thread._threads) == 1
+    monkeypatch.setattr(lasting_thread, "AGAIN_S", 0.0)
+    producer.send("rows", b"two")
+    assert values_of(store)[-1] == b"one"
+    producer.flush()
+    assert values_of(store)[-1] == b"two"
 
 
 def test_a_partition_that_nobody_can_look_after_is_refused_by_name(store, monkeypatch):
