@@ -164,8 +164,8 @@ def _went_back(
             f"{counts}, after {newest}: it went back, or another driver is ahead of this one"
         )
     return StagedReplayError(
-        f"{counts}, which is in, but this is another one ({source.rows} rows, {known.rows} then), "
-        "or a repetition with other rows"
+        f"{counts}, which is in, but this one has other input, or is a repetition with other rows "
+        f"({source.rows} rows now, {known.rows} then)"
     )
 
 

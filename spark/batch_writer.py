@@ -107,7 +107,7 @@ class BatchWriter(DataSourceArrowWriter):
             try:
                 log.commit_staged(self._app_id, self._version, staged, run_id=run_id, source=source)
             except StagedSourceError as error:
-                raise explained(error) from error
+                raise explained(error, reset_allowed=self._sink.reset_allowed) from error
 
     def _source(self, messages: Sequence[BatchMessage]) -> "VersionSource | None":
         """The stream that counts the versions, for a job of `foreachBatch`."""

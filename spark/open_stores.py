@@ -38,6 +38,14 @@ class _Lent:
     # An error left doubts about it: it is closed when nobody uses it any more.
     spoiled: bool = False
 
+    def was_replaced(self) -> bool:
+        """Whether somebody has put another store at its path since: nobody here can close this."""
+        try:
+            self.store._look_at_files()
+        except EoslogError:
+            return True
+        return False
+
 
 class _OpenStores:
     """The stores that this process has open on behalf of Spark."""
@@ -57,7 +65,7 @@ class _OpenStores:
             if known is not None:
                 fits = durability in (None, known.store.durability)
                 # A spoiled one that is in use stays: its calls say what is wrong.
-                usable = known.users > 0 or not known.spoiled
+                usable = known.users > 0 or not (known.spoiled or known.was_replaced())
                 if fits and usable and not known.store.closed:
                     known.users += 1
                     return known

@@ -164,11 +164,13 @@ class Sink:
             yield _without(batch, unused)
 
 
-def explained(error: StagedSourceError) -> StagedSourceError:
+def explained(error: StagedSourceError, *, reset_allowed: bool) -> StagedSourceError:
     """The error with what can be done about it, in the sinks' words."""
-    hints = [_RESET_HINT]
+    hints = []
     if isinstance(error, StagedReplayError):
-        hints.insert(0, _REPLAY_HINT)
+        hints.append(_REPLAY_HINT)
+    if not reset_allowed:
+        hints.append(_RESET_HINT)
     return type(error)(". ".join([str(error), *hints]))
 
 

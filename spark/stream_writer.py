@@ -98,7 +98,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                     self._app_id(stream), batchId, staged, run_id=staged[0].run_id, source=source
                 )
             except StagedSourceError as error:
-                raise explained(error) from error
+                raise explained(error, reset_allowed=self._sink.reset_allowed) from error
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
         """On the driver's host, after a failure: give the batch's files up, unless it is decided.

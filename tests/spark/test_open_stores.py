@@ -66,6 +66,21 @@ def test_a_store_that_was_closed_behind_ones_back_is_opened_anew(store_path):
         assert second.topics()
 
 
+def test_a_store_that_another_one_has_taken_the_place_of_is_opened_anew(tmp_path):
+    path = tmp_path / "store"
+    eoslog.open(path, create=True).close()
+    with lent_store(path) as first:
+        first.create_topic("old")
+    path.rename(tmp_path / "away")
+    eoslog.open(path, create=True).close()
+    with lent_store(path) as second:
+        assert second.topics() == {}
+        second.create_topic("new")
+    assert first.closed
+    with eoslog.open(tmp_path / "away") as away:
+        assert list(away.topics()) == ["old"]
+
+
 def test_an_error_closes_the_store(store_path):
     with pytest.raises(RuntimeError), lent_store(store_path) as first:
         raise RuntimeError("whatever")

@@ -184,7 +184,8 @@ def test_a_copy_of_a_checkpoint_from_one_batch_ago_is_noticed(
     (tmp_path / "copy").rename(checkpoint)
     put(files, new)
     reason = refused(all_lines(spark, files), store_path, checkpoint)
-    assert f"counts 1, which is in, but this is another one ({len(new)} rows, 10 then)" in reason
+    assert "counts 1, which is in, but this one has other input" in reason
+    assert f"({len(new)} rows now, 10 then)" in reason
     assert "allowBatchIdReset" in reason
     assert "checkReplays" in reason
     # It is run again and again, as the checkpoint has it now.
@@ -359,7 +360,7 @@ def test_foreach_batch_from_a_checkpoint_of_one_batch_ago_is_noticed(
     shutil.rmtree(checkpoint)
     (tmp_path / "copy").rename(checkpoint)
     put(files, range(20, 25))
-    with pytest.raises(StreamingQueryException, match="15 rows, 10 then"):
+    with pytest.raises(StreamingQueryException, match="15 rows now, 10 then"):
         run_each_batch(all_lines(spark, files), store_path, checkpoint, txnAppId="a")
     assert numbers_in(store_path) == list(range(20))
     options = {"txnAppId": "a", "allowBatchIdReset": "true"}
@@ -544,7 +545,7 @@ def test_without_the_checkpoint_at_hand_the_number_of_rows_tells(store_path):
     again = stream_writer(store_path, checkpointLocation="hdfs://names/checkpoint")
     again.commit([message_of(again, values=("2", "3"))], 0)
     more = message_of(again, values=("4", "5", "6"))
-    with pytest.raises(StagedReplayError, match=r"3 rows, 2 then.*checkReplays"):
+    with pytest.raises(StagedReplayError, match=r"3 rows now, 2 then.*checkReplays"):
         again.commit([more], 0)
     stream_writer(store_path, checkReplays="false").commit([more], 0)
     assert landed(store_path) == [0, 1]
