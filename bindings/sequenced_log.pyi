@@ -3,6 +3,7 @@ from typing import Any
 from typing_extensions import disjoint_base
 
 from eoslog.bindings.one_at_a_time import OneAtATime
+from eoslog.bindings.partition_log import AppendResult
 
 @disjoint_base
 class SequencedLog:
@@ -18,6 +19,8 @@ class SequencedLog:
         position: int,
         is_plain: bool,
     ) -> None: ...
+    def stands_at(self, last_sequence: int, position: int) -> None: ...
+    def _took(self, result: AppendResult) -> None: ...
     @property
     def appending(self) -> OneAtATime: ...
     @property

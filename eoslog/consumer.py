@@ -500,6 +500,7 @@ class Consumer(PartitionLookups):
                         return fetch(limit)
                     except (LogClosedError, UnknownTopicOrPartitionError) as error:
                         self._positions.put_back(before)
+                        before = None  # From here on a partition may be that of a new topic.
                         self._check_open()
                         if not self._group_has_news():
                             self._look_for_topics_made_again()

@@ -32,6 +32,7 @@ class GatheringSender(Sender):
         self._linger_ms = linger_ms
         self._closed = self._is_parents = False
         self._refusal: Callable[[], EoslogError] | None = None
+        self._gathered_ids: dict[str, str] = {}  # Of the topics that records are gathered for.
         self._set_batch_bytes(batch_bytes)
 
     def append_lingering(self) -> float | None:
@@ -99,6 +100,7 @@ class GatheringSender(Sender):
         self._set_batch_bytes(self._batch_bytes_max)
         buffers = TopicBuffers(topic, description.partitions, batch_bytes)
         self._keep_topic(topic, buffers)
+        self._gathered_ids[topic] = description.topic_id
         return buffers
 
     def _follow(self, topic: "TopicDescription") -> bool:

@@ -17,7 +17,6 @@ Invariants:
 import errno
 import mmap
 import os
-import shutil
 import struct
 import threading
 import weakref
@@ -37,6 +36,7 @@ from eoslog.errors import (
     StoreFailedError,
     StoreFullError,
 )
+from eoslog.file_tree import remove_directory
 from eoslog.os_errors import named_os_errors
 from eoslog.private_files import FILE_MODE, make_directories
 from eoslog.upgradable_lock import UpgradableLock
@@ -341,7 +341,7 @@ class LmdbEnvironment:
         self._close_environment()
         with named_os_errors(f"replacing {self.path}"):
             if self.path.is_dir() and not self.path.is_symlink():
-                shutil.rmtree(self.path)
+                remove_directory(self.path)
             elif self.path.exists() or self.path.is_symlink():
                 self.path.unlink()
             self._damaged_mark.unlink(missing_ok=True)

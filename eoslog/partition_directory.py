@@ -3,12 +3,12 @@ files that it has elsewhere.
 """
 
 import errno
-import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
 
 from eoslog.errors import CorruptRecordError, StoreError
+from eoslog.file_tree import remove_directory
 from eoslog.os_errors import named_os_errors
 from eoslog.partition_metadata import FILE_NAME as PARTITION_METADATA
 from eoslog.partition_metadata import read_partition_metadata, write_partition_metadata
@@ -76,9 +76,9 @@ def remove_tree(path: Path) -> None:
             return
         with suppress(FileNotFoundError):
             try:
-                shutil.rmtree(path)
+                remove_directory(path)
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
                 time.sleep(_REMOVAL_PAUSE_S)
-    shutil.rmtree(path)
+    remove_directory(path)

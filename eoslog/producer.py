@@ -470,6 +470,7 @@ class Producer(GatheringSender, TransactionCalls):
         if self._topic_ids.setdefault(topic.name, topic.topic_id) == topic.topic_id:
             return False
         self.forget_topic(topic.name)
+        self._topic_ids[topic.name] = topic.topic_id
         return True
 
     def _failed(self, error: Exception) -> None:

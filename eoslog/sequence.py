@@ -4,11 +4,6 @@ SEQUENCE_MAX = 2**31 - 1
 NO_SEQUENCE = -1
 
 
-def sequence_after(last_sequence: int) -> int:
-    """The sequence that follows; 0 after NO_SEQUENCE."""
-    return (last_sequence + 1) & SEQUENCE_MAX
-
-
 def records_between(older_last_sequence: int, last_sequence: int) -> int:
     """How many records lie behind the older of two last sequences of one epoch, up to the newer.
 

@@ -15,7 +15,7 @@ from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sequenced_log import SequencedLog
 from eoslog.errors import OutOfOrderSequenceError
 from eoslog.partition import Partition
-from eoslog.sequence import NO_SEQUENCE, SEQUENCE_MAX, records_between, sequence_after
+from eoslog.sequence import NO_SEQUENCE, SEQUENCE_MAX, records_between
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1
@@ -52,11 +52,6 @@ class SequencedPartition(SequencedLog):
         if not self._appended or not self._idempotent:
             return NO_SEQUENCE
         return (self._next_sequence - 1) & SEQUENCE_MAX
-
-    def go_on_after(self, last_sequence: int) -> None:
-        """The log holds this producer's records up to this sequence."""
-        self._next_sequence = sequence_after(last_sequence)
-        self._appended = True
 
     def append_columns(
         self, values: object, keys: object, timestamps: object, headers: object
@@ -117,8 +112,9 @@ class SequencedPartition(SequencedLog):
                 and entry.producer_epoch == self._producer_epoch
                 and entry.last_sequence != NO_SEQUENCE
             ):
-                self.position += records_between(self.last_sequence, entry.last_sequence)
-                self.go_on_after(entry.last_sequence)
+                more = records_between(self.last_sequence, entry.last_sequence)
+                self.stands_at(entry.last_sequence, self.position + more)
+                return
         self.in_doubt = False
 
     def _begin(self) -> int:
@@ -137,9 +133,4 @@ class SequencedPartition(SequencedLog):
     def _end(self, result: AppendResult) -> None:
         if result.duplicate:
             self.refuse_duplicate(result)
-        count = result.record_count
-        if self._idempotent:
-            self._next_sequence = (self._next_sequence + count) & SEQUENCE_MAX
-        self._appended = True
-        self.position += count
-        self.in_doubt = False
+        self._took(result)

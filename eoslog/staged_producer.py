@@ -100,7 +100,9 @@ class StagedProducer(TransactionalProducer):
             except EoslogError as error:
                 self._break(error, Request.INIT)
             self._owner = owner
-            self._transactions = StagedTransactions(self._store, self._transactional_id, run_id)
+            self._transactions = StagedTransactions(
+                self._store, self._transactional_id, run_id, self._check_gathered_for
+            )
             self._set_entry(self._transactions, owner, state_partition, self._store._signal, -1, -1)
             self._move(S.READY)
         for other in self._store._live_producers():

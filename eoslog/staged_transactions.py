@@ -8,8 +8,9 @@ before the decision.
 import logging
 import os
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
+from weakref import WeakMethod
 
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.errors import (
@@ -42,11 +43,20 @@ class StagedTransactions:
     producer for himself.
     """
 
-    def __init__(self, store: "Store", app_id: str, run_id: str) -> None:
+    def __init__(
+        self,
+        store: "Store",
+        app_id: str,
+        run_id: str,
+        check_gathered: Callable[[str, str], None],
+    ) -> None:
+        """`check_gathered(topic, its id)` raises if records were gathered for an earlier one."""
         self.lock = threading.RLock()
         # What could not be completed after its decision is with the store, which tries again.
         self.completion_error: Exception | None = None
         self._store = store
+        # Its producer has this object: a cycle would outlive both.
+        self._check_gathered = WeakMethod(check_gathered)
         self._app_id = app_id
         self._run_id = run_id
         self._attempt = ""
@@ -74,6 +84,9 @@ class StagedTransactions:
     def append_gathered(self, accumulator: RecordAccumulator, where: TopicPartition) -> None:
         """Stage what an accumulator holds, and empty it."""
         topic = self._store._topic(where.topic)
+        check = self._check_gathered()
+        if check is not None:
+            check(topic.name, topic.topic_id)
         self._writer_for(topic).append_accumulated(where.topic, where.partition, accumulator)
 
     def add_offsets(self, group: str | ConsumerGroupMetadata, offsets: Offsets) -> bool:

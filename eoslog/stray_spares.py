@@ -5,8 +5,8 @@ large as segments, with nothing in them that anybody needs. A clean close leaves
 """
 
 import logging
-import shutil
 
+from eoslog.file_tree import remove_directory
 from eoslog.os_errors import named_os_errors
 from eoslog.store_paths import StorePaths
 from eoslog.topic_partition import TopicPartition
@@ -32,6 +32,6 @@ def remove_stray_spares(paths: StorePaths, registry: TopicRegistry) -> None:
         if where in known:
             continue
         try:
-            shutil.rmtree(path)
+            remove_directory(path)
         except OSError as error:
             _log.warning("%s, of a topic that was deleted, is left there: %s", path, error)

@@ -399,6 +399,7 @@ class TransactionalProducer(TransactionClient):
         headers: object,
     ) -> AppendResult:
         self._append_earlier(where)
+        self._check_appendable()  # What was gathered may have gone with its topic.
         count = length_of(values if values is not None else keys)
         if count > RECORDS_PER_CALL_MAX:
             raise ValueError(f"{count} records in one call; at most {RECORDS_PER_CALL_MAX}")
@@ -465,7 +466,17 @@ class TransactionalProducer(TransactionClient):
 
     def _open_buffer(self, buffer: PartitionBuffer) -> None:
         where = TopicPartition(buffer.topic, buffer.partition)
-        buffer.owner, buffer.part = self._opened(where)
+        partition, part = self._opened(where)
+        self._check_gathered_for(buffer.topic, partition.topic_id)
+        buffer.owner, buffer.part = partition, part
+
+    def _check_gathered_for(self, topic: str, topic_id: str | None) -> None:
+        """Whether another process has made the topic anew since records were gathered for it."""
+        if topic_id != self._gathered_ids[topic]:
+            self.forget_topic(topic)
+            raise UnknownTopicOrPartitionError(
+                f"topic {topic!r} was deleted with records that were gathered for it"
+            )
 
     def _opened(self, where: TopicPartition) -> tuple[Partition, TransactionPart]:
         """A partition, and what the coordinator's entry knows it by; looked up once."""

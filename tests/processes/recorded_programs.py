@@ -93,7 +93,8 @@ class LongWorker(Worker):
         """A producer whose sequences begin just below their end: they go on at 0."""
         plain = self.store.producer()
         where = TopicPartition(EVENTS, self.noise.randrange(PARTITIONS))
-        plain._identity.sequenced(where).go_on_after(LARGEST_SEQUENCE - self.noise.randrange(9))
+        sequenced = plain._identity.sequenced(where)
+        sequenced.stands_at(LARGEST_SEQUENCE - self.noise.randrange(9), sequenced.position)
         with self.recorder.producer(plain) as producer:
             for _ in range(self.noise.randrange(2, 12)):
                 values = [self.value() for _ in range(self.noise.choice((1, 3)))]

@@ -349,7 +349,7 @@ def test_positions_are_wider_than_sequences(topic, open_store, monkeypatch):
         [b"x"], producer_id=producer.producer_id, producer_epoch=1, base_sequence=0
     )
     topic.partition("t", 0).forget_producers([producer.producer_id])
-    sequenced.go_on_after(start)
+    sequenced.stands_at(start, sequenced.position)
     sequenced.position = start + 1
     producer.append("t", 0, [b"y"] * 10)
     assert producer.next_sequence("t", 0) == 2**31 + 8

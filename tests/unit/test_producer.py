@@ -278,7 +278,7 @@ def test_sequences_wrap_after_the_largest(store):
     partition = store.partition("t", 0)
     # A partition takes a first batch anywhere: let the producer stand just below the wrap.
     partition.forget_producers([producer.producer_id])
-    sequenced.go_on_after(2**31 - 4)
+    sequenced.stands_at(2**31 - 4, sequenced.position)
     producer.append("t", 0, [b"a", b"b", b"c", b"d", b"e"])
     assert partition.producer(producer.producer_id).batches[-1][:2] == (2**31 - 3, 1)
     producer.append("t", 0, [b"f"])

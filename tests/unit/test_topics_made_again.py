@@ -1,11 +1,11 @@
-"""A topic that is deleted and made again is another one: for its producers, whoever did it."""
+"""A topic that is deleted and made again is another one: for producers and readers, whoever did it."""
 
 import pytest
 from other_process import OtherProcess
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.errors import UnknownTopicOrPartitionError
+from eoslog.errors import TransactionAbortableError, UnknownTopicOrPartitionError
 
 MADE_AGAIN = """
 import eoslog
@@ -101,6 +101,36 @@ def test_what_was_gathered_for_the_old_one_is_lost_and_told_once(
 
 
 @everywhere
+@pytest.mark.parametrize("polled", [0, 4, 10])
+@pytest.mark.parametrize("committed", [True, False])
+def test_a_member_of_a_group_reads_the_new_one_from_its_beginning(
+    store, make_again, polled, committed
+):
+    producer = store.producer()
+    producer.append("rows", 0, values=[b"old %d" % number for number in range(10)])
+    with store.consumer(group="readers") as consumer:
+        consumer.subscribe(["rows"])
+        found = consumer.poll(1, max_records=polled) if polled else []
+        assert len(found) == polled
+        if committed and polled:
+            consumer.commit()
+        make_again(store, 2)
+        new = [b"new %d" % number for number in range(10)]
+        producer.append("rows", 0, values=new)
+        read = []
+        for _ in range(20):
+            try:
+                read += [record.value for record in consumer.poll(0.05)]
+            except UnknownTopicOrPartitionError:
+                assert not read
+            if len(read) >= len(new):
+                break
+        assert read == new
+        consumer.commit()
+        assert consumer.committed(TopicPartition("rows", 0)) == 10
+
+
+@everywhere
 def test_what_is_gathered_for_the_new_one_stays(store, make_again):
     producer = store.producer(config={"linger.ms": 60_000})
     producer.append("rows", 0, values=[b"old"])
@@ -123,3 +153,47 @@ def test_what_waited_for_linger_ms_is_told_by_the_next_flush(store, make_again):
     with pytest.raises(UnknownTopicOrPartitionError, match="with 1 records"):
         producer.flush()
     assert values_of(store, 0) == []
+
+
+@everywhere
+@named_or_not
+def test_what_was_gathered_for_a_second_one_is_lost_with_it(store, make_again, name):
+    producer = store.producer(name=name, config={"linger.ms": 60_000})
+    producer.append("rows", 0, values=[b"first"])
+    make_again(store, 2)
+    producer.send("rows", b"second", partition=0)
+    make_again(store, 2)
+    with pytest.raises(UnknownTopicOrPartitionError, match="with 1 records"):
+        producer.flush()
+    producer.send("rows", b"third", partition=0)
+    producer.flush()
+    assert values_of(store, 0) == [b"third"]
+    assert producer.next_sequence("rows", 0) == 1
+
+
+@everywhere
+@pytest.mark.parametrize("wrote_before", [True, False])
+@pytest.mark.parametrize("end", ["commit", "flush", "append"])
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_transaction_that_gathered_for_the_old_one_is_not_committed(
+    store, make_again, wrote_before, end, staged
+):
+    producer = store.producer(transactional_id="loop", staged=staged)
+    producer.init_transactions()
+    if wrote_before:
+        with producer.transaction():
+            producer.send("rows", b"before", partition=0)
+    producer.begin_transaction()
+    producer.send("rows", b"gathered", partition=0)
+    make_again(store, 3)
+    with pytest.raises((UnknownTopicOrPartitionError, TransactionAbortableError), match="deleted"):
+        if end == "append":
+            producer.append("rows", 0, values=[b"appended"])
+        elif end == "flush":
+            producer.flush()
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert values_of(store, 0) == []
+    with producer.transaction():
+        producer.send("rows", b"new", partition=0)
+    assert values_of(store, 0) == [b"new"]
