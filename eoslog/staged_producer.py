@@ -226,6 +226,9 @@ class StagedProducer(TransactionalProducer):
             raise IllegalStateError(HINTS[S.UNINITIALIZED])
         return self._transactions
 
+    def _end_cut_commit(self) -> None:
+        """What was not decided is in files, which go; what was, others complete."""
+
     def _append_buffers(self, buffers: list[PartitionBuffer]) -> None:
         with self._calling:
             self._stage_buffers(buffers)

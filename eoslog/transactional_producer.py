@@ -15,6 +15,7 @@ from eoslog.errors import (
     EoslogError,
     IllegalStateError,
     InvalidConfigError,
+    InvalidTxnStateError,
     LogClosedError,
     OutOfOrderSequenceError,
     UnknownTopicOrPartitionError,
@@ -356,7 +357,8 @@ class TransactionalProducer(TransactionClient):
 
     def close(self) -> None:
         """Abort the open transaction, then take nothing more. A second call does nothing, or what
-        an interrupt (Ctrl-C) left of the first.
+        an interrupt (Ctrl-C) left of the first. So is one whose commit was interrupted before its
+        decision; behind that the commit is completed.
 
         A prepared transaction stays prepared. If the abort fails the producer is closed all the
         same, and the error raised: the transaction is aborted when its timeout has passed.
@@ -368,11 +370,13 @@ class TransactionalProducer(TransactionClient):
             self._calling.check()
             self._closed = True
             open_states = (S.IN_TRANSACTION, S.ABORTABLE_ERROR, S.ABORTING_TRANSACTION)
-            if self._refusal is None and self._state in open_states:
-                try:
+            try:
+                if self._refusal is None and self._state in open_states:
                     self.abort_transaction()
-                except EoslogError as error:
-                    failed = error
+                elif self._refusal is None and self._state is S.COMMITTING_TRANSACTION:
+                    self._end_cut_commit()
+            except EoslogError as error:
+                failed = error
             self._discard()
             # Before another thread can find it ready for the next transaction.
             self._refuse_from_now_on(lambda: LogClosedError("the producer is closed"))
@@ -380,6 +384,18 @@ class TransactionalProducer(TransactionClient):
             self._coordinator.release(self._taken_over, self._owner)
         if failed is not None:
             raise failed
+
+    def _end_cut_commit(self) -> None:
+        """Abort what an interrupt left of a commit, if that had not decided it; else complete it.
+
+        A prepared transaction stays so: it may have been committed outside.
+        """
+        if not self._is_at_the_coordinator() or self._on_entry(lambda entry: entry.prepared):
+            return
+        try:
+            self._end(commit=False)
+        except InvalidTxnStateError:
+            self._end(commit=True)  # Decided, or carried out: this does what is left of it.
 
     # How it appends. The caller is exclusive.
 

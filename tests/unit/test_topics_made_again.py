@@ -1,4 +1,4 @@
-"""A topic that is deleted and made again is another one: for producers and readers, whoever did it."""
+"""A topic that is deleted and made again is another one, for writers and readers alike."""
 
 import pytest
 from other_process import OtherProcess

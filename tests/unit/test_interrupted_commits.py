@@ -1,0 +1,82 @@
+"""A commit that was interrupted (Ctrl-C) holds nobody back once its producer is closed."""
+
+import time
+
+import pytest
+from crash.interrupted_lines import interrupted_at
+
+import eoslog
+from eoslog import TopicPartition
+from eoslog.errors import UnstableOffsetCommitError
+
+WAIT_S = 30
+FILES = (
+    "/eoslog/transactional_producer.py",
+    "/eoslog/transaction_client.py",
+    "/eoslog/transaction_coordinator.py",
+    "/eoslog/opened_partitions.py",
+    "/eoslog/staged_producer.py",
+    "/eoslog/staged_transactions.py",
+    "/eoslog/staged_commit.py",
+)
+INPUT = TopicPartition("in", 0)
+
+
+def is_ours(frame):
+    return frame.f_code.co_filename.endswith(FILES)
+
+
+def committed_offset(consumer, wait):
+    """Raises UnstableOffsetCommitError where a transaction is open."""
+    end_s = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return consumer.committed(INPUT)
+        except UnstableOffsetCommitError:
+            # A staged job that is decided is completed by the background thread.
+            if not wait or time.monotonic() > end_s:
+                raise
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("staged", "is_prepared"), [(False, False), (False, True), (True, False)])
+def test_closing_ends_what_an_interrupted_commit_left(tmp_path, staged, is_prepared):
+    with eoslog.open(tmp_path / "store", create=True, durability="process") as store:
+        store.create_topic("in")
+        line, was_cut, committed, undone, left = 0, True, 0, 0, 0
+        while was_cut:
+            line += 1
+            topic = f"out{line}"
+            store.create_topic(topic)  # Its partition is opened by the commit itself.
+            producer = store.producer(transactional_id=f"loop {line}", staged=staged)
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send_offsets_to_transaction({INPUT: line}, "group")
+            producer.send(topic, b"one")
+            if is_prepared:
+                prepared = producer.prepare_transaction()
+            with interrupted_at(line, is_ours) as seen:
+                try:
+                    producer.commit_transaction()
+                    was_cut = False
+                except KeyboardInterrupt:
+                    pass
+            producer.close()
+            consumer = store.consumer(group="group")
+            consumer.assign([TopicPartition(topic, 0)])
+            states = {one.transactional_id: one.transaction_state for one in store.transactions()}
+            if is_prepared and states[f"loop {line}"] == "Ongoing":
+                left += 1  # It may have been committed outside: somebody else decides.
+                store.commit_prepared([prepared])
+            offset = committed_offset(consumer, wait=staged)
+            values = [record.value for record in consumer.poll(0)]
+            assert values in ([], [b"one"]), seen[-1]
+            assert (values == [b"one"]) == (offset == line), seen[-1]
+            committed += values == [b"one"]
+            undone += values == []
+        assert not store.verify()
+    assert committed
+    if is_prepared:
+        assert left > 3
+    else:
+        assert undone > 3
