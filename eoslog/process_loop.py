@@ -11,7 +11,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from eoslog.bindings.record_batch import Record
-from eoslog.errors import CommitFailedError, UnknownTopicOrPartitionError
+from eoslog.errors import (
+    CommitFailedError,
+    UnknownTopicOrPartitionError,
+    UnstableOffsetCommitError,
+)
 from eoslog.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -44,7 +48,8 @@ def read_process_write(
     whole topics, or single partitions of them; only committed records are read.
 
     The loop ends when `stop()` says so, which is asked before each transaction and at least every
-    `poll_timeout_s` seconds, or with `until_caught_up` when there is nothing left to read. An
+    `poll_timeout_s` seconds, or with `until_caught_up` when there is nothing left to read; it waits
+    for the end of a transaction that may still move the group's offsets. An
     exception of `process` aborts its transaction, ends the loop and is raised; a later run has the
     same records again.
 
@@ -82,7 +87,7 @@ def read_process_write(
         while stop is None or not stop():
             records = consumer.poll(timeout=poll_timeout_s, max_records=max_records)
             if not records:
-                if until_caught_up:
+                if until_caught_up and not _waits_for_a_decision(consumer):
                     break
                 continue
             try:
@@ -106,6 +111,16 @@ def next_offsets(consumer: "Consumer", records: Iterable[Record]) -> dict[TopicP
     """Where to go on behind these records, which one poll gave: the offsets to commit."""
     partitions = {TopicPartition(record.topic, record.partition) for record in records}
     return {where: consumer.position(where) for where in sorted(partitions)}
+
+
+def _waits_for_a_decision(consumer: "Consumer") -> bool:
+    """Whether an open transaction of another loop may move the group: it cannot begin before."""
+    for where in consumer.assignment():
+        try:
+            consumer.position(where)
+        except UnstableOffsetCommitError:
+            return True
+    return False
 
 
 def _topic_names(store: "Store", topics: Iterable[str | TopicPartition]) -> list[str]:

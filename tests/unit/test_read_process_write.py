@@ -61,6 +61,28 @@ def test_every_record_is_processed_once_over_several_runs(topics, max_records):
     assert offsets == {0: 13, 1: 12}
 
 
+@pytest.mark.parametrize("commits", [True, False])
+@pytest.mark.parametrize("share", [True, False])
+def test_a_loop_is_not_caught_up_while_a_transaction_holds_its_offsets(topics, commits, share):
+    other = topics.producer(transactional_id="another loop")
+    other.init_transactions()
+    other.begin_transaction()
+    where = {TopicPartition("in", 0): 10, TopicPartition("in", 1): 10}
+    other.send_offsets_to_transaction(where, GROUP)
+    counts = []
+    settings = {"share": share, "poll_timeout_s": 0.02}
+    loop = threading.Thread(target=lambda: counts.append(caught_up(topics, **settings)))
+    loop.start()
+    loop.join(0.5)
+    assert loop.is_alive()
+    if commits:
+        other.commit_transaction()
+    else:
+        other.abort_transaction()
+    loop.join(60)
+    assert counts == [0 if commits else 20]
+
+
 def test_an_exception_ends_the_loop_and_the_records_come_again(topics):
     calls = []
 
