@@ -4,12 +4,11 @@ import copy
 import errno
 import json
 import pickle
-import shutil
 
 import pytest
 from conftest import abandon, values_of
 
-from eoslog import TopicDescription
+from eoslog import TopicDescription, partition_directory
 from eoslog.errors import (
     CorruptRecordError,
     InvalidConfigError,
@@ -141,15 +140,15 @@ def test_a_file_that_comes_while_a_topic_is_removed_goes_too(store, monkeypatch)
     """Of a process that was told only just, and was in the middle of a step."""
     store.create_topic("t")
     path = store.partition("t", 0).path
-    remove, late = shutil.rmtree, [path / "late", path / "later"]
+    remove, late = partition_directory.remove_directory, [path / "late", path / "later"]
 
-    def removed(directory, *_):
+    def removed(directory):
         if directory == path and late:
             late.pop().touch()
             raise OSError(errno.ENOTEMPTY, "Directory not empty")
         remove(directory)
 
-    monkeypatch.setattr(shutil, "rmtree", removed)
+    monkeypatch.setattr(partition_directory, "remove_directory", removed)
     store.delete_topic("t")
     assert not path.exists()
     assert late == []
