@@ -8,6 +8,7 @@ may reach the disk before the bytes do.
 import os
 from pathlib import Path
 
+from eoslog.bindings.file_descriptor import open_at_once, sync_path
 from eoslog.errors import StoreError, StoreFailedError
 from eoslog.os_errors import named_os_errors
 from eoslog.private_files import private_opener
@@ -41,26 +42,13 @@ def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
 def sync_directory(path: Path) -> None:
     """Make the names in a directory durable: files created, renamed or deleted there."""
     with named_os_errors(f"syncing the directory {path}"):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_path(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def sync_file(path: Path) -> None:
     """Make the content of a file durable."""
     with named_os_errors(f"syncing {path}"):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-
-
-def open_at_once(path: str, flags: int) -> int:
-    """For `open`: a pipe in a file's place is not waited for."""
-    return os.open(path, flags | os.O_NONBLOCK)
+        sync_path(path, os.O_RDONLY)
 
 
 def read_if_there(path: Path) -> bytes | None:

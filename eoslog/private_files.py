@@ -5,10 +5,15 @@ other guard. So all processes of a store run as one user.
 """
 
 import os
+from functools import partial
 from pathlib import Path
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
+
+# For `open`: a file that is made is its user's alone. All of it is C: between two steps of Python a
+# signal's handler could lose the descriptor.
+private_opener = partial(os.open, mode=FILE_MODE)
 
 
 def make_directories(path: Path) -> None:
@@ -20,8 +25,3 @@ def make_directories(path: Path) -> None:
         missing.append(directory)
     for directory in reversed(missing):
         directory.mkdir(DIRECTORY_MODE, exist_ok=True)
-
-
-def private_opener(path: str, flags: int) -> int:
-    """For `open`: a file that is made is its user's alone."""
-    return os.open(path, flags, FILE_MODE)

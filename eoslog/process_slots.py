@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eoslog.atomic_file import TEMPORARY_SUFFIX
+from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.json_text import loads_json
 from eoslog.os_errors import named_os_errors
@@ -159,7 +160,7 @@ class ProcessSlots:
 
     def _is_held(self, path: Path) -> bool:
         try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            file = FileDescriptor(path, os.O_RDONLY)
         except FileNotFoundError:
             return False
         except OSError as error:
@@ -167,13 +168,12 @@ class ProcessSlots:
                 return True  # Not known; it is asked again.
             with named_os_errors(f"looking at {path}"):
                 raise
-        try:
-            # Shared: two who look at once do not take each other for the owner.
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(descriptor)
+        with file as descriptor:
+            try:
+                # Shared: two who look at once do not take each other for the owner.
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return True
         return False
 
     def _read(self, slot: bytes) -> ProcessSlot:

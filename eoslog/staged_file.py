@@ -8,11 +8,12 @@ disk is unknown.
 
 import os
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from eoslog.atomic_file import sync_directory
+from eoslog.bindings.file_descriptor import FileDescriptor, sync_path
 from eoslog.bindings.file_space import begin_writeback, reserve_behind
 from eoslog.bindings.record_batch import batch_crc32c
 from eoslog.errors import StagedCommitError
@@ -49,7 +50,7 @@ class OpenFile:
     crc: int = 0
     reserved_bytes: int = 0
     written_back_bytes: int = 0
-    descriptor: int = field(default=-1)
+    descriptor: FileDescriptor | None = None
 
     def described(self) -> StagedFile:
         return StagedFile(
@@ -105,8 +106,7 @@ class AttemptFiles:
         with named_os_errors(f"making {self.path / name}"), self._told_if_swept():
             if not self._made:
                 self._make_directory()
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
-            self._hold_open(file, flags)
+            self._opened(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
         self._all.append(file)
         self._newest[where] = file
         return file
@@ -115,19 +115,18 @@ class AttemptFiles:
         """Append one encoded batch. StoreFullError or StoreFailedError: give the attempt up."""
         batch_bytes = len(batch)
         with named_os_errors(f"writing {self.path / file.name}"), self._told_if_swept():
-            if file.descriptor < 0:
-                self._hold_open(file, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+            descriptor = self._opened(file, os.O_WRONLY | os.O_APPEND)
             self._with_descriptor.move_to_end(file.name)
-            self._reserve(file, batch_bytes)
-            written = os.write(file.descriptor, batch)
+            self._reserve(file, descriptor, batch_bytes)
+            written = os.write(descriptor, batch)
             while written < batch_bytes:
                 with memoryview(batch) as whole, whole[written:] as rest:
-                    written += os.write(file.descriptor, rest)
+                    written += os.write(descriptor, rest)
         file.crc = batch_crc32c(batch, file.crc)
         file.bytes += batch_bytes
         file.records += record_count
         if self._sync:
-            self._write_back(file, WRITEBACK_STEP_BYTES)
+            self._write_back(file, descriptor, WRITEBACK_STEP_BYTES)
 
     def close(self) -> tuple[StagedFile, ...]:
         """Close all files, on disk if that was asked for, and describe them."""
@@ -156,37 +155,31 @@ class AttemptFiles:
 
     def _sync_file(self, file: OpenFile) -> None:
         """One that was closed, because too many were open, is opened once more."""
-        if file.descriptor >= 0:
-            os.fsync(file.descriptor)
-            return
-        descriptor = os.open(self.path / file.name, os.O_WRONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        if file.descriptor is not None:
+            os.fsync(file.descriptor.fileno())
+        else:
+            sync_path(self.path / file.name, os.O_WRONLY)
 
-    def _reserve(self, file: OpenFile, batch_bytes: int) -> None:
+    def _reserve(self, file: OpenFile, descriptor: int, batch_bytes: int) -> None:
         """Have space for the batch, and some more: large writes into reserved space are cheaper."""
         wanted_bytes = file.bytes + batch_bytes
         if batch_bytes >= RESERVED_FROM_BYTES and wanted_bytes > file.reserved_bytes:
             step_bytes = max(RESERVED_STEP_BYTES, batch_bytes)
-            reserve_behind(file.descriptor, file.bytes, step_bytes)
+            reserve_behind(descriptor, file.bytes, step_bytes)
             file.reserved_bytes = file.bytes + step_bytes
 
-    def _write_back(self, file: OpenFile, step_bytes: int) -> None:
+    def _write_back(self, file: OpenFile, descriptor: int, step_bytes: int) -> None:
         waiting_bytes = file.bytes - file.written_back_bytes
         if waiting_bytes >= step_bytes:
-            begin_writeback(file.descriptor, file.written_back_bytes, waiting_bytes)
+            begin_writeback(descriptor, file.written_back_bytes, waiting_bytes)
             file.written_back_bytes = file.bytes
 
     def _finish(self, file: OpenFile) -> None:
         """Give back what was reserved beyond the end, and let the disk begin with the rest."""
         if file.reserved_bytes > file.bytes:
-            if file.descriptor < 0:
-                self._hold_open(file, os.O_WRONLY | os.O_CLOEXEC)
-            os.ftruncate(file.descriptor, file.bytes)
-        if self._sync and file.descriptor >= 0:
-            self._write_back(file, 1)
+            os.ftruncate(self._opened(file, os.O_WRONLY), file.bytes)
+        if self._sync and file.descriptor is not None:
+            self._write_back(file, file.descriptor.fileno(), 1)
 
     def remove(self) -> None:
         """Remove everything again; what cannot be removed is left to be swept."""
@@ -219,17 +212,20 @@ class AttemptFiles:
                     raise
         self._made = True
 
-    def _hold_open(self, file: OpenFile, flags: int) -> None:
-        if len(self._with_descriptor) >= OPEN_FILES_MAX:
-            self._close_file(next(iter(self._with_descriptor.values())))
-        file.descriptor = os.open(self.path / file.name, flags, FILE_MODE)
-        self._with_descriptor[file.name] = file
+    def _opened(self, file: OpenFile, flags: int) -> int:
+        """The file's descriptor; opened, and one of another file closed, if it has none."""
+        if file.descriptor is None:
+            if len(self._with_descriptor) >= OPEN_FILES_MAX:
+                self._close_file(next(iter(self._with_descriptor.values())))
+            self._with_descriptor[file.name] = file
+            file.descriptor = FileDescriptor(self.path / file.name, flags, FILE_MODE)
+        return file.descriptor.fileno()
 
     def _close_file(self, file: OpenFile) -> None:
-        descriptor, file.descriptor = file.descriptor, -1
+        descriptor, file.descriptor = file.descriptor, None
         self._with_descriptor.pop(file.name, None)
-        if descriptor >= 0:
-            os.close(descriptor)
+        if descriptor is not None:
+            descriptor.close()
 
     def _told_if_swept(self) -> "_SweptError":
         return _SweptError(self.path)

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from eoslog.atomic_file import sync_directory, sync_file
+from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.record_batch import batch_crc32c, crc32c, iter_batches
 from eoslog.errors import CorruptRecordError, StagedCommitError, StoreFullError
@@ -32,28 +33,24 @@ def mapped(one: JobFile) -> Iterator[memoryview]:
     Raises StagedCommitError if it is not there, is no regular file, or has another length than its
     message says.
     """
-    with named_os_errors(f"reading {one.path}"):
-        descriptor = _opened(one.path)
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise StagedCommitError(f"{one.path}: the staged file is no regular file")
-            found_bytes = status.st_size
-            if found_bytes != one.file.bytes:
-                raise StagedCommitError(
-                    f"{one.path}: a staged file of {found_bytes} bytes, expected {one.file.bytes}"
-                )
-            mapping = mmap.mmap(descriptor, found_bytes, prot=mmap.PROT_READ)
-        finally:
-            os.close(descriptor)
+    with named_os_errors(f"reading {one.path}"), _opened(one.path) as descriptor:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise StagedCommitError(f"{one.path}: the staged file is no regular file")
+        found_bytes = status.st_size
+        if found_bytes != one.file.bytes:
+            raise StagedCommitError(
+                f"{one.path}: a staged file of {found_bytes} bytes, expected {one.file.bytes}"
+            )
+        mapping = mmap.mmap(descriptor, found_bytes, prot=mmap.PROT_READ)
     with mapping, memoryview(mapping) as staged:
         yield staged
 
 
-def _opened(path: Path) -> int:
+def _opened(path: Path) -> FileDescriptor:
     """The file, open to read; without waiting, were it a pipe."""
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return FileDescriptor(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError as error:
         raise StagedCommitError(f"{path}: the staged file is missing") from error
     except OSError as error:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from eoslog.atomic_file import open_at_once, write_atomically
+from eoslog.atomic_file import write_atomically
+from eoslog.bindings.file_descriptor import open_at_once
 from eoslog.errors import StagedCommitError
 from eoslog.json_text import check_kinds, fields_read_of, loads_json
 from eoslog.offset_records import OffsetKey

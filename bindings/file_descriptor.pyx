@@ -1,0 +1,62 @@
+# cython: language_level=3
+"""Descriptors that an interrupt cannot lose.
+
+A signal's handler may run between two steps of Python: behind `os.open` and before its number has a
+name, say, and the descriptor is nobody's from there on. Here the number is an object's, which
+closes it with itself at the latest, or does not leave the one call at all.
+"""
+
+import os
+
+cimport cython
+
+
+@cython.final
+cdef class FileDescriptor:
+    """An open file; `flags` and `mode` as of os.open. A block closes it. Raises OSError."""
+
+    cdef int _fd
+
+    def __cinit__(self, path not None, int flags, int mode=0o600):
+        self._fd = -1
+        self._fd = os.open(path, flags | os.O_CLOEXEC, mode)
+
+    def __dealloc__(self):
+        self._close()
+
+    def fileno(self):
+        """The descriptor. Raises ValueError if it is closed."""
+        if self._fd < 0:
+            raise ValueError("the file is closed")
+        return self._fd
+
+    def close(self):
+        """Close the file; a second call does nothing."""
+        self._close()
+
+    cdef int _close(self) except -1:
+        cdef int fd = self._fd
+        self._fd = -1
+        if fd >= 0:
+            os.close(fd)
+        return 0
+
+    def __enter__(self):
+        return self.fileno()
+
+    def __exit__(self, *error):
+        self._close()
+
+
+def sync_path(path not None, int flags):
+    """Sync the file, or the directory, at a path; `flags` as of os.open. Raises OSError."""
+    cdef FileDescriptor file = FileDescriptor(path, flags)
+    try:
+        os.fsync(file._fd)
+    finally:
+        file._close()
+
+
+def open_at_once(path not None, int flags):
+    """For `open`: a pipe in a file's place is not waited for."""
+    return os.open(path, flags | os.O_NONBLOCK)
