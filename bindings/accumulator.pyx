@@ -73,7 +73,7 @@ cdef class RecordAccumulator:
         cdef int64_t value_bytes = -1
         cdef int64_t key_bytes = -1
         cdef int64_t headers_bytes = 0
-        cdef int64_t bound
+        cdef int64_t bound, base_timestamp, used_bytes
         cdef bytes encoded = None
         cdef uint8_t* grown
         if self._busy:
@@ -109,17 +109,24 @@ cdef class RecordAccumulator:
                 raise errors.OutOfMemoryError("a record accumulator")
             self._capacity_bytes = 2 * self._capacity_bytes + self._used_bytes + bound
             self._buffer = grown
+        base_timestamp = timestamp_ms if self._record_count == 0 else self._base_timestamp
+        used_bytes = record_encode(
+            self._buffer + self._used_bytes, timestamp_ms - base_timestamp,
+            self._record_count, key_at, key_bytes, value_at, value_bytes, headers_at, headers_bytes
+        ) - self._buffer
         if self._record_count == 0:
+            # Now it is known to the byte. One that no log took would stay, and keep the rest out.
+            if used_bytes > self.batch_bytes_max:
+                raise errors.RecordTooLargeError(
+                    f"a record whose batch has {used_bytes} bytes; batches hold "
+                    f"{self.batch_bytes_max}")
             self._base_timestamp = timestamp_ms
             self._min_timestamp = timestamp_ms
         elif timestamp_ms < self._min_timestamp:
             self._min_timestamp = timestamp_ms
         if timestamp_ms > self._max_timestamp:
             self._max_timestamp = timestamp_ms
-        self._used_bytes = record_encode(
-            self._buffer + self._used_bytes, timestamp_ms - self._base_timestamp,
-            self._record_count, key_at, key_bytes, value_at, value_bytes, headers_at, headers_bytes
-        ) - self._buffer
+        self._used_bytes = used_bytes
         self._record_count += 1
         return self._used_bytes
 

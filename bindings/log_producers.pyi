@@ -7,6 +7,8 @@ from eoslog.bindings.producer_state import ProducerState
 
 @disjoint_base
 class LogProducers(LogReader):
+    @property
+    def first_base_offset(self) -> int: ...
     def restore_producers(
         self,
         rows: bytes | None,

@@ -60,6 +60,12 @@ cdef inline bint is_idle(const ProducerEntry* entry, int64_t oldest_timestamp_ms
 cdef class LogProducers(LogReader):
     """A log that can be read and knows its producers."""
 
+    @property
+    def first_base_offset(self):
+        """The base offset of the oldest segment, as this process knows it."""
+        self._check_open()
+        return self._log.segments[0].base_offset
+
     def restore_producers(self, bytes rows, Py_ssize_t rows_offset, Py_ssize_t evicted_count=0,
                           abort_files=None):
         """Fill the producer table and the abort index. Says from what: "rows", "snapshot" or "log".

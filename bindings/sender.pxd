@@ -6,6 +6,7 @@ from eoslog.bindings.accumulator cimport RecordAccumulator
 cdef class PartitionBuffer:
     cdef readonly RecordAccumulator accumulator
     cdef readonly str topic
+    cdef readonly str topic_id               # Records are gathered for this topic of the name.
     cdef readonly int32_t partition
     cdef readonly int64_t first_ms           # When the oldest was added; monotonic.
     cdef bint listed                         # In the sender's list of buffers with records.

@@ -8,11 +8,15 @@ from eoslog.bindings.partition_log import AppendResult
 
 @final
 class PartitionBuffer:
-    def __new__(cls, topic: str, partition: int, batch_bytes_max: int) -> PartitionBuffer: ...
+    def __new__(
+        cls, topic: str, partition: int, batch_bytes_max: int, topic_id: str
+    ) -> PartitionBuffer: ...
     @property
     def accumulator(self) -> RecordAccumulator: ...
     @property
     def topic(self) -> str: ...
+    @property
+    def topic_id(self) -> str: ...
     @property
     def partition(self) -> int: ...
     @property
@@ -22,7 +26,9 @@ class PartitionBuffer:
 
 @final
 class TopicBuffers:
-    def __new__(cls, topic: str, partition_count: int, batch_bytes_max: int) -> TopicBuffers: ...
+    def __new__(
+        cls, topic: str, partition_count: int, batch_bytes_max: int, topic_id: str
+    ) -> TopicBuffers: ...
 
 @final
 class Exclusive:

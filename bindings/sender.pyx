@@ -30,9 +30,11 @@ cdef enum:
 cdef class PartitionBuffer:
     """What a sender gathered for one partition."""
 
-    def __cinit__(self, str topic not None, Py_ssize_t partition, Py_ssize_t batch_bytes_max):
+    def __cinit__(self, str topic not None, Py_ssize_t partition, Py_ssize_t batch_bytes_max,
+                  str topic_id not None):
         self.accumulator = RecordAccumulator(batch_bytes_max)
         self.topic = topic
+        self.topic_id = topic_id
         self.partition = <int32_t>partition
         self.first_ms = 0
         self.listed = False
@@ -42,13 +44,15 @@ cdef class PartitionBuffer:
 cdef class TopicBuffers:
     """A topic as a sender knows it."""
 
-    def __cinit__(self, str topic not None, Py_ssize_t partition_count, Py_ssize_t batch_bytes_max):
+    def __cinit__(self, str topic not None, Py_ssize_t partition_count, Py_ssize_t batch_bytes_max,
+                  str topic_id not None):
         if not 0 < partition_count <= 0x7FFFFFFF:
             raise ValueError(f"{partition_count} partitions")
         self.partition_count = <int32_t>partition_count
         self.sticky_partition = 0
         self.buffers = [
-            PartitionBuffer(topic, number, batch_bytes_max) for number in range(partition_count)]
+            PartitionBuffer(topic, number, batch_bytes_max, topic_id)
+            for number in range(partition_count)]
 
 
 @cython.final

@@ -10,6 +10,7 @@ it is not appended by the same call.
 
 import asyncio
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, ParamSpec, TypeVar
@@ -69,8 +70,11 @@ class AsyncProducer(ClosedByBlock):
         self._store = store
         self._producer = producer
         self._loop = asyncio.get_running_loop()
-        self._lane = Lane(calls, self._loop, self._fail_gathered)
+        self._lane = Lane(calls, self._loop, self._call_over, self._fail_gathered)
         self._gathered = Round()
+        # What a call took that has not ended, and its outcomes, until the senders are told.
+        self._taken: Round | None = None
+        self._untold: deque[Outcome] = deque()
         self._append_job: Job | None = None
         self._has_room = asyncio.Event()
         self._has_room.set()
@@ -159,7 +163,7 @@ class AsyncProducer(ClosedByBlock):
         ended: a note of the CancelledError says what became of it. Raises as `send` and its future.
         """
         told = await self.send(topic, value, key, partition, headers, timestamp_ms)
-        ended = await until_ended(told, lambda: self._gathered.withdraw(told))
+        ended = await until_ended(told, lambda: self._gathered.withdraw(told), self._lane.look)
         if ended.cancelled is not None and ended.error is None:
             ended.cancelled.add_note(f"the record is in the log: {ended.result}")
         return ended.value()
@@ -263,13 +267,17 @@ class AsyncProducer(ClosedByBlock):
         self._append_job.ended.add_done_callback(_looked_at)
 
     def _fail_gathered(self, error: Exception) -> None:
-        """Nothing of it will be appended."""
+        """Nothing of it will be appended, nor of what was taken for a call that was not begun."""
+        if self._taken is not None:
+            self._taken.fail(error)
         self._take_gathered().fail(error)
+        self._taken = None
 
     def _take_gathered(self) -> Round:
         """From now on what is sent is gathered anew."""
         self._append_job = None
-        taken, self._gathered = self._gathered, Round()
+        taken = self._taken = self._gathered
+        self._gathered = Round()
         self._has_room.set()
         return taken
 
@@ -282,7 +290,8 @@ class AsyncProducer(ClosedByBlock):
     def _append_and_tell(self, batches: list[GatheredBatch]) -> Exception | None:
         """Append the batches; the first failure. Runs in another thread."""
         outcomes = self._append_batches(batches)
-        self._loop.call_soon_threadsafe(self._tell, outcomes)
+        self._untold.extend(outcomes)
+        self._loop.call_soon_threadsafe(self._tell)
         return next((one.failure for one in outcomes if one.failure is not None), None)
 
     def _append_batches(self, batches: list[GatheredBatch]) -> list[Outcome]:
@@ -316,12 +325,18 @@ class AsyncProducer(ClosedByBlock):
         """Whether records may follow one that was refused."""
         return True
 
-    def _tell(self, outcomes: list[Outcome]) -> None:
+    def _tell(self) -> None:
         """Tell the senders; runs in the loop."""
-        for outcome in outcomes:
+        while self._untold:
+            outcome = self._untold[0]
             if outcome.failure is not None and self._failure is None:
                 self._failure = outcome.failure
             outcome.tell()
+            self._untold.popleft()
+
+    def _call_over(self) -> None:
+        self._tell()
+        self._taken = None
 
 
 def _looked_at(job: "asyncio.Future[Any]") -> None:

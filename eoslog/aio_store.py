@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Concatenate, Never, ParamSpec, TypeVar, overload
 
 from eoslog.aio_block import ClosedByBlock
-from eoslog.aio_calls import Calls, until_ended
+from eoslog.aio_calls import Call, Calls, until_over
 from eoslog.aio_consumer import AsyncConsumer
 from eoslog.aio_opening import Opening
 from eoslog.aio_producer import AsyncProducer
@@ -216,7 +216,9 @@ class AsyncStore(ClosedByBlock):
                 errors.append(error)
             except asyncio.CancelledError as error:
                 cancelled = cancelled or error
-        ended = await until_ended(loop.run_in_executor(None, self._stop), lambda: False)
+        stopping = Call(self._stop)
+        loop.run_in_executor(None, stopping.run)
+        ended = await until_over(stopping.ended, lambda: False)
         if isinstance(ended.error, EoslogError):
             errors.append(ended.error)
         for other in errors[1:]:

@@ -32,7 +32,6 @@ class GatheringSender(Sender):
         self._linger_ms = linger_ms
         self._closed = self._is_parents = False
         self._refusal: Callable[[], EoslogError] | None = None
-        self._gathered_ids: dict[str, str] = {}  # Of the topics that records are gathered for.
         self._set_batch_bytes(batch_bytes)
 
     def append_lingering(self) -> float | None:
@@ -77,8 +76,9 @@ class GatheringSender(Sender):
         return discarded
 
     def _refuse_from_now_on(self, refusal: Callable[[], EoslogError]) -> None:
-        self._refusal = refusal
+        # In this order: once it is refused here, nothing is left to be done.
         self._set_refused(refusal)
+        self._refusal = refusal
 
     def _check_usable(self) -> None:
         self._refuse()
@@ -98,9 +98,8 @@ class GatheringSender(Sender):
         batch_bytes = config["max.message.bytes"]
         self._batch_bytes_max = min(self._batch_bytes_max, batch_bytes)
         self._set_batch_bytes(self._batch_bytes_max)
-        buffers = TopicBuffers(topic, description.partitions, batch_bytes)
+        buffers = TopicBuffers(topic, description.partitions, batch_bytes, description.topic_id)
         self._keep_topic(topic, buffers)
-        self._gathered_ids[topic] = description.topic_id
         return buffers
 
     def _follow(self, topic: "TopicDescription") -> bool:

@@ -38,7 +38,7 @@ from eoslog.errors import (
 )
 from eoslog.file_tree import remove_directory
 from eoslog.os_errors import named_os_errors
-from eoslog.private_files import FILE_MODE, make_directories
+from eoslog.private_files import FILE_MODE, make_directories, make_file
 from eoslog.upgradable_lock import UpgradableLock
 
 MAP_BYTES_INITIAL = 16 << 20
@@ -85,7 +85,7 @@ def mark_damaged(path: Path) -> None:
     """Have the environment in a directory begun anew by the next process that opens it alone."""
     mark = path.with_name(path.name + DAMAGED_SUFFIX)
     with named_os_errors(f"writing {mark}"):
-        mark.touch(FILE_MODE)
+        make_file(mark)
 
 
 class LmdbEnvironment:

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from eoslog.os_errors import named_os_errors
-from eoslog.private_files import FILE_MODE, make_directories
+from eoslog.private_files import make_directories, make_file
 
 DIRECTORY_NAME = "members"
 _NAME_BYTES = 16
@@ -30,7 +30,7 @@ class MemberHeartbeats:
         path = self._path_of(member_id)
         with named_os_errors(f"making {path}"):
             make_directories(self._path)
-            path.touch(FILE_MODE)
+            make_file(path)
             self._beat(path)
 
     def beat(self, member_id: str) -> None:

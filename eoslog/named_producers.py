@@ -98,8 +98,11 @@ class LiveProducer(Protocol):
     def fence(self, reason: str) -> None:
         """Take part in nothing more; waits for a call that is under way."""
 
-    def renew_checkpoints(self, partitions: Iterable[TopicPartition]) -> None:
-        """Write the name's record anew, synced, with where it stands at these partitions."""
+    def renew_checkpoints(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Write the name's record anew, synced, with where it stands at these partitions.
+
+        False, and nothing is done, if it takes part in nothing more.
+        """
 
 
 class HeldName:
@@ -154,10 +157,12 @@ class NamedProducers:
         `exclusive()` until it has called `adopt`.
         """
         known = self._read(name)
-        live = self._live.pop(name, None)
+        live = self._live.get(name)
         if live is not None and known is not None:
-            # Before the name's lock is taken: a call of it may be waiting for that.
+            # Before the name's lock is taken: a call of it may be waiting for that. And before it
+            # is forgotten: an interrupt leaves it to the next opening.
             live.fence(fenced_because(known.epoch + 1))
+        self._live.pop(name, None)
         for where in () if known is None else known.checkpoints:
             self._find_partition(where)  # Opening, and recovering, takes time and other locks.
         if name not in self._watched:
@@ -330,10 +335,9 @@ class NamedProducers:
         if live is None:
             return False
         try:
-            live.renew_checkpoints([where])
+            return live.renew_checkpoints([where])
         except ProducerFencedError:
             return False  # Another process has the name by now.
-        return True
 
     def _renew(self, name: str, where: TopicPartition, partition: Partition) -> None:
         with self._state_log.held(NAMED_PRODUCER, name):

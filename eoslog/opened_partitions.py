@@ -627,5 +627,6 @@ class OpenedPartitions:
                 where,
                 partition.cut_bytes,
                 partition.log_end_offset,
-                self._paths.cut_of(where),
+                kept,
             )
+            partition.note_cut(kept)

@@ -32,6 +32,7 @@ from eoslog.errors import FellBehindError, LogClosedError, StoreError
 from eoslog.file_lock import directory_locked
 from eoslog.lost_beginning import LostBeginning
 from eoslog.lost_end import LostEnd
+from eoslog.misnamed_segment import MisnamedSegment, misnamed_segment
 from eoslog.os_errors import named_os_errors
 from eoslog.partition_producers import PartitionProducers, keeping_up
 from eoslog.producer_state_store import ProducerStateStore
@@ -75,6 +76,7 @@ class Partition(PartitionProducers):
         self._spare_lock = ThreadLock()
         self._lost_beginning: LostBeginning | None = None
         self.lost_end: LostEnd | None = None
+        self.misnamed: MisnamedSegment | None = None
 
     def __reduce__(self) -> Never:
         raise TypeError("a partition cannot be pickled or copied: ask the store for it")
@@ -108,6 +110,13 @@ class Partition(PartitionProducers):
         if synced_offset > self.log_end_offset:
             self.lost_end = LostEnd(synced_offset, self.log_end_offset)
             _log.error("%s: %s", self.topic_partition, self.lost_end)
+
+    def note_cut(self, kept: Path) -> None:
+        """Recovery cut something off, which is kept there: say so if it was no torn write."""
+        if self.log_end_offset == self.log_start_offset:
+            self.misnamed = misnamed_segment(kept, self.log_start_offset)
+        if self.misnamed is not None:
+            _log.error("%s: %s", self.topic_partition, self.misnamed)
 
     @property
     def log_end_offset(self) -> int:

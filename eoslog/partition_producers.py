@@ -9,6 +9,7 @@ notes that. Where another process writes under an id that was evicted here, the 
 part alone until the row comes back (`incomplete`).
 """
 
+import logging
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -35,6 +36,7 @@ from eoslog.producer_state_store import ProducerStateStore, RowsHead, StateStore
 from eoslog.topic_partition import TopicPartition
 
 ROWS_PER_LOOK = 10_000
+_log = logging.getLogger(__name__)
 _ROWS_LOST = -2  # A generation that the rows never have.
 
 _Self = TypeVar("_Self", bound="PartitionProducers")
@@ -184,6 +186,9 @@ class PartitionProducers:
             if head is None or head.offset > self._log.log_end_offset:
                 self._drop_untrue_rows(head)
                 return self._log.restore_producers(None, 0)
+            if self._is_outlived(head):
+                self._drop_untrue_rows(head)
+                return self._log.restore_producers(None, 0)
             if head == self._tried:
                 # Too old, and no newer ones were stored: what was deleted had no producers.
                 return self._log.restore_producers(None, 0)
@@ -200,6 +205,24 @@ class PartitionProducers:
         return self._log.restore_producers(
             b"".join(found.rows), head.offset, evicted_count, found.abort_files
         )
+
+    def _is_outlived(self, head: RowsHead) -> bool:
+        """Whether rows are older than the deletion of segments, and a snapshot tells what they do
+        not. Whoever deletes segments stores both before: the rows are an earlier copy of LMDB's.
+        """
+        first, end = self._log.first_base_offset, self._log.log_end_offset
+        if self._log.attached or head.offset >= first:
+            return False
+        outlived = any(first <= offset <= end for offset in self._log.snapshots())
+        if outlived:
+            _log.warning(
+                "%s begins at offset %d, and LMDB's rows of its producers are of offset %d, from "
+                "before the segments below were deleted: a snapshot serves in their place",
+                self.topic_partition,
+                first,
+                head.offset,
+            )
+        return outlived
 
     def _drop_untrue_rows(self, head: RowsHead | None) -> None:
         """There is no head, or the log lost an unsynced tail that the rows know of: they must go

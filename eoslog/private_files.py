@@ -8,12 +8,19 @@ import os
 from functools import partial
 from pathlib import Path
 
+from eoslog.bindings.file_descriptor import FileDescriptor
+
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 
 # For `open`: a file that is made is its user's alone. All of it is C: between two steps of Python a
 # signal's handler could lose the descriptor.
 private_opener = partial(os.open, mode=FILE_MODE)
+
+
+def make_file(path: Path) -> None:
+    """Make an empty file; one that is there stays as it is."""
+    FileDescriptor(path, os.O_WRONLY | os.O_CREAT, FILE_MODE).close()
 
 
 def make_directories(path: Path) -> None:

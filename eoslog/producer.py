@@ -219,19 +219,23 @@ class Producer(GatheringSender, TransactionCalls):
             return self._discard()
 
     def close(self) -> None:
-        """Flush, then take nothing more. A second call does nothing.
+        """Flush, then take nothing more. A second call does nothing, or ends what an interrupt left
+        of the first.
 
-        If flushing fails the producer is closed all the same, and the error raised: what was
-        gathered is lost then. A fenced producer raises ProducerFencedError if it held records.
+        If flushing fails, or is interrupted, the producer is closed all the same, and the error
+        raised: what was gathered is lost then. A fenced producer raises ProducerFencedError if it
+        held records.
         """
         error: EoslogError | None = None
         with self.exclusive:
-            if self._closed:
-                return
+            is_over = self._closed and self._refusal is not None
             self._closed = True
             refused = self._refusal
             if refused is not None and self._discard():
                 error = refused()
+        if is_over:
+            self._let_go()
+            return
         try:
             if refused is None:
                 self.flush()
@@ -239,11 +243,17 @@ class Producer(GatheringSender, TransactionCalls):
             with self.exclusive:
                 self._discard()
                 self._refuse_from_now_on(lambda: LogClosedError("the producer is closed"))
-            self._store._linger.remove(self)
-            if self.name is not None:
-                self._store._names.release(self.name, self)
+            self._let_go()
         if error is not None:
             raise error
+
+    def _let_go(self) -> None:
+        """Nobody calls it any more."""
+        if self._is_parents:
+            return
+        self._store._linger.remove(self)
+        if self.name is not None:
+            self._store._names.release(self.name, self)
 
     def __enter__(self) -> Self:
         with self.exclusive:
@@ -429,11 +439,13 @@ class Producer(GatheringSender, TransactionCalls):
 
     # For the names of the store.
 
-    def renew_checkpoints(self, partitions: Iterable[TopicPartition]) -> None:
-        """Write down where the name stands at these partitions."""
+    def renew_checkpoints(self, partitions: Iterable[TopicPartition]) -> bool:
+        """Write down where the name stands at these partitions; whether this is still to say."""
         with self.exclusive:
-            if self._refusal is None:
-                self._identity.renew(partitions)
+            if self._refusal is not None:
+                return False
+            self._identity.renew(partitions)
+            return True
 
     def fence(self, reason: str) -> None:
         """Take part in nothing more; waits for a call that is under way."""

@@ -207,6 +207,7 @@ class StagedProducer(TransactionalProducer):
                 description = self._known_topic(topic)
                 if partition is not None:
                     partition = self._known_partition(description, partition).partition
+                self._check_gathered_for(description.name, description.topic_id)
                 with self._calling:
                     self._stage_buffers(
                         [one for one in self._touched_buffers() if one.topic == description.name]

@@ -487,12 +487,15 @@ class TransactionalProducer(TransactionClient):
         buffer.owner, buffer.part = partition, part
 
     def _check_gathered_for(self, topic: str, topic_id: str | None) -> None:
-        """Whether another process has made the topic anew since records were gathered for it."""
-        if topic_id != self._gathered_ids[topic]:
+        """Refuse if another process has made the topic anew since records were gathered for it."""
+        buffers = self._buffers_of(topic)
+        if buffers and buffers[0].topic_id != topic_id:
+            lost = any(buffer.accumulator.record_count for buffer in buffers)
             self.forget_topic(topic)
-            raise UnknownTopicOrPartitionError(
-                f"topic {topic!r} was deleted with records that were gathered for it"
-            )
+            if lost:
+                raise UnknownTopicOrPartitionError(
+                    f"topic {topic!r} was deleted with records that were gathered for it"
+                )
 
     def _opened(self, where: TopicPartition) -> tuple[Partition, TransactionPart]:
         """A partition, and what the coordinator's entry knows it by; looked up once."""

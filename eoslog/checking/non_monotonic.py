@@ -12,8 +12,9 @@ SENDS, POLLS = "non-monotonic send", "non-monotonic poll"
 
 
 def non_monotonic_sends(evidence: Evidence) -> Found:
-    """Records of a client that stand before, or at, one that it had sent earlier.
+    """Records of a client that stand before one that it had sent earlier.
 
+    Two at the same offset are inconsistent offsets, whoever sent them.
     A record that was sent several times counts as sent later only if all tries of it were.
     """
     history, tries = evidence.history, evidence.tries
@@ -25,7 +26,7 @@ def non_monotonic_sends(evidence: Evidence) -> Found:
     rows = rows[np.lexsort((tries.turn[rows], sends.partition[rows], ops.client[sends.op[rows]]))]
     lane = group_numbers(same_as_before(sends.partition[rows], ops.client[sends.op[rows]]))
     highest = _highest_before(evidence, rows, lane, offsets[rows])
-    wrong = np.flatnonzero((highest != NONE) & (offsets[rows] <= highest))
+    wrong = np.flatnonzero((highest != NONE) & (offsets[rows] < highest))
 
     def show(at: int) -> Anomaly:
         earlier = (lane == lane[at]) & (offsets[rows] == highest[at])

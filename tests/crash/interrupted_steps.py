@@ -1,34 +1,41 @@
-"""An interrupt (Ctrl-C) between two steps of the interpreter, at a chosen one of the places where
-signals come: behind a call, at the beginning of a function, at the end of a loop's round.
+"""An interrupt (Ctrl-C) at a chosen one of the places where a signal makes a difference: just
+before the interpreter looks for one (behind a call, at the beginning of a function, at the end of a
+loop's round), and as a function returns, whose caller may be C that goes on before it looks.
 
-Closer than `interrupted_lines`: within a line a result may have been had and not be kept yet.
+Closer than `interrupted_lines`: within a line a result may have been had and not be kept yet. And
+true to life, since the signal is a real one.
 """
 
 from __future__ import annotations
 
+import _thread
 import dis
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import CodeType, FrameType
 from typing import Any
 
-_BEFORE_SIGNALS = ("CALL", "RESUME", "JUMP_BACKWARD")
+_LOOKING = ("CALL", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD")
 
 
 @cache
 def _places(code: CodeType) -> frozenset[int]:
-    """Offsets of the instructions in front of which a handler may run."""
-    found, behind = [], False
-    for instruction in dis.get_instructions(code):
-        if behind:
-            found.append(instruction.offset)
-        behind = instruction.opname.startswith(_BEFORE_SIGNALS)
-    return frozenset(found)
+    """Offsets of the instructions that look for signals."""
+    return frozenset(one.offset for one in dis.get_instructions(code) if one.opname in _LOOKING)
+
+
+class _Signal:
+    """SIGINT arrives as this object goes. All of that is C: whoever let go of it does not look."""
+
+    __del__ = staticmethod(_thread.interrupt_main)
 
 
 class Steps:
-    """Counts the places of functions that are ours, and interrupts at one of them."""
+    """Counts the places of functions that are ours, and interrupts at one of them; only in the main
+    thread.
+    """
 
     def __init__(self, is_ours: Callable[[FrameType], bool]) -> None:
         self._is_ours = is_ours
@@ -40,33 +47,47 @@ class Steps:
 
         The interrupt may come out as something else, or not at all: that is the caller's to say.
         """
+        try:
+            with self.armed(step):
+                call()
+        except KeyboardInterrupt:
+            if self.count < step:
+                raise
+        return self.count >= step
+
+    @contextmanager
+    def armed(self, step: int) -> Iterator[None]:
+        """Ctrl-C at the so-and-so-many-th place from here on, wherever that comes out."""
         self.count, self.last = 0, ""
         before = sys.gettrace()
         sys.settrace(self._at_call(step))
         try:
-            call()
-        except KeyboardInterrupt:
-            if self.count < step:
-                raise
+            yield
         finally:
-            sys.settrace(before)
-        return self.count >= step
+            sys.settrace(before)  # And a last look for signals.
+
+    def _is_near(self, frame: FrameType) -> bool:
+        """Whether it is ours, or was called by what is."""
+        caller = frame.f_back
+        return self._is_ours(frame) or (caller is not None and self._is_ours(caller))
 
     def _at_call(self, step: int) -> Callable[[FrameType, str, object], Any]:
         def at_step(frame: FrameType, event: str, _: object) -> Any:
-            if event == "opcode" and frame.f_lasti in _places(frame.f_code):
+            if event == "return" or (event == "opcode" and frame.f_lasti in _places(frame.f_code)):
                 self.count += 1
                 if self.count == step:
                     code = frame.f_code
                     self.last = f"{code.co_filename}:{frame.f_lineno} {code.co_name}"
-                    raise KeyboardInterrupt(self.last)
+                    # Else the signal would be looked for in here, at the next event.
+                    sys.settrace(None)
+                    signal = _Signal()  # noqa: F841 - goes when this function does.
             return at_step
 
         def at_call(frame: FrameType, _event: str, _: object) -> Any:
             # What an exception in a finalizer comes to is the interpreter's own.
-            if not self._is_ours(frame) or frame.f_code.co_name == "__del__":
+            if frame.f_code.co_name == "__del__" or not self._is_near(frame):
                 return None
-            frame.f_trace_opcodes, frame.f_trace_lines = True, False
+            frame.f_trace_opcodes, frame.f_trace_lines = self._is_ours(frame), False
             return at_step
 
         return at_call

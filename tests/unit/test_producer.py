@@ -100,6 +100,31 @@ def test_limits_of_small_topics_hold_for_gathered_batches(store):
     assert [int(value) for value in values_of(store, "t")] == list(range(100))
 
 
+@pytest.mark.parametrize("bytes_max", [128, 1000, 20_000])
+@pytest.mark.parametrize("key", [None, b"key"])
+def test_a_record_is_taken_if_its_batch_fits_to_the_byte(store, bytes_max, key):
+    store.create_topic("t", config={"max.message.bytes": bytes_max})
+    taken, refused = [], []
+    with store.producer() as producer:
+        for size in range(bytes_max - 100, bytes_max):
+            if size < 0:
+                continue
+            try:
+                producer.send("t", b"v" * size, key=key, timestamp_ms=5)
+            except RecordTooLargeError:
+                refused.append(size)
+                assert producer.discard_gathered() == 0
+            else:
+                taken.append(size)
+                producer.flush()
+        producer.send("t", b"small")
+    assert max(taken) < min(refused)
+    # Its batch has up to the limit: one byte more in the value makes it longer by one or two.
+    with store.producer() as producer, pytest.raises(RecordTooLargeError):
+        producer.append("t", 0, [b"v" * min(refused)], None if key is None else [key])
+    assert [len(value) for value in values_of(store, "t")] == [*taken, 5]
+
+
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

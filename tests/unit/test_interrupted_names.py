@@ -1,0 +1,78 @@
+"""Interrupts (Ctrl-C) of the opening and of the closing of a named producer: one has the name."""
+
+from contextlib import suppress
+
+import pytest
+from crash.interrupted_steps import Steps
+from crash.rows_topic import is_of_the_package
+
+import eoslog
+from eoslog.errors import ProducerFencedError
+
+# An interrupt may come into a finalizer, which the interpreter goes on without.
+pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+CONFIG = {"linger.ms": 60_000}
+
+
+@pytest.fixture
+def store(tmp_path):
+    with eoslog.open(tmp_path / "store", create=True, durability="process") as store:
+        store.create_topic("orders", partitions=1)
+        yield store
+
+
+def test_an_interrupted_opening_leaves_no_older_one_with_the_name(store):
+    steps, step = Steps(is_of_the_package), 0
+    partition = store.partition("orders", 0)
+    while steps.count >= step:
+        step += 1
+        older = store.producer(name="importer", config=CONFIG)
+        older.append("orders", 0, [b"appended"])
+        older.send("orders", b"gathered", partition=0)
+        steps.interrupt(step, lambda: store.producer(name="importer", config=CONFIG))
+        newer = store.producer(name="importer", config=CONFIG)
+        count = newer.next_sequence("orders", 0)
+        assert count == partition.log_end_offset
+        with pytest.raises(ProducerFencedError):
+            older.flush()
+        with suppress(ProducerFencedError):
+            older.close()
+        assert partition.log_end_offset == count, steps.last
+        newer.append("orders", 0, [b"appended"])
+        assert newer.next_sequence("orders", 0) == count + 1
+        # What is deleted next is counted, whoever of them had the name.
+        store._names.renew(eoslog.TopicPartition("orders", 0))
+        newer.close()
+    assert step > 50
+
+
+def test_an_interrupted_close_is_ended_by_the_next(store):
+    steps, step = Steps(is_of_the_package), 0
+    partition = store.partition("orders", 0)
+    while steps.count >= step:
+        step += 1
+        producer = store.producer(name="importer", config=CONFIG)
+        sent = producer.next_sequence("orders", 0)
+        assert sent == partition.log_end_offset, steps.last
+        producer.send("orders", b"gathered", partition=0)
+        was_cut = steps.interrupt(step, producer.close)
+        producer.close()
+        end = partition.log_end_offset
+        assert end == sent + 1 if not was_cut else end in (sent, sent + 1)
+        with pytest.raises(eoslog.errors.LogClosedError):
+            producer.send("orders", b"late", partition=0)
+        producer._append_waiting(0)
+        assert partition.log_end_offset == end
+        assert "importer" not in store._names._live
+    assert step > 20
+
+
+def test_a_name_whose_producer_was_fenced_is_renewed_all_the_same(store):
+    """As where the next opening was interrupted: what retention deletes is counted before."""
+    older = store.producer(name="importer")
+    older.append("orders", 0, [b"one", b"two"])
+    older.fence("the next opening was interrupted behind this")
+    store._names.renew(eoslog.TopicPartition("orders", 0))
+    (identity,) = store._names.all()
+    assert identity.checkpoints["orders", 0].position == 2
