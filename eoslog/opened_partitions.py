@@ -308,9 +308,10 @@ class OpenedPartitions:
             self._let_go_of(where, partition)
 
     def _let_go_of(self, where: TopicPartition, partition: Partition) -> None:
-        del self._opened[where]
-        partition.close(clean=False)
+        # In this order: what an interrupt leaves undone, the next look does.
         self._deleted.add(where.topic)
+        partition.close(clean=False)
+        self._opened.pop(where, None)
 
     def _let_go_of_deleted(self) -> None:
         if self._shared is None:

@@ -102,7 +102,9 @@ class TransactionalProducer(TransactionClient):
         """Take the transactional id over: whoever had it can write nothing from now on.
 
         What the predecessor left open is aborted, what it had decided is completed. To be called
-        once, before anything else; again only after an error that is `retriable`.
+        once, before anything else; again only after an error that is `retriable`, and after an
+        interrupt: an IllegalStateError then says that it was through (a new producer gives the
+        answer of `keep_prepared` again).
 
         With `keep_prepared` a prepared transaction of the id stays, and is the answer: it can then
         be committed or aborted, and nothing else. Else it is aborted with the rest, and the answer
