@@ -208,14 +208,15 @@ class PartitionProducers:
 
     def _is_outlived(self, head: RowsHead) -> bool:
         """Whether rows are older than the deletion of segments, and a snapshot tells what they do
-        not. Whoever deletes segments stores both before: the rows are an earlier copy of LMDB's.
+        not. Whoever deletes segments with producers stores both before: the rows are an earlier
+        copy of LMDB's, or there were none.
         """
         first, end = self._log.first_base_offset, self._log.log_end_offset
         if self._log.attached or head.offset >= first:
             return False
         outlived = any(first <= offset <= end for offset in self._log.snapshots())
         if outlived:
-            _log.warning(
+            _log.info(
                 "%s begins at offset %d, and LMDB's rows of its producers are of offset %d, from "
                 "before the segments below were deleted: a snapshot serves in their place",
                 self.topic_partition,

@@ -40,7 +40,7 @@ def path(tmp_path):
 
 
 def test_what_the_snapshot_knows_is_no_new_producer(path, caplog):
-    with caplog.at_level(logging.WARNING, "eoslog"), eoslog.open(path) as store:
+    with caplog.at_level(logging.INFO, "eoslog"), eoslog.open(path) as store:
         partition = store.partition("rows", 0)
         assert "a snapshot serves" in caplog.text
         assert partition.restored_from == "snapshot"
