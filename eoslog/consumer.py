@@ -28,6 +28,7 @@ from eoslog.consumer_subscription import (
 )
 from eoslog.durability import check_isolation_level
 from eoslog.errors import (
+    EoslogError,
     IllegalStateError,
     InvalidConfigError,
     LogClosedError,
@@ -103,6 +104,8 @@ class Consumer(PartitionLookups):
         self._turns: list[TopicPartition] = []  # In the order in which they are looked at next.
         self._turns_of: object = None  # The assignment that they are of.
         self._subscription: ConsumerSubscription | None = None
+        # The one that is being left, until it is: an interrupt leaves it to the next call.
+        self._left: ConsumerSubscription | None = None
         self._client_id = client_id
         self._strategies = strategies
         self._max_poll_interval_ms = int(settings["max.poll.interval.ms"])
@@ -119,6 +122,7 @@ class Consumer(PartitionLookups):
         Raises IllegalStateError if the consumer is subscribed: see `unsubscribe`.
         """
         self._check_open()
+        self._end_leaving()
         if self._subscription is not None:
             raise IllegalStateError("the consumer is subscribed to topics: unsubscribe() first")
         self._read_exactly(map(as_topic_partition, partitions))
@@ -156,6 +160,7 @@ class Consumer(PartitionLookups):
         if not wanted.names and not wanted.patterns:
             self.unsubscribe()
             return
+        self._end_leaving()
         if self._subscription is not None:
             self._subscription.wanted, self._subscription.told = wanted, told
             return
@@ -180,14 +185,34 @@ class Consumer(PartitionLookups):
         The partitions go to other members at once; `on_revoked` is called before.
         """
         self._check_open()
-        if self._subscription is not None:
+        if self._subscription is not None and self._left is None:
+            self._left = self._subscription
             try:
-                self._subscription.member.leave(tell=True)  # Still a member while it is told.
+                self._left.member.leave(tell=True)  # Still a member while it is told.
             finally:
-                # First: without a subscription they would count as assigned by hand.
-                self._positions.assign({})
-                self._subscription = None
+                self._end_leaving()
+        self._end_leaving()
         self._positions.assign({})
+
+    def _end_leaving(self) -> None:
+        """Do what is left of an `unsubscribe`. Where it cannot be done, others find the member dead
+        in time.
+        """
+        if self._left is None:
+            return
+        try:
+            if self._left.member.member_id:
+                self._left.member.leave(tell=False)
+        except EoslogError:
+            self._forget_left()
+            raise
+        self._forget_left()
+
+    def _forget_left(self) -> None:
+        # In this order: without a subscription they would count as assigned by hand.
+        self._positions.assign({})
+        self._subscription = None
+        self._left = None
 
     def subscription(self) -> list[str]:
         """The topics that the consumer subscribed to, with those that match a pattern now."""
@@ -451,6 +476,9 @@ class Consumer(PartitionLookups):
         """
         closed_before = self._closed
         try:
+            if not self._store.closed:
+                with suppress(LogClosedError):
+                    self._end_leaving()
             if self._subscription is not None and not self._store.closed:
                 member = self._subscription.member
                 with suppress(LogClosedError):  # The store is: its members have left.

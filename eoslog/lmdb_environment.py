@@ -26,6 +26,7 @@ from typing import Any, TypeVar
 
 import lmdb
 
+from eoslog.bindings.clearing_up import clear_up
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.errors import (
     CorruptRecordError,
@@ -101,14 +102,14 @@ class LmdbEnvironment:
         self._closed = False
         self._environment: lmdb.Environment | None = None
         self._use = UpgradableLock(path.with_name(path.name + LOCK_SUFFIX)) if shared else None
-        with self._lock:
-            with _opened_lock:
-                _opened.add(self)
-            try:
+        try:
+            with self._lock:
+                with _opened_lock:
+                    _opened.add(self)
                 self._open()
-            except BaseException:
-                self.close()
-                raise
+        except BaseException:
+            clear_up(self.close)
+            raise
 
     def _took_handles(self, handles: Mapping[bytes, Any]) -> None:
         """The databases were opened, now or again; by name."""
@@ -235,7 +236,8 @@ class LmdbEnvironment:
                 )
             handles = {name: self._open_database(environment, name) for name in self._names}
         except BaseException:
-            self._close_environment()  # Nobody may use it with the handles of the one before.
+            # Nobody may use it with the handles of the one before.
+            clear_up(self._close_environment)
             raise
         self._took_handles(handles)
 

@@ -31,8 +31,10 @@ from eoslog.errors import (
     StoreError,
     StoreFailedError,
 )
+from eoslog.lost_producers import LostProducers
 from eoslog.os_errors import named_os_errors
 from eoslog.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
+from eoslog.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.topic_partition import TopicPartition
 
 ROWS_PER_LOOK = 10_000
@@ -78,6 +80,7 @@ class PartitionProducers:
         self._eviction_lock = threading.RLock()
         self._adopting: set[int] = set()
         self._restored_from = ""
+        self.lost_producers: LostProducers | None = None
         self._rows_generation = -1
         self._tried: RowsHead | None = None  # The rows that the last restoring began with.
         self._persisted_offset = -1
@@ -157,7 +160,18 @@ class PartitionProducers:
                 self._log.reattach()
                 self._persisted_offset = -1
             else:
+                self._look_for_lost_producers()
                 return self._restored_from
+
+    def _look_for_lost_producers(self) -> None:
+        """Whether both copies of what deleted segments told are gone."""
+        first = self._log.first_base_offset
+        if self._log.attached or first == 0 or self.topic == TRANSACTION_STATE_TOPIC:
+            return  # Whoever opened the log looked; or there are no producers.
+        from_rows = self._restored_from == "rows" and self._persisted_offset >= first
+        if not from_rows and self._restored_from != "snapshot":
+            self.lost_producers = LostProducers(first)
+            _log.error("%s: %s", self.topic_partition, self.lost_producers)
 
     def _restored(self, cached_max: int) -> str:
         try:

@@ -14,6 +14,7 @@ from types import TracebackType
 from typing import Any, Literal, Never, Self, cast, overload
 
 from eoslog.append_signal import AppendSignal
+from eoslog.bindings.clearing_up import clear_up
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.partition_log import ProducerState
 from eoslog.bindings.thread_lock import ThreadLock, called_from_handler
@@ -113,7 +114,7 @@ class Store(StoreTransactions, StoreStagedJobs):
             return self  # noqa: TRY300 -- not behind the guard.
         except BaseException:
             # Nobody has the object, an interrupt's traceback alone: it must not keep the store.
-            self._give_up_opening()
+            clear_up(self._give_up_opening)
             raise
 
     # Who it is.

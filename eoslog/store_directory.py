@@ -10,6 +10,7 @@ from pathlib import Path
 
 from eoslog import store_session
 from eoslog.atomic_file import TEMPORARY_SUFFIX, sync_directory
+from eoslog.bindings.clearing_up import clear_up
 from eoslog.durability import Durability
 from eoslog.errors import NotAStoreError, StoreInUseError
 from eoslog.file_system import mount_of
@@ -65,7 +66,7 @@ def enter_store(
         identity = read_meta_properties(paths.root)
         return StoreSession(paths, lock, mount, durability, topic_defaults), identity
     except BaseException:
-        lock.release()
+        clear_up(lock.release)
         raise
 
 

@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from eoslog.bindings.clearing_up import clear_up
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.errors import StoreInUseError
@@ -78,7 +79,7 @@ class StoreLock:
                 self._file = _opened(self.path)
             self._enter(self._file, joining)
         except BaseException:
-            self.release()
+            clear_up(self.release)
             raise
 
     @property

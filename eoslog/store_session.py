@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from eoslog.atomic_file import read_if_there, write_atomically
+from eoslog.bindings.clearing_up import clear_up
 from eoslog.bindings.shared_page import SESSION_BYTES, SharedPage
 from eoslog.config import TOPIC_SETTINGS
 from eoslog.durability import Durability, check_durability
@@ -136,11 +137,14 @@ class StoreSession:
             }
         except BaseException:
             # An interrupt's traceback may keep this object for long.
-            if hasattr(self, "slots"):
-                self.slots.release()
-            if hasattr(self, "shared"):
-                self.shared.close()
+            clear_up(self._give_up_beginning)
             raise
+
+    def _give_up_beginning(self) -> None:
+        if hasattr(self, "slots"):
+            self.slots.release()
+        if hasattr(self, "shared"):
+            self.shared.close()
 
     def _begin(self, durability: Durability | None, topic_defaults: Mapping[str, int]) -> None:
         if self._mount.network:

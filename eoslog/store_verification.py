@@ -118,6 +118,8 @@ def verify_partition(
         found.append(problem(partition.path, str(partition.lost_end)))
     if partition.misnamed is not None:
         found.append(problem(partition.path, str(partition.misnamed)))
+    if partition.lost_producers is not None:
+        found.append(problem(partition.path, str(partition.lost_producers)))
     for one in partition.open_transactions():
         complete = decided.complete.get(one.producer_id, -1)
         if one.producer_epoch < complete:

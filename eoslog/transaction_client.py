@@ -69,6 +69,7 @@ class TransactionClient(TransactionalSender, Producer):
         self._owner = TransactionOwner.here()
         self._taken_over: TransactionEntry | None = None
         self._cause: EoslogError | None = None
+        self._is_prepared = False  # The open transaction: nobody aborts it unasked.
         self._set_moves(
             SOURCES, S.UNINITIALIZED, S.READY, S.IN_TRANSACTION, S.COMMITTING_TRANSACTION
         )
@@ -125,7 +126,7 @@ class TransactionClient(TransactionalSender, Producer):
         """Do what an error means for this producer; the error as the caller is to see it."""
         if not isinstance(error, EoslogError):
             if self._state is S.COMMITTING_TRANSACTION:
-                self._move(S.ABORTABLE_ERROR)
+                self._move(S.PREPARED_TRANSACTION if self._is_prepared else S.ABORTABLE_ERROR)
             return error
         seen = as_the_client_sees(self._named(error), request)
         found = reaction(seen, request)
@@ -133,6 +134,8 @@ class TransactionClient(TransactionalSender, Producer):
             self._move(S.FATAL_ERROR)
             again = copy.copy(seen)  # Without its traceback, which keeps records alive.
             self._refuse_from_now_on(lambda: copy.copy(again))
+        elif self._is_prepared and self._state is S.COMMITTING_TRANSACTION:
+            self._move(S.PREPARED_TRANSACTION)
         elif found is Reaction.ABORTABLE and may_move(self._state, S.ABORTABLE_ERROR):
             self._cause = seen
             self._move(S.ABORTABLE_ERROR)
@@ -224,6 +227,7 @@ class TransactionClient(TransactionalSender, Producer):
     def _over(self, answer: tuple[int, int] | None) -> None:
         """The transaction is over; None: the coordinator never heard of it."""
         self._cause = None
+        self._is_prepared = False
         if answer is None:
             self._ended_without()
         else:

@@ -49,7 +49,10 @@ ALLOWED_FROM: Mapping[ClientState, frozenset[ClientState]] = MappingProxyType(
         ),
         _S.READY: frozenset({_S.INITIALIZING, _S.COMMITTING_TRANSACTION, _S.ABORTING_TRANSACTION}),
         _S.IN_TRANSACTION: frozenset({_S.READY}),
-        _S.PREPARED_TRANSACTION: frozenset({_S.IN_TRANSACTION, _S.INITIALIZING}),
+        # Ours: a prepared one whose commit failed before the decision stays prepared.
+        _S.PREPARED_TRANSACTION: frozenset(
+            {_S.IN_TRANSACTION, _S.INITIALIZING, _S.COMMITTING_TRANSACTION}
+        ),
         _S.COMMITTING_TRANSACTION: frozenset({_S.IN_TRANSACTION, _S.PREPARED_TRANSACTION}),
         _S.ABORTING_TRANSACTION: frozenset(
             {_S.IN_TRANSACTION, _S.PREPARED_TRANSACTION, _S.ABORTABLE_ERROR}

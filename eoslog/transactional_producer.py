@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 S = ClientState
 DEFAULT_TIMEOUT_MS = 60_000
+# A prepared transaction, and one whose commit or abort was interrupted.
+_COMPLETABLE = frozenset({S.PREPARED_TRANSACTION, S.COMMITTING_TRANSACTION, S.ABORTING_TRANSACTION})
 
 
 class TransactionalProducer(TransactionClient):
@@ -143,6 +145,7 @@ class TransactionalProducer(TransactionClient):
                 self._move(S.READY)
             else:
                 self._register()
+                self._is_prepared = True
                 self._move(S.PREPARED_TRANSACTION)
         self._store._notice_replacements()
         return found.prepared
@@ -242,6 +245,7 @@ class TransactionalProducer(TransactionClient):
                 self._break(error, Request.PRODUCE)  # Nothing is decided by it.
             if empty:
                 raise IllegalStateError("the transaction is empty: there is nothing to prepare")
+            self._is_prepared = True
             self._move(S.PREPARED_TRANSACTION)
             return PreparedTransaction(
                 self._transactional_id, self.producer_id, self.producer_epoch
@@ -252,6 +256,9 @@ class TransactionalProducer(TransactionClient):
 
         `prepared` is what `prepare_transaction` answered, or its text, as an external database kept
         it with its own commit; None or "" if that has none.
+
+        To be called again, with the same, after an interrupt or an error: until it is decided the
+        transaction stays prepared, also if this producer is closed.
 
         Raises IllegalStateError if no transaction is prepared; what commit and abort raise.
         """
@@ -267,7 +274,7 @@ class TransactionalProducer(TransactionClient):
                 given = None
             else:
                 given = (self._transactional_id, *parse_token(prepared))
-            if self._state is not S.PREPARED_TRANSACTION:
+            if not self._is_prepared or self._state not in _COMPLETABLE:
                 raise IllegalStateError(f"no transaction is prepared; {HINTS[self._state]}")
             own = (self._transactional_id, self.producer_id, self.producer_epoch)
             if given == own:

@@ -58,13 +58,17 @@ class Steps:
     @contextmanager
     def armed(self, step: int) -> Iterator[None]:
         """Ctrl-C at the so-and-so-many-th place from here on, wherever that comes out."""
-        self.count, self.last = 0, ""
         before = sys.gettrace()
-        sys.settrace(self._at_call(step))
+        self.arm(step)
         try:
             yield
         finally:
             sys.settrace(before)  # And a last look for signals.
+
+    def arm(self, step: int) -> None:
+        """The same, for functions that are called from here on; in a handler of a signal, too."""
+        self.count, self.last = 0, ""
+        sys.settrace(self._at_call(step))
 
     def _is_near(self, frame: FrameType) -> bool:
         """Whether it is ours, or was called by what is."""

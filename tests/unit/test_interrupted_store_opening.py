@@ -5,9 +5,12 @@ The exception is kept, as a debugger or the block of an `except` does, and all t
 
 import gc
 import shutil
+import signal
 
 import pytest
 from crash.interrupted_lines import interrupted_at
+from crash.interrupted_steps import Steps
+from crash.rows_topic import is_of_the_package
 
 import eoslog
 from eoslog import TopicPartition, store_lock
@@ -48,12 +51,17 @@ def path(tmp_path):
     return path
 
 
-@pytest.mark.parametrize("stop", ["clean", "unclean", "absent"])
-def test_an_interrupt_at_any_line_of_an_opening_leaves_the_store_to_all(path, monkeypatch, stop):
+@pytest.fixture
+def in_short(monkeypatch):
+    """Whoever meets a lock does not wait for it."""
     monkeypatch.setattr(store_lock, "OPENING_TIMEOUT_S", 0.2)
     monkeypatch.setattr(
         store_lock.StoreLock.__init__, "__kwdefaults__", {"joining": True, "timeout_s": 0.2}
     )
+
+
+@pytest.mark.parametrize("stop", ["clean", "unclean", "absent"])
+def test_an_interrupt_at_any_line_of_an_opening_leaves_the_store_to_all(path, in_short, stop):
     if stop == "unclean":
         copy = path.with_name("copy")
         with eoslog.open(path, durability="process"):
@@ -88,5 +96,47 @@ def test_an_interrupt_at_any_line_of_an_opening_leaves_the_store_to_all(path, mo
     finally:
         gc.enable()
     assert line > 100
+    with eoslog.open(path) as store:
+        assert not store.verify()
+
+
+# Every so-and-so-many-th place of an opening, and some of the first of what clears up behind it.
+STRIDE, CLEARING_UP = 211, (1, 2, 4, 7)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_second_interrupt_as_it_clears_up_leaves_the_store_to_all(path, in_short):
+    first, second, to_come = Steps(is_of_the_package), Steps(is_of_the_package), []
+
+    def interrupted_again(_number, _frame):
+        if to_come:
+            second.arm(to_come.pop())
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, interrupted_again)
+    gc.disable()
+    try:
+        step, was_cut = 1, True
+        while was_cut:
+            for behind in CLEARING_UP:
+                to_come[:] = [behind]
+                kept = None
+                try:
+                    with first.armed(step):
+                        store = eoslog.open(path, durability="process")
+                except KeyboardInterrupt as error:
+                    kept = error
+                was_cut = first.count >= step
+                if kept is None:
+                    store.close()
+                place = f"{first.last}, then {second.last}"
+                with eoslog.open(path, durability="process") as store:
+                    assert store._files.session.first, place
+            step += STRIDE
+            gc.collect()
+    finally:
+        gc.enable()
+        signal.signal(signal.SIGINT, before)
+    assert step > 5 * STRIDE
     with eoslog.open(path) as store:
         assert not store.verify()

@@ -56,8 +56,16 @@ def test_what_the_snapshot_knows_is_no_new_producer(path, caplog):
         assert store.verify() == []
 
 
-def test_without_a_snapshot_the_old_rows_are_better_than_none(path):
+@pytest.mark.parametrize("rows", ["rows", "log"])
+def test_without_a_snapshot_it_is_told(path, rows):
+    """The old rows are better than none."""
     for snapshot in path.glob("rows-0/*.snapshot"):
         snapshot.unlink()
+    if rows == "log":
+        shutil.rmtree(path / "state" / "lmdb")
     with eoslog.open(path) as store:
-        assert store.partition("rows", 0).restored_from == "rows"
+        assert store.partition("rows", 0).restored_from == rows
+        (problem,) = store.verify()
+        assert "taken for new" in str(problem)
+    with eoslog.open(path) as store:
+        assert store.verify() == []

@@ -1,0 +1,3 @@
+from collections.abc import Callable
+
+def clear_up(call: Callable[[], object], /) -> None: ...
