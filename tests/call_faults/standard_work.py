@@ -7,6 +7,7 @@ eoslog wrote all or nothing, and nothing if the error says so. Any other excepti
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,13 +18,16 @@ from crash.transaction_trace import QUIET
 import eoslog
 from eoslog import TopicPartition, staged_job
 from eoslog.errors import EoslogError
+from eoslog.prepared_transaction import PreparedTransaction
 from eoslog.staged import StagedWriter
 
 TOPIC, SOURCE, EXTRA, STRICT = "orders", "source", "extra", "strict"
 PARTITIONS = 2
 PLACES = tuple(TopicPartition(TOPIC, number) for number in range(PARTITIONS))
 EXTRA_PLACE = TopicPartition(EXTRA, 0)
-NAME, ID, MOVING_ID, APP, GROUP, PLAIN_GROUP = "writer", "pays", "moves", "job", "readers", "plain"
+HELD_PLACE = TopicPartition("held", 0)
+NAME, ID, MOVING_ID, HELD_ID = "writer", "pays", "moves", "holds"
+APP, GROUP, PLAIN_GROUP = "job", "readers", "plain"
 LATE_MS = 1 << 52
 # Whether the records are gathered, and how it ends.
 TRANSACTIONS = (
@@ -46,6 +50,7 @@ def make(path: Path) -> None:
         store.create_topic(TOPIC, partitions=PARTITIONS, config=config)
         store.create_topic(SOURCE, partitions=2)
         store.create_topic(STRICT, config={"message.timestamp.after.max.ms": 1000})
+        store.create_topic(HELD_PLACE.topic)
         store.producer(name=NAME).append(TOPIC, partition=0, values=[b"first"])
 
 
@@ -61,6 +66,10 @@ class Work:
         self.gone: set[bytes] = set()
         self.offsets: dict[str, set[int | None]] = {GROUP: {None}, PLAIN_GROUP: {None}}
         self.topics: dict[str, bool | None] = {EXTRA: False}  # None: it may be there or not.
+        # What was prepared, and is committed with an external database; by token what is not
+        # decided here yet, or may be.
+        self.held: list[bytes] = []
+        self.owed: dict[str, list[bytes]] = {}
         self.errors: list[str] = []
         self.number = 0
         self.store: Any = None
@@ -105,6 +114,7 @@ class Work:
     def use(self) -> None:
         self.plainly()
         self.transactions()
+        self.prepared()
         self.job()
         self.groups()
         self.housekeeping()
@@ -165,6 +175,37 @@ class Work:
                 self.offsets[GROUP].add(number)
             if ended not in ("committed", "aborted"):
                 return
+
+    def prepared(self) -> None:
+        """Transactions that an external database commits as soon as they are prepared."""
+        done, producer = self.attempt(
+            "make a producer", lambda: self.store.producer(transactional_id=HELD_ID)
+        )
+        if not done:
+            return
+        done, kept = self.attempt("init", lambda: producer.init_transactions(keep_prepared=True))
+        if done and kept is not None and str(kept) in self.owed:
+            done = self.complete(producer, kept)
+        elif done and kept is not None:
+            done, _ = self.attempt("abort", producer.abort_transaction)
+        for _ in range(2):
+            values = self.values()
+            done = done and self.attempt("begin", producer.begin_transaction)[0]
+            if not done or not self.write(producer, {HELD_PLACE: values}, gathered=False):
+                break
+            done, token = self.attempt("prepare", producer.prepare_transaction)
+            if not done:
+                break
+            self.owed[str(token)] = values
+            done = self.complete(producer, token)
+        # Which aborts what is not prepared, and nothing else.
+        self.attempt("close a producer", producer.close)
+
+    def complete(self, producer: Any, token: Any) -> bool:
+        done, _ = self.attempt("complete", lambda: producer.complete_transaction(token))
+        if done:
+            self.held += self.owed.pop(str(token))
+        return done
 
     def write(self, producer: Any, values: Values, *, gathered: bool) -> bool:
         """Whether all calls returned."""
@@ -310,6 +351,7 @@ def visible(store: Any, place: TopicPartition) -> list[bytes]:
 def check(work: Work) -> None:
     """Opened without faults the store holds what was acknowledged, and goes on."""
     with eoslog.open(work.path, durability="commit", config=SETTINGS) as store:
+        check_prepared(work, store)
         seen = {place: visible(store, place) for place in PLACES}
         check_values(work, seen)
         groups = store.groups()
@@ -340,6 +382,18 @@ def check(work: Work) -> None:
         assert {place: visible(store, place) for place in PLACES} == seen
         problems = store.verify()
         assert problems == [], problems
+
+
+def check_prepared(work: Work, store: Any) -> None:
+    """What an external database has committed can be committed here, and nothing else is there."""
+    for token in work.owed:
+        with suppress(EoslogError):  # It is decided, and maybe long ago: the records tell how.
+            store.commit_prepared([PreparedTransaction.parse(HELD_ID, token)])
+    with store.producer(transactional_id=HELD_ID) as producer:
+        producer.init_transactions()  # Aborts what was prepared without the answer.
+    seen = visible(store, HELD_PLACE)
+    expected = sorted([*work.held, *(one for values in work.owed.values() for one in values)])
+    assert sorted(seen) == expected, "what was prepared is not there, or something else is"
 
 
 def check_values(work: Work, seen: Values) -> None:
