@@ -476,12 +476,12 @@ class Consumer(PartitionLookups):
         """
         closed_before = self._closed
         try:
-            if not self._store.closed:
-                with suppress(LogClosedError):
+            # Where the store is closed, its members have left.
+            with suppress(LogClosedError):
+                if not self._store.closed:
                     self._end_leaving()
-            if self._subscription is not None and not self._store.closed:
-                member = self._subscription.member
-                with suppress(LogClosedError):  # The store is: its members have left.
+                if self._subscription is not None and not self._store.closed:
+                    member = self._subscription.member
                     if not closed_before:
                         member.leave(tell=not self._polling)
                     elif member.member_id:

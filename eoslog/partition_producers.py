@@ -197,10 +197,7 @@ class PartitionProducers:
     def _restore_from_rows(self, cached_max: int) -> str:
         while True:
             head = self._rows.read_head(self.topic_id, self.partition)
-            if head is None or head.offset > self._log.log_end_offset:
-                self._drop_untrue_rows(head)
-                return self._log.restore_producers(None, 0)
-            if self._is_outlived(head):
+            if head is None or head.offset > self._log.log_end_offset or self._is_outlived(head):
                 self._drop_untrue_rows(head)
                 return self._log.restore_producers(None, 0)
             if head == self._tried:

@@ -112,14 +112,13 @@ def verify_partition(
 ) -> list[Problem]:
     """What is wrong with a partition, given what was decided before."""
     found = partition.verify(decided.markers, producer_expiration_ms=producer_expiration_ms)
-    if partition.lost_beginning is not None:
-        found.append(problem(partition.path, str(partition.lost_beginning)))
-    if partition.lost_end is not None:
-        found.append(problem(partition.path, str(partition.lost_end)))
-    if partition.misnamed is not None:
-        found.append(problem(partition.path, str(partition.misnamed)))
-    if partition.lost_producers is not None:
-        found.append(problem(partition.path, str(partition.lost_producers)))
+    noted = (
+        partition.lost_beginning,
+        partition.lost_end,
+        partition.misnamed,
+        partition.lost_producers,
+    )
+    found += [problem(partition.path, str(one)) for one in noted if one is not None]
     for one in partition.open_transactions():
         complete = decided.complete.get(one.producer_id, -1)
         if one.producer_epoch < complete:

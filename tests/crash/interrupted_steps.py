@@ -48,6 +48,13 @@ class Steps:
         self.count = 0
         self.last = ""
 
+    def each(self) -> Iterator[int]:
+        """1, 2 and so on, until what was armed with the last one had fewer places."""
+        step = 0
+        while self.count >= step:
+            step += 1
+            yield step
+
     def interrupt(self, step: int, call: Callable[[], object]) -> bool:
         """Make the call, with Ctrl-C at its so-and-so-many-th place; whether it came to that.
 

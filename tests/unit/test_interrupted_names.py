@@ -23,10 +23,9 @@ def store(tmp_path):
 
 
 def test_an_interrupted_opening_leaves_no_older_one_with_the_name(store):
-    steps, step = Steps(is_of_the_package), 0
+    steps = Steps(is_of_the_package)
     partition = store.partition("orders", 0)
-    while steps.count >= step:
-        step += 1
+    for step in steps.each():
         older = store.producer(name="importer", config=CONFIG)
         older.append("orders", 0, [b"appended"])
         older.send("orders", b"gathered", partition=0)
@@ -48,10 +47,9 @@ def test_an_interrupted_opening_leaves_no_older_one_with_the_name(store):
 
 
 def test_an_interrupted_close_is_ended_by_the_next(store):
-    steps, step = Steps(is_of_the_package), 0
+    steps = Steps(is_of_the_package)
     partition = store.partition("orders", 0)
-    while steps.count >= step:
-        step += 1
+    for step in steps.each():
         producer = store.producer(name="importer", config=CONFIG)
         sent = producer.next_sequence("orders", 0)
         assert sent == partition.log_end_offset, steps.last

@@ -67,9 +67,8 @@ def test_a_failure_before_the_decision_leaves_it_prepared(store, monkeypatch, fa
 
 
 def test_an_interrupted_completion_is_called_again(store):
-    steps, step, expected = Steps(is_of_the_package), 0, []
-    while steps.count >= step:
-        step += 1
+    steps, expected = Steps(is_of_the_package), []
+    for step in steps.each():
         value = b"%d" % step
         producer, token = prepared(store, value)
         if steps.interrupt(step, lambda p=producer, t=token: p.complete_transaction(t)):
@@ -84,9 +83,8 @@ def test_an_interrupted_completion_is_called_again(store):
 
 
 def test_an_interrupted_completion_and_a_close_leave_it_prepared_or_whole(store):
-    steps, step, expected = Steps(is_of_the_package), 0, []
-    while steps.count >= step:
-        step += 1
+    steps, expected = Steps(is_of_the_package), []
+    for step in steps.each():
         value = b"%d" % step
         producer, token = prepared(store, value)
         steps.interrupt(step, lambda p=producer, t=token: p.complete_transaction(t))
