@@ -19,7 +19,7 @@ cdef class FileDescriptor:
 
     def __cinit__(self, path not None, int flags, int mode=0o600):
         self._fd = -1
-        self._fd = os.open(path, flags | os.O_CLOEXEC, mode)
+        self._fd = os.open(path, flags, mode)
 
     def __dealloc__(self):
         self._close()

@@ -15,6 +15,7 @@ from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from eoslog.bindings.producer_state cimport check_row, copy_entries, load_rows, make_state
+from eoslog.bindings.file_descriptor import sync_path
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES
 from eoslog.native.abort_files cimport (
     AbortFile, abort_file_describe, abort_file_load, abort_file_trim, abort_files_store,
@@ -172,14 +173,9 @@ cdef class LogProducers(LogReader):
         """Sync the files of the segments that hold an offset or lie behind it."""
         for base_offset, next_base in self._segment_ranges():
             path = os.path.join(self.path, f"{base_offset:020d}.txnindex")
-            if next_base <= first_offset or not os.path.exists(path):
-                continue
-            descriptor = os.open(path, os.O_RDONLY)
-            try:
-                os.fdatasync(descriptor)
-            finally:
-                os.close(descriptor)
-        self._sync_directory()
+            if next_base > first_offset and os.path.exists(path):
+                sync_path(path, os.O_RDONLY)
+        sync_path(self.path, os.O_RDONLY | os.O_DIRECTORY)
 
     def abort_files(self):
         """What the .txnindex files hold now: a list of (base offset, entry count, checksum)."""
@@ -261,7 +257,7 @@ cdef class LogProducers(LogReader):
                 if raw:
                     data = raw
                     status = snapshot_load(
-                        &data[0], data.shape[0], -0x7FFFFFFFFFFFFFFF, &self._log.producers, &fault)
+                        &data[0], data.shape[0], offset, &self._log.producers, &fault)
                 if status == STATUS_OK:
                     self._log.snapshot_offset = offset
                     return offset
@@ -507,12 +503,5 @@ cdef class LogProducers(LogReader):
         if status != STATUS_OK:
             self._raise(status, &fault)
         if sync and end >= 0:
-            self._sync_directory()
+            sync_path(self.path, os.O_RDONLY | os.O_DIRECTORY)
         return None if end < 0 else self._snapshot_path(end)
-
-    def _sync_directory(self):
-        descriptor = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

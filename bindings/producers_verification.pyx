@@ -152,8 +152,7 @@ cdef class ProducersCheck:
         try:
             if raw:
                 data = raw
-                status = snapshot_load(
-                    &data[0], data.shape[0], -0x7FFFFFFFFFFFFFFF, &table, &fault)
+                status = snapshot_load(&data[0], data.shape[0], offset, &table, &fault)
             else:
                 status = fault_of(&fault, STATUS_CORRUPT, "the file is empty", 0, 0)
             if status != STATUS_OK:

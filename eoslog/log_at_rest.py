@@ -16,7 +16,7 @@ from eoslog.errors import CorruptRecordError
 from eoslog.os_errors import named_os_errors
 
 _SEGMENT = re.compile(r"^\d{20}\.log$")
-_FRONT = struct.Struct(">qi")  # Base offset, and the length behind these two.
+BATCH_FRONT = struct.Struct(">qi")  # Base offset, and the length behind these two.
 # What may stand in front of the magic byte of a batch of this store: the last four are its epoch.
 _MAGIC_AT = 16
 _HEADER_BYTES = 61
@@ -131,8 +131,8 @@ def batch_at(data: mmap.mmap | bytes, position: int, offset_min: int) -> BatchHe
     """The whole batch at a position; in words, why there is none."""
     if len(data) - position < _HEADER_BYTES:
         return "the file ends here"
-    base_offset, length = _FRONT.unpack_from(data, position)
-    batch_bytes = length + _FRONT.size
+    base_offset, length = BATCH_FRONT.unpack_from(data, position)
+    batch_bytes = length + BATCH_FRONT.size
     if not _HEADER_BYTES <= batch_bytes <= min(len(data) - position, _BATCH_BYTES_MAX):
         return f"a batch of {batch_bytes} bytes, and {len(data) - position} are there"
     if not offset_min <= base_offset <= offset_min + _OFFSETS_AHEAD_MAX:
@@ -194,7 +194,7 @@ def _misplaced_batch(
     """
     if len(data) - position < _HEADER_BYTES:
         return None
-    base_offset, _ = _FRONT.unpack_from(data, position)
+    base_offset, _ = BATCH_FRONT.unpack_from(data, position)
     if base_offset < offset and isinstance(batch_at(data, position, base_offset), BatchHeader):
         return path, position, base_offset
     return None

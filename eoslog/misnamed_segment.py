@@ -1,15 +1,13 @@
 """A segment whose file has another offset's name, as recovery finds it, which cuts it all off."""
 
 import os
-import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-from eoslog.bindings.record_batch import iter_batches
-from eoslog.errors import CorruptRecordError
+from eoslog.bindings.record_batch import BatchHeader
+from eoslog.log_at_rest import BATCH_FRONT, batch_at
 from eoslog.os_errors import named_os_errors
 
-_OFFSET_AND_LENGTH = struct.Struct(">qi")
 # So many zeros at the end of what is cut off may have been left out.
 _ZEROS_MAX = 1 << 20
 
@@ -45,16 +43,14 @@ def misnamed_segment(kept: Path, base_offset: int) -> MisnamedSegment | None:
         if newest is None:
             return None
         with newest.open("rb") as file:
-            head = file.read(_OFFSET_AND_LENGTH.size)
-            if len(head) < _OFFSET_AND_LENGTH.size:
+            front = file.read(BATCH_FRONT.size)
+            if len(front) < BATCH_FRONT.size:
                 return None
-            first_offset, length = _OFFSET_AND_LENGTH.unpack(head)
+            first_offset, length = BATCH_FRONT.unpack(front)
             bytes_max = os.fstat(file.fileno()).st_size + _ZEROS_MAX
             if not (0 <= first_offset < base_offset and 0 < length < bytes_max):
                 return None
-            batch = head + file.read(length).ljust(length, b"\0")
-    try:
-        iter_batches(batch)
-    except CorruptRecordError:
+            batch = front + file.read(length).ljust(length, b"\0")
+    if not isinstance(batch_at(batch, 0, first_offset), BatchHeader):
         return None
     return MisnamedSegment(base_offset, first_offset, newest)

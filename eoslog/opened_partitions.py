@@ -547,13 +547,14 @@ class OpenedPartitions:
     def _take_up(self, partition: Partition, clean: bool) -> None:
         """The partition's log is open: its producers come from LMDB, and what was open is ended."""
         where = partition.topic_partition
+        cached_max = self._config["eoslog.producers.cached.max"]
         with named_os_errors(f"opening {where}"):
-            partition.restore_producers(self._config["eoslog.producers.cached.max"])
+            partition.restore_producers(cached_max)
         if partition.attached:
             self._unrecovered.discard(where)  # Another process saw to it.
             return
         try:
-            partition.keep_second_copy()
+            partition.keep_both_copies(cached_max)
         except StoreError as error:
             # A full disk must not keep the log from being read.
             _log.warning("%s: no second copy of its producers: %s", where, error)

@@ -24,11 +24,15 @@ def named_os_errors(what: str) -> Iterator[None]:
     `what` says what was being done, for the message: "writing data/meta.properties". A file that
     is not there, or too many that are open, is a StoreError, and want of memory an
     OutOfMemoryError: nothing was asked of the disk yet.
-    Whoever expects a FileNotFoundError catches it inside the block.
+    Whoever expects a FileNotFoundError catches it inside the block. An OSError without a number is
+    not the operating system's, but a signal handler's (its TimeoutError, say), and goes on as it
+    is.
     """
     try:
         yield
     except OSError as error:
+        if error.errno is None:
+            raise
         reason = f"{what}: {error.strerror or error} (errno {error.errno})"
         if error.errno in _FULL:
             raise StoreFullError(reason) from error

@@ -403,19 +403,19 @@ class PartitionProducers:
         self._take_complete_snapshot()
         self.persist_producers(cached_max)
 
-    def keep_second_copy(self) -> None:
-        """See that LMDB is not alone in remembering producers whose batches were deleted.
+    def keep_both_copies(self, cached_max: int) -> None:
+        """See that two copies tell of producers whose batches were deleted: rows and a snapshot.
 
-        The snapshot that retention wrote does; where it was lost, a new one is written. Called on
-        opening, so that the two copies are lost only if both go in one life of the store.
+        Retention wrote both; the one that was lost is written anew. Called on opening, so that both
+        are lost only if both go before the next one. Raises StoreError if there is no room.
         """
         start = self._log.log_start_offset
-        if self._log.attached:
-            return  # Whoever opened the log saw to it.
-        if start == 0 or any(offset >= start for offset in self._log.snapshots()):
-            return
-        if self._log.producer_count or self._log.evicted_producer_count:
+        if self._log.attached or start == 0 or self.topic == TRANSACTION_STATE_TOPIC:
+            return  # Whoever opened the log saw to it; or there are no producers.
+        if not any(offset >= start for offset in self._log.snapshots()):
             self._take_complete_snapshot()
+        if self._restored_from == "snapshot":
+            self.persist_producers(cached_max)
 
     def _take_complete_snapshot(self) -> None:
         with self._checkpoint_lock:

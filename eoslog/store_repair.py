@@ -180,7 +180,9 @@ class StoreRepair:
                 changes[path] = self._set_aside(path, reason)
             else:
                 refused.append(Refusal(path, reason, advice))
-        if any(path.suffix == ".snapshot" for path in changes) and self._lmdb in changes:
+        # Where nothing was deleted the log has all that either says.
+        needed = (path for path in changes if path.suffix == ".snapshot")
+        if self._lmdb in changes and any(LogAtRest(one.parent).first_offset for one in needed):
             lmdb = changes.pop(self._lmdb)
             reason = f"{lmdb.reason}; a snapshot is wrong too, and one of the two has to be right"
             refused.append(Refusal(lmdb.path, reason, COPY_ADVICE))

@@ -10,6 +10,5 @@ cdef Status snapshot_write(
 cdef Status snapshot_check(
     const uint8_t* data, int64_t data_bytes, Fault* out) noexcept nogil
 cdef Status snapshot_load(
-    const uint8_t* data, int64_t data_bytes, int64_t oldest_timestamp, ProducerTable* producers,
-    Fault* out,
+    const uint8_t* data, int64_t data_bytes, int64_t offset, ProducerTable* producers, Fault* out
 ) noexcept nogil

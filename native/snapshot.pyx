@@ -128,12 +128,9 @@ cdef Status snapshot_check(const uint8_t* data, int64_t data_bytes, Fault* out) 
 
 
 cdef Status snapshot_load(
-    const uint8_t* data, int64_t data_bytes, int64_t oldest_timestamp, ProducerTable* producers,
-    Fault* out,
+    const uint8_t* data, int64_t data_bytes, int64_t offset, ProducerTable* producers, Fault* out
 ) noexcept nogil:
-    """Put a snapshot's producers into the table; those last seen before oldest_timestamp are
-    skipped.
-    """
+    """Put the producers of the snapshot of an offset into the table."""
     cdef const uint8_t* at
     cdef ProducerEntry* entry
     cdef int64_t entry_count, index, txn_first_offset
@@ -144,8 +141,6 @@ cdef Status snapshot_load(
     for index in range(entry_count):
         at = data + SNAPSHOT_ENTRIES + index * ENTRY_BYTES
         txn_first_offset = load_be64(at + ENTRY_TXN_FIRST_OFFSET)
-        if txn_first_offset < 0 and load_be64(at + ENTRY_TIMESTAMP) < oldest_timestamp:
-            continue
         entry = table_insert(producers, load_be64(at + ENTRY_PRODUCER_ID))
         if entry == NULL:
             return fault(out, STATUS_NO_MEMORY, "no memory for the producers of a snapshot",
@@ -156,9 +151,9 @@ cdef Status snapshot_load(
                 entry, load_be16(at + ENTRY_EPOCH), load_be32(at + ENTRY_LAST_SEQUENCE),
                 load_be32(at + ENTRY_OFFSET_DELTA), load_be64(at + ENTRY_LAST_OFFSET),
                 load_be64(at + ENTRY_TIMESTAMP))
-        # Changed since the last stored rows, whichever those are: rows made from a snapshot hold
-        # all of it.
-        entry.changed_at_offset = 0
+        # When it changed the snapshot does not say: at its offset at the latest. Rows that another
+        # process stores later may be true below that, and then hold less.
+        entry.changed_at_offset = offset
         entry.producer_epoch = load_be16(at + ENTRY_EPOCH)
         entry.last_timestamp = load_be64(at + ENTRY_TIMESTAMP)
         entry.coordinator_epoch = load_be32(at + ENTRY_COORDINATOR_EPOCH)

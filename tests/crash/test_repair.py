@@ -21,6 +21,7 @@ from eoslog import TopicPartition, store_repair
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint, write_checkpoint
 from eoslog.errors import StoreInUseError
+from eoslog.retention import apply_retention
 from eoslog.store_repair import StoreRepair
 
 pytestmark = pytest.mark.crash
@@ -316,6 +317,23 @@ def test_rows_that_are_wrong_are_made_anew(path):
     (change,) = [one for one in said["changes"] if one["path"] == str(path / "state" / "lmdb")]
     assert (Path(change["kept"]) / "data.mdb").exists()
     assert repair(path)[1]["changes"] == []
+
+
+@pytest.mark.parametrize("deleted", [False, True])
+def test_rows_and_a_snapshot_that_are_wrong_come_from_a_whole_log(path, deleted):
+    if deleted:
+        with eoslog.open(path) as store:
+            config = {"retention.bytes": 0, "retention.ms": -1}
+            partition = store.partition("t", 0)
+            assert apply_retention(partition, store._names, config, 1000, lambda _: 0) > 0
+    plant_a_wrong_row(path)
+    wrong = max((path / "t-0").glob("*.snapshot"))
+    data = bytearray(wrong.read_bytes())
+    data[3] ^= 0x10
+    wrong.write_bytes(data)
+    status, said = repair(path)
+    assert (status, said["sound"]) == ((FAILED, False) if deleted else (DONE, True)), said
+    assert ["one of the two" in one["reason"] for one in said["refused"]] == [True] * deleted
 
 
 def plant_a_wrong_row(path: Path) -> None:

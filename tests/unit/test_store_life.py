@@ -30,13 +30,17 @@ class Life:
         self.last_batch = {}  # Per partition: what an anonymous producer wrote last, and where.
         self.count = 0
         self.begin()
-        self.store.create_topic(TOPIC, PARTITIONS, {"segment.bytes": 2048})
 
     def begin(self):
         self.store = self.open_store(
             self.random.choice(["process", "commit"]),
             eoslog__producers__cached__max=self.random.choice([2, 1000]),
         )
+        if TOPIC not in self.store.topics():
+            self.store.create_topic(TOPIC, PARTITIONS, {"segment.bytes": 2048})
+        # A copy of what deleted segments told that was lost comes back here, before the other goes.
+        for number in range(PARTITIONS):
+            self.store.partition(TOPIC, number)
         self.producers = {}
 
     def new_values(self):
@@ -115,8 +119,6 @@ class Life:
         if self.random.random() < 0.5:
             self.store.close()
         else:
-            for number in range(PARTITIONS):
-                self.store.partition(TOPIC, number)
             abandon(self.store)
         lost = self.random.choice(["", "", "lmdb", "snapshots", "indexes", "checkpoints"])
         path = self.store.path
@@ -131,8 +133,7 @@ class Life:
         for number in range(PARTITIONS):
             start = self.store.partition(TOPIC, number).log_start_offset
             assert values_of(self.store, TOPIC, number) == self.values[number][start:]
-        # Both copies of what deleted segments told may have been lost, one in each of two lives.
-        assert [one for one in self.store.verify() if "taken for new" not in str(one)] == []
+        assert self.store.verify() == []
 
 
 @pytest.mark.parametrize("seed", short_form(range(12), 0, 1, 2, 3, 4))
