@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
-import subprocess
 from pathlib import Path
+
+from c_library import built_library
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
 KINDS = (
@@ -15,19 +15,9 @@ KINDS = (
 )
 
 
-class NoCompilerError(Exception):
-    """There is no C compiler to build the library with."""
-
-
 def build_library(folder: Path) -> Path:
     """Compile the library that has to be preloaded."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        raise NoCompilerError
-    library = folder / "failing_calls.so"
-    flags = ["-O1", "-Wall", "-Wextra", "-shared", "-fPIC"]
-    subprocess.run([compiler, *flags, "-o", library, SOURCE, "-ldl"], check=True)
-    return library
+    return built_library(SOURCE, folder)
 
 
 def arm(folder: Path, kind: str, number: int, error: int, *, again: bool) -> None:

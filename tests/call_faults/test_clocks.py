@@ -38,10 +38,7 @@ SETTINGS = QUIET | {"transaction.max.timeout.ms": HOUR_MS}
 
 @pytest.mark.parametrize("jump", JUMPS)
 def test_a_jump(tmp_path, jump):
-    try:
-        library = failing_calls.build_library(tmp_path)
-    except failing_calls.NoCompilerError:
-        pytest.skip("there is no C compiler")
+    library = failing_calls.build_library(tmp_path)
     said = run("call_faults.test_clocks", tmp_path / "store", jump, library=library)
     assert said.split() == ["whole"]
 

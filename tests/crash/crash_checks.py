@@ -24,6 +24,9 @@ from crash.crash_workload import (
     OUT,
     PARTITIONS,
     PLAIN_COUNT,
+    SETTLED_AT,
+    SETTLED_COUNT,
+    SETTLERS,
     SHARES,
     TRANSACTIONS,
     Acknowledged,
@@ -57,6 +60,7 @@ class Found:
         self._transactions()
         self._shares()
         self._staged()
+        self._settled()
         assert self._values(*LEFT_OPEN) == [], "a record of a transaction that nobody committed"
 
     def _values(self, topic: str, partition: int) -> list[bytes]:
@@ -106,6 +110,13 @@ class Found:
         assert self._values(*LOADED_AT) == expected
         self.counts |= {"jobs": jobs, "loads": loads}
 
+    def _settled(self) -> None:
+        count = self._offset(SETTLERS, SETTLED_AT)
+        values = self._values(*SETTLED_AT)
+        assert numbers_of_lane(values, "settled") == list(range(count)), values
+        assert len(values) == count, values
+        self.counts["settled"] = count
+
     def _versions(self, application: str) -> int:
         state = self._store.application(application)
         assert state is None or state.state == "complete", state
@@ -120,7 +131,10 @@ class Found:
         for lane, count in acknowledged.items():
             found = self.counts.get(lane)
             assert found is None or found >= count, f"{lane}: {found} of {count} acknowledged"
-        assert self.counts or not acknowledged
+        committed, settled = acknowledged["database"], self.counts.get("settled", 0)
+        # The newest may be prepared still.
+        assert committed - 1 <= settled <= committed, f"{settled} of the database's {committed}"
+        assert self.counts or not any(acknowledged.values())
 
     def check_all(self) -> None:
         """All of the plan is there."""
@@ -134,6 +148,7 @@ class Found:
             "transactions": TRANSACTIONS[-1],
             "jobs": len(JOBS),
             "loads": LOADS,
+            "settled": SETTLED_COUNT[-1],
         }
         assert expected.items() <= self.counts.items(), self.counts
 

@@ -32,7 +32,8 @@ from eoslog.errors import InvalidTimestampError
 from eoslog.partition import Partition
 
 EVENTS, OUT, BULK, OLD, LANES, PASSING = "events", "out", "bulk", "old", "lanes", "passing"
-PARTITIONS = {EVENTS: 2, OUT: 2, BULK: staged_jobs.PARTITIONS, OLD: 1, LANES: 2}
+SETTLED = "settled"
+PARTITIONS = {EVENTS: 2, OUT: 2, BULK: staged_jobs.PARTITIONS, OLD: 1, LANES: 2, SETTLED: 1}
 TOPIC_CONFIG = {
     EVENTS: {"segment.bytes": 1024, "index.interval.bytes": 256},
     OLD: {
@@ -45,16 +46,19 @@ TOPIC_CONFIG = {
 # Names of which few partitions of the internal topics hold all: each costs every opening its time.
 NUMBERS, SHARES, LOOKERS, APP = "numbers", "shares-34", "lookers-22", "app9"
 LOADER, BULK_READERS = "loader", "bulk-readers-3"
+SETTLER_ID, SETTLERS = "settler-19", "settlers-21"
 LEFT_ID, TRANSACTIONS_ID, SHARES_ID = "left-6", "transactions-20", "shares-34"
 NUMBER_AT = TopicPartition(LANES, 0)
 LEFT_OPEN = TopicPartition(LANES, 1)
 LOADED_AT = TopicPartition(LANES, 0)
+SETTLED_AT = TopicPartition(SETTLED, 0)
 
 NAMED_COUNT = (8, 10)  # In the first life, and with the second.
 OLD_COUNT = 30
 NAMED_BATCH = {EVENTS: 2, OLD: 5}
 PLAIN_COUNT = 5
 TRANSACTIONS = (2, 3)
+SETTLED_COUNT = (2, 3)
 # What comes before this one is refused half-way; were it not ended, the next would commit it.
 REFUSED_BEFORE = 0
 LATE_MS = 1 << 52
@@ -99,6 +103,7 @@ class Acknowledged:
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        self.database = database_beside(path)
 
     def say(self, lane: str, count: int) -> None:
         os.write(self._file, f"{lane} {count}\n".encode())
@@ -112,7 +117,29 @@ class Acknowledged:
         for line in path.read_text().splitlines() if path.exists() else []:
             lane, count = line.split()
             counts[lane] = max(counts.get(lane, 0), int(count))
-        return counts
+        return counts | {"database": len(database_beside(path).tokens())}
+
+
+def database_beside(acknowledged: Path) -> Database:
+    """The database of a program whose acknowledgements go there."""
+    return Database(acknowledged.with_name("database"))
+
+
+class Database:
+    """One that has transactions of its own: with each it keeps the token of one that is prepared
+    in the store, which is committed by that.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def commit(self, token: str) -> None:
+        with self._path.open("a") as file:
+            file.write(f"{token}\n")
+
+    def tokens(self) -> list[str]:
+        """Of all its transactions, oldest first."""
+        return self._path.read_text().split() if self._path.exists() else []
 
 
 class Life:
@@ -120,6 +147,7 @@ class Life:
 
     def __init__(self, store: eoslog.Store, recorder: Recorder, acknowledged: Acknowledged) -> None:
         self.store, self.recorder, self._acknowledged = store, recorder, acknowledged
+        self._database = acknowledged.database
         self._attempt = os.urandom(4).hex()
         self._left: Any = None
 
@@ -133,6 +161,7 @@ class Life:
         self.shares()
         self.jobs()
         self.loads()
+        self.settled(SETTLED_COUNT[life])
         self.named(OLD, OLD_COUNT)
         self.housekeeping()
         self.passing_topic()
@@ -295,6 +324,37 @@ class Life:
                 with self._staged_history("loads", name, values, LOADED_AT.topic):
                     producer.commit_transaction()
                 self._say("loads", number + 1)
+
+    def settled(self, count: int) -> None:
+        """Transactions that are prepared, and committed when the database has; some never are."""
+        producer = self.store.producer(transactional_id=SETTLER_ID)
+        # What a dead one had prepared is committed if the database has its token, else aborted.
+        if producer.init_transactions(keep_prepared=True) is not None:
+            producer.complete_transaction(next(reversed(self._database.tokens()), None))
+        for number in range(len(self._database.tokens()), count):
+            self._settle(producer, number, aborted=True)
+            self._settle(producer, number, aborted=False)
+            self._say("settled", number + 1)
+        producer.close()
+
+    def _settle(self, producer: Any, number: int, *, aborted: bool) -> None:
+        client, what = f"settled-{self._attempt}", "aborted" if aborted else "settled"
+        name = f"{what}-{number}-{self._attempt}"
+        value = f"{what}-{number}:{self._attempt}".encode()
+        producer.begin_transaction()
+        identities = [self.recorder.identity(None, value)]
+        self.recorder.start(client, "send", topic=SETTLED, values=identities, transaction=name).ok()
+        producer.append(*SETTLED_AT, [value])
+        producer.send_offsets_to_transaction({SETTLED_AT: number + 1}, SETTLERS)
+        token = str(producer.prepare_transaction())
+        if aborted:
+            # The database did not commit: its last token, if it has one, is another one's.
+            assert not producer.complete_transaction(next(reversed(self._database.tokens()), None))
+            return
+        commit = self.recorder.start(client, "commit", transaction=name)
+        self._database.commit(token)
+        assert producer.complete_transaction(token)
+        commit.ok()
 
     @contextmanager
     def _staged_history(

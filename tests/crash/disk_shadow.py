@@ -9,10 +9,9 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import subprocess
 from pathlib import Path
 
-import pytest
+from c_library import built_library
 from crash.lost_power import SECTOR_BYTES
 
 SOURCE = Path(__file__).with_name("disk_shadow.c")
@@ -24,14 +23,7 @@ SHARES = (0.0, 0.1, 0.5, 0.9, 0.98, 1.0)
 
 def build_library(folder: Path) -> Path:
     """Compile it; the test is skipped where there is no C compiler."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    library = folder / "disk_shadow.so"
-    flags = ["-O1", "-Wall", "-Wextra", "-shared", "-fPIC"]
-    command = [compiler, *flags, "-o", library, SOURCE, "-ldl", "-lpthread"]
-    subprocess.run(command, check=True)
-    return library
+    return built_library(SOURCE, folder)
 
 
 def environment(library: Path, store: Path, shadow: Path, die_at: int = 0) -> dict[str, str]:

@@ -3,50 +3,68 @@ before the interpreter looks for one (behind a call, at the beginning of a funct
 loop's round), and as a function returns, whose caller may be C that goes on before it looks.
 
 Closer than `interrupted_lines`: within a line a result may have been had and not be kept yet. And
-true to life, since the signal is a real one.
+true to life, since the signal is a real one. The trace function is C: one in Python holds on to the
+locals that it shows, looks for signals itself, and is freed in the middle of a trace by a finalizer
+that ends the tracing.
 """
 
 from __future__ import annotations
 
-import _thread
+import ctypes
 import dis
 import os
 import sys
+import sysconfig
+import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import cache
-from types import CodeType, FrameType
-from typing import Any
+from pathlib import Path
 
-import pytest
+from c_library import built_library
+from crash.rows_topic import PACKAGE
 
+SOURCE = Path(__file__).with_name("interrupted_steps.c")
 _LOOKING = ("CALL", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD")
 
 
+class _State(ctypes.Structure):
+    _fields_ = (("count", ctypes.c_long), ("at", ctypes.c_long), ("last", ctypes.c_char * 512))
+
+
+# A trace that was not ended, where the interrupt came on the way there, may outlive its owner.
+_states: list[_State] = []
+
+
 @cache
-def _places(code: CodeType) -> frozenset[int]:
-    """Offsets of the instructions that look for signals."""
-    return frozenset(one.offset for one in dis.get_instructions(code) if one.opname in _LOOKING)
-
-
-class _Signal:
-    """SIGINT arrives as this object goes. All of that is C: whoever let go of it does not look."""
-
-    __del__ = staticmethod(_thread.interrupt_main)
+def _library() -> ctypes.PyDLL:
+    with tempfile.TemporaryDirectory() as folder:
+        include = f"-I{sysconfig.get_path('include')}"
+        library = ctypes.PyDLL(str(built_library(SOURCE, Path(folder), include)))
+    library.steps_arm.argtypes = [ctypes.POINTER(_State), ctypes.c_long]
+    opcodes = bytes(dis.opmap[name] for name in _LOOKING)
+    assert library.steps_prepare(os.fsencode(PACKAGE), opcodes, len(opcodes)) == 0
+    return library
 
 
 class Steps:
-    """Counts the places of functions that are ours, and interrupts at one of them; only in the main
-    thread.
+    """Counts the places of the package's functions, and interrupts at one of them; only in the main
+    thread. A block of it ends the counting.
     """
 
-    def __init__(self, is_ours: Callable[[FrameType], bool]) -> None:
-        if "PYTEST_XDIST_WORKER" in os.environ:
-            # The interpreter itself may crash where its tracing ends in the middle of a trace.
-            pytest.skip("runs alone: pytest -p no:xdist, or make soak")
-        self._is_ours = is_ours
-        self.count = 0
-        self.last = ""
+    def __init__(self) -> None:
+        self._library = _library()
+        self._state = _State()
+        _states.append(self._state)
+
+    @property
+    def count(self) -> int:
+        """How many places were come to; none is counted behind the one with the interrupt."""
+        return self._state.count
+
+    @property
+    def last(self) -> str:
+        """Where the interrupt was; "" if it did not come to that."""
+        return os.fsdecode(self._state.last)
 
     def each(self) -> Iterator[int]:
         """1, 2 and so on, until what was armed with the last one had fewer places."""
@@ -68,43 +86,17 @@ class Steps:
                 raise
         return self.count >= step
 
-    @contextmanager
-    def armed(self, step: int) -> Iterator[None]:
-        """Ctrl-C at the so-and-so-many-th place from here on, wherever that comes out."""
-        before = sys.gettrace()
+    def armed(self, step: int) -> Steps:
+        """For a block: Ctrl-C at the so-and-so-many-th place in it, wherever that comes out."""
         self.arm(step)
-        try:
-            yield
-        finally:
-            sys.settrace(before)  # And a last look for signals.
+        return self
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *error: object) -> None:
+        sys.settrace(None)  # And a last look for signals.
 
     def arm(self, step: int) -> None:
-        """The same, for functions that are called from here on; in a handler of a signal, too."""
-        self.count, self.last = 0, ""
-        sys.settrace(self._at_call(step))
-
-    def _is_near(self, frame: FrameType) -> bool:
-        """Whether it is ours, or was called by what is."""
-        caller = frame.f_back
-        return self._is_ours(frame) or (caller is not None and self._is_ours(caller))
-
-    def _at_call(self, step: int) -> Callable[[FrameType, str, object], Any]:
-        def at_step(frame: FrameType, event: str, _: object) -> Any:
-            if event == "return" or (event == "opcode" and frame.f_lasti in _places(frame.f_code)):
-                self.count += 1
-                if self.count == step:
-                    code = frame.f_code
-                    self.last = f"{code.co_filename}:{frame.f_lineno} {code.co_name}"
-                    # Else the signal would be looked for in here, at the next event.
-                    sys.settrace(None)
-                    signal = _Signal()  # noqa: F841 - goes when this function does.
-            return at_step
-
-        def at_call(frame: FrameType, _event: str, _: object) -> Any:
-            # What an exception in a finalizer comes to is the interpreter's own.
-            if frame.f_code.co_name == "__del__" or not self._is_near(frame):
-                return None
-            frame.f_trace_opcodes, frame.f_trace_lines = self._is_ours(frame), False
-            return at_step
-
-        return at_call
+        """The same, without an end; in a handler of a signal, too."""
+        self._library.steps_arm(self._state, step)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +15,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
+from c_library import built_library
 
 SOURCE = Path(__file__).with_name("numbered_calls.c")
 TESTS = Path(__file__).parents[1]
@@ -24,12 +23,7 @@ TESTS = Path(__file__).parents[1]
 
 def run(module: str, folder: Path, *arguments: str) -> str:
     """Run a module of the tests with the library preloaded; what it printed. Skips without cc."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        pytest.skip("there is no C compiler")
-    library = folder / "numbered_calls.so"
-    flags = ["-O1", "-Wall", "-Wextra", "-shared", "-fPIC"]
-    subprocess.run([compiler, *flags, "-o", library, SOURCE, "-ldl"], check=True)
+    library = built_library(SOURCE, folder)
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         env=os.environ | {"LD_PRELOAD": str(library), "PYTHONHASHSEED": "0"},

@@ -8,7 +8,6 @@ import random
 
 import pytest
 from crash.interrupted_steps import Steps
-from crash.rows_topic import is_of_the_package
 from crash.transaction_trace import QUIET
 
 import eoslog
@@ -44,7 +43,7 @@ def members(store, number):
 
 @pytest.mark.parametrize("call", ["unsubscribe", "close"])
 def test_who_has_left_is_no_member(store, call):
-    steps, step, kept = Steps(is_of_the_package), 0, []
+    steps, step, kept = Steps(), 0, []
     chance = random.Random(7)
     is_over = False
     while not is_over:
@@ -71,7 +70,7 @@ def test_who_has_left_is_no_member(store, call):
 
 @pytest.mark.parametrize("then", ["subscribe", "assign"])
 def test_what_comes_after_an_interrupted_leaving(store, then):
-    steps, step, kept = Steps(is_of_the_package), 0, []
+    steps, step, kept = Steps(), 0, []
     was_cut = True
     while was_cut:
         step += 1

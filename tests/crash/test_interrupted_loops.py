@@ -11,7 +11,6 @@ from contextlib import contextmanager, suppress
 
 import pytest
 from crash.interrupted_steps import Steps
-from crash.rows_topic import is_of_the_package
 from crash.transaction_trace import QUIET
 from short_form import short_form
 
@@ -116,12 +115,13 @@ def given_up():
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("first", short_form(range(1, STRIDE, 3), 7))
 def test_an_interrupt_of_the_loop_is_its_end(tmp_path, first):
     path = tmp_path / "store"
     with eoslog.open(path, create=True, durability="process", config=QUIET) as store:
         store.create_topic("rows", partitions=2)
-    steps, step = Steps(is_of_the_package), first
+    steps, step = Steps(), first
     handler = signal.getsignal(signal.SIGINT)
     try:
         while steps.count >= step - STRIDE:

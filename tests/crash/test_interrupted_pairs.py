@@ -11,7 +11,6 @@ from contextlib import suppress
 
 import pytest
 from crash.interrupted_steps import Steps
-from crash.rows_topic import is_of_the_package
 from crash.transaction_trace import QUIET
 
 import eoslog
@@ -46,7 +45,7 @@ class Interrupter:
         self.random = random.Random(seed)
         self.interrupts = 0
         self.calls = []
-        self._steps = Steps(is_of_the_package)
+        self._steps = Steps()
         self._lengths = {}
 
     def call(self, function, *given, chance=0.5, **named):

@@ -5,21 +5,17 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-import shutil
 import struct
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from c_library import built_library
 
 SOURCE = Path(__file__).with_name("disk_trace.c")
 NUMBERS = struct.Struct("<4Q")
 
 BEGUN, CREATED, FOLDER, REMOVED, RENAMED, MOVED, SIZED, WRITTEN, SYNCED, MARK = "bcdurvswym"
-
-
-class NoCompilerError(Exception):
-    """There is no C compiler to build the library with."""
 
 
 class Event(NamedTuple):
@@ -32,13 +28,7 @@ class Event(NamedTuple):
 
 def build_library(folder: Path) -> Path:
     """Compile the library that has to be preloaded."""
-    compiler = shutil.which(os.environ.get("CC", "cc"))
-    if compiler is None:
-        raise NoCompilerError
-    library = folder / "disk_trace.so"
-    flags = ["-O2", "-Wall", "-Wextra", "-shared", "-fPIC"]
-    subprocess.run([compiler, *flags, "-o", library, SOURCE, "-ldl", "-lpthread"], check=True)
-    return library
+    return built_library(SOURCE, folder)
 
 
 def begin(folder: Path, trace: Path) -> None:

@@ -36,6 +36,9 @@ def spark(tmp_path_factory):
         # A task that Spark gave up may write on for so long, 2 s otherwise: longer than it takes
         # on any machine until the test has come to where it lets the task go on.
         "spark.python.task.killTimeout": "100s",
+        # A driver that is its own executor does not find itself again once blocks of its are lost,
+        # as in the tests of lost shuffles: it would exit after 60 heartbeats in vain, 10 minutes.
+        "spark.executor.heartbeat.maxFailures": 1_000_000,
     }
     try:
         made = session("eoslog tests", MASTER, config, scratch / "spark.log")

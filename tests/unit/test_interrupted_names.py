@@ -4,7 +4,6 @@ from contextlib import suppress
 
 import pytest
 from crash.interrupted_steps import Steps
-from crash.rows_topic import is_of_the_package
 
 import eoslog
 from eoslog.errors import ProducerFencedError
@@ -23,7 +22,7 @@ def store(tmp_path):
 
 
 def test_an_interrupted_opening_leaves_no_older_one_with_the_name(store):
-    steps = Steps(is_of_the_package)
+    steps = Steps()
     partition = store.partition("orders", 0)
     for step in steps.each():
         older = store.producer(name="importer", config=CONFIG)
@@ -47,7 +46,7 @@ def test_an_interrupted_opening_leaves_no_older_one_with_the_name(store):
 
 
 def test_an_interrupted_close_is_ended_by_the_next(store):
-    steps = Steps(is_of_the_package)
+    steps = Steps()
     partition = store.partition("orders", 0)
     for step in steps.each():
         producer = store.producer(name="importer", config=CONFIG)

@@ -10,7 +10,6 @@ import signal
 import pytest
 from crash.interrupted_lines import interrupted_at
 from crash.interrupted_steps import Steps
-from crash.rows_topic import is_of_the_package
 
 import eoslog
 from eoslog import TopicPartition, store_lock
@@ -106,7 +105,7 @@ STRIDE, CLEARING_UP = 211, (1, 2, 4, 7)
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_second_interrupt_as_it_clears_up_leaves_the_store_to_all(path, in_short):
-    first, second, to_come = Steps(is_of_the_package), Steps(is_of_the_package), []
+    first, second, to_come = Steps(), Steps(), []
 
     def interrupted_again(_number, _frame):
         if to_come:

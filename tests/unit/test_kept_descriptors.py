@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 from crash.interrupted_steps import Steps
-from crash.rows_topic import is_of_the_package
 
 from eoslog import atomic_file
 from eoslog.bindings.file_descriptor import FileDescriptor, open_at_once, sync_path
@@ -81,7 +80,7 @@ CALLS = {
 def test_an_interrupt_before_any_step_leaves_no_file_open(call, tmp_path):
     (tmp_path / "file").write_bytes(b"old")
     call(tmp_path, 0)
-    before, steps, step = open_paths(tmp_path), Steps(is_of_the_package), 1
+    before, steps, step = open_paths(tmp_path), Steps(), 1
     while steps.interrupt(step, partial(call, tmp_path, step)):
         assert open_paths(tmp_path) == before, steps.last
         step += 1

@@ -4,7 +4,7 @@ closed, since an external database may have committed with it.
 
 import pytest
 from crash.interrupted_steps import Steps
-from crash.rows_topic import is_of_the_package, opened_with_rows, values
+from crash.rows_topic import opened_with_rows, values
 
 from eoslog.errors import EoslogError, IllegalStateError, OutOfMemoryError, StoreFullError
 
@@ -67,7 +67,7 @@ def test_a_failure_before_the_decision_leaves_it_prepared(store, monkeypatch, fa
 
 
 def test_an_interrupted_completion_is_called_again(store):
-    steps, expected = Steps(is_of_the_package), []
+    steps, expected = Steps(), []
     for step in steps.each():
         value = b"%d" % step
         producer, token = prepared(store, value)
@@ -83,7 +83,7 @@ def test_an_interrupted_completion_is_called_again(store):
 
 
 def test_an_interrupted_completion_and_a_close_leave_it_prepared_or_whole(store):
-    steps, expected = Steps(is_of_the_package), []
+    steps, expected = Steps(), []
     for step in steps.each():
         value = b"%d" % step
         producer, token = prepared(store, value)
