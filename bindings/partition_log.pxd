@@ -12,6 +12,7 @@ cdef class AppendResult:
     cdef readonly int64_t record_count
     cdef readonly int64_t timestamp_ms
     cdef readonly bint duplicate             # Every record was in the log before the call.
+    cdef int64_t duplicate_count
 
 
 cdef AppendResult make_result(const AppendOutcome* outcome)
@@ -22,4 +23,5 @@ cdef class PartitionLog(LogTransactions):
         self, Status status, Fault* fault, const AppendOutcome* outcome) except -1
     cdef AppendResult append_stamped(
         self, object values, object keys, object timestamps, object headers, int64_t timestamp_ms,
-        ProducerStamp* stamp, int64_t batch_records_max, int64_t batch_bytes_max)
+        ProducerStamp* stamp, int64_t batch_records_max, int64_t batch_bytes_max,
+        AppendResult after)

@@ -56,7 +56,19 @@ cdef AppendResult make_result(const AppendOutcome* outcome):
     result.record_count = outcome.record_count
     result.timestamp_ms = outcome.timestamp
     result.duplicate = outcome.duplicate_count == outcome.record_count
+    result.duplicate_count = outcome.duplicate_count
     return result
+
+
+cdef void outcome_of(AppendResult result, AppendOutcome* outcome) noexcept:
+    """The outcome of a call that stopped between two batches, for the one that goes on."""
+    memset(outcome, 0, sizeof(AppendOutcome))
+    if result is not None:
+        outcome.base_offset = result.base_offset
+        outcome.last_offset = result.last_offset
+        outcome.timestamp = result.timestamp_ms
+        outcome.record_count = result.record_count
+        outcome.duplicate_count = result.duplicate_count
 
 
 @cython.final
@@ -74,18 +86,22 @@ cdef class PartitionLog(LogTransactions):
             self._raise(status, fault)
         except Exception as error:
             error.appended_record_count = outcome.record_count
+            if outcome.record_count:
+                error.appended = make_result(outcome)
             raise
 
     def append_columns(self, values, keys=None, timestamps=None, headers=None, *,
                        Py_ssize_t timestamp_ms, Py_ssize_t producer_id=-1,
                        Py_ssize_t producer_epoch=-1, Py_ssize_t base_sequence=-1,
                        Py_ssize_t batch_records_max=0, Py_ssize_t batch_bytes_max=0,
-                       bint transactional=False):
+                       bint transactional=False, AppendResult after=None):
         """Append all records of the columns and return an AppendResult.
 
         They are split into batches of at most batch_records_max records and batch_bytes_max bytes
         (0: max.message.bytes). A duplicate returns the first write's offsets. On an error in the
-        middle (a full disk), the exception's `appended_record_count` says how many are in.
+        middle (a full disk), the exception's `appended_record_count` says how many are in, and
+        `appended` where. With that as `after` the same call goes on behind them: one that only
+        asked for something (FellBehindError, ProducerNotCached) may have put earlier batches in.
         `transactional`: the producer's transaction, in which its coordinator has this partition;
         without a base sequence it is an append of the coordinator itself.
         """
@@ -102,11 +118,12 @@ cdef class PartitionLog(LogTransactions):
         stamp.base_sequence = <int32_t>base_sequence
         return self.append_stamped(
             values, keys, timestamps, headers, timestamp_ms, &stamp, batch_records_max,
-            batch_bytes_max)
+            batch_bytes_max, after)
 
     cdef AppendResult append_stamped(
         self, object values, object keys, object timestamps, object headers, int64_t timestamp_ms,
-        ProducerStamp* stamp, int64_t batch_records_max, int64_t batch_bytes_max
+        ProducerStamp* stamp, int64_t batch_records_max, int64_t batch_bytes_max,
+        AppendResult after
     ):
         """As append_columns, for a producer whose identity was checked."""
         cdef ColumnSet opened = open_columns(values, keys, timestamps, headers, timestamp_ms)
@@ -116,7 +133,9 @@ cdef class PartitionLog(LogTransactions):
         self._check_open()
         if opened.columns.count == 0:
             raise ValueError("no records to append")
-        memset(&outcome, 0, sizeof(AppendOutcome))
+        outcome_of(after, &outcome)
+        if outcome.record_count >= opened.columns.count:
+            raise ValueError(f"{outcome.record_count} records of {opened.columns.count} are in")
         self._fault_init(&fault)
         with nogil:
             status = log_append_columns(

@@ -26,6 +26,7 @@ class ProducerNotCached(Exception):
     topic = ""
     partition = -1
     producer_id = -1
+    appended = None             # What earlier batches of the same call put in: an AppendResult.
 
 
 _CLASSES = {

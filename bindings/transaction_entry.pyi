@@ -53,6 +53,7 @@ class TransactionEntry(KnownTransaction):
         headers: object = None,
         *,
         timestamp_ms: int,
+        after: AppendResult | None = None,
     ) -> AppendResult: ...
     def append_offsets(
         self,
@@ -63,6 +64,7 @@ class TransactionEntry(KnownTransaction):
         keys: object,
         *,
         timestamp_ms: int,
+        after: AppendResult | None = None,
     ) -> AppendResult: ...
     def prepare(self, producer_id: int, producer_epoch: int) -> None: ...
     def end(

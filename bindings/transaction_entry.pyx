@@ -159,10 +159,11 @@ cdef class TransactionEntry(KnownTransaction):
 
     def append_columns(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch,
                        Part part not None, values, keys=None, timestamps=None,
-                       headers=None, *, Py_ssize_t timestamp_ms):
+                       headers=None, *, Py_ssize_t timestamp_ms, AppendResult after=None):
         """Append all records of the columns in the transaction; an AppendResult.
 
-        The partition is added to it first. Raises what add_partitions() and appends raise.
+        The partition is added to it first. Raises what add_partitions() and appends raise; `after`
+        as with PartitionLog.append_columns, before anything else is appended.
         """
         cdef AppendResult result
         cdef NativePart* native
@@ -172,7 +173,7 @@ cdef class TransactionEntry(KnownTransaction):
             result = part.log.append_columns(
                 values, keys, timestamps, headers, timestamp_ms=timestamp_ms,
                 producer_id=producer_id, producer_epoch=producer_epoch,
-                base_sequence=native.next_sequence, transactional=True)
+                base_sequence=native.next_sequence, transactional=True, after=after)
         except ProducerNotCached as error:
             raise self._not_cached(error, part.topic, part.partition)
         except errors.FellBehindError as error:
@@ -185,14 +186,16 @@ cdef class TransactionEntry(KnownTransaction):
         return result
 
     def append_offsets(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch,
-                       Part part not None, values, keys, *, Py_ssize_t timestamp_ms):
+                       Part part not None, values, keys, *, Py_ssize_t timestamp_ms,
+                       AppendResult after=None):
         """Append records of a group coordinator in the transaction, without sequences."""
         cdef AppendResult result
         self._register([part], producer_id, producer_epoch)
         try:
             result = part.log.append_columns(
                 values, keys, timestamp_ms=timestamp_ms, producer_id=producer_id,
-                producer_epoch=producer_epoch, base_sequence=-1, transactional=True)
+                producer_epoch=producer_epoch, base_sequence=-1, transactional=True,
+                after=after)
         except ProducerNotCached as error:
             raise self._not_cached(error, part.topic, part.partition)
         except errors.FellBehindError as error:

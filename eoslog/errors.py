@@ -13,7 +13,7 @@ raised can do nothing more; make a new one.
 All errors can be pickled. This module imports nothing of eoslog.
 """
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 Outcome = Literal["not_appended", "unknown", "damaged"]
 
@@ -350,10 +350,12 @@ class StoreInUseError(StoreError):
 class FellBehindError(StoreError):
     """Segments were deleted before this process, which was stopped or busy, had looked at them.
 
-    The partition is taken up anew at once or within a second; nothing was appended by this call.
+    The partition is taken up anew at once or within a second. Of this call only those records are
+    in which its `appended_record_count` tells of, if it has one.
     """
 
     retriable = True
+    appended: Any = None  # What earlier batches of the call put in: an AppendResult.
 
 
 class StoreVersionError(StoreError):

@@ -28,7 +28,7 @@ from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.config import INT64_MAX
 from eoslog.durability import Durability, check_isolation_level
-from eoslog.errors import FellBehindError, LogClosedError, StoreError
+from eoslog.errors import EoslogError, FellBehindError, LogClosedError, StoreError
 from eoslog.file_lock import directory_locked
 from eoslog.lost_beginning import LostBeginning
 from eoslog.lost_end import LostEnd
@@ -121,20 +121,20 @@ class Partition(PartitionProducers):
     @property
     def log_end_offset(self) -> int:
         """The offset that the next record gets."""
-        try:
-            return self._log.log_end_offset
-        except FellBehindError:
-            self.take_up_anew()
-            return self._log.log_end_offset
+        while True:
+            try:
+                return self._log.log_end_offset
+            except FellBehindError:
+                self.take_up_anew()
 
     @property
     def high_watermark(self) -> int:
         """Up to where a store of one copy shows its records: the log end."""
-        try:
-            return self._log.high_watermark
-        except FellBehindError:
-            self.take_up_anew()
-            return self._log.high_watermark
+        while True:
+            try:
+                return self._log.high_watermark
+            except FellBehindError:
+                self.take_up_anew()
 
     @property
     def last_stable_offset(self) -> int:
@@ -142,11 +142,12 @@ class Partition(PartitionProducers):
         a staged job that is being adopted, else the high watermark.
         """
         # In this order: what is adopted in between lies above the offset that is held then.
-        try:
-            stable = self._log.last_stable_offset
-        except FellBehindError:
-            self.take_up_anew()
-            stable = self._log.last_stable_offset
+        while True:
+            try:
+                stable = self._log.last_stable_offset
+                break
+            except FellBehindError:
+                self.take_up_anew()
         held = self._log.hold_offset
         return stable if held < 0 else min(held, stable)
 
@@ -266,9 +267,9 @@ class Partition(PartitionProducers):
         """
         if timestamp_ms == -1:
             timestamp_ms = time.time_ns() // 1_000_000
+        appended = None
         while True:
             try:
-                # Not evicted between two batches of the call: it could not be repeated then.
                 with self._eviction_lock:
                     result = self._log.append_columns(
                         values,
@@ -280,12 +281,21 @@ class Partition(PartitionProducers):
                         producer_epoch=producer_epoch,
                         base_sequence=base_sequence,
                         transactional=transactional,
+                        after=appended,
                     )
                 break
-            except ProducerNotCached:
-                self._install(producer_id)
-            except FellBehindError:
-                self.take_up_anew()
+            except (ProducerNotCached, FellBehindError) as asked:
+                # Earlier batches of the call may be in: it goes on behind them.
+                appended = asked.appended
+                try:
+                    if isinstance(asked, FellBehindError):
+                        self.take_up_anew()
+                    else:
+                        self._install(producer_id)
+                except EoslogError as error:
+                    count = 0 if appended is None else appended.record_count
+                    error.appended_record_count = count  # type: ignore[attr-defined]
+                    raise
         self._appended(result)
         return result
 

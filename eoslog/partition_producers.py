@@ -105,8 +105,10 @@ class PartitionProducers:
     @keeping_up
     def producer(self, producer_id: int) -> ProducerState | None:
         """What the partition knows of a producer id, in memory or in LMDB; None if nothing."""
+        # Looked at twice: while another thread takes the log up anew there are none.
+        evicted = self._log.evicted_producer_count
         state = self._log.producer(producer_id)
-        if not self._log.evicted_producer_count:
+        if not (evicted or self._log.evicted_producer_count):
             return state
         if state is not None:
             if producer_id not in self._log.incomplete_producer_ids():

@@ -7,7 +7,7 @@ file's producer id, which batches it holds.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from eoslog.errors import EoslogError, LogClosedError
+from eoslog.errors import CorruptRecordError, EoslogError, LogClosedError
 from eoslog.partition import Partition
 from eoslog.shared_syncs import SYNC_THREADS_MAX, run_together
 from eoslog.staged_file_check import mapped
@@ -166,11 +166,7 @@ def _fill(
 
 def is_adopted(job: StagedJob, held: HeldPartitions) -> bool:
     """Whether all of the job's files are in the partitions. Raises EoslogError."""
-    for one in job.files:
-        partition = held.find(one.file.topic_partition)
-        if partition is not None and not _holds_all_of(partition, one):
-            return False
-    return True
+    return all(is_file_adopted(one, held) for one in job.files)
 
 
 def is_untouched(job: StagedJob, held: HeldPartitions) -> bool:
@@ -180,6 +176,12 @@ def is_untouched(job: StagedJob, held: HeldPartitions) -> bool:
         if partition is not None and partition.producer(one.file.producer_id) is not None:
             return False
     return True
+
+
+def is_file_adopted(one: JobFile, held: HeldPartitions) -> bool:
+    """Whether nothing of the file is wanted any more: all of it is in, or its topic is gone."""
+    partition = held.find(one.file.topic_partition)
+    return partition is None or _holds_all_of(partition, one)
 
 
 def _adopt_file(one: JobFile, held: HeldPartitions, checked: bool) -> tuple[int, int]:
@@ -198,6 +200,10 @@ def _adopt_file(one: JobFile, held: HeldPartitions, checked: bool) -> tuple[int,
                 return adopted
         with mapped(one) as staged:
             return partition.adopt(staged, one.file.producer_id)
+    except CorruptRecordError as error:
+        if error.path:
+            raise
+        raise CorruptRecordError(str(one.path), error.position_bytes, error.reason) from error
     except LogClosedError:
         if held.find(where) is None:
             return -1, 0

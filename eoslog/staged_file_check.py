@@ -11,7 +11,7 @@ from pathlib import Path
 from eoslog.atomic_file import sync_directory, sync_file
 from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.bindings.guarded_block import guarded_block
-from eoslog.bindings.record_batch import batch_crc32c, crc32c, iter_batches
+from eoslog.bindings.record_batch import BatchHeader, batch_crc32c, crc32c, iter_batches
 from eoslog.errors import CorruptRecordError, StagedCommitError, StoreFullError
 from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
@@ -114,38 +114,72 @@ def _check_files(files: Sequence[JobFile], limits: Mapping[str, int]) -> None:
 
 def check_file(one: JobFile, batch_bytes_max: int) -> None:
     """Raise StagedCommitError unless the file is as its message says, and fits the topic."""
-    file = one.file
     with mapped(one) as staged:
         try:
-            headers = iter_batches(staged)
-        except CorruptRecordError as error:
+            headers = _headers_of(one, staged)
+        except StagedCommitError:
             _check_sum(one, _sum_of(staged))
-            raise StagedCommitError(
-                f"{one.path} at byte {error.position_bytes}: {error.reason}"
-            ) from error
+            raise
         crc = 0
         for header in headers:  # Each was verified just now, and so need not be read again.
             begin = header.position_bytes
             crc = batch_crc32c(staged[begin : begin + header.batch_bytes], crc)
         _check_sum(one, crc)
+    for header in headers:
+        if header.base_offset:
+            raise _wrong_batch(one, header, f"base offset {header.base_offset}")
+        if header.batch_bytes > batch_bytes_max:
+            raise _wrong_batch(
+                one,
+                header,
+                f"a batch of {header.batch_bytes} bytes; the topic takes {batch_bytes_max}",
+            )
+    _check_batches(one, headers)
+
+
+def check_decided_file(one: JobFile) -> None:
+    """Raise StagedCommitError unless a file whose job is decided can be adopted.
+
+    Its batches may say by now where they stand in the log, which the file's checksum covers; their
+    own do not.
+    """
+    with mapped(one) as staged:
+        headers = _headers_of(one, staged)
+    _check_batches(one, headers)
+
+
+def _headers_of(one: JobFile, staged: memoryview) -> Sequence[BatchHeader]:
+    """The headers of a file's batches, each of which was verified."""
+    try:
+        return iter_batches(staged)
+    except CorruptRecordError as error:
+        raise StagedCommitError(
+            f"{one.path} at byte {error.position_bytes}: {error.reason}"
+        ) from error
+
+
+def _check_batches(one: JobFile, headers: Sequence[BatchHeader]) -> None:
+    """Raise StagedCommitError unless these are all the records of the file's producer id."""
     sequence = 0
     for header in headers:
         wrong = None
-        if header.producer_id != file.producer_id or header.producer_epoch != 0:
-            wrong = f"producer {header.producer_id}, expected {file.producer_id}"
+        if header.producer_id != one.file.producer_id or header.producer_epoch != 0:
+            wrong = f"producer {header.producer_id}, expected {one.file.producer_id}"
         elif header.base_sequence != sequence:
             wrong = f"base sequence {header.base_sequence}, expected {sequence}"
         elif header.record_count <= 0 or header.last_offset_delta != header.record_count - 1:
             wrong = f"{header.record_count} records, last offset delta {header.last_offset_delta}"
-        elif header.attributes or header.base_offset:
-            wrong = f"attributes {header.attributes:#x}, base offset {header.base_offset}"
-        elif header.batch_bytes > batch_bytes_max:
-            wrong = f"a batch of {header.batch_bytes} bytes; the topic takes {batch_bytes_max}"
+        elif header.attributes:
+            wrong = f"attributes {header.attributes:#x}"
         if wrong is not None:
-            raise StagedCommitError(f"{one.path} at byte {header.position_bytes}: {wrong}")
+            raise _wrong_batch(one, header, wrong)
         sequence += header.record_count
-    if sequence != file.records:
-        raise StagedCommitError(f"{one.path}: {sequence} records, expected {file.records}")
+    if sequence != one.file.records:
+        raise StagedCommitError(f"{one.path}: {sequence} records, expected {one.file.records}")
+
+
+def _wrong_batch(one: JobFile, header: BatchHeader, wrong: str) -> StagedCommitError:
+    return StagedCommitError(f"{one.path} at byte {header.position_bytes}: {wrong}")
 
 
 def _sum_of(staged: memoryview) -> int:

@@ -120,7 +120,9 @@ class StagedTransactions:
         """Stage what is still gathered and decide; the numbers that were given come back.
 
         Called again after an interrupt it goes on where it was, and decides once: also behind the
-        decision, so what the transaction was is kept until the next one begins.
+        decision, so what the transaction was is kept until the next one begins. Raises
+        ProducerFencedError if a later run has the id by now: nobody knows then which of the two
+        decided the version.
         """
         for accumulator, where in filled:
             self.append_gathered(accumulator, where)
@@ -135,7 +137,7 @@ class StagedTransactions:
                 known = self._store.application(self._app_id)
                 self._version = 0 if known is None else known.version + 1
             try:
-                self._store._staged.commit(
+                done = self._store._staged.commit(
                     self._app_id,
                     self._version,
                     messages,
@@ -149,7 +151,11 @@ class StagedTransactions:
                 known = self._store.application(self._app_id)
                 if known is None or known.version < self._version:
                     raise  # It is an earlier one that stands in the way.
+                self.check_run()
                 _log.warning("transactional id %r: %s", self._app_id, error)
+            else:
+                if not done.committed:
+                    self.check_run()
         return producer_id, producer_epoch
 
     def check_run(self) -> None:

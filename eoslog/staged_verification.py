@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from eoslog.damage import Problem, problem
-from eoslog.errors import EoslogError
-from eoslog.staged_adoption import FindPartition, HeldPartitions, is_adopted
+from eoslog.errors import EoslogError, StagedCommitError
+from eoslog.staged_adoption import FindPartition, HeldPartitions, is_adopted, is_file_adopted
 from eoslog.staged_application import ApplicationRecord
+from eoslog.staged_file_check import check_decided_file
 from eoslog.staged_job import StagedJob, bounds_of_record, topic_ids_of_record
 from eoslog.staged_pending import job_of_application
 from eoslog.staged_undone import UndoneJobs
@@ -54,11 +55,27 @@ def _wrong(record: ApplicationRecord, find: FindPartition, staging_path: Path) -
         ]
         if problems and is_adopted(job, held):
             problems = []  # All of it is there: whoever completes it has let readers in.
-        missing = [one.path for one in job.files if not one.path.exists()]
-        if missing and not is_adopted(job, held):
-            problems.append(problem(missing[0], f"{what} is decided, and this file of it is gone"))
+        problems += _wrong_files(job, held, what)
     except EoslogError as error:
         return [problem(path, f"{what} is decided and not complete: {error}")]
+    return problems
+
+
+def _wrong_files(job: StagedJob, held: HeldPartitions, what: str) -> list[Problem]:
+    """Files that the completion of the job will ask for, and that it cannot take as they are."""
+    problems: list[Problem] = []
+    for one in job.files:
+        if is_file_adopted(one, held):
+            continue
+        if not one.path.exists():
+            problems.append(problem(one.path, f"{what} is decided, and this file of it is gone"))
+            continue
+        try:
+            check_decided_file(one)
+        except StagedCommitError as error:
+            problems.append(
+                problem(one.path, f"{what} is decided, and this file of it is damaged: {error}")
+            )
     return problems
 
 

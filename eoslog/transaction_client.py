@@ -10,6 +10,7 @@ import copy
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Never, TypeVar
 
+from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import PartitionLost, ProducerIdNeeded, TransactionEntry
 from eoslog.bindings.transactional_sender import TransactionalSender
@@ -181,6 +182,24 @@ class TransactionClient(TransactionalSender, Producer):
                         return call(entry)
                 except CURABLE as error:
                     self._cure(entry, error)
+
+    def _append_on_entry(
+        self, append: Callable[[TransactionEntry, AppendResult | None], AppendResult]
+    ) -> AppendResult:
+        """Call the entry for an append of several batches. It is called again after a cure, with
+        what the call before put in: it goes on behind that.
+        """
+        appended: AppendResult | None = None
+
+        def go_on(entry: TransactionEntry) -> AppendResult:
+            nonlocal appended
+            try:
+                return append(entry, appended)
+            except (ProducerNotCached, FellBehindError) as asked:
+                appended = asked.appended
+                raise
+
+        return self._on_entry(go_on)
 
     def _cure(self, entry: TransactionEntry, error: Exception) -> None:
         """Put right what keeps the entry from a call; raises what cannot be."""

@@ -181,20 +181,21 @@ class TransactionalProducer(TransactionClient):
                 self._register(partition)
                 moment_ms = time.time_ns() // 1_000_000
 
-                def append(entry: TransactionEntry) -> None:
+                def append(entry: TransactionEntry, after: AppendResult | None) -> AppendResult:
                     # Until it is in, no other member of the group is given the partitions, and
                     # no deletion of a topic goes by.
                     with offsets_of_groups.committing(number, group, topic_ids):
-                        entry.append_offsets(
+                        return entry.append_offsets(
                             self.producer_id,
                             self.producer_epoch,
                             part,
                             values,
                             keys,
                             timestamp_ms=moment_ms,
+                            after=after,
                         )
 
-                self._on_entry(append)
+                self._append_on_entry(append)
             except EoslogError as error:
                 self._break(error, Request.OFFSETS)
 
@@ -446,8 +447,7 @@ class TransactionalProducer(TransactionClient):
         self._register(partition)
         moment_ms = time.time_ns() // 1_000_000
 
-        def append(entry: TransactionEntry) -> AppendResult:
-            # Not evicted between two batches of the call: it could not be repeated then.
+        def append(entry: TransactionEntry, after: AppendResult | None) -> AppendResult:
             with partition._eviction_lock:
                 return entry.append_columns(
                     self.producer_id,
@@ -458,10 +458,11 @@ class TransactionalProducer(TransactionClient):
                     timestamps,
                     headers,
                     timestamp_ms=moment_ms,
+                    after=after,
                 )
 
         try:
-            result = self._on_entry(append)
+            result = self._append_on_entry(append)
         except EoslogError as error:
             self._break(error, Request.PRODUCE)
         partition.note_append()

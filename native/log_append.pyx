@@ -333,16 +333,21 @@ cdef Status log_append_columns(
 ) noexcept nogil:
     """Append all records of the columns, in batches of at most the given records and bytes (0: no
     limit but max.message.bytes). Sizes and timestamps of all are checked before the first is
-    written."""
+    written. An outcome that has records already is that of a call which stopped between two
+    batches: this one goes on behind them; the stamp is that of the first record."""
     cdef Incoming incoming
-    cdef int64_t first = 0
+    cdef int64_t first = outcome.record_count
     cdef int64_t count = 0
     cdef int64_t bytes_max = log.options.max_message_bytes
-    cdef Status status = check_sizes(log, columns, bytes_max, out)
-    if status == STATUS_OK:
-        status = check_timestamps(log, columns, out)
-    if status != STATUS_OK:
-        return status
+    cdef Status status = STATUS_OK
+    if first == 0:
+        status = check_sizes(log, columns, bytes_max, out)
+        if status == STATUS_OK:
+            status = check_timestamps(log, columns, out)
+        if status != STATUS_OK:
+            return status
+    elif stamp.producer_id >= 0 and stamp.base_sequence >= 0:
+        stamp.base_sequence = sequence_add(stamp.base_sequence, <int32_t>(first & 0x7FFFFFFF))
     if 0 < batch_bytes_max < bytes_max:
         bytes_max = batch_bytes_max
     while first < columns.count:

@@ -109,18 +109,21 @@ cdef Status follow_to_next(
     if end[0] > view.active_base_offset:
         return fault(out, STATUS_CORRUPT, "the active segment lies below the end of the log",
                      view.active_base_offset, end[0])
-    status = add_active(log, end[0], view.first_base_offset, out)
+    status = add_active(log, end[0], out)
     if status == STATUS_OK:
         segment_pages_inherit(log_active(log), ended)
     return status
 
 
-cdef Status add_active(
-    PartitionLog* log, int64_t base_offset, int64_t first_base_offset, Fault* out
-) noexcept nogil:
+cdef Status add_active(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil:
     """Have a segment that another process made as the last one, nothing of it taken in yet."""
+    cdef int64_t first_base_offset
     cdef Status status = log_take_up_segment(log, base_offset, out)
-    if status == STATUS_IO and out.os_errno == ENOENT and base_offset < first_base_offset:
+    if status != STATUS_IO or out.os_errno != ENOENT:
+        return status
+    # Looked at now: a file goes after the page says so, and that may be later than the last look.
+    first_base_offset = control_load(&log.page.first_base_offset)
+    if base_offset < first_base_offset:
         status = fault(
             out, STATUS_FELL_BEHIND,
             "segments were deleted before this process had looked at them; call again",

@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -748,6 +749,69 @@ def test_an_interrupt_in_adoption_leaves_the_job_to_be_completed(store, monkeypa
         store.commit_staged(APP, 0, messages)
     monkeypatch.undo()
     assert visible_numbers(store) == expected_numbers()
+    store._staged.sweep()
+    assert visible_numbers(store) == expected_numbers(JOB)
+
+
+def flip_in_the_middle(whole):
+    middle = len(whole) // 2
+    return whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :]
+
+
+DAMAGES = {
+    "a bit": (flip_in_the_middle, "damaged.*checksum"),
+    "cut": (lambda whole: whole[:-10], "bytes, expected"),
+    "empty": (lambda whole: b"", "0 bytes, expected"),
+    "zeros": (lambda whole: bytes(len(whole)), "damaged.*at byte 0"),
+    "gone": (None, "is gone"),
+}
+
+
+@pytest.mark.parametrize(("damage", "told"), DAMAGES.values(), ids=DAMAGES.keys())
+def test_a_file_damaged_after_the_decision_is_told_by_verify(
+    store, monkeypatch, caplog, damage, told
+):
+    """Readers are held back for good, and nobody else says which file it is."""
+    messages = stage_job(store.path, "run-a", JOB)
+    monkeypatch.setattr(Partition, "adopt", failing(FULL, 2, Partition.adopt))
+    with pytest.raises(StagedJobIncompleteError):
+        store.commit_staged(APP, 0, messages)
+    monkeypatch.undo()
+    assert store.verify() == []
+    adopted = path_of(messages[0], store.path, 0)
+    adopted.unlink()  # Nobody asks for it any more.
+    path = path_of(messages[1], store.path, -1)
+    whole = path.read_bytes()
+    path.unlink()
+    if damage is not None:
+        path.write_bytes(damage(whole))
+    for _ in range(2):
+        (found,) = store.verify()
+        assert found["path"] == str(path)
+        assert re.search(told, found["reason"])
+        store.close()
+        store = eoslog.open(store.path)
+    with store:
+        assert str(path) in caplog.text
+        path.unlink(missing_ok=True)
+        path.write_bytes(whole)
+        store._staged.sweep()
+        assert store.verify() == []
+        assert visible_numbers(store) == expected_numbers(JOB)
+
+
+def test_a_file_of_another_producer_in_the_place_of_a_decided_one_is_told(store, monkeypatch):
+    messages = stage_job(store.path, "run-a", JOB)
+    monkeypatch.setattr(Partition, "adopt", failing(FULL, 0, Partition.adopt))
+    with pytest.raises(StagedJobIncompleteError):
+        store.commit_staged(APP, 0, messages)
+    monkeypatch.undo()
+    taken, other = (path_of(message, store.path) for message in messages[:2])
+    right = taken.read_bytes()
+    taken.write_bytes(other.read_bytes())
+    (found,) = store.verify()
+    assert found["path"] == str(taken)
+    taken.write_bytes(right)
     store._staged.sweep()
     assert visible_numbers(store) == expected_numbers(JOB)
 

@@ -1,0 +1,101 @@
+"""A call of many batches whose process stands still between two of them, while others go on."""
+
+import signal
+import threading
+import time
+from os import kill
+
+import pytest
+from other_process import OtherProcess
+
+import eoslog
+
+RECORDS = 20_000
+CALLS_MAX = 30
+WRITER = """
+import eoslog
+from eoslog.partition import Partition
+taken_up = []
+real = Partition.take_up_anew
+def noted(self):
+    taken_up.append(1)
+    return real(self)
+Partition.take_up_anew = noted
+store = eoslog.open({path!r}, durability="process")
+values = [b"%08d" % index for index in range({records})]
+writer = {writer}
+say("opened")
+while wait() == "again":
+    taken_up.clear()
+    result = {call}
+    say(len(taken_up), result.base_offset, result.last_offset, result.record_count)
+"""
+WRITERS = {
+    "the engine's view": ("store.partition('t', 0)", "writer.append_columns(values)"),
+    "without numbers": (
+        "store.producer(config={'enable.idempotence': False})",
+        "writer.append('t', 0, values)",
+    ),
+    "numbered": ("store.producer()", "writer.append('t', 0, values)"),
+    "named": ("store.producer('n')", "writer.append('t', 0, values)"),
+    "in a transaction": (
+        "store.producer(transactional_id='x')",
+        "(writer.init_transactions(), writer.begin_transaction(), writer.append('t', 0, values), "
+        "writer.commit_transaction())[-2]",
+    ),
+}
+
+
+def stop_between_batches(pid, partition):
+    """Whether it stands still now between two batches, or before or after its call; else it holds
+    the log's lock, and goes on.
+    """
+    kill(pid, signal.SIGSTOP)
+    look = threading.Thread(target=partition.append_columns, args=([b"x" * 8],), daemon=True)
+    look.start()
+    look.join(timeout=1.0)
+    if look.is_alive():
+        kill(pid, signal.SIGCONT)
+        look.join()
+        return False
+    return True
+
+
+@pytest.mark.parametrize(("writer", "call"), WRITERS.values(), ids=WRITERS.keys())
+def test_it_goes_on_behind_what_is_in(tmp_path, writer, call):
+    path = tmp_path / "store"
+    code = WRITER.format(path=str(path), records=RECORDS, writer=writer, call=call)
+    with eoslog.open(path, create=True, durability="process") as store:
+        store._checkpointer.stop()
+        store.create_topic("t", config={"segment.bytes": 65536, "max.message.bytes": 200})
+        partition = store.partition("t", 0)
+        with OtherProcess(code) as other:
+            assert other.hear() == "opened"
+            for _ in range(CALLS_MAX):
+                begin = partition.log_end_offset
+                other.tell("again")
+                deadline = time.monotonic() + 30
+                while partition.log_end_offset < begin + 100 and time.monotonic() < deadline:
+                    pass
+                if stop_between_batches(other.pid, partition):
+                    for _ in range(3):
+                        partition.append_columns([b"x" * 8] * 500)
+                        partition.roll()
+                    partition.delete_segments(partition.log_end_offset)
+                    kept_from = partition.log_start_offset
+                    kill(other.pid, signal.SIGCONT)
+                else:
+                    kept_from = begin
+                taken_up, base_offset, last_offset, count = map(int, other.hear().split())
+                assert count == RECORDS
+                assert begin <= base_offset
+                if taken_up and base_offset < kept_from <= last_offset:
+                    break
+            else:
+                pytest.fail("it was never stopped between two batches")
+            kept, offset = [], partition.log_start_offset
+            while offset <= last_offset:
+                records, offset = partition.fetch_records(offset, 10_000, 1 << 20)
+                kept += [int(one.value) for one in records if one.value[:1] == b"0"]
+        assert kept == list(range(kept[0], RECORDS))
+        assert kept[0] > 0
