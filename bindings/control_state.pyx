@@ -6,7 +6,8 @@ from typing import NamedTuple
 from libc.string cimport memcpy
 
 from eoslog.native.control_page cimport (
-    CONTROL_PAGE_BYTES, CONTROL_PAGE_MAGIC, ControlPage, control_is_ready,
+    CONTROL_PAGE_BYTES, CONTROL_PAGE_MAGIC, ControlFile, ControlPage, control_is_ready,
+    control_synced_before,
 )
 
 
@@ -26,14 +27,9 @@ class ControlState(NamedTuple):
 def control_state(str path not None):
     """The ControlState of a file; None where there is no file, or it is no page."""
     cdef ControlPage page
-    cdef bytes raw
+    cdef bytes raw = bytes_of_page(path)
     cdef bytes session
-    try:
-        with open(path, "rb") as file:
-            raw = file.read(CONTROL_PAGE_BYTES)
-    except FileNotFoundError:
-        return None
-    if len(raw) < CONTROL_PAGE_BYTES:
+    if raw is None:
         return None
     memcpy(&page, <const char*>raw, sizeof(ControlPage))
     session = raw[16:32]
@@ -43,3 +39,30 @@ def control_state(str path not None):
     return ControlState(
         session, (<const char*>page.topic_id)[:16], bool(ready), bool(page.sealed),
         bool(page.deleted), page.log_end_offset, page.recovery_point, page.hold_offset)
+
+
+def synced_before(str path not None, bytes topic_id not None):
+    """Up to where the log of a topic is known to have been synced, as the file of its page says.
+
+    0 if it says nothing that can be believed of that topic. It holds whoever had the page last,
+    and also where he died before he had opened the partition.
+    """
+    cdef ControlFile file
+    cdef bytes raw = bytes_of_page(path)
+    if len(topic_id) != 16:
+        raise ValueError(f"a topic id of {len(topic_id)} bytes")
+    if raw is None:
+        return 0
+    memcpy(&file, <const char*>raw, CONTROL_PAGE_BYTES)
+    return control_synced_before(&file.page, <const unsigned char*><const char*>topic_id)
+
+
+cdef bytes bytes_of_page(str path):
+    """None where there is no file, or a shorter one than a page is."""
+    cdef bytes raw
+    try:
+        with open(path, "rb") as file:
+            raw = file.read(CONTROL_PAGE_BYTES)
+    except FileNotFoundError:
+        return None
+    return raw if len(raw) == CONTROL_PAGE_BYTES else None

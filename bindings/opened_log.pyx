@@ -20,7 +20,8 @@ from eoslog.native.atomics cimport load_acquire_64
 from eoslog.bindings.shared_page cimport SharedPage
 from eoslog.native.control_page cimport (
     CONTROL_NO_HOLD, CONTROL_PAGE_BYTES, ControlPage, control_flag, control_init, control_is_ready,
-    control_load, control_set_flag, control_store, control_unlock, control_want,
+    control_keep_synced, control_load, control_set_flag, control_store, control_synced_before,
+    control_unlock, control_want,
 )
 from eoslog.native.deleted_segments cimport deleted_segments_free
 from eoslog.native.log_follow cimport log_attach, log_attach_lock, log_forget_segments
@@ -128,8 +129,8 @@ cdef class OpenedLog:
     cdef int _open_page(self, str control_path, bytes session, bytes topic_id) except -1:
         """Map the page; it is laid out anew unless it is of this session and others may attach.
 
-        With a session the file stays locked until _let_others_in. What an earlier session says of
-        the same log is kept as `synced_before`.
+        With a session the file stays locked until _let_others_in. What earlier sessions say of the
+        same log is `synced_before`, and stays in the page.
         """
         cdef bytes path = os.fsencode(control_path)
         cdef bytes own_session = os.urandom(16) if session is None else session
@@ -157,10 +158,8 @@ cdef class OpenedLog:
             self.attached = session is not None and control_is_ready(self._log.page, raw)
             if not self.attached:
                 # Stored after the sync that it tells of, so it is true after a power cut too.
-                if control_is_ready(self._log.page, self._log.page.session) and (
-                        memcmp(self._log.page.topic_id, <const uint8_t*>topic_id, 16) == 0) and (
-                        self._log.page.recovery_point <= self._log.page.log_end_offset):
-                    self.synced_before = self._log.page.recovery_point
+                self.synced_before = control_synced_before(self._log.page, topic_id)
+                control_keep_synced(self._log.page, topic_id, self.synced_before)
                 error = control_init(self._log.page, raw)
                 memcpy(self._log.page.topic_id, <const uint8_t*>topic_id, 16)
         if error != 0:
@@ -182,6 +181,15 @@ cdef class OpenedLog:
                         f"{self.topic}-{self.partition}: a process has been opening it, with "
                         f"{control_path} locked, for {_OPENING_S_MAX} s") from None
             time.sleep(_OPENING_LOOK_S)
+
+    def forget_synced_before(self):
+        """It was told that the log ends below that: what is appended now counts anew."""
+        if self._page_map == NULL:
+            return
+        with self._close_lock:
+            if self._page_map != NULL:
+                control_keep_synced(
+                    self._log.page, self._log.page.topic_id, log_end(&self._log))
 
     cdef int _let_others_in(self) except -1:
         """What is written to the page is true: others may attach."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from eoslog.acknowledged_jobs import JobPart, job_parts
-from eoslog.bindings.control_state import control_state
+from eoslog.bindings.control_state import synced_before
 from eoslog.bindings.record_batch import decode_records
 from eoslog.bindings.transaction_record import decode_transaction_value
 from eoslog.errors import CorruptRecordError
@@ -95,7 +95,7 @@ def find_acknowledged(
     for where, offset in recovery_points.items():
         found.note(where, offset, "the recovery point")
     for where, path in partition_directories(paths.root):
-        found.note(where, synced_by_page(paths, where), "the page of its last session")
+        found.note(where, synced_by_page(paths, where), "the page of its last sessions")
         if where.topic == CONSUMER_OFFSETS_TOPIC:
             _note_groups(found, LogAtRest(path))
         elif where.topic == TRANSACTION_STATE_TOPIC:
@@ -107,21 +107,18 @@ def find_acknowledged(
 
 
 def synced_by_page(paths: StorePaths, where: TopicPartition) -> int:
-    """Up to where those who had a partition open last had synced it, as its page says; 0 if it does
-    not say. It is raised after each sync, and so true after a power cut.
+    """Up to where those who had a partition open had synced it, as its page says; 0 if it does not
+    say. It is raised after each sync, and so true after a power cut.
     """
-    page = paths.control(where)
-    with named_os_errors(f"looking at {page}"):
-        state = control_state(str(page))
     try:
         topic_id = read_partition_metadata(paths.partition(where))
     except CorruptRecordError:
         return 0
-    if state is None or topic_id is None or not state.ready or state.deleted:
+    if topic_id is None:
         return 0
-    if state.recovery_point > state.log_end_offset:
-        return 0  # It is damaged.
-    return state.recovery_point if state.topic_id == id_bytes(topic_id) else 0
+    page = paths.control(where)
+    with named_os_errors(f"looking at {page}"):
+        return synced_before(str(page), id_bytes(topic_id))
 
 
 def _note_groups(found: Acknowledged, log: LogAtRest) -> None:

@@ -33,8 +33,14 @@ cdef extern from "control_page.h" nogil:
         int64_t active_valid_bytes
         int64_t active_reserved_bytes
         int64_t first_base_offset
+    ctypedef union ControlFile:
+        ControlPage page
+        uint8_t bytes[CONTROL_PAGE_BYTES]
     int control_init(ControlPage* page, const uint8_t* session) noexcept
     bint control_is_ready(const ControlPage* page, const uint8_t* session) noexcept
+    int64_t control_synced_before(ControlPage* page, const uint8_t* topic_id) noexcept
+    void control_keep_synced(
+        ControlPage* page, const uint8_t* topic_id, int64_t offset) noexcept
     int control_lock(ControlPage* page, int64_t timeout_ns, int32_t process_id) noexcept
     void control_unlock(ControlPage* page) noexcept
     int64_t control_load(const int64_t* field) noexcept

@@ -15,7 +15,9 @@ from libc.stdlib cimport free
 from eoslog.native.abort_index cimport abort_index_truncate
 from eoslog.native.byte_order cimport store_be64
 from eoslog.native.check cimport EOS_CHECK
-from eoslog.native.control_page cimport control_load, control_store
+from eoslog.native.control_page cimport (
+    control_keep_synced, control_load, control_store, control_synced_before,
+)
 from eoslog.native.deleted_segments cimport derived_files_remove
 from eoslog.native.mapped_io cimport (
     close_fd, eos_dirty_again, eos_first_hole, eos_now_ms, eos_open, eos_pwrite_all, eos_sync_data,
@@ -461,6 +463,8 @@ cdef Status truncate_locked(PartitionLog* log, int64_t offset, Fault* out) noexc
         return status
     if control_load(&log.page.recovery_point) > offset:
         control_store(&log.page.recovery_point, offset)
+    if control_synced_before(log.page, log.page.topic_id) > offset:
+        control_keep_synced(log.page, log.page.topic_id, offset)
     if control_load(&log.page.log_start_offset) > offset:
         control_store(&log.page.log_start_offset, offset)
     log.snapshot_offset = -1

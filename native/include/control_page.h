@@ -58,7 +58,24 @@ typedef struct ControlPage {
     uint8_t topic_id[16];            /* A page may outlive the topic that it was made for. */
 } ControlPage;
 
-_Static_assert(sizeof(ControlPage) <= CONTROL_PAGE_BYTES, "control page: fits in one page");
+/* How far the log had been synced when the page was laid out anew, as the pages before said: kept by all of them, in a sector of its
+   own, so that a log whose newest records are lost is known for that however often its openers died. */
+typedef struct ControlSynced {
+    uint8_t topic_id[16];
+    int64_t offset;                  /* Everything below had been synced. */
+    int64_t inverted;                /* ~offset; else nothing is said. */
+} ControlSynced;
+
+#define CONTROL_SYNCED_AT 3584
+
+_Static_assert(sizeof(ControlPage) <= CONTROL_SYNCED_AT, "control page: its own fields end before what is kept");
+/* A page's file as somebody reads it who does not open the partition. */
+typedef union ControlFile {
+    ControlPage page;
+    uint8_t bytes[CONTROL_PAGE_BYTES];
+} ControlFile;
+
+_Static_assert(CONTROL_SYNCED_AT + sizeof(ControlSynced) <= CONTROL_PAGE_BYTES, "control page: fits in one page");
 
 /* The published fields as they were at one moment. */
 typedef struct ControlView {
@@ -136,6 +153,37 @@ static inline void control_unlock(ControlPage *page) {
     pthread_mutex_unlock(&page->lock);
     if (wanted_ns != 0)
         control_make_way(page, wanted_ns);
+}
+
+static inline ControlSynced *control_synced(ControlPage *page) {
+    return (ControlSynced *)((uint8_t *)page + CONTROL_SYNCED_AT);
+}
+
+/* What the page of an earlier opener says of the same log, before it is laid out anew: in its field, which is raised after each sync,
+   and in what it kept of those before. 0 if it says nothing that can be believed. */
+static inline int64_t control_synced_before(ControlPage *page, const uint8_t *topic_id) {
+    const ControlSynced *kept = control_synced(page);
+    int64_t offset = 0;
+    if (memcmp(kept->topic_id, topic_id, sizeof kept->topic_id) == 0 && kept->inverted == ~kept->offset)
+        offset = kept->offset;
+    if (control_is_ready(page, page->session) && memcmp(page->topic_id, topic_id, sizeof page->topic_id) == 0 &&
+        page->recovery_point <= page->log_end_offset && page->recovery_point > offset)
+        offset = page->recovery_point;
+    return offset > 0 ? offset : 0;
+}
+
+/* Keep that. Who dies in the middle leaves what the page's field says, which is what is kept here. */
+static inline void control_keep_synced(ControlPage *page, const uint8_t *topic_id, int64_t offset) {
+    ControlSynced *kept = control_synced(page);
+    if (memcmp(kept->topic_id, topic_id, sizeof kept->topic_id) == 0 && kept->inverted == ~offset && kept->offset == offset)
+        return;
+    CRASH_POINT("control page: synced, inverted");
+    kept->inverted = offset;
+    CRASH_POINT("control page: synced, of which log");
+    memcpy(kept->topic_id, topic_id, sizeof kept->topic_id);
+    __atomic_store_n(&kept->offset, offset, __ATOMIC_RELEASE);
+    CRASH_POINT("control page: synced");
+    __atomic_store_n(&kept->inverted, ~offset, __ATOMIC_RELEASE);
 }
 
 static inline int64_t control_load(const int64_t *field) { return __atomic_load_n(field, __ATOMIC_ACQUIRE); }

@@ -11,14 +11,19 @@ from cli_calls import DONE, FAILED, call
 from kills import die, in_child
 
 import eoslog
-from eoslog.bindings.control_state import control_state
+from eoslog.bindings.control_state import control_state, synced_before
+from eoslog.kafka_uuid import id_bytes
+from eoslog.partition import Partition
+from eoslog.partition_metadata import read_partition_metadata
 
 pytestmark = pytest.mark.crash
 
 QUIET = {"eoslog.checkpoint.interval.ms": 3_600_000, "log.initial.task.delay.ms": 3_600_000}
 SYNCED, UNSYNCED = 40, 5
 _FRONT = struct.Struct(">qi")  # Base offset, and the length behind these two.
-_RECOVERY_POINT_AT = 88  # In the control page.
+# In the control page.
+_RECOVERY_POINT_AT = 88
+_KEPT_AT = 3584 + 16
 
 
 def killed(path: Path, tmp_path: Path, *, again: bool = False) -> None:
@@ -40,9 +45,43 @@ def killed(path: Path, tmp_path: Path, *, again: bool = False) -> None:
     in_child(work, tmp_path)
 
 
-@pytest.fixture
-def path(tmp_path):
+def killed_reading(path: Path, tmp_path: Path) -> None:
+    """A process that only reads finds all of them, and is killed."""
+
+    def work() -> None:
+        store = eoslog.open(path, config=QUIET)
+        assert store.partition("t", 0).log_end_offset >= SYNCED
+        die()
+
+    in_child(work, tmp_path)
+
+
+def killed_opening(path: Path, tmp_path: Path) -> None:
+    """A process that is killed in its recovery: its page counts for nothing."""
+
+    def work() -> None:
+        store = eoslog.open(path, config=QUIET)
+        Partition.restore_producers = lambda *_: die()  # type: ignore[method-assign, assignment]
+        store.partition("t", 0)
+
+    in_child(work, tmp_path)
+
+
+# What becomes of the store after the records were synced: openers that are killed too.
+LIVES = {
+    "one": (),
+    "a reader": (killed_reading,),
+    "two readers": (killed_reading, killed_reading),
+    "an opener": (killed_opening,),
+    "openers and a reader": (killed_opening, killed_opening, killed_reading, killed_opening),
+}
+
+
+@pytest.fixture(params=LIVES.values(), ids=LIVES.keys())
+def path(tmp_path, request):
     killed(tmp_path / "store", tmp_path)
+    for life in request.param:
+        life(tmp_path / "store", tmp_path)
     return tmp_path / "store"
 
 
@@ -117,6 +156,34 @@ def test_the_first_opening_says_it(path, caplog, lose):
     assert "had been synced" in caplog.text
 
 
+@pytest.mark.parametrize("lives", [(), (killed_reading,)])
+def test_what_was_told_once_is_not_told_again(path, tmp_path, lives):
+    """What is appended behind the loss counts anew."""
+    lose_below(path, empty_all)
+    with eoslog.open(path, config=QUIET) as store:
+        assert store.verify()
+    for life in lives:
+        with pytest.raises(AssertionError):
+            life(path, tmp_path)
+    assert call("verify", "--store", path).status == DONE
+
+
+def test_a_bit_of_what_was_synced_is_not_cut_away(path):
+    while int(segments(path)[-1].name[:20]) >= SYNCED:
+        segments(path)[-1].unlink()
+    newest = segments(path)[-1]
+    data = bytearray(newest.read_bytes())
+    last = data.index(b"%04d" % (SYNCED - 1) + b"x" * 300)
+    behind = [one for one in positions(newest) if one > last]
+    del data[behind[0] if behind else len(data) :]  # It was never synced, and may be lost.
+    data[last + 10] ^= 1
+    newest.write_bytes(data)
+    answer = call("verify", "--repair", "--store", path)
+    assert answer.status == FAILED
+    assert f"the log went up to offset {SYNCED}" in answer.stdout
+    assert newest.read_bytes() == bytes(data)
+
+
 def test_records_that_were_never_synced_may_go(path, caplog):
     newest = segments(path)[-1]
     assert positions(newest), "the last records are there"
@@ -137,10 +204,14 @@ def test_the_page_of_a_topic_that_is_no_more(path, tmp_path):
     """A power cut may give it back, beside the log of a new topic of the name."""
     page = path / "state" / "control" / "t-0"
     old = page.read_bytes()
+    old_id = id_bytes(read_partition_metadata(path / "t-0"))
+    assert synced_before(str(page), old_id) == SYNCED
     killed(path, tmp_path, again=True)
-    assert control_state(str(page)).recovery_point == 1
+    new_id = id_bytes(read_partition_metadata(path / "t-0"))
+    assert synced_before(str(page), new_id) == 1
+    assert synced_before(str(page), old_id) == 0
     page.write_bytes(old)
-    assert control_state(str(page)).recovery_point == SYNCED
+    assert synced_before(str(page), old_id) == SYNCED
     assert call("verify", "--repair", "--dry-run", "--store", path).status == DONE
     with eoslog.open(path, config=QUIET) as store:
         assert store.verify() == []
@@ -150,6 +221,7 @@ def test_a_page_that_is_damaged(path):
     page = path / "state" / "control" / "t-0"
     data = bytearray(page.read_bytes())
     data[_RECOVERY_POINT_AT + 3] ^= 1
+    data[_KEPT_AT + 3] ^= 1
     page.write_bytes(data)
     assert control_state(str(page)).recovery_point > 1 << 20
     assert call("verify", "--repair", "--dry-run", "--store", path).status == DONE
