@@ -12,7 +12,10 @@ cimport cython
 
 @cython.final
 cdef class JoinedThreads:
-    """A block; of each thread started in it a lock, which is held until the thread ends."""
+    """A block; of each thread started in it a lock, which is held until the thread ends.
+
+    Its length is the number of threads that were started and not waited for.
+    """
 
     cdef list _ends
 
@@ -32,6 +35,9 @@ cdef class JoinedThreads:
         if interrupt is not None and kind is None:
             raise interrupt
 
+    def __len__(self):
+        return len(self._ends)
+
     def start(self, work not None):
         """Call `work()` in a thread of its own. Raises RuntimeError if there may be no more."""
         cdef _Running running = _Running.__new__(_Running)
@@ -41,14 +47,15 @@ cdef class JoinedThreads:
         try:
             _thread.start_new_thread(_run, (work, running))
         except BaseException:
-            self._ends.pop()
+            self._ends.remove(end)
             raise
 
     def join(self):
         """Wait until all have ended. An interrupt is raised, and the others go on."""
         while self._ends:
-            self._ends[-1].acquire()
-            self._ends.pop()
+            end = self._ends[-1]
+            end.acquire()
+            self._ends.remove(end)  # By now others may have been started.
 
 
 @cython.final

@@ -13,7 +13,7 @@ from eoslog import errors
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
-from libc.string cimport memcmp, memcpy, memset
+from libc.string cimport memcpy, memset
 
 from eoslog.bindings.status cimport raise_status
 from eoslog.native.atomics cimport load_acquire_64

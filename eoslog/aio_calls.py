@@ -11,12 +11,13 @@ cancelled looks from time to time, and does what is left of it.
 import asyncio
 import os
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
+from eoslog.aio_call import Call
+from eoslog.aio_threads import CallingThreads
 from eoslog.errors import ForkedProcessError, LogClosedError, OutOfMemoryError
 
 P = ParamSpec("P")
@@ -37,8 +38,6 @@ THREADS_MAX = 32
 NOT_BEGUN = "the call was not begun: nothing was done"
 # How often who was cancelled looks whether an interrupt has cut off what would have told him.
 LOOK_AGAIN_S = 0.1
-# What Python says where the process may have no more threads.
-_NO_THREAD = "can't start new thread"
 
 
 @dataclass(frozen=True)
@@ -60,35 +59,19 @@ class Ended(Generic[T]):
         return cast(T, self.result)
 
 
-class Call(Generic[T]):
-    """A call that waits for a thread; `ended` is its end. Cancelled before that, it is not made."""
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self.ended: Future[T] = Future()
-        self._work = work
-
-    def run(self) -> None:
-        if not self.ended.set_running_or_notify_cancel():
-            return
-        try:
-            result = self._work()
-        except BaseException as error:
-            self.ended.set_exception(error)
-            del self  # The error refers to this frame, and the frame would to the error.
-        else:
-            self.ended.set_result(result)
-
-
 class Calls:
     """The threads of one store's event loops."""
 
     def __init__(self, threads_max: int = THREADS_MAX) -> None:
-        self._threads = ThreadPoolExecutor(
-            threads_max, thread_name_prefix="eoslog-aio", initializer=self._thread_began
-        )
-        self._have_threads = False  # They stay until the pool is stopped.
+        self._threads = CallingThreads(threads_max)
         self._process_id = os.getpid()
         self._stopped = False
+
+    def __del__(self) -> None:
+        # Nobody closed the store; whoever made it may have failed before the first line above.
+        threads = getattr(self, "_threads", None)
+        if threads is not None:
+            threads.let_go()
 
     def check(self) -> None:
         """Raises LogClosedError after `stop`, ForkedProcessError in a child: it has no threads."""
@@ -97,15 +80,13 @@ class Calls:
         if self._stopped:
             raise LogClosedError("the store is closed")
 
-    def submit(
-        self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs
-    ) -> "Future[T]":
+    def submit(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Call[T]:
         """Begin a call as soon as there is a thread. Raises what `check` raises, and
         OutOfMemoryError if there is none, and may be none: the call is never made then.
         """
         call = Call(partial(function, *arguments, **named))
         self.start(call)
-        return call.ended
+        return call
 
     def start(self, call: Call[Any]) -> None:
         """As `submit`, with a call that was made before. An interrupt leaves it made or not: that
@@ -113,16 +94,13 @@ class Calls:
         """
         self.check()
         try:
-            self._threads.submit(call.run)
+            self._threads.put(call)
         except (RuntimeError, MemoryError) as error:
-            if isinstance(error, RuntimeError) and _NO_THREAD not in str(error):
-                raise LogClosedError("the store is closed") from error
-            # The pool has put it into its queue all the same, for the threads that it has.
-            if not self._have_threads and call.ended.cancel():
+            # It is in the queue all the same, for the threads that there are.
+            if not self._threads.has_any and call.cancel():
                 raise OutOfMemoryError(f"{NOT_BEGUN}: {error}") from error
-
-    def _thread_began(self) -> None:
-        self._have_threads = True
+        if self._stopped and call.cancel():
+            raise LogClosedError("the store is closed")
 
     async def run(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """What the call answers or raises.
@@ -156,36 +134,36 @@ class Calls:
     def stop(self) -> None:
         """Take no more calls; returns when those that were begun have ended."""
         self._stopped = True
-        self._threads.shutdown()
+        self._threads.stop()
+        for call in self._threads.drain():
+            call.refuse(LogClosedError("the store is closed"))
 
 
-async def until_over(call: "Future[T]", withdraw: Callable[[], bool]) -> Ended[T]:
+async def until_over(call: Call[T], withdraw: Callable[[], bool]) -> Ended[T]:
     """Wait for the end of a call in another thread, as `until_ended`."""
     loop = asyncio.get_running_loop()
     told: asyncio.Future[T] = loop.create_future()
 
     def tell() -> None:
-        if call.done() and not told.done():
+        if call.is_over and not told.done():
             pass_on(call, told)
 
-    def over(_: "Future[T]") -> None:
+    def over() -> None:
         with suppress(RuntimeError):  # The loop is closed: nobody waits for the answer.
             loop.call_soon_threadsafe(tell)
 
-    call.add_done_callback(over)
+    call.when_over(over)
     return await until_ended(told, withdraw, tell)
 
 
-def pass_on(call: "Future[T]", told: "asyncio.Future[T]") -> None:
+def pass_on(call: Call[T], told: "asyncio.Future[T]") -> None:
     """Tell how a call has ended."""
-    if call.cancelled():
+    if call.is_cancelled:
         told.cancel()
-        return
-    error = call.exception()
-    if error is not None:
-        told.set_exception(error)
+    elif call.error is not None:
+        told.set_exception(call.error)
     else:
-        told.set_result(call.result())
+        told.set_result(call.result)
 
 
 async def until_ended(

@@ -7,12 +7,12 @@ between, so that nobody who cancels all tasks cancels what others asked for.
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from eoslog.aio_calls import NOT_BEGUN, Call, Calls, Ended, pass_on, until_ended
+from eoslog.aio_call import Call
+from eoslog.aio_calls import NOT_BEGUN, Calls, Ended, pass_on, until_ended
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class Lane:
         job = self._under_way
         if job is not None and not job.is_begun:
             self._begin_or_refuse(job)
-        elif job is not None and job.call is not None and job.call.ended.done():
+        elif job is not None and job.call is not None and job.call.is_over:
             self._end(job)
         self._go_on()
 
@@ -109,7 +109,7 @@ class Lane:
             self._refuse(job, error)
 
     def _follow(self, job: Job, call: Call[Any]) -> None:
-        call.ended.add_done_callback(partial(self._call_over, job))
+        call.when_over(partial(self._call_over, job))
         job.is_begun = True
 
     def _refuse(self, job: Job, error: Exception) -> None:
@@ -123,13 +123,13 @@ class Lane:
         """An interrupt came as the call was to be made, or just behind."""
         if self._jobs and self._jobs[0] is job:
             self._jobs.popleft()
-        if job.call is None or job.call.ended.cancel():
+        if job.call is None or job.call.cancel():
             self._refuse(job, RuntimeError(f"{NOT_BEGUN}: an interrupt came before"))
             job.ended.exception()  # Nobody may be left to ask for it.
         else:
             self._follow(job, job.call)
 
-    def _call_over(self, job: Job, _: "Future[Any]") -> None:
+    def _call_over(self, job: Job) -> None:
         """Runs in the call's thread."""
         with suppress(RuntimeError):  # The loop is closed: nobody waits for the answer.
             self._loop.call_soon_threadsafe(self._end, job)
@@ -139,6 +139,6 @@ class Lane:
             return
         self._before_end()
         if not job.ended.done():
-            pass_on(job.call.ended, job.ended)
+            pass_on(job.call, job.ended)
         self._under_way = None
         self._go_on()

@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Concatenate, Never, ParamSpec, TypeVar, overload
 
 from eoslog.aio_block import ClosedByBlock
-from eoslog.aio_calls import Call, Calls, until_over
+from eoslog.aio_call import Call
+from eoslog.aio_calls import Calls, until_over
 from eoslog.aio_consumer import AsyncConsumer
 from eoslog.aio_opening import Opening
 from eoslog.aio_producer import AsyncProducer
 from eoslog.aio_transactional_producer import AsyncTransactionalProducer
 from eoslog.aio_waiter import TailWaiter
+from eoslog.bindings.joined_threads import JoinedThreads
 from eoslog.durability import Durability
 from eoslog.errors import EoslogError
 from eoslog.group_metadata import OffsetAndMetadata
@@ -204,6 +206,18 @@ class AsyncStore(ClosedByBlock):
         if self._closed:
             return
         self._closed = True
+        stopping = Call(self._stop)
+        stopper = JoinedThreads()
+        try:
+            await self._close(stopping, stopper)
+        except (KeyboardInterrupt, SystemExit):
+            # It came out of a step of this: nobody comes back to do the rest.
+            if stopping.cancel():
+                self._stop()
+            stopper.join()
+            raise
+
+    async def _close(self, stopping: Call[None], stopper: JoinedThreads) -> None:
         loop = asyncio.get_running_loop()
         errors: list[EoslogError] = []
         cancelled: asyncio.CancelledError | None = None
@@ -216,9 +230,11 @@ class AsyncStore(ClosedByBlock):
                 errors.append(error)
             except asyncio.CancelledError as error:
                 cancelled = cancelled or error
-        stopping = Call(self._stop)
-        loop.run_in_executor(None, stopping.run)
-        ended = await until_over(stopping.ended, lambda: False)
+        try:
+            stopper.start(stopping.run)
+        except (RuntimeError, MemoryError):
+            stopping.run()  # There may be no more threads; the loop has nothing else to do for us.
+        ended = await until_over(stopping, lambda: False)
         if isinstance(ended.error, EoslogError):
             errors.append(ended.error)
         for other in errors[1:]:

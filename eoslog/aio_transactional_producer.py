@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TransactionOutcome = Literal["committed", "aborted", "unknown"]
+# Nothing of its end was begun.
+OPEN = (ClientState.IN_TRANSACTION, ClientState.ABORTABLE_ERROR)
 
 
 class AsyncTransactionalProducer(AsyncProducer):
@@ -50,8 +52,12 @@ class AsyncTransactionalProducer(AsyncProducer):
 
     def __init__(self, store: "Store", producer: TransactionalProducer, calls: Calls) -> None:
         super().__init__(store, producer, calls)
-        self._outcome: TransactionOutcome | None = None
+        # What became of which transaction. Said by the thread that ended it: the task that asked
+        # for the end may be gone by then.
+        self._turn = 0
+        self._outcome: tuple[int, TransactionOutcome | None] = (0, None)
         self._is_ending = False
+        self._is_answered = True  # Whoever prepared the transaction has the answer.
 
     @property
     def transactional_id(self) -> str:
@@ -65,7 +71,8 @@ class AsyncTransactionalProducer(AsyncProducer):
 
         "unknown": the disk failed at the decision; only opening the store anew can say.
         """
-        return self._outcome
+        turn, outcome = self._outcome
+        return outcome if turn == self._turn else None
 
     async def init_transactions(self, keep_prepared: bool = False) -> PreparedTransaction | None:
         """Take the transactional id over; see `TransactionalProducer.init_transactions`."""
@@ -85,7 +92,7 @@ class AsyncTransactionalProducer(AsyncProducer):
                 await self._call(self._producer.begin_transaction)
         finally:
             # Also where none was begun: who asks then must not hear of the one before.
-            self._outcome = None
+            self._turn += 1
         self._failure = None
 
     async def send_offsets_to_transaction(
@@ -105,13 +112,10 @@ class AsyncTransactionalProducer(AsyncProducer):
         `TransactionalProducer.commit_transaction` raises. A task that is cancelled before the
         commit was begun leaves the transaction open; later it waits for the end.
         """
-        ended = await self._end(lambda: partial(self._commit, self._take_gathered().wanted()))
-        if ended.error is None:
-            self._outcome = "committed"
-            if ended.cancelled is not None:
-                ended.cancelled.add_note("the transaction is committed")
-        elif self._is_in_doubt(ended.error):
-            self._outcome = "unknown"
+        turn = self._turn
+        ended = await self._end(lambda: partial(self._commit, turn, self._take_gathered().wanted()))
+        if ended.error is None and ended.cancelled is not None:
+            ended.cancelled.add_note("the transaction is committed")
         ended.value()
 
     async def abort_transaction(self) -> None:
@@ -120,30 +124,47 @@ class AsyncTransactionalProducer(AsyncProducer):
         What was not appended yet fails with TransactionAbortedError. A task that is cancelled
         meanwhile waits for the end.
         """
-        ended = await self._end(self._begin_aborting, surely=True)
-        if ended.error is None:
-            self._outcome = "aborted"
-            if ended.cancelled is not None:
-                ended.cancelled.add_note("the transaction is aborted")
+        turn = self._turn
+        ended = await self._end(lambda: self._begin_aborting(turn), surely=True)
+        if ended.error is None and ended.cancelled is not None:
+            ended.cancelled.add_note("the transaction is aborted")
         ended.value()
 
     async def prepare_transaction(self) -> PreparedTransaction:
-        """Append and sync all of it, and leave the decision to whoever has the answer."""
+        """Append and sync all of it, and leave the decision to whoever has the answer.
+
+        A task that is cancelled meanwhile waits for the end. If that leaves the block of the
+        transaction it is aborted: nobody has the answer. Outside of a block it stays prepared, and
+        a note of the CancelledError has the answer.
+        """
+        self._is_answered = False
         ended = await self._end(lambda: partial(self._prepare, self._take_gathered().wanted()))
-        return ended.value()
+        if ended.error is None and ended.cancelled is not None:
+            ended.cancelled.add_note(f"the transaction is prepared: {ended.result}")
+        answer = ended.value()
+        self._is_answered = True
+        return answer
 
     async def complete_transaction(self, prepared: PreparedTransaction | str | None) -> bool:
-        """Commit the prepared transaction if it is the given one, else abort it."""
-        committed = await self._call(self._producer.complete_transaction, prepared)
-        self._outcome = "committed" if committed else "aborted"
-        return committed
+        """Commit the prepared transaction if it is the given one, else abort it.
+
+        A task that is cancelled meanwhile waits for the end.
+        """
+        self._check_loop()
+        work = partial(self._complete, self._turn, prepared)
+        ended = await self._lane.finish(lambda: work)
+        if ended.error is None and ended.cancelled is not None:
+            became = "committed" if ended.result else "aborted"
+            ended.cancelled.add_note(f"the transaction is {became}")
+        return ended.value()
 
     async def close(self) -> None:
         """Abort the open transaction, then take nothing more. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
-        (await self._end(self._begin_closing, surely=True)).value()
+        turn = self._turn
+        (await self._end(lambda: self._begin_closing(turn), surely=True)).value()
 
     # How it ends.
 
@@ -167,9 +188,51 @@ class AsyncTransactionalProducer(AsyncProducer):
                 # Cancelled, and nothing was begun: as if the call had not been made.
                 self._put_append_job()
 
-    def _commit(self, batches: list[GatheredBatch]) -> None:
+    # In a thread of the store.
+
+    def _commit(self, turn: int, batches: list[GatheredBatch]) -> None:
         self._append_or_refuse(batches)
-        self._producer.commit_transaction()
+        try:
+            self._producer.commit_transaction()
+        except Exception as error:
+            if self._is_in_doubt(error):
+                self._outcome = turn, "unknown"
+            raise
+        self._outcome = turn, "committed"
+
+    def _complete(self, turn: int, prepared: PreparedTransaction | str | None) -> bool:
+        committed = self._producer.complete_transaction(prepared)
+        self._outcome = turn, "committed" if committed else "aborted"
+        return committed
+
+    def _abort(self, turn: int) -> None:
+        self._producer.abort_transaction()
+        self._outcome = turn, "aborted"
+
+    def _abort_left(self, turn: int, error: BaseException) -> None:
+        """Abort what a block leaves open; if that fails too, the error says so."""
+        if turn != self._turn:
+            return  # It is another task's by now.
+        try:
+            if self._is_in(OPEN):
+                self._producer._abort_after(error)
+                if self._is_in((ClientState.READY,)):
+                    self._outcome = turn, "aborted"
+            elif self._is_prepared_for_nobody():
+                self._complete(turn, None)
+        except EoslogError as second:
+            error.add_note(f"aborting the transaction failed too: {second}")
+
+    def _is_prepared_for_nobody(self) -> bool:
+        """Whether its answer was lost with the task that asked for it: nobody can decide by it."""
+        return not self._is_answered and self._is_in((ClientState.PREPARED_TRANSACTION,))
+
+    def _close(self, turn: int) -> None:
+        was_open = self._is_in((*OPEN, ClientState.ABORTING_TRANSACTION))
+        was_refused = self._producer._refusal is not None
+        self._producer.close()
+        if was_open and not was_refused:
+            self._outcome = turn, "aborted"
 
     def _prepare(self, batches: list[GatheredBatch]) -> PreparedTransaction:
         self._append_or_refuse(batches)
@@ -181,13 +244,15 @@ class AsyncTransactionalProducer(AsyncProducer):
         if failure is not None and self._is_in((ClientState.IN_TRANSACTION,)):
             raise TransactionAbortableError(f"a record was refused: {failure}") from failure
 
-    def _begin_aborting(self) -> Work:
-        self._give_up_gathered()
-        return self._producer.abort_transaction
+    # In the event loop, as the turn has come.
 
-    def _begin_closing(self) -> Work:
+    def _begin_aborting(self, turn: int) -> Work:
         self._give_up_gathered()
-        return self._producer.close
+        return partial(self._abort, turn)
+
+    def _begin_closing(self, turn: int) -> Work:
+        self._give_up_gathered()
+        return partial(self._close, turn)
 
     def _give_up_gathered(self) -> None:
         self._fail_gathered(
@@ -216,14 +281,16 @@ class AsyncTransactionalProducer(AsyncProducer):
     async def _abort_after(self, error: BaseException) -> None:
         """Abort what is open still; if that fails too, the error says so."""
 
-        def begin() -> Work:
-            self._give_up_gathered()
-            return partial(self._producer._abort_after, error)
+        turn = self._turn
 
-        if self._is_in((ClientState.IN_TRANSACTION, ClientState.ABORTABLE_ERROR)):
+        def begin() -> Work:
+            if turn == self._turn and self._is_in(OPEN):
+                self._give_up_gathered()
+            return partial(self._abort_left, turn, error)
+
+        # What is under way may be its commit, whose caller an interrupt has cut off.
+        if not self._lane.is_idle or self._is_in(OPEN) or self._is_prepared_for_nobody():
             await self._end(begin, surely=True)
-            if self._is_in((ClientState.READY,)):
-                self._outcome = "aborted"
 
     def _is_in(self, states: tuple[ClientState, ...]) -> bool:
         return self._producer._state in states

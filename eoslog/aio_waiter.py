@@ -5,8 +5,8 @@ append to its partitions wake the sleepers, and then looks once. So beginning to
 """
 
 import asyncio
-import threading
 from collections.abc import Iterable
+from queue import SimpleQueue
 from typing import Protocol
 
 from eoslog.append_signal import LOOK_AGAIN_S, AppendSignal, Watched
@@ -56,7 +56,8 @@ class TailWaiter:
     def __init__(self, signal: AppendSignal) -> None:
         self._signal = signal
         self._waiters: set[_Waiter] = set()
-        self._somebody = threading.Event()
+        # A queue in C: of an Event an interrupt of the loop's thread may leave the lock held.
+        self._bell: SimpleQueue[None] = SimpleQueue()
         self._thread = LastingThread("eoslog-aio-wait", self._run)
         self._stopped = False
 
@@ -94,18 +95,18 @@ class TailWaiter:
         self._stopped = True
         for waiter in list(self._waiters):
             waiter.wake()
-        self._somebody.set()
+        self._bell.put(None)
         self._signal.wake()
         self._thread.join()
 
     def _wake_thread(self) -> None:
-        if not self._somebody.is_set():
-            self._somebody.set()
+        if self._bell.empty():
+            self._bell.put(None)
         self._thread.start()
 
     def _run(self) -> None:
         while not self._stopped:
-            self._somebody.wait()
+            self._bell.get()
             with self._signal.sleeper() as sleeper:
                 while not self._stopped:
                     sleeper.look()
@@ -115,11 +116,7 @@ class TailWaiter:
                         if not waiter.is_told and not self._look_for(waiter):
                             self._waiters.discard(waiter)
                     if not self._waiters:
-                        self._somebody.clear()
-                        # Looked once more: a task that came before this need not say so again.
-                        if not self._waiters:
-                            break
-                        self._somebody.set()
+                        break  # Who comes behind this rings.
                     sleeper.sleep(LOOK_AGAIN_S)
 
     def _look_for(self, waiter: _Waiter) -> bool:

@@ -250,3 +250,72 @@ def test_the_first_example_of_the_page_runs(tmp_path):
         check=False,
     )
     assert (done.returncode, done.stdout) == (0, "0 0\nb'one'\n"), done.stderr
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_an_interrupt_of_its_closing_leaves_no_store_open(tmp_path, monkeypatch, begun):
+    """Nobody comes back to do the rest of it."""
+
+    async def main():
+        store = await eoslog.aio.open(tmp_path / "s", create=True, durability="process")
+
+        def interrupted(*_):
+            raise KeyboardInterrupt
+
+        producer = await store.producer()
+        if begun:
+            monkeypatch.setattr("eoslog.aio_store.until_over", interrupted)
+        else:
+            producer.close = interrupted
+        with pytest.raises(KeyboardInterrupt):
+            await store.close()
+        assert store.store.closed
+        await store.close()
+
+    asyncio.run(main())
+    with eoslog.open(tmp_path / "s") as again:
+        assert again.verify() == []
+
+
+def test_the_loops_thread_takes_no_lock_of_pythons_own(tmp_path):
+    """An interrupt may come out of any line, and `with condition:` is two of them: the lock of a
+    future, an event or a pool would stay held for ever.
+    """
+    taken = []
+
+    def look(frame, event, _):
+        name = frame.f_code.co_filename
+        if event == "call" and name.endswith(("/threading.py", "/queue.py", "/futures/thread.py")):
+            kind, _, function = frame.f_code.co_qualname.partition(".")
+            if kind not in {"Thread", "_MainThread"} and function not in {"", "__init__"}:
+                taken.append(f"{kind}.{function} by {frame.f_back.f_code.co_qualname}")
+
+    async def body(store):
+        async with (
+            store.producer() as plain,
+            store.producer(transactional_id="x") as x,
+            store.consumer(group="g") as consumer,
+        ):
+            await x.init_transactions()
+            await consumer.subscribe(["t"])
+            for _ in range(3):
+                await plain.send_and_wait("t", b"v")
+                async with x.transaction():
+                    await x.send("t", b"w")
+                assert await consumer.poll(timeout=10)
+                await consumer.commit()
+            await plain.flush()
+            assert await consumer.poll(timeout=0.01) == []
+
+    async def main():
+        store = await eoslog.aio.open(tmp_path / "s", create=True, durability="process")
+        await store.create_topic("t")
+        await body(store)
+        await store.close()
+
+    sys.setprofile(look)
+    try:
+        asyncio.run(main())
+    finally:
+        sys.setprofile(None)
+    assert taken == []

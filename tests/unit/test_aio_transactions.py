@@ -387,3 +387,151 @@ def test_many_producers_commit_together(tmp_path):
             assert mine == [b"%d:%d" % (number, one) for one in range(20)]
 
     run_with_store(tmp_path / "s", body)
+
+
+def test_a_cancelled_prepare_aborts_its_block(tmp_path):
+    """Nobody has the answer by which it could be completed."""
+
+    async def body(store, producer):
+        gate = Gate(producer._producer.prepare_transaction)
+        producer._producer.prepare_transaction = gate
+
+        async def write():
+            async with producer.transaction():
+                await producer.send("t", b"v")
+                await producer.prepare_transaction()
+
+        task = asyncio.create_task(write())
+        await gate.until_begun()
+        task.cancel()
+        await steps()
+        gate.go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert producer.outcome == "aborted"
+        (found,) = store.store.transactions()
+        assert found.transaction_state == "CompleteAbort"
+        async with producer.transaction():
+            await producer.send("t", b"next")
+        assert values_of(store.store, "t") == [b"next"]
+
+    with_producer(tmp_path, body)
+
+
+def test_a_block_that_fails_behind_its_prepare_stays_prepared(tmp_path):
+    """Whoever was given the answer may have handed it on."""
+
+    async def body(store, producer):
+        with pytest.raises(ValueError, match="behind"):
+            async with producer.transaction():
+                await producer.send("t", b"v")
+                prepared = await producer.prepare_transaction()
+                raise ValueError("behind it")
+        assert producer.outcome is None
+        assert await producer.complete_transaction(prepared) is True
+        assert values_of(store.store, "t") == [b"v"]
+
+    with_producer(tmp_path, body)
+
+
+def test_a_cancelled_prepare_outside_of_a_block_notes_its_answer(tmp_path):
+    async def body(store, producer):
+        gate = Gate(producer._producer.prepare_transaction)
+        producer._producer.prepare_transaction = gate
+        await producer.begin_transaction()
+        await producer.send("t", b"v")
+        task = asyncio.create_task(producer.prepare_transaction())
+        await gate.until_begun()
+        task.cancel()
+        await steps()
+        gate.go_on.set()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        (note,) = caught.value.__notes__
+        answer = note.removeprefix("the transaction is prepared: ")
+        assert await producer.complete_transaction(answer) is True
+        assert producer.outcome == "committed"
+        assert values_of(store.store, "t") == [b"v"]
+
+    with_producer(tmp_path, body)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_cancelled_completion_says_what_became_of_it(tmp_path, commit):
+    async def body(store, producer):
+        await producer.begin_transaction()
+        await producer.send("t", b"v")
+        prepared = await producer.prepare_transaction()
+        gate = Gate(producer._producer.complete_transaction)
+        producer._producer.complete_transaction = gate
+        task = asyncio.create_task(producer.complete_transaction(prepared if commit else None))
+        await gate.until_begun()
+        task.cancel()
+        await steps()
+        gate.go_on.set()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await task
+        became = "committed" if commit else "aborted"
+        assert caught.value.__notes__ == [f"the transaction is {became}"]
+        assert producer.outcome == became
+        assert values_of(store.store, "t") == ([b"v"] if commit else [])
+
+    with_producer(tmp_path, body)
+
+
+def interrupted_once(producer, gate):
+    """The next end of a transaction is begun, and then an interrupt comes out of its own step."""
+    real = producer._lane.finish
+
+    async def cut(begin, *, surely=False):
+        producer._lane.finish = real
+        producer._ended_alone = asyncio.ensure_future(real(begin, surely=surely))
+        await gate.until_begun()
+        asyncio.get_running_loop().call_later(0.02, gate.go_on.set)
+        raise KeyboardInterrupt
+
+    producer._lane.finish = cut
+
+
+def test_a_block_whose_begun_commit_was_interrupted_is_committed(tmp_path):
+    """Its commit ends all the same, and the block waits for that before it aborts anything."""
+
+    async def body(store, producer):
+        gate = Gate(producer._producer.commit_transaction)
+        producer._producer.commit_transaction = gate
+        with pytest.raises(KeyboardInterrupt):
+            async with producer.transaction():
+                await producer.send("t", b"v")
+                interrupted_once(producer, gate)
+        assert producer.outcome == "committed"
+        assert values_of(store.store, "t") == [b"v"]
+
+    with_producer(tmp_path, body)
+
+
+def test_a_commit_whose_caller_is_gone_says_what_became_of_it(tmp_path):
+    async def body(store, producer):
+        gate = Gate(producer._producer.commit_transaction)
+        producer._producer.commit_transaction = gate
+        await producer.begin_transaction()
+        await producer.send("t", b"v")
+        interrupted_once(producer, gate)
+        with pytest.raises(KeyboardInterrupt):
+            await producer.commit_transaction()
+        assert producer.outcome is None
+        await producer.close()
+        assert producer.outcome == "committed"
+        assert values_of(store.store, "t") == [b"v"]
+
+    with_producer(tmp_path, body)
+
+
+def test_closing_says_that_the_open_transaction_is_aborted(tmp_path):
+    async def body(store, producer):
+        await producer.begin_transaction()
+        await producer.send_and_wait("t", b"v")
+        await producer.close()
+        assert producer.outcome == "aborted"
+        assert values_of(store.store, "t") == []
+
+    with_producer(tmp_path, body)
