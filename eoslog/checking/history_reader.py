@@ -5,6 +5,7 @@ that it may not survive, and another after it.
 """
 
 import json
+import re
 from array import array
 from collections.abc import Callable, Iterable
 from json.decoder import JSONDecodeError
@@ -43,6 +44,8 @@ _PARTITION_DIGITS_MAX = len(str(_INT32_MAX))
 _KIND_NUMBERS = {name: number for number, name in enumerate(KINDS)}
 _OUTCOME_NUMBERS = {name: number for number, name in enumerate(OUTCOMES)}
 _ISOLATION_NUMBERS = {name: number for number, name in enumerate(ISOLATION_LEVELS)}
+# How an object of JSON may begin: no line of a history has a control character within.
+_BEGINNING = re.compile(r'\{\s*("[^\x00-\x08\x0b\x0c\x0e-\x1f]*)?')
 
 Table = TypeVar("Table", bound=Columns)
 
@@ -51,7 +54,7 @@ def read_history(paths: Iterable[str | PathLike[str]]) -> History:
     """The history that these files hold together, one file per process that recorded.
 
     Raises HistoryError for a line that is not of the format, and OSError for a file that cannot be
-    read. What a killed process left of a last line is not a line.
+    read. What a killed process left of a last line, the beginning of an object, is not a line.
     """
     reader = _Reader()
     for path in paths:
@@ -112,7 +115,7 @@ class _Reader:
                 try:
                     line, end = decode(text)
                 except (ValueError, RecursionError) as error:
-                    if not text.endswith("\n"):
+                    if _breaks_off(text, error):
                         break  # The process was killed while it wrote.
                     if isinstance(error, RepeatedNameError):
                         place.refuse(error.name, "it is there twice in one object")
@@ -343,6 +346,12 @@ class _Reader:
             offset_reads=counted(Positions, self._offset_reads),
             ends=counted(Positions, self._ends),
         )
+
+
+def _breaks_off(text: str, error: Exception) -> bool:
+    """Whether a line that is no JSON is the beginning of one, at the end of its file."""
+    cut = isinstance(error, JSONDecodeError) and not text.endswith("\n")
+    return cut and _BEGINNING.fullmatch(text) is not None
 
 
 def _number_of(numbers: dict[str, int], names: list[str], name: str) -> int:

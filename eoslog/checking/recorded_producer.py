@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.checking.recorded_consumer import RecordedConsumer
-from eoslog.checking.recorder import Call, Recorder, partitions_as_json
+from eoslog.checking.recorder import Call, Recorder, had_no_effect, partitions_as_json
 from eoslog.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -33,6 +33,8 @@ class RecordedProducer:
         self._client = client
         self._transactional = self._transactional_id is not None
         self._transaction: str | None = None
+        # The transaction that a commit may have decided without saying so.
+        self._in_doubt: str | None = None
         self._gathered: list[Call] = []
 
     @property
@@ -132,12 +134,19 @@ class RecordedProducer:
 
     def commit_transaction(self) -> None:
         """Record and do `commit_transaction`."""
-        self._done(self._start("commit"), self._producer.commit_transaction)
+        was_in_doubt = self._in_doubt
+        self._in_doubt = self._transaction  # At once: an interrupt may come at any line.
+        try:
+            self._end("commit", self._producer.commit_transaction)
+        except Exception as error:
+            if had_no_effect(error):
+                self._in_doubt = was_in_doubt
+            raise
         self._transaction = None
 
     def abort_transaction(self) -> None:
         """Record and do `abort_transaction`."""
-        self._done(self._start("abort"), self._producer.abort_transaction)
+        self._end("abort", self._producer.abort_transaction)
         self._transaction = None
 
     def flush(self) -> None:
@@ -146,12 +155,18 @@ class RecordedProducer:
         self._acknowledge()
 
     def close(self) -> None:
-        """Close the producer, which flushes it; an open transaction is aborted."""
-        if self._transaction is not None:
-            self._done(self._start("abort"), self._producer.close)
-            self._transaction = None
-        else:
+        """Close the producer, which flushes it; an open transaction is aborted.
+
+        One whose commit was interrupted is aborted or completed: an abort of unknown outcome.
+        """
+        if self._transaction is None:
             self._producer.close()
+        elif self._transaction == self._in_doubt:
+            self._start("abort")
+            self._producer.close()
+        else:
+            self._done(self._start("abort"), self._producer.close)
+        self._transaction = None
         self._acknowledge()
 
     def __enter__(self) -> "RecordedProducer":
@@ -177,6 +192,12 @@ class RecordedProducer:
 
     def _start_write(self, topic: str, partition: int | None, **fields: Any) -> Call:
         return self._start("send", topic=topic, partition=partition, **fields)
+
+    def _end(self, kind: str, do: Any) -> None:
+        if self._transaction is None:
+            do()  # Without a transaction it is refused, and the history has no line for it.
+        else:
+            self._done(self._start(kind), do)
 
     def _done(self, call: Call, do: Any) -> None:
         try:

@@ -49,6 +49,11 @@ def partitions_as_json(positions: Mapping[TopicPartition, Any]) -> dict[str, Any
     return {f"{topic}-{partition}": given for (topic, partition), given in positions.items()}
 
 
+def had_no_effect(error: BaseException) -> bool:
+    """Whether it is an error of eoslog's that says so."""
+    return isinstance(error, EoslogError) and error.outcome == "not_appended"
+
+
 class Call:
     """A call that was written down: `ok`, `fail` or `unknown` ends one that is under way.
 
@@ -74,8 +79,8 @@ class Call:
 
     def raised(self, error: BaseException) -> None:
         """The call raised: `fail` if the error is one of eoslog's that says so, else `unknown`."""
-        certain = isinstance(error, EoslogError) and error.outcome == "not_appended"
-        (self.fail if certain else self.unknown)(f"{type(error).__name__}: {error}")
+        end = self.fail if had_no_effect(error) else self.unknown
+        end(f"{type(error).__name__}: {error}")
 
     def again(self, **fields: Any) -> None:
         """Write the ended call once more, with more fields: the last line counts."""

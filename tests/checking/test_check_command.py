@@ -61,6 +61,10 @@ def test_bad_input_is_status_2(tmp_path: Path, clean: Path) -> None:
     bad = tmp_path / "bad.jsonl"
     bad.write_text('{"client": "a", "kind": "send"}\n')
     assert_mistake(call("check", clean, bad), WRONG_USE, f"{bad}, line 1, field 'outcome'")
+    other = tmp_path / "other.bin"
+    for content in (b"hello", b"\0" * 3_000_000, b"\x89PNG\r\n\x1a\n\0"):
+        other.write_bytes(content)
+        assert_mistake(call("check", clean, other), WRONG_USE, f"{other}, line 1: not JSON")
     assert_mistake(call("check", tmp_path / "none.jsonl"), WRONG_USE, "none.jsonl")
     assert_mistake(call("check", tmp_path), WRONG_USE, str(tmp_path))
     assert_mistake(call("check", "/proc/self/mem"), WRONG_USE, "/proc/self/mem: ")

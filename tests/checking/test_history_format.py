@@ -171,8 +171,37 @@ def test_the_last_line_of_an_operation_counts(tmp_path: Path) -> None:
 
 def test_what_a_killed_process_left_of_a_line_is_no_line(tmp_path: Path) -> None:
     path = tmp_path / "h.jsonl"
-    path.write_text(json.dumps(SEND) + "\n" + json.dumps(POLL)[:-9])
-    assert check([path]).counts["operations"] == 1
+    begun = json.dumps(POLL | {"note": "\u00e9"}, ensure_ascii=False).encode()
+    for before, operations in ((b"", 0), (json.dumps(SEND).encode() + b"\n", 1)):
+        for cut in range(len(begun)):
+            path.write_bytes(before + begun[:cut])
+            assert check([path]).counts["operations"] == operations, cut
+
+
+NO_BEGINNINGS = [
+    b"hello",
+    b"hello\r",
+    b"\0" * 3_000_000,
+    b"\x89PNG\r",
+    b"\x1f\x8b\x08",
+    b"[{",
+    b'"client',
+    b"{client",
+    b"{\\rtf1",
+    b'{"client": "a\0\0',
+    b'{"note": {"a": 1, "a": 2}',
+    b'{"begin_ns": 1' + b"0" * 10_000,
+]
+
+
+@pytest.mark.parametrize("end", NO_BEGINNINGS, ids=lambda one: repr(one)[:30])
+def test_what_no_line_begins_with_is_no_line_that_breaks_off(end: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "h.jsonl"
+    for before, line_number in ((b"", 1), (json.dumps(SEND).encode() + b"\n", 2)):
+        path.write_bytes(before + end)
+        with pytest.raises(HistoryError) as caught:
+            check([path])
+        assert (caught.value.path, caught.value.line_number) == (str(path), line_number)
 
 
 def test_several_files_are_one_history(tmp_path: Path) -> None:

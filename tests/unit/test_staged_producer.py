@@ -39,6 +39,7 @@ from eoslog.errors import (
 )
 from eoslog.group_metadata import ConsumerGroupMetadata
 from eoslog.partition import Partition
+from eoslog.staged_commit import StagedCommits
 from eoslog.staged_file import AttemptFiles
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.staged_producer import StagedProducer
@@ -679,6 +680,59 @@ def test_a_successor_in_another_process_is_noticed_when_a_transaction_begins(sto
     with pytest.raises(ProducerFencedError):
         producer.append(TOPIC, 0, [b"gone"])
     assert values_in(store) == [b"kept"]
+
+
+SUCCESSOR = """
+import eoslog
+from eoslog.errors import StoreFullError
+from eoslog.partition import Partition
+def full(*_):
+    raise StoreFullError("no room")
+if {is_full}:
+    Partition.adopt = full
+with eoslog.open({path!r}) as store:
+    producer = store.producer(transactional_id={app_id!r}, staged=True)
+    producer.init_transactions()
+    with producer.transaction():
+        producer.send({topic!r}, value=b"the successor's", partition=0)
+    say(store.application({app_id!r}).version)
+    wait()
+"""
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_version_that_a_successor_decided_is_not_the_interrupted_commits(
+    store, producer, monkeypatch, is_full
+):
+    """It is of the same number; a full disk may keep it from being completed."""
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    def full(*_: Any) -> None:
+        raise StoreFullError("no room")
+
+    producer.begin_transaction()
+    producer.send(TOPIC, value=b"gone", partition=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(StagedCommits, "commit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            producer.commit_transaction()
+    names = {"path": str(store.path), "app_id": ID, "topic": TOPIC}
+    with OtherProcess(SUCCESSOR.format(is_full=is_full, **names)) as other:
+        assert int(other.hear()) == producer._staged()._version
+        with monkeypatch.context() as patch:
+            if is_full:
+                patch.setattr(Partition, "adopt", full)
+            with pytest.raises(ProducerFencedError):
+                producer.commit_transaction()
+        other.tell()
+        other.end()
+    with pytest.raises(ProducerFencedError):
+        producer.begin_transaction()
+    store._staged.roll_forward()
+    assert values_in(store) == [b"the successor's"]
+    assert store.application(ID).version == 0
 
 
 @pytest.mark.parametrize("overtake", ["begin_run", "commit_staged"])
