@@ -611,6 +611,8 @@ class OpenedPartitions:
         )
         if log.synced_before > recovery_point:
             partition.note_lost_end(log.synced_before)
+        if log.synced_before > log.log_end_offset:
+            log.forget_synced_before()  # It was told just now, or as the checkpoint has it.
         if clean and not log.attached:
             partition.flushed_up_to = log.recovery_point
             if self._checkpoints.knows_start_of(where):

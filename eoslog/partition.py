@@ -110,7 +110,6 @@ class Partition(PartitionProducers):
         if synced_offset > self.log_end_offset:
             self.lost_end = LostEnd(synced_offset, self.log_end_offset)
             _log.error("%s: %s", self.topic_partition, self.lost_end)
-            self._log.forget_synced_before()
 
     def note_cut(self, kept: Path) -> None:
         """Recovery cut something off, which is kept there: say so if it was no torn write."""

@@ -22,6 +22,7 @@ from eoslog.errors import (
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.prepared_transaction import PreparedTransaction
+from eoslog.signal_handlers import is_within_a_call
 from eoslog.staged_names import directory_name
 from eoslog.staged_transactions import StagedTransactions
 from eoslog.topic_partition import TopicPartition
@@ -228,7 +229,9 @@ class StagedProducer(TransactionalProducer):
         return self._transactions
 
     def _end_cut_commit(self) -> None:
-        """What was not decided is in files, which go; what was, others complete."""
+        """What was not decided is in files, which go; what was is completed."""
+        if self._transactions is not None and not is_within_a_call():
+            self._transactions.settle()
 
     def _append_buffers(self, buffers: list[PartitionBuffer]) -> None:
         with self._calling:

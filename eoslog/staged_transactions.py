@@ -190,6 +190,14 @@ class StagedTransactions:
             remove_tree(run / directory_name(self._attempt, "attempt"), staging)
         self.begin_anew()
 
+    def settle(self) -> None:
+        """Have what a commit that was cut short has decided completed, and else taken back.
+
+        What cannot be completed now is tried again by the background thread. Raises StoreError.
+        """
+        if self._version != _NO_VERSION_YET:
+            self._store._staged.run_that_decided(self._app_id, self._version)
+
     def close(self) -> None:
         """Leave no empty directories."""
         run = run_path(self._store._staging_path, self._app_id, self._run_id)

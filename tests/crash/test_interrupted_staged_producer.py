@@ -138,11 +138,11 @@ def test_nobody_comes_back_to_it(rows_store, monkeypatch):
     and an acknowledged record behind the job is seen.
     """
     monkeypatch.setattr(fellow_processes, "LOOK_ALONE_S", 0.01)
-    plain, held_back = rows_store.producer(), 0
+    plain, held_back, left = rows_store.producer(), 0, []
     for line in itertools.count(1):
         producer = producer_of(rows_store)
         seen = cut_short(producer, line)
-        producer.close()
+        left.append(producer)  # Not closed: that would end it.
         last = b"behind %d" % line
         plain.append("rows", 0, [last])
         found = values(rows_store)
