@@ -8,6 +8,7 @@ from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.checking.recorded_consumer import RecordedConsumer
 from eoslog.checking.recorder import Call, Recorder, had_no_effect, partitions_as_json
+from eoslog.errors import EoslogError
 from eoslog.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -62,14 +63,24 @@ class RecordedProducer:
 
     @guarded_block
     def transaction(self, inputs: Iterable[RecordedConsumer] = ()) -> Iterator[str]:
-        """Begin, then commit; an exception inside aborts. Yields the transaction's name."""
+        """Begin, then commit; an exception aborts. Yields the transaction's name.
+
+        As with the producer's own block one that was ended inside is left as it is, and an abort
+        that fails is a note to the exception.
+        """
         name = self.begin_transaction(inputs)
         try:
             yield name
-        except BaseException:
-            self.abort_transaction()
+            if self._transaction is not None:
+                self.commit_transaction()
+        except BaseException as error:
+            try:
+                # What a commit may have decided is no more to be aborted.
+                if self._transaction is not None and self._transaction != self._in_doubt:
+                    self.abort_transaction()
+            except EoslogError as second:
+                error.add_note(f"aborting the transaction failed too: {second}")
             raise
-        self.commit_transaction()
 
     def send(
         self,

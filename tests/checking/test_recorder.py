@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,14 @@ from forked import in_a_child
 import eoslog
 from eoslog import TopicPartition
 from eoslog.checking import Recorder, check
-from eoslog.errors import EoslogError, ForkedProcessError, LogClosedError, ProducerFencedError
+from eoslog.errors import (
+    EoslogError,
+    ForkedProcessError,
+    LogClosedError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    TransactionAbortableError,
+)
 
 WHERE = TopicPartition("t", 0)
 
@@ -263,3 +271,59 @@ def test_an_end_that_readers_are_held_at_is_no_end(
     consumer.close()
     with pytest.raises(EoslogError):
         consumer.end_offsets(both)
+
+
+def ends_of(history: Path) -> list[tuple[str, str]]:
+    """Of each end of a transaction, in order: what it was, and what became of it."""
+    return [
+        (line["kind"], line["outcome"])
+        for line in last_lines(history)
+        if line["kind"] in ("commit", "abort")
+    ]
+
+
+def test_a_block_is_as_the_producers_own(
+    store: eoslog.Store, recorder: Recorder, history: Path
+) -> None:
+    producer = recorder.producer(store.producer(transactional_id="x"))
+    producer.init_transactions()
+    with producer.transaction():
+        producer.append("t", 0, [b"whole"])
+    with pytest.raises(ValueError, match="inside"), producer.transaction():
+        producer.append("t", 0, [b"left"])
+        raise ValueError("inside")
+    with producer.transaction():
+        producer.append("t", 0, [b"ended inside"])
+        producer.abort_transaction()
+    with pytest.raises(RecordTooLargeError), producer.transaction():
+        producer.append("t", 0, [bytes(2_000_000)])
+    with (
+        pytest.raises(TransactionAbortableError),
+        producer.transaction(),
+        suppress(RecordTooLargeError),
+    ):
+        producer.append("t", 0, [bytes(2_000_000)])
+    with producer.transaction():
+        producer.append("t", 0, [b"last"])
+    assert ends_of(history) == [
+        ("commit", "ok"),
+        ("abort", "ok"),
+        ("abort", "ok"),
+        ("abort", "ok"),
+        ("commit", "fail"),
+        ("abort", "ok"),
+        ("commit", "ok"),
+    ]
+
+
+def test_an_abort_that_fails_does_not_hide_why(
+    store: eoslog.Store, recorder: Recorder, history: Path
+) -> None:
+    producer = recorder.producer(store.producer(transactional_id="x"))
+    producer.init_transactions()
+    with pytest.raises(ValueError, match="inside") as caught, producer.transaction():
+        store.producer(transactional_id="x").init_transactions()
+        raise ValueError("inside")
+    (note,) = caught.value.__notes__
+    assert note.startswith("aborting the transaction failed too: ")
+    assert ends_of(history) == [("abort", "fail")]
