@@ -84,16 +84,20 @@ class AsyncTransactionalProducer(AsyncProducer):
 
     async def begin_transaction(self) -> None:
         """Begin one. Raises IllegalStateError if one is open, ProducerFencedError."""
+        cancelled = await self._begin()
+        if cancelled is not None:
+            raise cancelled
+
+    async def _begin(self) -> asyncio.CancelledError | None:
+        """Begin one; the cancellation of a task whose begin was made all the same."""
         self._check_loop()
-        try:
-            if self._lane.is_idle:
-                self._producer.begin_transaction()  # It only changes the producer's own state.
-            else:
-                await self._call(self._producer.begin_transaction)
-        finally:
-            # Also where none was begun: who asks then must not hear of the one before.
-            self._turn += 1
-        self._failure = None
+        if self._lane.is_idle:
+            self._begin_now()  # It only changes the producer's own state.
+            return None
+        ended = await self._lane.finish(lambda: self._begin_now)
+        if ended.error is not None:
+            ended.value()
+        return ended.cancelled
 
     async def send_offsets_to_transaction(
         self,
@@ -137,7 +141,6 @@ class AsyncTransactionalProducer(AsyncProducer):
         transaction it is aborted: nobody has the answer. Outside of a block it stays prepared, and
         a note of the CancelledError has the answer.
         """
-        self._is_answered = False
         ended = await self._end(lambda: partial(self._prepare, self._take_gathered().wanted()))
         if ended.error is None and ended.cancelled is not None:
             ended.cancelled.add_note(f"the transaction is prepared: {ended.result}")
@@ -190,6 +193,13 @@ class AsyncTransactionalProducer(AsyncProducer):
 
     # In a thread of the store.
 
+    def _begin_now(self) -> None:
+        # Also where none is begun: who asks then must not hear of the one before.
+        self._turn += 1
+        self._producer.begin_transaction()
+        self._is_answered = True
+        self._failure = None
+
     def _commit(self, turn: int, batches: list[GatheredBatch]) -> None:
         self._append_or_refuse(batches)
         try:
@@ -236,7 +246,9 @@ class AsyncTransactionalProducer(AsyncProducer):
 
     def _prepare(self, batches: list[GatheredBatch]) -> PreparedTransaction:
         self._append_or_refuse(batches)
-        return self._producer.prepare_transaction()
+        answer = self._producer.prepare_transaction()
+        self._is_answered = False
+        return answer
 
     def _append_or_refuse(self, batches: list[GatheredBatch]) -> None:
         """Append what is left; raises if a record of the transaction was refused."""
@@ -303,11 +315,10 @@ class AsyncTransaction:
         self._producer = producer
 
     async def __aenter__(self) -> AsyncTransactionalProducer:
-        try:
-            await self._producer.begin_transaction()
-        except asyncio.CancelledError as error:
-            await self._producer._abort_after(error)
-            raise
+        cancelled = await self._producer._begin()
+        if cancelled is not None:
+            await self._producer._abort_after(cancelled)
+            raise cancelled
         return self._producer
 
     async def __aexit__(

@@ -593,14 +593,6 @@ class OpenedPartitions:
                 topic_id=id_bytes(topic.topic_id),
                 opening=opening,
             )
-        if log.log_end_offset < recovery_point:
-            _log.warning(
-                "%s ends at offset %d, and all below %d had been synced: what is missing was lost "
-                "by the disk, or deleted by somebody else",
-                where,
-                log.log_end_offset,
-                recovery_point,
-            )
         partition = Partition(
             log,
             topic.topic_id,
@@ -609,10 +601,10 @@ class OpenedPartitions:
             self._signal,
             shared_spares=None if self._shared is None else self._paths.spare(where),
         )
-        if log.synced_before > recovery_point:
-            partition.note_lost_end(log.synced_before)
+        # Said by the page of an earlier session, and by a checkpoint, which may be older.
+        partition.note_lost_end(max(log.synced_before, recovery_point))
         if log.synced_before > log.log_end_offset:
-            log.forget_synced_before()  # It was told just now, or as the checkpoint has it.
+            log.forget_synced_before()  # It was told just now.
         if clean and not log.attached:
             partition.flushed_up_to = log.recovery_point
             if self._checkpoints.knows_start_of(where):

@@ -238,7 +238,7 @@ class StagedWriter:
         return known
 
     def _fail(self, error: BaseException) -> None:
-        self._closed_because = f"the staged writer failed: {error}"
+        self._closed_because = f"the staged writer failed: {error or type(error).__name__}"
         self._failure = error
         self._batches.drop()
         self._files.close_descriptors()

@@ -10,12 +10,14 @@ from eoslog.checking.recorded_consumer import RecordedConsumer
 from eoslog.checking.recorder import Call, Recorder, had_no_effect, partitions_as_json
 from eoslog.errors import EoslogError
 from eoslog.topic_partition import TopicPartition
+from eoslog.transaction_client_state import ClientState
 
 if TYPE_CHECKING:
     from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
     from eoslog.producer import Producer
     from eoslog.transactional_producer import TransactionalProducer
 
+OPEN = (ClientState.IN_TRANSACTION, ClientState.ABORTABLE_ERROR)
 Headers = Iterable[tuple[str, bytes | None]] | dict[str, bytes | None] | None
 
 
@@ -68,15 +70,17 @@ class RecordedProducer:
         As with the producer's own block one that was ended inside is left as it is, and an abort
         that fails is a note to the exception.
         """
-        name = self.begin_transaction(inputs)
+        was_open = self._is_open
         try:
+            name = self.begin_transaction(inputs)
+            was_open = False
             yield name
             if self._transaction is not None:
                 self.commit_transaction()
         except BaseException as error:
             try:
-                # What a commit may have decided is no more to be aborted.
-                if self._transaction is not None and self._transaction != self._in_doubt:
+                # Not another one's; and what a commit may have decided is no more to be aborted.
+                if self._is_open and not was_open:
                     self.abort_transaction()
             except EoslogError as second:
                 error.add_note(f"aborting the transaction failed too: {second}")
@@ -185,6 +189,11 @@ class RecordedProducer:
 
     def __exit__(self, error_type: object, error: object, traceback: object) -> None:
         self.close()
+
+    @property
+    def _is_open(self) -> bool:
+        """Whether a transaction was begun, and nothing of its end."""
+        return getattr(self._producer, "_state", None) in OPEN
 
     @property
     def _transactional_id(self) -> str | None:

@@ -327,3 +327,21 @@ def test_an_abort_that_fails_does_not_hide_why(
     (note,) = caught.value.__notes__
     assert note.startswith("aborting the transaction failed too: ")
     assert ends_of(history) == [("abort", "fail")]
+
+
+def test_a_block_whose_commit_was_cut_before_it_began_is_aborted(
+    store: eoslog.Store, recorder: Recorder, history: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    producer = recorder.producer(store.producer(transactional_id="x"))
+    producer.init_transactions()
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt), producer.transaction():
+        producer.append("t", 0, [b"left"])
+        monkeypatch.setattr(producer.producer, "commit_transaction", interrupted)
+    monkeypatch.undo()
+    with producer.transaction():
+        producer.append("t", 0, [b"next"])
+    assert ends_of(history)[1:] == [("abort", "ok"), ("commit", "ok")]

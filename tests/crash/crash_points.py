@@ -231,7 +231,10 @@ def main() -> int:
 
 
 def numbered_changes(place: Place, mode: str) -> list[str]:
-    """The changes of a run that nobody ends; two runs make the same."""
+    """The changes of a run that nobody ends; two runs make the same.
+
+    But for one entry of a time index: whether closing a log adds it hangs on a millisecond.
+    """
     found = []
     for _ in range(2):
         place.begin()
@@ -242,14 +245,20 @@ def numbered_changes(place: Place, mode: str) -> list[str]:
         else:
             found.append(changes_of(place, place.work))
             in_a_child(place.check)
-    first, second = ([line.split("\t")[0] for line in changes] for changes in found)
+    alike = [[line for line in changes if not _is_time_entry(line)] for changes in found]
+    first, second = ([line.split("\t")[0] for line in changes] for changes in alike)
     for number, kinds in enumerate(zip(first, second, strict=False), start=1):
         if kinds[0] != kinds[1]:
-            around = [changes[number - 4 : number + 4] for changes in found]
+            around = [changes[number - 4 : number + 4] for changes in alike]
             raise AssertionError(f"two runs make different changes from {number} on: {around}")
     assert len(first) == len(second)
     assert set(CALLS) <= set(first), "the program does not do all that it is to do"
     return found[0]
+
+
+def _is_time_entry(line: str) -> bool:
+    kind, *names = line.split("\t")
+    return kind == "write" and names[0].endswith(".timeindex")
 
 
 if __name__ == "__main__":

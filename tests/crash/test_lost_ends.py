@@ -226,3 +226,33 @@ def test_a_page_that_is_damaged(path):
     assert control_state(str(page)).recovery_point > 1 << 20
     assert call("verify", "--repair", "--dry-run", "--store", path).status == DONE
     assert call("verify", "--store", path).status == DONE
+
+
+@pytest.mark.parametrize("clean", [True, False])
+def test_a_loss_that_the_checkpoint_knows_is_told_as_long_as_its_finder_lives(tmp_path, clean):
+    """Also when that has written a checkpoint of its own."""
+    path = tmp_path / "store"
+
+    def work() -> None:
+        store = eoslog.open(path, create=True, config=QUIET)
+        store.create_topic("t", config={"segment.bytes": 4096})
+        with store.producer() as producer:
+            for number in range(SYNCED):
+                producer.append("t", 0, [b"%04d" % number + b"x" * 300])
+        store.flush()
+        store._checkpointer._write_checkpoints()
+        if clean:
+            store.close()
+        die()
+
+    in_child(work, tmp_path)
+    segments(path)[-1].unlink()
+    with eoslog.open(path, config=QUIET) as store:
+        assert store.partition("t", 0).log_end_offset < SYNCED
+        for _ in range(2):
+            reasons = [str(one["reason"]) for one in store.verify()]
+            assert any(f"below offset {SYNCED} had been synced" in one for one in reasons)
+            store.partition("t", 0).append_columns([b"v"])
+            store.flush()
+            store._checkpointer._write_checkpoints()
+    assert call("verify", "--store", path).status == DONE
