@@ -175,6 +175,16 @@ _FIXED: dict[str, tuple[str, ...]] = {
 }
 
 
+# Whose setting a name is that was given to another.
+_OWNERS: Mapping[str, Mapping[str, Setting]] = {
+    "topic": TOPIC_SETTINGS,
+    "store": STORE_SETTINGS,
+    "producer": PRODUCER_SETTINGS,
+    "transactional producer": TRANSACTIONAL_PRODUCER_SETTINGS,
+    "consumer": CONSUMER_SETTINGS,
+}
+
+
 def parse_config(
     given: Mapping[str, object] | None, settings: Mapping[str, Setting], what: str
 ) -> dict[str, ConfigValue]:
@@ -243,6 +253,9 @@ def parse_topic_config(given: Mapping[str, object] | None) -> dict[str, int]:
 def _unknown_name(name: object, settings: Mapping[str, Setting], what: str) -> str:
     if not isinstance(name, str):
         return f"a {what} setting's name is a str, not {type(name).__name__}"
+    owner = next((owner for owner, owned in _OWNERS.items() if name in owned), None)
+    if owner is not None:
+        return f"{name!r} is no {what} setting: it is one of a {owner}"
     nearest = difflib.get_close_matches(name, settings, n=1, cutoff=0.5)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     return f"{name!r} is no {what} setting{hint}"

@@ -1,6 +1,7 @@
 """A producer of eoslog that writes down what it is asked and answered."""
 
 import os
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from eoslog.transaction_client_state import ClientState
 
 if TYPE_CHECKING:
     from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+    from eoslog.prepared_transaction import PreparedTransaction
     from eoslog.producer import Producer
     from eoslog.transactional_producer import TransactionalProducer
 
@@ -38,6 +40,8 @@ class RecordedProducer:
         self._transaction: str | None = None
         # The transaction that a commit may have decided without saying so.
         self._in_doubt: str | None = None
+        # The commit that whoever has a prepared transaction's answer may make.
+        self._prepared: Call | None = None
         self._gathered: list[Call] = []
 
     @property
@@ -60,7 +64,7 @@ class RecordedProducer:
         name = f"{self._transactional_id}-{os.urandom(6).hex()}"
         for consumer in inputs:
             consumer.last_poll_was_for(name)
-        self._transaction = name
+        self._transaction, self._prepared = name, None
         return name
 
     @guarded_block
@@ -157,12 +161,39 @@ class RecordedProducer:
             if had_no_effect(error):
                 self._in_doubt = was_in_doubt
             raise
-        self._transaction = None
+        self._transaction = self._prepared = None
 
     def abort_transaction(self) -> None:
         """Record and do `abort_transaction`."""
         self._end("abort", self._producer.abort_transaction)
-        self._transaction = None
+        self._transaction = self._prepared = None
+
+    def prepare_transaction(self) -> "PreparedTransaction":
+        """Record and do `prepare_transaction`: from here on a commit of unknown outcome.
+
+        Whoever has the answer may make it; the history learns of it here, or by a reader.
+        """
+        if self._transaction is None:
+            return self._producer.prepare_transaction()  # Refused, or not this history's.
+        self._prepared = self._start("commit")
+        try:
+            return self._producer.prepare_transaction()
+        except BaseException as error:
+            self._prepared.raised(error)
+            if had_no_effect(error):
+                self._prepared = None
+            raise
+
+    def complete_transaction(self, prepared: "PreparedTransaction | str | None") -> bool:
+        """Record and do `complete_transaction`: a commit or an abort, as it answers."""
+        began_ns = time.monotonic_ns()
+        committed = self._producer.complete_transaction(prepared)
+        if committed and self._prepared is not None:
+            self._prepared.ok()
+        elif not committed and self._transaction is not None:
+            self._recorder.write(self._client, "abort", began_ns, **self._of_transaction())
+        self._transaction = self._prepared = None
+        return committed
 
     def flush(self) -> None:
         """Flush: what a plain producer gathered is acknowledged by it."""
@@ -172,16 +203,17 @@ class RecordedProducer:
     def close(self) -> None:
         """Close the producer, which flushes it; an open transaction is aborted.
 
-        One whose commit was interrupted is aborted or completed: an abort of unknown outcome.
+        One whose commit was interrupted is aborted or completed: an abort of unknown outcome. One
+        that was prepared stays so.
         """
-        if self._transaction is None:
+        if self._transaction is None or self._prepared is not None:
             self._producer.close()
         elif self._transaction == self._in_doubt:
             self._start("abort")
             self._producer.close()
         else:
             self._done(self._start("abort"), self._producer.close)
-        self._transaction = None
+        self._transaction = self._prepared = None
         self._acknowledge()
 
     def __enter__(self) -> "RecordedProducer":
@@ -205,10 +237,7 @@ class RecordedProducer:
         self._gathered.clear()
 
     def _start(self, kind: str, **fields: Any) -> Call:
-        if self._transaction is not None:
-            fields |= {"transaction": self._transaction, "transactional_id": self._transactional_id}
-            fields |= self._identity()
-        return self._recorder.start(self._client, kind, **fields)
+        return self._recorder.start(self._client, kind, **fields, **self._of_transaction())
 
     def _start_write(self, topic: str, partition: int | None, **fields: Any) -> Call:
         return self._start("send", topic=topic, partition=partition, **fields)
@@ -226,6 +255,13 @@ class RecordedProducer:
             call.raised(error)
             raise
         call.ok()
+
+    def _of_transaction(self) -> dict[str, Any]:
+        """What a line says of the open transaction; nothing outside of one."""
+        if self._transaction is None:
+            return {}
+        named = {"transaction": self._transaction, "transactional_id": self._transactional_id}
+        return named | self._identity()
 
     def _identity(self) -> dict[str, int]:
         """The producer's id and epoch, once it has them."""

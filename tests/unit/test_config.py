@@ -9,6 +9,7 @@ from eoslog.config import (
     PRODUCER_SETTINGS,
     STORE_SETTINGS,
     TOPIC_SETTINGS,
+    TRANSACTIONAL_PRODUCER_SETTINGS,
     parse_config,
     parse_store_config,
     parse_topic_config,
@@ -64,6 +65,13 @@ def test_an_unknown_name_brings_the_nearest():
         parse_topic_config({"zzzzzz": 1})
     with pytest.raises(InvalidConfigError, match="is a str"):
         parse_topic_config({7: 1})
+
+
+def test_a_setting_of_another_brings_its_owner():
+    with pytest.raises(InvalidConfigError, match=r"one of a transactional producer$"):
+        parse_config({"transaction.timeout.ms": 1}, PRODUCER_SETTINGS, "producer")
+    with pytest.raises(InvalidConfigError, match=r"one of a producer$"):
+        parse_config({"linger.ms": 1}, TRANSACTIONAL_PRODUCER_SETTINGS, "transactional producer")
 
 
 def test_a_stores_settings_are_its_own_and_its_topics_defaults():
