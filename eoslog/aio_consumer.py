@@ -19,6 +19,7 @@ from eoslog.consumer import ARROW_BYTES_MAX, Consumer, OffsetAndTimestamp
 from eoslog.consumer_subscription import OnChange
 from eoslog.errors import LogClosedError
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.handing_out import handed_out
 from eoslog.partition import Partition
 from eoslog.topic_partition import TopicPartition
 
@@ -216,7 +217,7 @@ class AsyncConsumer(ClosedByBlock):
                 if record is None:
                     records = await self._read_in_turn(lambda: self._consumer.poll(0), has_waited)
                     # The positions go back to what is handed out before another task has its turn.
-                    self._handing_out = self._consumer._handed_out(records)
+                    self._handing_out = handed_out(self._consumer._positions, records)
                     record = next(self._handing_out, None)
             if record is not None:
                 return record

@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, overload
 
 from eoslog.beside_retention import from_what_is_left
-from eoslog.bindings.partition_log import Columns
 from eoslog.bindings.record_batch import Record
 from eoslog.config import CONSUMER_SETTINGS, INT64_MAX, parse_config, with_defaults
 from eoslog.consumer_lookups import OffsetAndTimestamp, PartitionLookups
@@ -26,17 +25,18 @@ from eoslog.consumer_subscription import (
     split_membership,
     wanted_topics,
 )
+from eoslog.consumer_turns import ConsumerTurns
 from eoslog.durability import check_isolation_level
 from eoslog.errors import (
     EoslogError,
     IllegalStateError,
     InvalidConfigError,
     LogClosedError,
-    OffsetOutOfRangeError,
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, check_group_id
+from eoslog.handing_out import handed_out
 from eoslog.partition import Partition
 from eoslog.topic_partition import TopicPartition, as_topic_partition
 from eoslog.visible_records import count_visible
@@ -92,17 +92,17 @@ class Consumer(PartitionLookups):
         self._store = store
         self._group = None if group is None else check_group_id(group)
         self._isolation_level = check_isolation_level(isolation_level)
-        self._committed_only = self._isolation_level == "read_committed"
         self._poll_records_max = int(settings["max.poll.records"])
-        self._fetch_bytes_max = int(settings["fetch.max.bytes"])
-        self._partition_bytes_max = int(settings["max.partition.fetch.bytes"])
-        self._bytes_max = min(self._fetch_bytes_max, self._partition_bytes_max)
+        fetch_bytes_max = int(settings["fetch.max.bytes"])
+        partition_bytes_max = int(settings["max.partition.fetch.bytes"])
+        self._bytes_max = min(fetch_bytes_max, partition_bytes_max)
         self._closed = False
         self._positions = ConsumerPositions(
             self._group, store._group_offsets, self._isolation_level, auto_offset_reset
         )
-        self._turns: list[TopicPartition] = []  # In the order in which they are looked at next.
-        self._turns_of: object = None  # The assignment that they are of.
+        self._turns = ConsumerTurns(
+            self._positions, self._isolation_level, fetch_bytes_max, partition_bytes_max
+        )
         self._subscription: ConsumerSubscription | None = None
         # The one that is being left, until it is: an interrupt leaves it to the next call.
         self._left: ConsumerSubscription | None = None
@@ -369,7 +369,7 @@ class Consumer(PartitionLookups):
             raise ValueError(f"max_records {records_max}: below 1")
         deadline_s = self._deadline_s(timeout)
         while True:
-            records = self._fetched(self._fetched_records, records_max)
+            records = self._fetched(self._turns.records, records_max)
             if records:
                 return records
             left_s = deadline_s - time.monotonic()
@@ -411,7 +411,7 @@ class Consumer(PartitionLookups):
         while True:
             before = self._positions.all()
             try:
-                handed_out = self._handed_out(self.poll(timeout=_LONG_WAIT_S))
+                one_by_one = handed_out(self._positions, self.poll(timeout=_LONG_WAIT_S))
             except LogClosedError:
                 if self._closed:
                     return
@@ -420,47 +420,10 @@ class Consumer(PartitionLookups):
                 # An interrupt between the poll and here: nothing of it was handed out.
                 self._positions.put_back_assigned(before)
                 raise
-            for record in handed_out:
+            for record in one_by_one:
                 yield record
                 if self.closed:
                     return
-
-    def _handed_out(self, records: list[Record]) -> Iterator[Record]:
-        """Records of a poll, each with the position behind it; none of a partition moved since.
-
-        The positions are in front of the first ones when this returns.
-        """
-        ends = self._positions.begun()
-        last: dict[TopicPartition, Record] = {}
-        expected: dict[TopicPartition, int] = {}
-        for record in reversed(records):
-            where = TopicPartition(record.topic, record.partition)
-            last.setdefault(where, record)
-            expected[where] = record.offset
-        for where, position in expected.items():
-            self._positions.set(where, position)
-        return self._one_by_one(records, ends, last, expected)
-
-    def _one_by_one(
-        self,
-        records: list[Record],
-        ends: dict[TopicPartition, int],
-        last: dict[TopicPartition, Record],
-        expected: dict[TopicPartition, int],
-    ) -> Iterator[Record]:
-        """`expected` are the positions that the records were read at."""
-        for record in records:
-            where = TopicPartition(record.topic, record.partition)
-            if where not in expected:
-                continue
-            if self._positions.get(where) != expected[where]:
-                del expected[where]  # Sent elsewhere by the caller.
-                continue
-            behind = ends[where] if record is last[where] else record.offset + 1
-            expected[where] = behind
-            # No call of a method, behind which an interrupt could come and the record be lost.
-            self._positions.current[where] = behind
-            yield record
 
     @property
     def closed(self) -> bool:
@@ -559,62 +522,6 @@ class Consumer(PartitionLookups):
     def _group_has_news(self) -> bool:
         return self._subscription is not None and self._subscription.member.has_news()
 
-    def _fetched_records(self, records_max: int) -> list[Record]:
-        """Records of all partitions in turn, until there are enough or there are no more."""
-        self._positions.begin_all()
-        records: list[Record] = []
-        bytes_left = self._fetch_bytes_max
-        looked_at = self._in_turn()
-        while looked_at:
-            # Those that had more records than were taken have another turn.
-            left = []
-            for where in list(looked_at):
-                if len(records) >= records_max or bytes_left <= 0:
-                    return records
-                fetch_bytes = min(bytes_left, self._partition_bytes_max)
-                try:
-                    found, has_more = self._records_of(
-                        where, records_max - len(records), fetch_bytes
-                    )
-                except Exception:
-                    if records:
-                        return records  # These first; the next poll raises.
-                    raise
-                if found:
-                    records += found
-                    self._to_the_back(where)
-                if has_more:
-                    bytes_left -= sum(len(one.value or b"") + len(one.key or b"") for one in found)
-                    left.append(where)
-            looked_at = left
-        return records
-
-    def _records_of(
-        self, where: TopicPartition, records_max: int, bytes_max: int
-    ) -> tuple[list[Record], bool]:
-        """The next records of a partition, and whether there are more."""
-        positions = self._positions
-        partition = positions.partitions[where]
-        while True:
-            position = positions.get(where)
-            if position is None:
-                return [], False
-            try:
-                records, following, end = partition.fetch_next(
-                    position, records_max, bytes_max, self._committed_only
-                )
-                if following == position:
-                    # Beyond what is decided, or behind the log's end.
-                    if position <= end or positions.within_log(where) == position:
-                        return records, False
-                    continue
-            except OffsetOutOfRangeError:
-                positions.out_of_range(where)
-                continue
-            positions.set(where, following)
-            if records:
-                return records, following < end
-
     def _awaited_records(self, records_max: int, timeout_s: float) -> list[Record]:
         """Sleep until there may be something to read; the records, where that is all to be done."""
         shared = self._store._signal.shared
@@ -629,43 +536,8 @@ class Consumer(PartitionLookups):
     def _fetched_batch(self, bytes_max: int) -> "pyarrow.RecordBatch | None":
         from eoslog import arrow
 
-        found = self._fetched_columns(bytes_max)
+        found = self._turns.columns(bytes_max)
         return None if found is None else arrow.record_batch(*found)
-
-    def _fetched_columns(self, bytes_max: int) -> tuple[TopicPartition, Columns] | None:
-        self._positions.begin_all()
-        for where in self._in_turn():
-            partition = self._positions.partitions[where]
-            while True:
-                position = self._positions.within_log(where)
-                if position is None or position >= self._positions.end_of(partition):
-                    break
-                try:
-                    columns = partition.fetch_columns(
-                        position, bytes_max, isolation_level=self._isolation_level
-                    )
-                except OffsetOutOfRangeError:
-                    self._positions.out_of_range(where)
-                    continue
-                if columns is None or columns.next_offset == position:
-                    break
-                self._positions.set(where, columns.next_offset)
-                if columns.record_count:
-                    self._to_the_back(where)
-                    return where, columns
-        return None
-
-    def _in_turn(self) -> list[TopicPartition]:
-        """The assigned partitions, in the order in which they are to be looked at."""
-        assigned = self._positions.partitions
-        if self._turns_of is not assigned:
-            self._turns = list(assigned)
-            self._turns_of = assigned
-        return self._turns
-
-    def _to_the_back(self, where: TopicPartition) -> None:
-        # At once: an interrupt between two steps must not lose it.
-        self._turns = [*(one for one in self._turns if one != where), where]
 
     def _wait(self, deadline_s: float) -> bool:
         """Sleep until there may be something to read; False if the time is over before."""

@@ -21,20 +21,21 @@ INTERRUPTED = {
     "__iter__",
     "_fetched",
     "_fetched_batch",
-    "_fetched_columns",
-    "_fetched_records",
-    "_handed_out",
     "_in_turn",
     "_one_by_one",
     "_records_of",
     "_to_the_back",
+    "columns",
+    "handed_out",
     "record_batch",
+    "records",
 }
+FILES = ("consumer.py", "consumer_turns.py", "handing_out.py", "arrow.py")
 
 
 def is_of_a_reader(frame: FrameType) -> bool:
-    ours = "/eoslog/consumer.py" in frame.f_code.co_filename.replace("\\", "/")
-    ours = ours or frame.f_code.co_filename.endswith("/eoslog/arrow.py")
+    path = Path(frame.f_code.co_filename)
+    ours = path.parent.name == "eoslog" and path.name in FILES
     return ours and frame.f_code.co_name in INTERRUPTED
 
 

@@ -1,0 +1,129 @@
+"""A consumer's partitions in turn: what is read next, and from which of them.
+
+Invariants: a position moves with what was read from there; a partition that gave something goes
+behind the others.
+"""
+
+from eoslog.bindings.partition_log import Columns
+from eoslog.bindings.record_batch import Record
+from eoslog.consumer_positions import ConsumerPositions
+from eoslog.durability import IsolationLevel
+from eoslog.errors import OffsetOutOfRangeError
+from eoslog.topic_partition import TopicPartition
+
+
+class ConsumerTurns:
+    """The turns of one consumer's partitions; its thread guards them.
+
+    `fetch_bytes_max` of records are read in a round of turns, `partition_bytes_max` in one turn.
+    """
+
+    def __init__(
+        self,
+        positions: ConsumerPositions,
+        isolation_level: IsolationLevel,
+        fetch_bytes_max: int,
+        partition_bytes_max: int,
+    ) -> None:
+        self._positions = positions
+        self._isolation_level = isolation_level
+        self._committed_only = isolation_level == "read_committed"
+        self._fetch_bytes_max = fetch_bytes_max
+        self._partition_bytes_max = partition_bytes_max
+        self._turns: list[TopicPartition] = []  # In the order in which they are looked at next.
+        self._turns_of: object = None  # The assignment that they are of.
+
+    def records(self, records_max: int) -> list[Record]:
+        """Records of all partitions in turn, until there are enough or there are no more.
+
+        Raises what the first of them raises; a later one's error waits for the next call.
+        """
+        self._positions.begin_all()
+        records: list[Record] = []
+        bytes_left = self._fetch_bytes_max
+        looked_at = self._in_turn()
+        while looked_at:
+            # Those that had more records than were taken have another turn.
+            left = []
+            for where in list(looked_at):
+                if len(records) >= records_max or bytes_left <= 0:
+                    return records
+                fetch_bytes = min(bytes_left, self._partition_bytes_max)
+                try:
+                    found, has_more = self._records_of(
+                        where, records_max - len(records), fetch_bytes
+                    )
+                except Exception:
+                    if records:
+                        return records  # These first; the next poll raises.
+                    raise
+                if found:
+                    records += found
+                    self._to_the_back(where)
+                if has_more:
+                    bytes_left -= sum(len(one.value or b"") + len(one.key or b"") for one in found)
+                    left.append(where)
+            looked_at = left
+        return records
+
+    def columns(self, bytes_max: int) -> tuple[TopicPartition, Columns] | None:
+        """About so many bytes of the first partition that has any, one batch at least."""
+        self._positions.begin_all()
+        for where in self._in_turn():
+            partition = self._positions.partitions[where]
+            while True:
+                position = self._positions.within_log(where)
+                if position is None or position >= self._positions.end_of(partition):
+                    break
+                try:
+                    columns = partition.fetch_columns(
+                        position, bytes_max, isolation_level=self._isolation_level
+                    )
+                except OffsetOutOfRangeError:
+                    self._positions.out_of_range(where)
+                    continue
+                if columns is None or columns.next_offset == position:
+                    break
+                self._positions.set(where, columns.next_offset)
+                if columns.record_count:
+                    self._to_the_back(where)
+                    return where, columns
+        return None
+
+    def _records_of(
+        self, where: TopicPartition, records_max: int, bytes_max: int
+    ) -> tuple[list[Record], bool]:
+        """The next records of a partition, and whether there are more."""
+        positions = self._positions
+        partition = positions.partitions[where]
+        while True:
+            position = positions.get(where)
+            if position is None:
+                return [], False
+            try:
+                records, following, end = partition.fetch_next(
+                    position, records_max, bytes_max, self._committed_only
+                )
+                if following == position:
+                    # Beyond what is decided, or behind the log's end.
+                    if position <= end or positions.within_log(where) == position:
+                        return records, False
+                    continue
+            except OffsetOutOfRangeError:
+                positions.out_of_range(where)
+                continue
+            positions.set(where, following)
+            if records:
+                return records, following < end
+
+    def _in_turn(self) -> list[TopicPartition]:
+        """The assigned partitions, in the order in which they are to be looked at."""
+        assigned = self._positions.partitions
+        if self._turns_of is not assigned:
+            self._turns = list(assigned)
+            self._turns_of = assigned
+        return self._turns
+
+    def _to_the_back(self, where: TopicPartition) -> None:
+        # At once: an interrupt between two steps must not lose it.
+        self._turns = [*(one for one in self._turns if one != where), where]
