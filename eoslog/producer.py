@@ -73,6 +73,7 @@ class Producer(GatheringSender, TransactionCalls):
         self._idempotent = bool(settings["enable.idempotence"])
         self._lost: EoslogError | None = None
         self._keyless_turn = 0
+        self._closed_whole = False  # All that was gathered is in, and there will be no more.
         self._topic_ids: dict[str, str] = {}  # Of the topics that were written to.
         self._identity = ProducerIdentity(store, name, self._idempotent)
         if name is not None:
@@ -239,6 +240,11 @@ class Producer(GatheringSender, TransactionCalls):
         try:
             if refused is None:
                 self.flush()
+                self._closed_whole = True
+        except LogClosedError:
+            if not self._closed_whole:
+                raise
+            # Another thread's close was quicker, and has flushed.
         finally:
             with self.exclusive:
                 self._discard()

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -548,6 +549,42 @@ def test_a_closed_producer_takes_nothing(store):
         with pytest.raises(LogClosedError):
             call()
     assert values_of(store, "t") == [b"x"]
+
+
+def test_of_two_closes_at_once_one_flushes(store, monkeypatch):
+    """A thread that closes the producer is overtaken by one that closes the store."""
+    store.create_topic("t")
+    producer = store.producer(config=LONG)
+    producer.send("t", b"x")
+    flush = producer.flush
+
+    def overtaken():
+        monkeypatch.undo()
+        with ThreadPoolExecutor(1) as other:
+            other.submit(producer.close).result()
+        flush()
+
+    monkeypatch.setattr(producer, "flush", overtaken)
+    producer.close()
+    assert values_of(store, "t") == [b"x"]
+
+
+def test_of_two_closes_at_once_that_cannot_flush_none_is_silent(store, monkeypatch):
+    store.create_topic("t")
+    producer = store.producer(config=LONG)
+    producer.send("t", b"x")
+    flush = producer.flush
+
+    def overtaken():
+        monkeypatch.setattr(producer, "flush", flush)
+        DiskFullOnce(StoreFullError("full"), written=False).patch(monkeypatch, "append_accumulated")
+        with ThreadPoolExecutor(1) as other, pytest.raises(StoreFullError):
+            other.submit(producer.close).result()
+        flush()
+
+    monkeypatch.setattr(producer, "flush", overtaken)
+    with pytest.raises(LogClosedError):
+        producer.close()
 
 
 def test_a_close_that_cannot_flush_raises_and_closes(store, monkeypatch):
