@@ -19,7 +19,7 @@ from eoslog.consumer import ARROW_BYTES_MAX, Consumer, OffsetAndTimestamp
 from eoslog.consumer_subscription import OnChange
 from eoslog.errors import LogClosedError
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
-from eoslog.handing_out import handed_out
+from eoslog.handing_out import handed_out, take_back
 from eoslog.partition import Partition
 from eoslog.topic_partition import TopicPartition
 
@@ -302,7 +302,6 @@ class AsyncConsumer(ClosedByBlock):
         return has_waited
 
     async def _read_in_turn(self, read: Callable[[], T], has_waited: bool) -> T:
-        before = self._consumer._positions.begun()
         if has_waited and self._is_plain():
             with self._consumer._deletions_named():
                 is_little = self._behind() <= AT_ONCE_RECORDS_MAX
@@ -310,10 +309,9 @@ class AsyncConsumer(ClosedByBlock):
                 # What arrived just now is in memory: another thread would only cost time.
                 return self._alone(read)
         ended = await self._calls.finish(self._alone, partial(self._read_and_look, read))
-        if ended.cancelled is not None:
+        if ended.cancelled is not None and ended.result:
             # Nobody gets what was read: it counts as not read.
-            for where in self._consumer._positions.partitions:
-                self._consumer._positions.set(where, before.get(where))
+            take_back(self._consumer._positions, ended.result)
         return ended.value()
 
     def _is_plain(self) -> bool:

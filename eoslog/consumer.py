@@ -36,7 +36,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, check_group_id
-from eoslog.handing_out import handed_out
+from eoslog.handing_out import handed_out, take_back
 from eoslog.partition import Partition
 from eoslog.topic_partition import TopicPartition, as_topic_partition
 from eoslog.visible_records import count_visible
@@ -409,16 +409,17 @@ class Consumer(PartitionLookups):
         record at hand, and a loop that is left early loses none.
         """
         while True:
-            before = self._positions.all()
+            polled: list[Record] = []
             try:
-                one_by_one = handed_out(self._positions, self.poll(timeout=_LONG_WAIT_S))
+                polled = self.poll(timeout=_LONG_WAIT_S)
+                one_by_one = handed_out(self._positions, polled)
             except LogClosedError:
                 if self._closed:
                     return
                 raise
             except BaseException:
-                # An interrupt between the poll and here: nothing of it was handed out.
-                self._positions.put_back_assigned(before)
+                # An interrupt behind the poll: nothing of it was handed out.
+                take_back(self._positions, polled)
                 raise
             for record in one_by_one:
                 yield record

@@ -101,10 +101,6 @@ class ConsumerPositions:
         """As they were: what an error keeps from being handed out counts as not read."""
         self._positions = positions
 
-    def put_back_assigned(self, positions: dict[TopicPartition, int | None]) -> None:
-        """As they were, of the partitions that are assigned now; others of these begin anew."""
-        self._positions = {where: positions.get(where) for where in self._positions}
-
     def begin_all(self) -> None:
         """Begin at every partition, but where the group's offset is not decided."""
         if self.are_begun():
