@@ -1,12 +1,17 @@
 """Kafka's text checkpoints at the top of a store: one offset for each partition.
 
 Line 1 is the version, 0; line 2 the number of entries; then `<topic> <partition> <offset>`.
+
+The last entry is ours: the checksum of all before it and of the file's name, under a name that no
+topic can have. Without it a bit that flips in a log start would hide records. Kafka never asks for
+that entry, and leaves it out where it writes; a file without it is believed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from eoslog.atomic_file import read_if_there, write_atomically
+from eoslog.bindings.record_batch import crc32c
 from eoslog.errors import CorruptRecordError
 from eoslog.topic_partition import TopicPartition
 
@@ -15,29 +20,54 @@ LOG_START_OFFSET = "log-start-offset-checkpoint"
 HIGH_WATERMARK = "replication-offset-checkpoint"
 
 CHECKPOINT_VERSION = 0
+# Whichever of its bits flips, there is a character left that no topic's name has.
+SUM_NAME = "#crc32c#"
 
 
 def write_checkpoint(
     path: Path, offsets: Mapping[TopicPartition, int], *, sync: bool = True
 ) -> None:
     """Replace the checkpoint by these offsets, sorted by topic and partition."""
-    lines = [str(CHECKPOINT_VERSION), str(len(offsets))]
+    lines = [str(CHECKPOINT_VERSION), str(len(offsets) + 1)]
     lines += [f"{topic} {number} {offset}" for (topic, number), offset in sorted(offsets.items())]
-    write_atomically(path, ("\n".join(lines) + "\n").encode(), sync=sync)
+    summed = "".join(f"{line}\n" for line in lines)
+    content = f"{summed}{SUM_NAME} 0 {_sum(path, summed)}\n"
+    write_atomically(path, content.encode(), sync=sync)
 
 
 def read_checkpoint(path: Path) -> dict[TopicPartition, int]:
     """The offsets of a checkpoint; none if the file is missing or empty.
 
-    Raises CorruptRecordError if the file is no checkpoint of this version, or not a whole one.
+    Raises CorruptRecordError if the file is no checkpoint of this version, not a whole one, or not
+    as it was written.
     """
     content = read_if_there(path)
     if not content:
         return {}
     try:
-        return _parse(content.decode().splitlines())
-    except (ValueError, IndexError) as error:
+        text = content.decode()
+        offsets = _parse(text.splitlines())
+        summed, name, _ = text.rpartition(SUM_NAME)
+        if name:
+            _check_sum(offsets.pop(TopicPartition(SUM_NAME, 0)), _sum(path, summed))
+        _check_names(offsets)
+    except (ValueError, LookupError) as error:
         raise CorruptRecordError(str(path), 0, f"not a checkpoint: {error}") from error
+    return offsets
+
+
+def _sum(path: Path, summed: str) -> int:
+    return crc32c(f"{path.name}\n{summed}".encode())
+
+
+def _check_sum(written: int, computed: int) -> None:
+    if written != computed:
+        raise ValueError(f"its checksum is {written}, and that of its content {computed}")
+
+
+def _check_names(partitions: Iterable[TopicPartition]) -> None:
+    if any("#" in topic for topic, _ in partitions):
+        raise ValueError("a name that no topic can have")
 
 
 def _parse(lines: list[str]) -> dict[TopicPartition, int]:

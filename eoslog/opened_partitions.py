@@ -572,6 +572,7 @@ class OpenedPartitions:
         config["eoslog.spare.segments"] = (
             0 if topic.internal else self._config["eoslog.spare.segments"]
         )
+        config["eoslog.contiguous"] = 1  # Nothing is compacted record by record.
         config["eoslog.fill.bytes"] = _FILL_BYTES[self._durability]
         if topic.internal and self._durability != "process":
             config["eoslog.fill.bytes"] = _INTERNAL_FILL_BYTES

@@ -47,7 +47,8 @@ class ApplicationRecord:
     """The record; `job` is that of a prepared one, in the form that `staged_job` reads.
 
     `process` is the slot of the process that brought the newest run, b"" where that is not known.
-    `count` says who counts the versions, if somebody else does.
+    `count` says who counts the versions, if somebody else does. `decision` is the name that the
+    newest run gave to its newest decision, "" if none: by it the run knows it again.
     """
 
     app_id: str
@@ -59,6 +60,7 @@ class ApplicationRecord:
     job: Mapping[str, Any] | None = None
     process: bytes = b""
     count: VersionCount | None = None
+    decision: str = ""
 
     @classmethod
     def read(cls, state_log: StateLog, app_id: str) -> "ApplicationRecord | None":
@@ -85,13 +87,14 @@ class ApplicationRecord:
                 job=state.get("job"),
                 process=bytes.fromhex(state.get("process", "")),
                 count=VersionCount.of_state(state.get("source")),
+                decision=state.get("decision", ""),
             )
             found._check()
         return found
 
     def _check(self) -> None:
         """Raise TypeError or ValueError for fields that no record has."""
-        check_kinds(str, self.app_id, *self.overtaken)
+        check_kinds(str, self.app_id, self.decision, *self.overtaken)
         check_kinds(int, self.version, self.generation)
         directory_name(self.app_id, "app_id")
         if self.run_id is not None:
@@ -118,6 +121,8 @@ class ApplicationRecord:
             state["process"] = self.process.hex()
         if self.count is not None:
             state["source"] = self.count.as_state()
+        if self.decision:
+            state["decision"] = self.decision
         frozen: State = state
         state_log.append(APPLICATION, self.name, frozen, sync=sync)
 
@@ -152,11 +157,13 @@ class ApplicationRecord:
         job: Mapping[str, Any] | None,
         process: bytes,
         count: VersionCount | None = None,
+        decision: str = "",
     ) -> "ApplicationRecord":
         """The record that decides a version; `job` is None if there is nothing to adopt.
 
-        `count` is that of a version which a source counts: its driver says then which run is the
-        newest. Raises StagedRunFencedError if the run was overtaken.
+        A `decision` without a name leaves that of an earlier one. `count` is that of a version
+        which a source counts: its driver says then which run is the newest. Raises
+        StagedRunFencedError if the run was overtaken.
         """
         self.check_run(run_id)
         record = self
@@ -167,7 +174,8 @@ class ApplicationRecord:
             record = self._with_run(run_id, generation, process)
         state = COMPLETE if job is None else PREPARED
         count = count or self.count
-        return replace(record, version=version, state=state, job=job, count=count)
+        named = decision or record.decision
+        return replace(record, version=version, state=state, job=job, count=count, decision=named)
 
     def counted_by(
         self, source: VersionSource | None, wanted: int, state_log: StateLog

@@ -137,13 +137,15 @@ class StagedCommits:
         offsets: OffsetsOfGroups | None = None,
         source: VersionSource | None = None,
         sent_for: TopicIdsOfGroups | None = None,
+        decision: str = "",
     ) -> StagedCommit:
         """Make the staged files of all messages part of the log, in their order, all at once.
 
         A version that is in already, or is below one that is, changes nothing. `run_id` is that of
         the messages; without messages it registers the run all the same. `offsets` are committed by
         the same decision; with `sent_for` without those whose topics do not have these ids any
-        more. `source` says who counts the version. On return the job is in the log and
+        more. `source` says who counts the version, `decision` is a name to know it again by
+        (`record_of_decision`). On return the job is in the log and
         visible, as durable as the store's durability says.
 
         Raises StagedCommitError, StagedSourceError, StagedRunFencedError, StoreFullError,
@@ -173,13 +175,15 @@ class StagedCommits:
             record.check_run(run_id, self._store._files.session.slots.describe)
             staged_offsets = prepare_offsets(offsets, self._store._group_offsets, sent_for)
             if not staged_offsets and not any(message.files for message in found):
-                decided = record.decided(version, run_id, None, self._process, count)
+                decided = record.decided(version, run_id, None, self._process, count, decision)
                 decided.write(self._store._state_log)
                 self._note_progress(app_id, version)
                 self._leftovers.discard(app_id, run_id, found)
                 return StagedCommit(committed=True)
             groups = offsets or {}
-            pending = self._decide(record, version, run_id, found, staged_offsets, groups, count)
+            pending = self._decide(
+                record, version, run_id, found, staged_offsets, groups, count, decision
+            )
             where = self._complete(pending)
             job = pending.job
             return StagedCommit(True, 0 if job is None else job.records, where)
@@ -203,9 +207,9 @@ class StagedCommits:
                 if name in self._pending:
                     self._settle(name)
 
-    def run_that_decided(self, app_id: str, version: int) -> str | None:
-        """The application's newest run if the version, or a later one, is decided; None if it is
-        not, and will not be: a decision that was interrupted is completed, or taken back.
+    def record_of_decision(self, app_id: str, version: int) -> ApplicationRecord | None:
+        """The application's record if the version, or a later one, is decided; None if it is not,
+        and will not be: a decision that was interrupted is completed, or taken back.
 
         Raises StoreError.
         """
@@ -216,7 +220,7 @@ class StagedCommits:
                 with suppress(StagedJobIncompleteError):  # Decided all the same.
                     self._settle(name)
             record = ApplicationRecord.read(self._store._state_log, app_id)
-            return None if record is None or record.version < version else record.run_id
+            return None if record is None or record.version < version else record
 
     def begin_run(self, app_id: str, owner: TransactionOwner | None = None) -> str:
         """Register a new run of an application and return its name; all others are overtaken.
@@ -441,6 +445,7 @@ class StagedCommits:
         offsets: Sequence[StagedOffsets],
         groups: OffsetsOfGroups,
         count: VersionCount | None,
+        decision: str,
     ) -> PendingJob:
         """Check the job and decide it; readers are held when this returns."""
         owner = record
@@ -473,7 +478,7 @@ class StagedCommits:
                 make_run_directory(run, self._store.path, self._store.durability != "process")
             job = StagedJob(record.app_id, version, run, topic_ids, bounds, files, offsets)
             described = job.described(sync=self._store.durability != "process")
-            decided = owner.decided(version, run_id, described, self._process, count)
+            decided = owner.decided(version, run_id, described, self._process, count, decision)
             pending.job, pending.deciding = job, decided
             # From here on an error or an interrupt may leave a decision behind.
             self._pending[record.name] = pending

@@ -68,6 +68,7 @@ class StagedTransactions:
         # What they were sent for: a topic of the name that is made later has other records.
         self._sent_for: dict[str | ConsumerGroupMetadata, dict[TopicPartition, str]] = {}
         self._version = _NO_VERSION_YET
+        self._decision = ""  # What the record of the decision calls it.
 
     def append(
         self,
@@ -135,6 +136,7 @@ class StagedTransactions:
         with self._store._staged.standing_still():
             if self._version == _NO_VERSION_YET:
                 known = self._store.application(self._app_id)
+                self._decision = os.urandom(8).hex()
                 self._version = 0 if known is None else known.version + 1
             try:
                 done = self._store._staged.commit(
@@ -144,18 +146,20 @@ class StagedTransactions:
                     self._run_id,
                     self._offsets,
                     sent_for=self._sent_for,
+                    decision=self._decision,
                 )
             except StagedRunFencedError as error:
                 raise ProducerFencedError(str(error)) from error
             except StagedJobIncompleteError as error:
-                known = self._store.application(self._app_id)
-                if known is None or known.version < self._version:
-                    raise  # It is an earlier one that stands in the way.
-                self.check_run()
+                if not self._is_decided():
+                    raise  # It is another one that stands in the way.
                 _log.warning("transactional id %r: %s", self._app_id, error)
             else:
-                if not done.committed:
-                    self.check_run()
+                if not done.committed and not self._is_decided():
+                    raise StagedCommitError(
+                        f"version {self._version} of {self._app_id!r} was committed without a run "
+                        "meanwhile, and nothing of this transaction: abort it"
+                    )
         return producer_id, producer_epoch
 
     def check_run(self) -> None:
@@ -173,15 +177,10 @@ class StagedTransactions:
         Raises InvalidTxnStateError if it is decided, which a commit that was cut short could not
         say, and ProducerFencedError if a later run has the id, which sees to the files.
         """
-        version, decided_by = self._version, None
-        if version != _NO_VERSION_YET:
-            decided_by = self._store._staged.run_that_decided(self._app_id, version)
-        if decided_by is not None:
-            if decided_by != self._run_id:
-                raise ProducerFencedError(f"{self._app_id!r} was taken over by run {decided_by}")
+        if self._is_decided():
             raise InvalidTxnStateError(
-                f"the transaction is committed, as version {version} of {self._app_id!r}: its "
-                "commit was cut short before it could say so"
+                f"the transaction is committed, as version {self._version} of {self._app_id!r}: "
+                "its commit was cut short before it could say so"
             )
         if self._writer is not None:
             self._writer.abandon()
@@ -196,7 +195,7 @@ class StagedTransactions:
         What cannot be completed now is tried again by the background thread. Raises StoreError.
         """
         if self._version != _NO_VERSION_YET:
-            self._store._staged.run_that_decided(self._app_id, self._version)
+            self._store._staged.record_of_decision(self._app_id, self._version)
 
     def close(self) -> None:
         """Leave no empty directories."""
@@ -211,6 +210,21 @@ class StagedTransactions:
         self._offsets = {}
         self._sent_for = {}
         self._version = _NO_VERSION_YET
+
+    def _is_decided(self) -> bool:
+        """Whether a commit has decided the open transaction; if not, none will.
+
+        A version may also be somebody else's, who commits without a run. Raises
+        ProducerFencedError if a later run has the id: nobody knows then.
+        """
+        if self._version == _NO_VERSION_YET:
+            return False
+        record = self._store._staged.record_of_decision(self._app_id, self._version)
+        if record is None:
+            return False
+        if record.run_id != self._run_id:
+            raise ProducerFencedError(f"{self._app_id!r} was taken over by run {record.run_id}")
+        return record.decision == self._decision
 
     def _writer_for(self, topic: TopicDescription) -> StagedWriter:
         try:

@@ -6,7 +6,7 @@ Invariants: nothing at or above the upper bound is handed out; a range holds its
 until it is closed; no record is handed out of a batch whose checksum was not found true in the same
 call.
 """
-from libc.stdint cimport uint32_t
+from libc.stdint cimport INT64_MAX, uint32_t
 from libc.string cimport memcpy
 
 from eoslog.native.abort_index cimport (
@@ -79,8 +79,8 @@ cdef Status read_open(
         if status == STATUS_OK and position < used_bytes:
             behind = log_next_base(log, segment)
             status = range_of(
-                segment, position, used_bytes, upper_bound, bytes_max,
-                behind if behind >= 0 else log_end(log), found, out)
+                segment, position, used_bytes, offset if log.options.contiguous else INT64_MAX,
+                upper_bound, bytes_max, behind if behind >= 0 else log_end(log), found, out)
             if status == STATUS_OK and found.data_bytes > 0:
                 found.segment = segment
                 if committed:
@@ -106,14 +106,15 @@ cdef Status read_open(
 
 
 cdef Status range_of(
-    Segment* segment, int64_t position, int64_t used_bytes, int64_t upper_bound, int64_t bytes_max,
-    int64_t segment_end, ReadRange* found, Fault* out,
+    Segment* segment, int64_t position, int64_t used_bytes, int64_t contiguous_from,
+    int64_t upper_bound, int64_t bytes_max, int64_t segment_end, ReadRange* found, Fault* out,
 ) noexcept nogil:
     """Take whole batches from `position` on until a bound is met.
 
-    `segment_end` is where the segment's offsets end for readers, taken after used_bytes. Each
-    batch is compared with the next one too: a base offset that was damaged upwards shows there
-    alone.
+    From `contiguous_from` on, which is below the bound, no offset may be missing: a batch behind a
+    hole ends the range; as the first one it is the answer. `segment_end` is where the segment's
+    offsets end for readers, taken after used_bytes. Each batch is compared with the next one too: a
+    base offset that was damaged upwards shows there alone.
     """
     cdef int64_t base_offset_min = segment.base_offset
     cdef int64_t last_bytes = 0      # Of the last batch taken, while it is unproven.
@@ -132,6 +133,11 @@ cdef Status range_of(
                     found.next_offset = last_base
                 out.position_bytes = position - last_bytes
             return STATUS_OK if found.data_bytes > 0 else status
+        if found.data_bytes == 0 and header.base_offset > contiguous_from:
+            out.base_offset = segment.base_offset
+            out.position_bytes = position
+            return fault(out, STATUS_CORRUPT, "offsets are missing in front of a batch",
+                         contiguous_from, header.base_offset)
         if header.base_offset >= upper_bound:
             # Appended behind the bound, unless nothing of the kind can be there.
             if batch_end_offset(&header) > segment_end and header.base_offset > segment_end and (
@@ -140,7 +146,9 @@ cdef Status range_of(
             break
         if batch_end_offset(&header) > segment_end:
             return beyond_segment(segment, position, segment_end, &header, found, out)
-        if found.data_bytes > 0 and found.data_bytes + header.batch_bytes > bytes_max:
+        if found.data_bytes > 0 and (
+                found.data_bytes + header.batch_bytes > bytes_max
+                or contiguous_from != INT64_MAX and header.base_offset > base_offset_min):
             break
         last_bytes = header.batch_bytes
         last_base = header.base_offset

@@ -25,6 +25,7 @@ cdef struct LogOptions:
     int64_t timestamp_after_max_ms
     int32_t spare_segments
     int32_t leader_epoch
+    bint contiguous                  # No offset is missing: Kafka's compacted logs leave some out.
 
 # What a directory listing says of one segment.
 cdef struct SegmentFile:

@@ -268,7 +268,8 @@ class Scenario:
     log_start_offset: int = 0
     note: str = ""
     letter: str = "S"
-    # False: the steps leave a transaction that no coordinator knows, and a store ends such a one.
+    # False: the steps leave a transaction that no coordinator knows, and a store ends such a one,
+    # or they read past offsets that are in no batch, which a store calls damage.
     told_by_store: bool = True
 
     @property

@@ -505,6 +505,8 @@ SEGMENTS = [
             Read(39, error=OUT_OF_RANGE),
         ),
         log_start_offset=40,
+        told_by_store=False,
+        note="a store has no log that leaves offsets out: tests/crash/test_missing_segment.py",
     ),
     Scenario(
         54,
@@ -694,6 +696,19 @@ CONSUMERS = [
             Read(20, (20,), record_count_max=10),
             Read(21, (), record_count_max=10),
         ),
+        told_by_store=False,
+        note="as S53; the variant tells it of a store",
+    ),
+    Scenario(
+        86,
+        "a reader inside a batch drops what lies before it",
+        (
+            Stored(0, count=11),
+            Read(5, tuple(range(5, 10)), record_count_max=5),
+            Read(10, (10,), record_count_max=10),
+            Read(11, (), record_count_max=10),
+        ),
+        variant="contiguous",
     ),
 ]
 

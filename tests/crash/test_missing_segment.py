@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +13,9 @@ from crash.transaction_trace import QUIET
 import eoslog
 from eoslog import TopicPartition, opened_partitions
 from eoslog.bindings.record_batch import iter_batches
+from eoslog.checkpoint_file import LOG_START_OFFSET
 from eoslog.errors import CorruptRecordError
+from eoslog.offset_checkpoints import last_offsets
 
 pytestmark = pytest.mark.crash
 
@@ -29,6 +33,21 @@ def cut_in_a_batch(path: Path) -> None:
     path.write_bytes(data[: list(iter_batches(data))[-2].position_bytes + 70])
 
 
+def take_out(path: Path, index: int) -> None:
+    data = path.read_bytes()
+    batches = list(iter_batches(data))
+    start, end = batches[index].position_bytes, batches[index + 1].position_bytes
+    path.write_bytes(data[:start] + data[end:])
+
+
+def take_out_the_first_batch(path: Path) -> None:
+    take_out(path, 0)
+
+
+def take_out_a_batch_from_the_middle(path: Path) -> None:
+    take_out(path, 3)
+
+
 def fill(path: Path) -> list[Path]:
     """Four segments, closed cleanly."""
     with eoslog.open(path, create=True) as store:
@@ -40,8 +59,38 @@ def fill(path: Path) -> list[Path]:
     return segments
 
 
-@pytest.mark.parametrize("damage", [Path.unlink, cut_between_batches, cut_in_a_batch])
-@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_flipped_log_start_hides_nothing(tmp_path: Path, closed: bool) -> None:
+    path, killed = tmp_path / "store", tmp_path / "killed"
+    with eoslog.open(path, create=True) as store:
+        store.create_topic("rows")
+        store.producer().append("rows", 0, [b"%03d" % index for index in range(RECORDS)])
+        store.flush()
+        store._files.checkpoints.write({WHERE: last_offsets(store.partition("rows", 0))})
+        shutil.copytree(path, killed)
+    found = path if closed else killed
+    checkpoint = found / LOG_START_OFFSET
+    content = checkpoint.read_bytes()
+    assert b"rows 0 0\n" in content
+    checkpoint.write_bytes(content.replace(b"rows 0 0\n", b"rows 0 8\n"))
+    with eoslog.open(found) as store:
+        consumer = store.consumer()
+        consumer.assign([WHERE])
+        assert [record.offset for record in consumer.poll(0)] == list(range(RECORDS))
+        # After a clean close it was put away at once.
+        told = [problem["path"] for problem in store.verify()]
+        assert told == ([] if closed else [str(checkpoint)])
+    with eoslog.open(found) as store:
+        assert store.verify() == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "number"),
+    [
+        *itertools.product([Path.unlink, cut_between_batches, cut_in_a_batch], [1, 2]),
+        *itertools.product([take_out_the_first_batch, take_out_a_batch_from_the_middle], range(3)),
+    ],
+)
 def test_nobody_steps_over_it(tmp_path, damage: Callable[[Path], object], number: int):
     path = tmp_path / "store"
     segments = fill(path)

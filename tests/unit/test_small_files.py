@@ -3,6 +3,7 @@
 import pytest
 
 from eoslog.atomic_file import write_atomically
+from eoslog.bindings.record_batch import crc32c
 from eoslog.checkpoint_file import read_checkpoint, write_checkpoint
 from eoslog.clean_close import (
     UNCLEAN,
@@ -39,8 +40,40 @@ def test_checkpoints_are_kafkas_text(tmp_path):
     path = tmp_path / "c"
     assert read_checkpoint(path) == {}
     write_checkpoint(path, {U3: 7, T0: 1 << 62})
-    assert path.read_text() == f"0\n2\nt 0 {1 << 62}\nu-1 3 7\n"
+    entries = f"0\n3\nt 0 {1 << 62}\nu-1 3 7\n"
+    summed = crc32c(f"c\n{entries}".encode())
+    assert path.read_text() == f"{entries}#crc32c# 0 {summed}\n"
     assert read_checkpoint(path) == {T0: 1 << 62, U3: 7}
+
+
+def test_a_checkpoint_of_kafkas_is_believed(tmp_path):
+    (tmp_path / "c").write_text("0\n2\nt 0 5\nu-1 3 7\n")
+    assert read_checkpoint(tmp_path / "c") == {T0: 5, U3: 7}
+
+
+@pytest.mark.parametrize("offsets", [{}, {T0: 0}, {T0: 12, U3: 1 << 40}], ids=len)
+def test_a_bit_that_flips_in_a_checkpoint_is_noticed(tmp_path, offsets):
+    path = tmp_path / "c"
+    write_checkpoint(path, offsets)
+    content = path.read_bytes()
+    harmless = 0
+    for bit in range(8 * len(content)):
+        flipped = bytearray(content)
+        flipped[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(flipped)
+        try:
+            assert read_checkpoint(path) == offsets, bytes(flipped)
+            harmless += 1
+        except CorruptRecordError:
+            pass
+    assert harmless <= 2, "of the last line's end"
+
+
+def test_a_checkpoint_in_the_place_of_another_is_noticed(tmp_path):
+    write_checkpoint(tmp_path / "c", {T0: 5})
+    (tmp_path / "c").rename(tmp_path / "d")
+    with pytest.raises(CorruptRecordError, match="checksum"):
+        read_checkpoint(tmp_path / "d")
 
 
 @pytest.mark.parametrize(

@@ -735,6 +735,72 @@ def test_a_version_that_a_successor_decided_is_not_the_interrupted_commits(
     assert store.application(ID).version == 0
 
 
+@pytest.mark.parametrize("is_full", [False, True])
+def test_a_version_that_was_committed_without_a_run_is_not_the_interrupted_commits(
+    store, producer, monkeypatch, is_full
+):
+    """Offsets alone count for the newest run, which is the producer's."""
+
+    def interrupt(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    def full(*_: Any) -> None:
+        raise StoreFullError("no room")
+
+    producer.begin_transaction()
+    producer.send(TOPIC, value=b"again", partition=0)
+    with monkeypatch.context() as patch:
+        patch.setattr(StagedCommits, "commit", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            producer.commit_transaction()
+    with monkeypatch.context() as patch:
+        if is_full:
+            patch.setattr(StagedCommits, "_note_progress", full)
+        with suppress(EoslogError):
+            store.commit_staged(ID, 0, [], offsets={"g": {SOURCE: 1}})
+    with pytest.raises(StagedCommitError, match="without a run") as caught:
+        producer.commit_transaction()
+    assert caught.value.outcome == "not_appended"
+    assert values_in(store) == []
+    producer.abort_transaction()
+    with producer.transaction():
+        producer.send(TOPIC, value=b"again")
+    assert values_in(store) == [b"again"]
+    assert store.application(ID).version == 1
+
+
+def test_a_refused_commit_can_be_aborted_though_its_version_was_committed_without_a_run(
+    store, producer
+):
+    producer.begin_transaction()
+    producer.append(TOPIC, 0, [b"no"] * 100_000)
+    producer.flush()
+    producer.append(TOPIC, 1, [b"no"])
+    for name in staged_files(store.path):
+        (store.path / "staging" / name).write_bytes(b"")
+    with pytest.raises(StagedCommitError):
+        producer.commit_transaction()
+    store.commit_staged(ID, 0, [], offsets={"g": {SOURCE: 1}})
+    producer.abort_transaction()
+    assert values_in(store) == []
+
+
+def test_a_commit_is_known_again_behind_one_without_a_run(store, producer, monkeypatch):
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    producer.begin_transaction()
+    producer.send(TOPIC, value=b"once")
+    with monkeypatch.context() as patch:
+        patch.setattr(StagedCommits, "_note_progress", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            producer.commit_transaction()
+    store.commit_staged(ID, 1, [], offsets={"g": {SOURCE: 1}})
+    producer.commit_transaction()
+    assert values_in(store) == [b"once"]
+    assert store.application(ID).version == 1
+
+
 @pytest.mark.parametrize("overtake", ["begin_run", "commit_staged"])
 def test_any_newer_run_of_the_application_fences_it(store, producer, overtake):
     producer.begin_transaction()
