@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from eoslog.transactional_producer import TransactionalProducer
 
 OPEN = (ClientState.IN_TRANSACTION, ClientState.ABORTABLE_ERROR)
+# A block that ends without an error leaves these as they are.
+ENDED = (ClientState.READY, ClientState.PREPARED_TRANSACTION)
 Headers = Iterable[tuple[str, bytes | None]] | dict[str, bytes | None] | None
 
 
@@ -71,15 +73,15 @@ class RecordedProducer:
     def transaction(self, inputs: Iterable[RecordedConsumer] = ()) -> Iterator[str]:
         """Begin, then commit; an exception aborts. Yields the transaction's name.
 
-        As with the producer's own block one that was ended inside is left as it is, and an abort
-        that fails is a note to the exception.
+        As with the producer's own block one that was ended or prepared inside is left as it is, and
+        an abort that fails is a note to the exception.
         """
         was_open = self._is_open
         try:
             name = self.begin_transaction(inputs)
             was_open = False
             yield name
-            if self._transaction is not None:
+            if self._transaction is not None and not self._is_ended:
                 self.commit_transaction()
         except BaseException as error:
             try:
@@ -185,13 +187,16 @@ class RecordedProducer:
             raise
 
     def complete_transaction(self, prepared: "PreparedTransaction | str | None") -> bool:
-        """Record and do `complete_transaction`: a commit or an abort, as it answers."""
+        """Record and do `complete_transaction`: a commit or an abort, as it answers.
+
+        A commit of its own, with its own times: that of `prepare_transaction` may be anybody's.
+        """
         began_ns = time.monotonic_ns()
+        fields = self._of_transaction()  # Before the call: the epoch may rise with it.
         committed = self._producer.complete_transaction(prepared)
-        if committed and self._prepared is not None:
-            self._prepared.ok()
-        elif not committed and self._transaction is not None:
-            self._recorder.write(self._client, "abort", began_ns, **self._of_transaction())
+        if self._transaction is not None:
+            kind = "commit" if committed else "abort"
+            self._recorder.write(self._client, kind, began_ns, **fields)
         self._transaction = self._prepared = None
         return committed
 
@@ -226,6 +231,12 @@ class RecordedProducer:
     def _is_open(self) -> bool:
         """Whether a transaction was begun, and nothing of its end."""
         return getattr(self._producer, "_state", None) in OPEN
+
+    @property
+    def _is_ended(self) -> bool:
+        """Whether the producer has no transaction, or one that was prepared, and can go on."""
+        state = getattr(self._producer, "_state", None)
+        return state in ENDED and getattr(self._producer, "_refusal", None) is None
 
     @property
     def _transactional_id(self) -> str | None:
