@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.checking.recorded_consumer import RecordedConsumer
-from eoslog.checking.recorder import Call, Recorder, had_no_effect, partitions_as_json
+from eoslog.checking.recorder import Call, Recorder, had_no_effect, offsets_as_json
 from eoslog.errors import EoslogError
 from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_client_state import ClientState
+from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
     from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
@@ -125,8 +126,9 @@ class RecordedProducer:
         headers: Any = None,
     ) -> AppendResult | dict[int, AppendResult]:
         """Record and do `append`; the columns' records are taken from them one by one."""
-        bodies = _items(values)
-        names = _items(keys) if keys is not None else [None] * len(bodies)
+        names = [] if keys is None else _items(keys)
+        bodies = [None] * len(names) if values is None else _items(values)
+        names = [None] * len(bodies) if keys is None else names
         identities = [
             self._recorder.identity(key, value) for key, value in zip(names, bodies, strict=True)
         ]
@@ -148,9 +150,8 @@ class RecordedProducer:
         group: "str | ConsumerGroupMetadata",
     ) -> None:
         """Record and do `send_offsets_to_transaction`."""
-        numbers = {where: at if isinstance(at, int) else at.offset for where, at in offsets.items()}
         name = group if isinstance(group, str) else group.group_id
-        call = self._start("offsets", group=name, offsets=partitions_as_json(numbers))
+        call = self._start("offsets", group=name, offsets=offsets_as_json(offsets))
         self._done(call, lambda: self._producer.send_offsets_to_transaction(offsets, group))
 
     def commit_transaction(self) -> None:
@@ -251,7 +252,8 @@ class RecordedProducer:
         return self._recorder.start(self._client, kind, **fields, **self._of_transaction())
 
     def _start_write(self, topic: str, partition: int | None, **fields: Any) -> Call:
-        return self._start("send", topic=topic, partition=partition, **fields)
+        number = None if partition is None else whole_number(partition, "a partition")
+        return self._start("send", topic=topic, partition=number, **fields)
 
     def _end(self, kind: str, do: Any) -> None:
         if self._transaction is None:
