@@ -11,6 +11,7 @@ from eoslog.checking.recorded_consumer import RecordedConsumer
 from eoslog.checking.recorder import Call, Recorder, had_no_effect, offsets_as_json
 from eoslog.errors import EoslogError
 from eoslog.topic_partition import TopicPartition
+from eoslog.topic_registry import PARTITIONS_MAX
 from eoslog.transaction_client_state import ClientState
 from eoslog.whole_number import whole_number
 
@@ -253,6 +254,8 @@ class RecordedProducer:
 
     def _start_write(self, topic: str, partition: int | None, **fields: Any) -> Call:
         number = None if partition is None else whole_number(partition, "a partition")
+        if number is not None and not 0 <= number < PARTITIONS_MAX:
+            number = None  # No history may name it; the call says that there is none.
         return self._start("send", topic=topic, partition=number, **fields)
 
     def _end(self, kind: str, do: Any) -> None:

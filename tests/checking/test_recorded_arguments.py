@@ -15,6 +15,7 @@ from eoslog import OffsetAndMetadata, TopicPartition
 from eoslog.checking import Recorder, check
 from eoslog.checking.recorded_consumer import RecordedConsumer
 from eoslog.checking.recorded_producer import RecordedProducer
+from eoslog.errors import UnknownTopicOrPartitionError
 
 WHERE = TopicPartition("t", 0)
 RECORDS = 9
@@ -149,6 +150,21 @@ def test_a_producer_refuses_other_offsets_and_records_nothing(
         with pytest.raises((TypeError, ValueError)):
             call()
     assert history.read_bytes() == before
+
+
+@pytest.mark.parametrize("partition", [-1, 1 << 31])
+def test_a_partition_that_cannot_be_is_not_named(
+    store: eoslog.Store, recorder: Recorder, history: Path, partition: int
+) -> None:
+    producer = recorder.producer(store.producer())
+    for call in (
+        lambda: producer.send("t", b"one", partition=partition),
+        lambda: producer.append("t", partition, [b"one"]),
+    ):
+        with pytest.raises(UnknownTopicOrPartitionError):
+            call()
+        assert lines_of(history, "send")[-1]["partition"] is None
+    producer.close()
 
 
 def test_keys_are_appended_without_values(producer: RecordedProducer, history: Path) -> None:
