@@ -87,7 +87,8 @@ class TopicReader:
         found = store.topics().get(topic)
         if found is None:
             raise eoslog.errors.UnknownTopicOrPartitionError(f"no topic {topic!r} in {store.path}")
-        numbers = partitions or range(found.partitions)
+        # One that is named twice is read once, where it is named first.
+        numbers = dict.fromkeys(partitions) or range(found.partitions)
         self._targets = [TopicPartition(topic, number) for number in numbers]
         self._consumer = consumer
         self._starts = consumer.beginning_offsets(self._targets)

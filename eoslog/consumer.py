@@ -360,13 +360,15 @@ class Consumer(PartitionLookups):
 
         At once if there are any; else it waits up to `timeout` seconds for them, and answers [] if
         none came. Records of a partition come in order; partitions take turns. Without
-        `max_records` the setting "max.poll.records" holds.
+        `max_records` the setting "max.poll.records" holds; any large number stands for all that one
+        poll reads.
 
         Raises OffsetOutOfRangeError or NoOffsetForPartitionError if `auto_offset_reset` is "none".
         """
         records_max = self._poll_records_max if max_records is None else max_records
         if records_max < 1:
             raise ValueError(f"max_records {records_max}: below 1")
+        records_max = min(records_max, INT64_MAX)
         deadline_s = self._deadline_s(timeout)
         while True:
             records = self._fetched(self._turns.records, records_max)
@@ -386,7 +388,8 @@ class Consumer(PartitionLookups):
 
         Columns: topic, partition, offset, timestamp (ms, UTC), key, value, headers (a list of key
         and value; null if no record of the batch has any). About `max_bytes` of log are read, one
-        batch of records at least. Waits like `poll`; the answer has no rows if none came.
+        batch of records at least; with any large number all that are there. Waits like `poll`; the
+        answer has no rows if none came.
 
         Raises as `poll` does, and MissingDependencyError if pyarrow is not installed.
         """
@@ -394,6 +397,7 @@ class Consumer(PartitionLookups):
 
         if max_bytes < 1:
             raise ValueError(f"max_bytes {max_bytes}: below 1")
+        max_bytes = min(max_bytes, INT64_MAX)
         deadline_s = self._deadline_s(timeout)
         while True:
             found = self._fetched(self._fetched_batch, max_bytes)

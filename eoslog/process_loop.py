@@ -6,8 +6,9 @@ the records whose output is in the log.
 """
 
 import logging
+import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from eoslog.bindings.record_batch import Record
@@ -22,6 +23,10 @@ if TYPE_CHECKING:
     from eoslog.consumer import Consumer
     from eoslog.producer import Producer
     from eoslog.store import Store
+    from eoslog.topic_registry import TopicDescription
+
+# How long a loop that shares its topics waits at most until it looks whether they are there.
+_LOOK_EVERY_S = 0.5
 
 _log = logging.getLogger(__name__)
 
@@ -64,9 +69,10 @@ def read_process_write(
 
     A transaction, and so a call of `process`, may take `transaction_timeout_ms`.
 
-    Raises UnknownTopicOrPartitionError, and what the producer and the consumer raise.
+    Raises UnknownTopicOrPartitionError, also as soon as one of the topics is deleted, though there
+    may be a new one of its name; and what the producer and the consumer raise.
     """
-    names = _topic_names(store, topics) if share else []
+    shared = _topic_ids(store, topics) if share else {}
     partitions = [] if share else _partitions(store, topics)
     if transactional_id is None:
         transactional_id = f"{group}-{uuid.uuid4()}" if share else group
@@ -81,11 +87,14 @@ def read_process_write(
         # First: an older loop must write nothing more before its offsets are looked at.
         producer.init_transactions()
         if share:
-            consumer.subscribe(names)
+            consumer.subscribe(shared)
         else:
             consumer.assign(partitions)
         while stop is None or not stop():
-            records = consumer.poll(timeout=poll_timeout_s, max_records=max_records)
+            if share:
+                records = _polled(store, consumer, shared, poll_timeout_s, max_records)
+            else:
+                records = consumer.poll(timeout=poll_timeout_s, max_records=max_records)
             if not records:
                 if until_caught_up and not _waits_for_a_decision(consumer):
                     break
@@ -113,6 +122,29 @@ def next_offsets(consumer: "Consumer", records: Iterable[Record]) -> dict[TopicP
     return {where: consumer.position(where) for where in sorted(partitions)}
 
 
+def _polled(
+    store: "Store",
+    consumer: "Consumer",
+    shared: Mapping[str, str],
+    timeout_s: float,
+    max_records: int,
+) -> list[Record]:
+    """What a poll gives, while the topics are those of these ids: a subscription goes on without
+    one that is deleted, and the loop does not.
+    """
+    deadline_s = time.monotonic() + timeout_s
+    wait_s = min(timeout_s, _LOOK_EVERY_S)
+    while True:
+        records = consumer.poll(timeout=wait_s, max_records=max_records)
+        for name, topic_id in shared.items():
+            found = store._files.registry.get(name)
+            if found is None or found.topic_id != topic_id:
+                raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted: it is shared here")
+        wait_s = min(deadline_s - time.monotonic(), _LOOK_EVERY_S)
+        if records or wait_s <= 0:
+            return records
+
+
 def _waits_for_a_decision(consumer: "Consumer") -> bool:
     """Whether an open transaction of another loop may move the group: it cannot begin before."""
     for where in consumer.assignment():
@@ -123,24 +155,39 @@ def _waits_for_a_decision(consumer: "Consumer") -> bool:
     return False
 
 
-def _topic_names(store: "Store", topics: Iterable[str | TopicPartition]) -> list[str]:
-    """The topics, all of which there are."""
-    given = list(topics) if not isinstance(topics, (str, TopicPartition)) else topics
+def _topic_ids(store: "Store", topics: Iterable[str | TopicPartition]) -> dict[str, str]:
+    """The topics, all of which there are, with the ids that tell them from others of their names.
+
+    Raises UnknownTopicOrPartitionError, TypeError.
+    """
+    given = _listed(topics)
     if any(isinstance(one, TopicPartition) for one in given):
         raise TypeError("share: topics are names, not partitions")
-    return list(dict.fromkeys(where.topic for where in _partitions(store, given)))
+    known = store.topics()
+    return {str(one): _described(store, known, one).topic_id for one in given}
 
 
 def _partitions(store: "Store", topics: Iterable[str | TopicPartition]) -> list[TopicPartition]:
-    if isinstance(topics, (str, TopicPartition)):
-        raise TypeError("topics: a list of names or partitions")
     known = store.topics()
     found: dict[TopicPartition, None] = {}
-    for one in topics:
+    for one in _listed(topics):
         if isinstance(one, TopicPartition):
             found[one] = None
-        elif one in known:
-            found.update(dict.fromkeys(known[one].topic_partitions()))
         else:
-            raise UnknownTopicOrPartitionError(f"no topic {one!r} in {store.path}")
+            found.update(dict.fromkeys(_described(store, known, one).topic_partitions()))
     return list(found)
+
+
+def _listed(topics: Iterable[str | TopicPartition]) -> list[str | TopicPartition]:
+    if isinstance(topics, (str, TopicPartition)):
+        raise TypeError("topics: a list of names or partitions")
+    return list(topics)
+
+
+def _described(
+    store: "Store", known: Mapping[str, "TopicDescription"], name: object
+) -> "TopicDescription":
+    found = known.get(name) if isinstance(name, str) else None
+    if found is None:
+        raise UnknownTopicOrPartitionError(f"no topic {name!r} in {store.path}")
+    return found

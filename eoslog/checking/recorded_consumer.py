@@ -2,15 +2,18 @@
 
 import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from eoslog.checking.recorder import Call, Recorder, partitions_as_json
+from eoslog.checking.recorder import Call, Recorder, offsets_as_json, partitions_as_json
+from eoslog.errors import EoslogError
 from eoslog.topic_partition import TopicPartition, as_topic_partition
+from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
     from eoslog.bindings.record_batch import Record
     from eoslog.consumer import Consumer
-    from eoslog.group_metadata import ConsumerGroupMetadata
+    from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 
 OnChange = Callable[["RecordedConsumer", list[TopicPartition]], object]
 
@@ -68,12 +71,21 @@ class RecordedConsumer:
         )
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
-        """Record and do `seek`."""
+        """Record and do `seek`.
+
+        One behind the end is to where the next poll shows: that may go back to the beginning.
+        """
+        where, position = as_topic_partition(topic_partition), whole_number(offset, "an offset")
         begin = time.monotonic_ns()
-        self._consumer.seek(topic_partition, offset)
-        where = TopicPartition(*topic_partition)
-        self._stands[where] = offset
-        self._write("seek", begin, positions=partitions_as_json({where: offset}))
+        end = -1
+        with suppress(EoslogError):  # It is the seek that says whether it can be done.
+            end = self._consumer.end_offsets([where])[where]
+        self._consumer.seek(where, position)
+        if position > end:
+            self._forget([where], begin)
+            return
+        self._stands[where] = position
+        self._write("seek", begin, positions=partitions_as_json({where: position}))
 
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Record and do `seek_to_beginning`."""
@@ -125,11 +137,13 @@ class RecordedConsumer:
         if self._last_poll is not None:
             self._last_poll.again(transaction=transaction)
 
-    def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
+    def commit(
+        self, offsets: "Mapping[TopicPartition, int | OffsetAndMetadata] | None" = None
+    ) -> None:
         """Record and do `commit`: an `offsets` outside of transactions."""
-        chosen = self._positions() if offsets is None else dict(offsets)
+        chosen = self._positions() if offsets is None else offsets
         call = self._recorder.start(
-            self._client, "offsets", group=self._group, offsets=partitions_as_json(chosen)
+            self._client, "offsets", group=self._group, offsets=offsets_as_json(chosen)
         )
         try:
             self._consumer.commit(chosen)

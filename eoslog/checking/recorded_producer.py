@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Any
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.checking.recorded_consumer import RecordedConsumer
-from eoslog.checking.recorder import Call, Recorder, had_no_effect, partitions_as_json
+from eoslog.checking.recorder import Call, Recorder, had_no_effect, offsets_as_json
 from eoslog.errors import EoslogError
 from eoslog.topic_partition import TopicPartition
+from eoslog.topic_registry import PARTITIONS_MAX
 from eoslog.transaction_client_state import ClientState
+from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
     from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from eoslog.transactional_producer import TransactionalProducer
 
 OPEN = (ClientState.IN_TRANSACTION, ClientState.ABORTABLE_ERROR)
+# A block that ends without an error leaves these as they are.
+ENDED = (ClientState.READY, ClientState.PREPARED_TRANSACTION)
 Headers = Iterable[tuple[str, bytes | None]] | dict[str, bytes | None] | None
 
 
@@ -71,15 +75,15 @@ class RecordedProducer:
     def transaction(self, inputs: Iterable[RecordedConsumer] = ()) -> Iterator[str]:
         """Begin, then commit; an exception aborts. Yields the transaction's name.
 
-        As with the producer's own block one that was ended inside is left as it is, and an abort
-        that fails is a note to the exception.
+        As with the producer's own block one that was ended or prepared inside is left as it is, and
+        an abort that fails is a note to the exception.
         """
         was_open = self._is_open
         try:
             name = self.begin_transaction(inputs)
             was_open = False
             yield name
-            if self._transaction is not None:
+            if self._transaction is not None and not self._is_ended:
                 self.commit_transaction()
         except BaseException as error:
             try:
@@ -123,8 +127,9 @@ class RecordedProducer:
         headers: Any = None,
     ) -> AppendResult | dict[int, AppendResult]:
         """Record and do `append`; the columns' records are taken from them one by one."""
-        bodies = _items(values)
-        names = _items(keys) if keys is not None else [None] * len(bodies)
+        names = [] if keys is None else _items(keys)
+        bodies = [None] * len(names) if values is None else _items(values)
+        names = [None] * len(bodies) if keys is None else names
         identities = [
             self._recorder.identity(key, value) for key, value in zip(names, bodies, strict=True)
         ]
@@ -146,9 +151,8 @@ class RecordedProducer:
         group: "str | ConsumerGroupMetadata",
     ) -> None:
         """Record and do `send_offsets_to_transaction`."""
-        numbers = {where: at if isinstance(at, int) else at.offset for where, at in offsets.items()}
         name = group if isinstance(group, str) else group.group_id
-        call = self._start("offsets", group=name, offsets=partitions_as_json(numbers))
+        call = self._start("offsets", group=name, offsets=offsets_as_json(offsets))
         self._done(call, lambda: self._producer.send_offsets_to_transaction(offsets, group))
 
     def commit_transaction(self) -> None:
@@ -185,13 +189,16 @@ class RecordedProducer:
             raise
 
     def complete_transaction(self, prepared: "PreparedTransaction | str | None") -> bool:
-        """Record and do `complete_transaction`: a commit or an abort, as it answers."""
+        """Record and do `complete_transaction`: a commit or an abort, as it answers.
+
+        A commit of its own, with its own times: that of `prepare_transaction` may be anybody's.
+        """
         began_ns = time.monotonic_ns()
+        fields = self._of_transaction()  # Before the call: the epoch may rise with it.
         committed = self._producer.complete_transaction(prepared)
-        if committed and self._prepared is not None:
-            self._prepared.ok()
-        elif not committed and self._transaction is not None:
-            self._recorder.write(self._client, "abort", began_ns, **self._of_transaction())
+        if self._transaction is not None:
+            kind = "commit" if committed else "abort"
+            self._recorder.write(self._client, kind, began_ns, **fields)
         self._transaction = self._prepared = None
         return committed
 
@@ -228,6 +235,12 @@ class RecordedProducer:
         return getattr(self._producer, "_state", None) in OPEN
 
     @property
+    def _is_ended(self) -> bool:
+        """Whether the producer has no transaction, or one that was prepared, and can go on."""
+        state = getattr(self._producer, "_state", None)
+        return state in ENDED and getattr(self._producer, "_refusal", None) is None
+
+    @property
     def _transactional_id(self) -> str | None:
         return getattr(self._producer, "transactional_id", None)
 
@@ -240,7 +253,10 @@ class RecordedProducer:
         return self._recorder.start(self._client, kind, **fields, **self._of_transaction())
 
     def _start_write(self, topic: str, partition: int | None, **fields: Any) -> Call:
-        return self._start("send", topic=topic, partition=partition, **fields)
+        number = None if partition is None else whole_number(partition, "a partition")
+        if number is not None and not 0 <= number < PARTITIONS_MAX:
+            number = None  # No history may name it; the call says that there is none.
+        return self._start("send", topic=topic, partition=number, **fields)
 
     def _end(self, kind: str, do: Any) -> None:
         if self._transaction is None:

@@ -7,6 +7,7 @@ begun is in its file, as an operation of unknown outcome.
 import hashlib
 import json
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +16,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from eoslog.errors import EoslogError, ForkedProcessError, LogClosedError
-from eoslog.topic_partition import TopicPartition
+from eoslog.group_metadata import as_offset
+from eoslog.topic_partition import TopicPartition, as_topic_partition
 
 if TYPE_CHECKING:
     from eoslog.checking.recorded_consumer import RecordedConsumer
@@ -47,6 +49,19 @@ def identity_of(key: bytes | None, value: bytes | None) -> str | int:
 def partitions_as_json(positions: Mapping[TopicPartition, Any]) -> dict[str, Any]:
     """Partitions by the names that a history gives them."""
     return {f"{topic}-{partition}": given for (topic, partition), given in positions.items()}
+
+
+def offsets_as_json(offsets: object) -> dict[str, int]:
+    """Offsets to commit, as callers name them. TypeError or ValueError for what no commit takes."""
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"a mapping of partitions to offsets, not {type(offsets).__name__}")
+    # How long a text beside an offset may be is the commit's to say.
+    return partitions_as_json(
+        {
+            as_topic_partition(where): as_offset(at, sys.maxsize).offset
+            for where, at in offsets.items()
+        }
+    )
 
 
 def had_no_effect(error: BaseException) -> bool:

@@ -71,3 +71,77 @@ def test_one_that_was_refused_is_aborted_by_the_close(tmp_path: Path) -> None:
     ended = [json.loads(line) for line in history.read_text().splitlines()][-1]
     assert (ended["kind"], ended["outcome"]) == ("abort", "ok")
     assert check([history]).clean
+
+
+def test_a_block_leaves_it_prepared(tmp_path: Path) -> None:
+    history = tmp_path / "h.jsonl"
+    with (
+        eoslog.open(tmp_path / "store", create=True, durability="process") as store,
+        Recorder(history) as recorder,
+        recorder.producer(store.producer(transactional_id="x"), client="x") as producer,
+        recorder.consumer(store.consumer(isolation_level="read_committed")) as consumer,
+    ):
+        store.create_topic("t")
+        producer.init_transactions()
+        consumer.assign([TopicPartition("t", 0)])
+        for decision in ("", None):
+            with producer.transaction():
+                producer.send("t", b"left %r" % decision, partition=0)
+                producer.prepare_transaction()
+            assert consumer.poll(0) == []
+            assert producer.complete_transaction(decision) is False
+        with pytest.raises(KeyError), producer.transaction():
+            producer.send("t", b"whole", partition=0)
+            prepared = producer.prepare_transaction()
+            raise KeyError
+        assert consumer.poll(0) == []
+        assert producer.complete_transaction(prepared) is True
+        assert [record.value for record in consumer.poll(0)] == [b"whole"]
+    report = check([history])
+    assert report.clean, "\n".join(report.lines())
+
+
+def test_a_completion_is_a_commit_with_its_own_times(tmp_path: Path) -> None:
+    history = tmp_path / "h.jsonl"
+    with (
+        eoslog.open(tmp_path / "store", create=True, durability="process") as store,
+        Recorder(history) as recorder,
+        recorder.producer(store.producer(transactional_id="x"), client="x") as producer,
+    ):
+        store.create_topic("t")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"one", partition=0)
+        prepared = producer.prepare_transaction()
+        producer.complete_transaction(prepared)
+    written = [json.loads(line) for line in history.read_text().splitlines()]
+    commits = [line for line in written if line["kind"] == "commit"]
+    assert [line["outcome"] for line in commits] == ["unknown", "ok"]
+    first, second = commits
+    assert first["op"] != second["op"]
+    assert first["begin_ns"] < second["begin_ns"] < second["end_ns"]
+    of = ("transaction", "transactional_id", "producer_id", "producer_epoch")
+    assert [first[name] for name in of] == [second[name] for name in of]
+
+
+def test_a_completion_after_the_init_of_a_successor_is_a_zombie_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = tmp_path / "h.jsonl"
+    with (
+        eoslog.open(tmp_path / "store", create=True, durability="process") as store,
+        Recorder(history) as recorder,
+        recorder.producer(store.producer(transactional_id="x"), client="x") as producer,
+        recorder.producer(store.producer(transactional_id="x"), client="next") as successor,
+    ):
+        store.create_topic("t")
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"one", partition=0)
+        prepared = producer.prepare_transaction()
+        successor.init_transactions()
+        # A log that fences nobody.
+        monkeypatch.setattr(producer.producer, "complete_transaction", lambda _: True)
+        producer.complete_transaction(prepared)
+    report = check([history])
+    assert [one.kind for one in report.anomalies] == ["zombie write"]

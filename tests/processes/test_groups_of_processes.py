@@ -61,6 +61,18 @@ def work(hand: Hand, seed: int, *, until_caught_up: bool = False) -> int:
     )
 
 
+def share_two_topics(hand: Hand) -> int:
+    hand.say("shares")
+    return eoslog.read_process_write(
+        hand.store,
+        lambda producer, records: None,
+        topics=["t1", "other"],
+        group=GROUP,
+        share=True,
+        poll_timeout_s=300.0,
+    )
+
+
 def subscribe(hand: Hand, topics: list[str], **config: int) -> None:
     consumer = hand.kept["consumer"] = hand.store.consumer(GROUP, config=config)
     told = hand.kept["told"] = []
@@ -94,6 +106,10 @@ def describe(hand: Hand) -> list[object]:
 
 def make_topic(hand: Hand, name: str) -> None:
     hand.store.create_topic(name)
+
+
+def delete_topic(hand: Hand, name: str) -> None:
+    hand.store.delete_topic(name)
 
 
 def delete_group(hand: Hand) -> None:
@@ -224,6 +240,18 @@ def test_a_topic_that_another_process_makes_is_found(crew):
     bob.call(poll)
     bob.kill()
     ann.kill()
+
+
+def test_a_topic_that_another_process_deletes_ends_a_loop_that_shares_it(crew):
+    ann, bob = crew.join("ann"), crew.join("bob")
+    ann.begin(share_two_topics)
+    ann.hear("shares")
+    time.sleep(1.0)  # It waits by now.
+    bob.call(delete_topic, "t1")
+    with pytest.raises(MemberError, match="UnknownTopicOrPartitionError"):
+        ann.answer(10.0)
+    ann.leave()
+    bob.leave()
 
 
 def test_partitions_are_handed_over_and_both_are_told(crew):

@@ -18,6 +18,17 @@ def read_all(consumer, **arguments):
     return batches
 
 
+@pytest.mark.parametrize("many", [2**31, 2**63 - 1, 2**63, 2**64 + 1])
+def test_a_large_number_stands_for_all_there_are(store, many):
+    store.create_topic("t")
+    for _ in range(3):
+        store.producer().append("t", 0, [b"value"] * 100)
+    consumer = store.consumer()
+    consumer.assign([T0])
+    assert consumer.poll_arrow(timeout=0, max_bytes=many).num_rows == 300
+    assert consumer.poll_arrow(timeout=0.01, max_bytes=many).num_rows == 0
+
+
 def test_a_batch_tells_all_of_its_records(store):
     store.create_topic("t", partitions=2)
     store.producer().append(

@@ -149,3 +149,16 @@ def test_nothing_is_committed_for_a_topic_that_there_is_not(store_path):
     assert_mistake(answer, FAILED, "oders")
     with eoslog.open(store_path) as store:
         assert store.groups() == {}
+
+
+def test_a_partition_that_is_named_twice_is_printed_once(tmp_path):
+    path = tmp_path / "store"
+    with eoslog.open(path, create=True) as store:
+        store.create_topic("orders", partitions=3)
+        with store.producer() as producer:
+            for number in range(6):
+                producer.send("orders", value=b"%d" % number, partition=number % 3)
+    named = [word for number in (2, 0, 2, 0) for word in ("--partition", number)]
+    assert consumed(path, *named) == ["2", "5", "0", "3"]
+    assert consumed(path, *named, "--group", "readers", "--max-records", 3) == ["2", "5", "0"]
+    assert consumed(path, *named, "--group", "readers") == ["3"]

@@ -77,6 +77,17 @@ def test_max_records_holds(topic):
         consumer.poll(max_records=0)
 
 
+@pytest.mark.parametrize("many", [2**31, 2**63 - 1, 2**63, 2**64 + 1])
+def test_a_large_number_stands_for_all_there_are(topic, many):
+    consumer = topic.consumer()
+    consumer.assign([T0, T1, T2])
+    assert len(consumer.poll(timeout=0, max_records=many)) == 30
+    consumer.assign([T0])
+    assert consumer.poll(timeout=0.01, max_records=many) == []  # It waits for one partition.
+    consumer.seek_to_beginning()
+    assert len(consumer.poll(timeout=1, max_records=many)) == 10
+
+
 def test_a_poll_ends_near_its_bytes(store):
     store.create_topic("t")
     for _ in range(50):

@@ -318,3 +318,78 @@ def test_what_is_shared_are_whole_topics(topics):
         caught_up(topics, topics=["none"], share=True)
     with pytest.raises(TypeError, match="a list"):
         caught_up(topics, topics="in", share=True)
+
+
+def ends_of_loop(store: Store, change, **changes) -> tuple[list[object], float]:
+    """How a loop that shares "in" and "more" ends after a change that is made while it waits, and
+    how long that took.
+    """
+    ends: list[object] = []
+    stop = threading.Event()
+    settings = {"topics": ["in", "more"], "until_caught_up": False, "poll_timeout_s": 300.0}
+
+    def run() -> None:
+        try:
+            ends.append(caught_up(store, share=True, stop=stop.is_set, **settings | changes))
+        except errors.EoslogError as error:
+            ends.append(error)
+
+    loop = threading.Thread(target=run)
+    loop.start()
+    wait_for_offsets(store, 20)
+    change()
+    changed_s = time.monotonic()
+    loop.join(30)
+    stop.set()
+    assert not loop.is_alive()
+    return ends, time.monotonic() - changed_s
+
+
+def wait_for_offsets(store: Store, total: int) -> None:
+    deadline_s = time.monotonic() + 60
+    while sum(one.offset for one in store.groups().get(GROUP, {}).values()) < total:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize("deleted", [["more"], ["in"], ["in", "more"]])
+def test_a_loop_that_shares_ends_where_a_topic_is_deleted(topics, deleted):
+    topics.create_topic("more")
+
+    def delete() -> None:
+        for name in deleted:
+            topics.delete_topic(name)
+
+    ((error,), took_s) = ends_of_loop(topics, delete)
+    assert isinstance(error, errors.UnknownTopicOrPartitionError)
+    assert took_s < 10
+    check(topics, range(20))
+    assert topics.describe_group(GROUP).members == ()
+
+
+def test_a_loop_that_shares_ends_where_a_topic_is_made_anew(topics):
+    topics.create_topic("more")
+
+    def make_anew() -> None:
+        topics.delete_topic("in")
+        topics.create_topic("in", partitions=2)
+        fill(topics, range(20, 30))
+
+    ((error,), _) = ends_of_loop(topics, make_anew)
+    assert isinstance(error, errors.UnknownTopicOrPartitionError)
+    assert caught_up(topics, topics=["in", "more"], share=True) == 10
+    check(topics, range(30))
+
+
+def test_a_loop_that_shares_and_always_has_something_to_do_ends_too(topics):
+    topics.create_topic("more")
+    calls = []
+
+    def process(producer: Producer, records: list[Record]) -> None:
+        calls.append(len(records))
+        if len(calls) == 2:
+            topics.delete_topic("more")
+
+    with pytest.raises(errors.UnknownTopicOrPartitionError, match="'more' was deleted"):
+        caught_up(topics, topics=["in", "more"], process=process, share=True, max_records=2)
+    assert len(calls) == 2
