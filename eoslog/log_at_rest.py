@@ -2,14 +2,18 @@
 
 What recovery would find is found here without it: where the whole batches end, and what stands
 behind them.
+
+Nothing is mapped. On tmpfs a hole that is read through a map takes a page, and behind the batches
+of a store that was put back sparsely all is holes: without room each would be a SIGBUS.
 """
 
-import mmap
+import os
 import re
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 from eoslog.bindings.record_batch import BatchHeader, iter_batches
 from eoslog.errors import CorruptRecordError
@@ -23,6 +27,7 @@ _HEADER_BYTES = 61
 _TERMINATOR_BYTES = 17
 _BATCH_BYTES_MAX = 1 << 31
 _OFFSETS_AHEAD_MAX = 1 << 31
+_BLOCK_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -66,7 +71,7 @@ class LogAtRest:
         offset = 0
         for path in self.segments[-1:]:
             offset = base_offset_of(path)
-            with _Mapped(path) as data:
+            with _FileBytes(path) as data:
                 for header, _ in _whole_batches(data, offset):
                     offset = header.last_offset + 1
         return offset
@@ -74,7 +79,7 @@ class LogAtRest:
     def batches(self) -> Iterator[tuple[BatchHeader, bytes]]:
         """The whole batches, from the oldest on up to the first that is none, with their bytes."""
         for path in self.segments:
-            with _Mapped(path) as data:
+            with _FileBytes(path) as data:
                 for header, position in _whole_batches(data, base_offset_of(path)):
                     yield header, data[position : position + header.batch_bytes]
 
@@ -97,29 +102,55 @@ def base_offset_of(path: Path) -> int:
     return int(path.name[:20])
 
 
-class _Mapped:
-    """The bytes of a file; b"" for an empty one."""
+class _FileBytes:
+    """The bytes of a file as it was when it was opened, read by blocks."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._map: mmap.mmap | None = None
+        self.block = (b"", 0)  # What was read last, and where it begins.
 
-    def __enter__(self) -> mmap.mmap | bytes:
-        with named_os_errors(f"reading {self._path}"), self._path.open("rb") as file:
-            if not self._path.stat().st_size:
-                return b""
-            self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        return self._map
+    def __enter__(self) -> Self:
+        with named_os_errors(f"reading {self._path}"):
+            self._file = self._path.open("rb", buffering=0)
+            self._file_bytes = os.fstat(self._file.fileno()).st_size
+        return self
 
     def __exit__(self, *error: object) -> None:
-        if self._map is not None:
-            self._map.close()
+        self._file.close()
+
+    def __len__(self) -> int:
+        return self._file_bytes
+
+    def __getitem__(self, where: slice) -> bytes:
+        """Fewer bytes if the file was cut since."""
+        begin, end, _ = where.indices(self._file_bytes)
+        if begin >= end:
+            return b""
+        block, block_at = self.block
+        if not block_at <= begin <= end <= block_at + len(block):
+            with named_os_errors(f"reading {self._path}"):
+                block, block_at = self._read(begin, max(end - begin, _BLOCK_BYTES)), begin
+            self.block = block, block_at
+        return block[begin - block_at : end - block_at]
+
+    def _read(self, position: int, byte_count: int) -> bytes:
+        pieces = []
+        # The system reads some 2 GiB at once at most.
+        while byte_count and (piece := os.pread(self._file.fileno(), byte_count, position)):
+            pieces.append(piece)
+            position += len(piece)
+            byte_count -= len(piece)
+        return b"".join(pieces)
 
 
-def _whole_batches(data: mmap.mmap | bytes, offset: int) -> Iterator[tuple[BatchHeader, int]]:
+def _whole_batches(data: _FileBytes, offset: int) -> Iterator[tuple[BatchHeader, int]]:
     position = 0
     while True:
-        header = batch_at(data, position, offset)
+        # In the block that was read before, as plain bytes: most batches are small.
+        block, block_at = data.block
+        header = batch_at(block, position - block_at, offset)
+        if not isinstance(header, BatchHeader):
+            header = batch_at(data, position, offset)
         if not isinstance(header, BatchHeader):
             return
         yield header, position
@@ -127,11 +158,14 @@ def _whole_batches(data: mmap.mmap | bytes, offset: int) -> Iterator[tuple[Batch
         offset = header.last_offset + 1
 
 
-def batch_at(data: mmap.mmap | bytes, position: int, offset_min: int) -> BatchHeader | str:
+def batch_at(data: _FileBytes | bytes, position: int, offset_min: int) -> BatchHeader | str:
     """The whole batch at a position; in words, why there is none."""
-    if len(data) - position < _HEADER_BYTES:
+    if position < 0 or len(data) - position < _HEADER_BYTES:
         return "the file ends here"
-    base_offset, length = BATCH_FRONT.unpack_from(data, position)
+    front = data[position : position + BATCH_FRONT.size]
+    if len(front) < BATCH_FRONT.size:
+        return "the file ends here"
+    base_offset, length = BATCH_FRONT.unpack(front)
     batch_bytes = length + BATCH_FRONT.size
     if not _HEADER_BYTES <= batch_bytes <= min(len(data) - position, _BATCH_BYTES_MAX):
         return f"a batch of {batch_bytes} bytes, and {len(data) - position} are there"
@@ -145,7 +179,7 @@ def batch_at(data: mmap.mmap | bytes, position: int, offset_min: int) -> BatchHe
 
 
 def _look(path: Path, behind: tuple[Path, ...]) -> BrokenTail | None:
-    with _Mapped(path) as data:
+    with _FileBytes(path) as data:
         position, offset = 0, base_offset_of(path)
         for header, at in _whole_batches(data, offset):
             position, offset = at + header.batch_bytes, header.last_offset + 1
@@ -167,18 +201,18 @@ def _look(path: Path, behind: tuple[Path, ...]) -> BrokenTail | None:
             sound = _sound_batch(path, data, position + 1, offset)
     for later in behind:
         if sound is None:
-            with _Mapped(later) as data:
+            with _FileBytes(later) as data:
                 sound = _sound_batch(later, data, 0, offset)
     if used == position and sound is None:
         return None  # Empty files of a roll that was cut short: recovery removes them.
     return BrokenTail(path, position, used - position, offset, reason, behind, sound)
 
 
-def _used_bytes(data: mmap.mmap | bytes, position: int) -> int:
+def _used_bytes(data: _FileBytes, position: int) -> int:
     """Where the zeros at the end of a file begin, at or behind a position."""
     end = len(data)
     while end > position:
-        begin = max(position, end - (1 << 20))
+        begin = max(position, end - _BLOCK_BYTES)
         kept = data[begin:end].rstrip(b"\0")
         if kept:
             return begin + len(kept)
@@ -187,29 +221,34 @@ def _used_bytes(data: mmap.mmap | bytes, position: int) -> int:
 
 
 def _misplaced_batch(
-    path: Path, data: mmap.mmap | bytes, position: int, offset: int
+    path: Path, data: _FileBytes, position: int, offset: int
 ) -> tuple[Path, int, int] | None:
     """A whole batch with too low a base offset: that fell, since no checksum covers it, or the
     file's name is another one's.
     """
-    if len(data) - position < _HEADER_BYTES:
+    front = data[position : position + _HEADER_BYTES]
+    if len(front) < _HEADER_BYTES:
         return None
-    base_offset, _ = BATCH_FRONT.unpack_from(data, position)
+    base_offset, _ = BATCH_FRONT.unpack_from(front)
     if base_offset < offset and isinstance(batch_at(data, position, base_offset), BatchHeader):
         return path, position, base_offset
     return None
 
 
 def _sound_batch(
-    path: Path, data: mmap.mmap | bytes, position: int, offset: int
+    path: Path, data: _FileBytes, position: int, offset: int
 ) -> tuple[Path, int, int] | None:
     """The first whole batch from a position on that a log which broke at an offset may hold."""
     # Offsets so far ahead at most share the upper half of their eight bytes, or the next one's.
     fronts = {struct.pack(">q", one)[:4] for one in (offset, offset + _OFFSETS_AHEAD_MAX)}
     front = b"|".join(re.escape(one) for one in sorted(fronts))
     pattern = re.compile(b"(?=(?:" + front + b").{8}\0\0\0\0\2)", re.DOTALL)
-    for match in pattern.finditer(data, position):
-        found = batch_at(data, match.start(), offset)
-        if isinstance(found, BatchHeader):
-            return path, match.start(), found.base_offset
+    while position < len(data):
+        # With as much of the next block as a batch that begins at the end of this one is known by.
+        block = data[position : position + _BLOCK_BYTES + _MAGIC_AT]
+        for match in pattern.finditer(block.rstrip(b"\0")):
+            found = batch_at(data, position + match.start(), offset)
+            if isinstance(found, BatchHeader):
+                return path, position + match.start(), found.base_offset
+        position += _BLOCK_BYTES
     return None

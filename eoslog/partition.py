@@ -28,7 +28,13 @@ from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.config import INT64_MAX
 from eoslog.durability import Durability, check_isolation_level
-from eoslog.errors import EoslogError, FellBehindError, LogClosedError, StoreError
+from eoslog.errors import (
+    CorruptRecordError,
+    EoslogError,
+    FellBehindError,
+    LogClosedError,
+    StoreError,
+)
 from eoslog.file_lock import directory_locked
 from eoslog.lost_beginning import LostBeginning
 from eoslog.lost_end import LostEnd
@@ -36,6 +42,7 @@ from eoslog.misnamed_segment import MisnamedSegment, misnamed_segment
 from eoslog.os_errors import named_os_errors
 from eoslog.partition_producers import PartitionProducers, keeping_up
 from eoslog.producer_state_store import ProducerStateStore
+from eoslog.topic_name import INTERNAL_TOPICS
 from eoslog.whole_number import whole_number
 
 NO_HOLD = -1
@@ -75,6 +82,9 @@ class Partition(PartitionProducers):
         self.flushed_up_to = 0
         self._spare_lock = ThreadLock()
         self._lost_beginning: LostBeginning | None = None
+        # Of the oldest segment that was there when the log was attached to: as the log's start is
+        # raised before a file goes, that is no lower, unless files were lost.
+        self._first_offset = 0
         self.lost_end: LostEnd | None = None
         self.misnamed: MisnamedSegment | None = None
 
@@ -96,14 +106,40 @@ class Partition(PartitionProducers):
     @property
     def lost_beginning(self) -> LostBeginning | None:
         """What of the log was gone when it was opened; None once more of it is deleted."""
+        start = self.log_start_offset
+        if start < self._first_offset:
+            return LostBeginning(start, self._first_offset, was_closed=False)
         lost = self._lost_beginning
-        return lost if lost is not None and lost.first_offset == self.log_start_offset else None
+        return lost if lost is not None and lost.first_offset == start else None
 
     def note_lost_beginning(self, start_offset: int) -> None:
         """It was closed cleanly, and began at an offset: say so if that is gone."""
         if start_offset < self.log_start_offset:
             self._lost_beginning = LostBeginning(start_offset, self.log_start_offset)
             _log.error("%s: %s", self.topic_partition, self._lost_beginning)
+
+    def restore_producers(self, cached_max: int) -> str:
+        """As `PartitionProducers` has it. Where the log was attached to: say so if its beginning,
+        as other processes have it, is gone.
+        """
+        restored_from = super().restore_producers(cached_max)
+        if self._log.attached:
+            # The segment first: the start is raised, and a deleted topic says so, before files go.
+            self._first_offset = self._log.first_base_offset
+            lost = self.lost_beginning
+            if lost is not None:
+                _log.error("%s: %s", self.topic_partition, lost)
+        return restored_from
+
+    def _check_beginning(self, offset: int) -> None:
+        """Raise CorruptRecordError if what stands at an offset was lost from the log's beginning.
+
+        Else the engine, which lists the files that are there, would step over it. An internal log
+        is read from what is left of it, as when it is opened anew: the error was logged.
+        """
+        lost = self.lost_beginning
+        if lost is not None and offset >= lost.start_offset and self.topic not in INTERNAL_TOPICS:
+            raise CorruptRecordError(str(self.path), 0, str(lost))
 
     def note_lost_end(self, synced_offset: int) -> None:
         """It was synced up to an offset: say so if it ends below that."""
@@ -449,6 +485,8 @@ class Partition(PartitionProducers):
         The first may begin below `offset`. Empty at the end. With "read_committed" batches of
         aborted transactions are left out, the markers stay. Raises OffsetOutOfRangeError.
         """
+        if offset < self._first_offset:
+            self._check_beginning(offset)
         committed = check_isolation_level(isolation_level) == "read_committed"
         end = self.readable_end(isolation_level)
         return self._log.read(offset, max_bytes, end, committed)
@@ -467,6 +505,8 @@ class Partition(PartitionProducers):
         isolation_level: str = "read_uncommitted",
     ) -> tuple[list[Record], int]:
         """Records from `offset` on, and the offset to go on from."""
+        if offset < self._first_offset:
+            self._check_beginning(offset)
         end = self.readable_end(isolation_level)
         committed = isolation_level == "read_committed"
         return self._log.fetch_records(offset, max_records, max_bytes, end, committed)
@@ -475,6 +515,8 @@ class Partition(PartitionProducers):
         self, offset: int, max_records: int, max_bytes: int, committed: bool
     ) -> tuple[list[Record], int, int]:
         """Records from `offset` on, the offset to go on from, and up to where there are any."""
+        if offset < self._first_offset:
+            self._check_beginning(offset)
         while True:
             try:
                 return self._log.fetch_next(offset, max_records, max_bytes, committed)
@@ -490,6 +532,8 @@ class Partition(PartitionProducers):
         isolation_level: str = "read_uncommitted",
     ) -> Columns | None:
         """Records from `offset` on as columns; None where there are none."""
+        if offset < self._first_offset:
+            self._check_beginning(offset)
         end = self.readable_end(isolation_level)
         committed = isolation_level == "read_committed"
         return self._log.fetch_columns(offset, max_bytes, end, max_records, committed)

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 from crash.transaction_trace import QUIET
+from forked import in_a_child
+from other_process import OtherProcess
 
 import eoslog
 from eoslog import TopicPartition, opened_partitions
@@ -156,3 +158,97 @@ def test_the_beginning_of_an_internal_log_is_told_too(tmp_path, monkeypatch):
     min(log.glob("*.log")).unlink()
     with eoslog.open(path) as store:
         assert [one["path"] for one in store.verify()] == [str(log)]
+
+
+@pytest.mark.parametrize("gone_count", [1, 2])
+def test_who_joins_is_told_that_the_beginning_is_gone(tmp_path, gone_count: int):
+    """The page says where the log begins, and the files of its oldest segments are not there."""
+    path = tmp_path / "store"
+    segments = fill(path)
+    first = int(segments[gone_count].stem)
+    told = f"the log begins at offset 0, and its oldest segment begins at {first}: "
+
+    def join() -> None:
+        with eoslog.open(path) as store, store.consumer() as consumer:
+            (found,) = store.verify()
+            assert str(found["reason"]).startswith(told)
+            assert found["path"] == str(path / str(WHERE))
+            consumer.assign([WHERE])
+            partition = store.partition(*WHERE)
+            reads = (
+                lambda _: consumer.poll(0),
+                partition.read,
+                lambda offset: partition.fetch_records(offset, 9, 1 << 20),
+                lambda offset: partition.fetch_columns(offset, 1 << 20),
+            )
+            for offset in (0, first - 1):
+                consumer.seek(WHERE, offset)
+                for read in reads:
+                    with pytest.raises(CorruptRecordError, match=told):
+                        read(offset)
+            consumer.seek(WHERE, first)
+            assert [one.offset for one in consumer.poll(0)] == list(range(first, RECORDS))
+
+    with eoslog.open(path) as store:
+        assert store.partition(*WHERE).log_start_offset == 0
+        for segment in segments[:gone_count]:
+            segment.unlink()
+        in_a_child(join)
+        assert store.verify() != []
+    with eoslog.open(path) as store:
+        (found,) = store.verify()
+        assert "began at offset 0 when it was closed" in str(found["reason"])
+
+
+def test_who_joins_is_told_until_retention_deletes_what_is_gone(tmp_path):
+    path = tmp_path / "store"
+    segments = fill(path)
+    first, second = (int(segments[number].stem) for number in (1, 2))
+
+    def join(problems: int, start: int) -> None:
+        with eoslog.open(path) as store:
+            assert len(store.verify()) == problems
+            assert store.partition(*WHERE).log_start_offset == start
+
+    with eoslog.open(path) as store:
+        partition = store.partition(*WHERE)
+        segments[0].unlink()
+        in_a_child(lambda: join(1, 0))
+        assert partition.delete_segments(first) == 1
+        in_a_child(lambda: join(0, first))
+        assert partition.delete_segments(second) == 1
+        in_a_child(lambda: join(0, second))
+        assert store.verify() == []
+
+
+def test_what_another_process_is_just_deleting_is_not_lost(tmp_path, caplog):
+    path = tmp_path / "store"
+    fill(path)
+    other = OtherProcess(f"""
+import eoslog, threading
+with eoslog.open({str(path)!r}) as store:
+    partition, stop = store.partition("rows", 0), threading.Event()
+    def work():
+        while not stop.is_set():
+            for _ in range(60):
+                store.producer().append("rows", 0, [b"x" * 60])
+            partition.delete_segments(partition.active_base_offset)
+    worker = threading.Thread(target=work)
+    worker.start()
+    say("open")
+    wait()
+    stop.set()
+    worker.join()
+""")
+    assert other.hear() == "open"
+    starts = set()
+    for _ in range(40):
+        with eoslog.open(path) as store:
+            partition = store.partition(*WHERE)
+            starts.add(partition.log_start_offset)
+            assert partition.lost_beginning is None
+            assert store.verify() == []
+    other.tell()
+    other.end()
+    assert len(starts) > 5
+    assert caplog.text == ""
