@@ -1,7 +1,6 @@
 """Whether the checkpoints at the top of a store fit its logs: none knows of more than there is."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from eoslog.checkpoint_file import (
     HIGH_WATERMARK,
@@ -11,27 +10,11 @@ from eoslog.checkpoint_file import (
 )
 from eoslog.damage import Problem, problem, problem_of
 from eoslog.errors import CorruptRecordError
-from eoslog.os_errors import named_os_errors
 from eoslog.store_paths import StorePaths
 from eoslog.topic_name import INTERNAL_TOPICS
 from eoslog.topic_partition import TopicPartition
-from eoslog.topic_registry import TopicRegistry
 
 Checkpoints = dict[str, dict[TopicPartition, int]]
-
-
-class UnknownPartition(NamedTuple):
-    """A checkpoint has an offset of a partition that no topic has, and that has no directory."""
-
-    checkpoint: str
-    where: TopicPartition
-    offset: int
-
-    def __str__(self) -> str:
-        return (
-            f"{self.where} has offset {self.offset} here, and is no topic's: its directory is gone "
-            "too, and the list of topics was lost or changed"
-        )
 
 
 def read_checkpoints(paths: StorePaths) -> tuple[Checkpoints, list[Problem]]:
@@ -60,37 +43,6 @@ def verify_checkpoints(
             reason = f"{where} has offset {offset} here, and ends at {log_end_offset}"
             problems.append(problem(paths.root / name, reason))
     return problems
-
-
-def unknown_partitions(paths: StorePaths, registry: TopicRegistry) -> list[UnknownPartition]:
-    """Partitions of users' topics that the checkpoints know, and nothing else does.
-
-    A deletion takes a topic out of the checkpoints before it takes it out of the registry. So these
-    had records when the list of topics was made again from the directories, theirs not among them.
-    Nobody creates or deletes a topic meanwhile. A checkpoint that cannot be read is left out.
-    """
-    found: dict[TopicPartition, UnknownPartition] = {}
-    with registry.changing_topics(), named_os_errors(f"looking at the directories of {paths.root}"):
-        registry.refresh()
-        deleting = {topic.name for topic in registry.deleting()}
-        checkpoints, _ = read_checkpoints(paths)
-        for name, offsets in checkpoints.items():
-            for where, offset in offsets.items():
-                topic = registry.get(where.topic)
-                is_known = topic is not None and where.partition < topic.partitions
-                if is_known or where.topic in deleting or where.topic in INTERNAL_TOPICS:
-                    continue
-                known_offset = found[where].offset if where in found else 0
-                # A directory that belongs to no topic is a problem of its own.
-                if offset > known_offset and not paths.partition(where).is_dir():
-                    found[where] = UnknownPartition(name, where, offset)
-    return [found[where] for where in sorted(found)]
-
-
-def verify_unknown_partitions(paths: StorePaths, registry: TopicRegistry) -> list[Problem]:
-    """Partitions that are gone with their directories, and from the list of topics too."""
-    unknown = unknown_partitions(paths, registry)
-    return [problem(paths.root / one.checkpoint, str(one)) for one in unknown]
 
 
 def verify_lost_partitions(

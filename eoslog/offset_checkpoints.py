@@ -123,18 +123,16 @@ class OffsetCheckpoints:
                 if known:
                     self._replace(list(self._offsets), sync=sync)
 
-    def forget(self, topic: str) -> None:
-        """Leave out all partitions of a topic that is being deleted, also such as it has lost;
-        durable on return.
-        """
+    def forget(self, partitions: Iterable[TopicPartition]) -> None:
+        """Leave partitions out that are being deleted; durable on return."""
         with self._replacing(), self._lock:
             self._load()
             changed = []
             for name, offsets in self._offsets.items():
-                gone = [where for where in offsets if where.topic == topic]
-                for where in gone:
-                    del offsets[where]
-                if gone:
+                held = len(offsets)
+                for where in partitions:
+                    offsets.pop(where, None)
+                if len(offsets) < held:
                     changed.append(name)
             self._replace(changed, sync=True)
 

@@ -267,7 +267,7 @@ class OpenedPartitions:
         # Last: a process that had it open may have written rows until it was told.
         for where in partitions:
             self._rows.delete_partition(topic.topic_id, where.partition)
-        self._checkpoints.forget(topic.name)
+        self._checkpoints.forget(partitions)
         sync_directory(self._paths.root)
 
     def _mark_deleted(self, topic: TopicDescription, where: TopicPartition) -> None:

@@ -155,7 +155,8 @@ class PartitionProducers:
         while True:
             try:
                 self._restored_from = self._restored(cached_max)
-            except (FellBehindError, OffsetOutOfRangeError):
+            except (FellBehindError, OffsetOutOfRangeError, FileNotFoundError):
+                # The last: a snapshot that went with its segment between the look and the reading.
                 if not self._log.attached:
                     raise
                 # Another process deleted segments meanwhile; it stored what they said before.

@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 
 from eoslog.append_signal import AppendSignal
-from eoslog.checkpoint_verification import unknown_partitions
 from eoslog.clean_close import (
     forget_last_stop,
     new_session,
@@ -78,8 +77,6 @@ class StoreFiles:
         durable = self.durability != "process"
         self.signal = AppendSignal(shared)
         self.was_stopped_uncleanly = False
-        if self.registry.was_made_again:
-            self._tell_of_unknown_partitions()
         self.checkpoints = OffsetCheckpoints(self.paths.root, shared)
         self.partitions = OpenedPartitions(
             self.paths,
@@ -143,11 +140,6 @@ class StoreFiles:
         self.topics = StoreTopics(
             self.paths, self.registry, self.partitions, self.names, self.group_offsets
         )
-
-    def _tell_of_unknown_partitions(self) -> None:
-        """The list of topics was made again: say which directories were gone too."""
-        for one in unknown_partitions(self.paths, self.registry):
-            _log.error("%s: %s", self.paths.root / one.checkpoint, one)
 
     def begin(self) -> None:
         """Take the store up where the last process left it (O3 to O6), and its transactions; or

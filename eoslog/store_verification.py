@@ -14,7 +14,6 @@ from eoslog.checkpoint_verification import (
     read_checkpoints,
     verify_checkpoints,
     verify_lost_partitions,
-    verify_unknown_partitions,
 )
 from eoslog.damage import Problem, problem, problem_of
 from eoslog.directory_verification import verify_directories
@@ -55,7 +54,6 @@ class StoreVerification:
         topics = self.registry.all()
         checkpoints, found = read_checkpoints(self.paths)
         found += verify_directories(self.paths, self.registry)
-        found += verify_unknown_partitions(self.paths, self.registry)
         found += verify_lost_partitions(self.paths, checkpoints, dict(self.made_anew))
         of_state, decided = verify_state_log(self.partitions, self.rows)
         found += of_state

@@ -5,9 +5,8 @@ exist. Creating: directories first, then the file. Deleting: the topic is marked
 its directories go, then its entry; a deletion cut short is finished at the next opening.
 Every process of the store has read the file. A counter that they share says that another one
 replaced it: then it is read again before the next look. One process at a time changes it.
-If the file is lost it is made again from the directories and their `partition.metadata`; the
-settings of topics are then the defaults again. Partitions whose directories are lost as well are
-not in it; those that had records the checkpoints still know (`checkpoint_verification`).
+If the file is lost it is made again from the directories and their `partition.metadata`; only the
+topics' settings are then the defaults again.
 """
 
 import json
@@ -95,7 +94,6 @@ class TopicRegistry:
         self._count = -1
         self._identity: tuple[int, int, int] | None = None
         self._generation = 0
-        self.was_made_again = False  # From the directories: the file was not there.
 
     @classmethod
     def load(
@@ -111,7 +109,6 @@ class TopicRegistry:
             content = read_if_there(registry._path)
             if content is None:
                 registry._replace(topics_of_directories(store_path))
-                registry.was_made_again = True
             else:
                 registry._topics = _parse(registry._path, content)
         return registry

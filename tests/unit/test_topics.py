@@ -4,13 +4,11 @@ import copy
 import errno
 import json
 import pickle
-import shutil
 
 import pytest
 from conftest import abandon, values_of
 
 from eoslog import TopicDescription, partition_directory
-from eoslog.checkpoint_file import RECOVERY_POINT
 from eoslog.errors import (
     CorruptRecordError,
     InvalidConfigError,
@@ -227,56 +225,6 @@ def test_a_lost_list_of_topics_comes_back_from_the_directories(store, store_path
     assert isinstance(again, TopicDescription)
     assert (again.topic_id, again.partitions, dict(again.config)) == (made.topic_id, 3, {})
     assert values_of(store, "t", 2) == [b"x"]
-
-
-@pytest.mark.parametrize("stop", ["clean", "unclean"])
-@pytest.mark.parametrize("lost", [("t", 2), ("one", 0)])
-def test_a_partition_that_is_lost_with_the_list_of_topics_is_told(
-    store, store_path, open_store, caplog, lost, stop
-):
-    """The topic comes back with fewer partitions, or not at all: the checkpoints know better."""
-    topic, number = lost
-    store.create_topic("t", partitions=3)
-    store.create_topic("one")
-    store.create_topic("empty")
-    for where in (("t", 0), ("t", 2), ("one", 0)):
-        store.producer().append(*where, [b"x"] * 5)
-    store.close()
-    if stop == "unclean":
-        (store_path / ".kafka_cleanshutdown").unlink()
-    (store_path / "state" / "topics.json").unlink()
-    for directory in (f"{topic}-{number}", "empty-0"):
-        shutil.rmtree(store_path / directory)
-    told = f"{topic}-{number} has offset 5 here, and is no topic's: its directory is gone"
-    store = open_store()
-    assert told in caplog.text
-    assert caplog.text.count("is no topic's") == 1
-    for _ in range(2):
-        (found,) = store.verify()
-        assert found["path"] == str(store_path / RECOVERY_POINT)
-        assert str(found["reason"]).startswith(told)
-        store.close()
-        caplog.clear()
-        store = open_store()
-    assert caplog.text == ""  # The list is there again.
-    if topic == "t":
-        store.delete_topic("t")
-        assert store.verify() == []
-
-
-def test_topics_that_were_deleted_are_not_lost(store, store_path, open_store, caplog):
-    for name in ("t", "gone"):
-        store.create_topic(name, partitions=2)
-        store.producer().append(name, 1, [b"x"] * 5)
-    store.close()
-    store = open_store()
-    store.delete_topic("gone")
-    assert store.verify() == []
-    store.close()
-    (store_path / "state" / "topics.json").unlink()
-    store = open_store()
-    assert store.verify() == []
-    assert caplog.text == ""
 
 
 @pytest.mark.parametrize(

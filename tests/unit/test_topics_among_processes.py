@@ -217,7 +217,7 @@ def test_each_process_keeps_what_the_others_wrote(tmp_path, shared, other):
         "theirs.write({TopicPartition('u', 0): LastOffsets(20, 2, 22, 20)})\n"
         "say('written')\nwait()\n"
         "say(theirs.recovery_point(TopicPartition('t', 0)))\n"
-        "theirs.forget('t')\nsay('gone')\n"
+        "theirs.forget([TopicPartition('t', 0)])\nsay('gone')\n"
     )
     assert peer.hear() == "10"
     assert peer.hear() == "written"
