@@ -23,7 +23,7 @@ from eoslog.errors import (
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.prepared_transaction import PreparedTransaction
 from eoslog.topic_partition import TopicPartition
-from eoslog.transaction_client_state import ClientState
+from eoslog.transaction_client_state import ENDED, OPEN, ClientState
 from eoslog.transactional_producer import TransactionalProducer
 
 if TYPE_CHECKING:
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TransactionOutcome = Literal["committed", "aborted", "unknown"]
-# Nothing of its end was begun.
-OPEN = (ClientState.IN_TRANSACTION, ClientState.ABORTABLE_ERROR)
 
 
 class AsyncTransactionalProducer(AsyncProducer):
@@ -282,7 +280,7 @@ class AsyncTransactionalProducer(AsyncProducer):
     # For the block.
 
     async def _leave_block(self) -> None:
-        if self._is_in((ClientState.READY, ClientState.PREPARED_TRANSACTION)):
+        if self._is_in(ENDED):
             return  # Ended in the block.
         try:
             await self.commit_transaction()

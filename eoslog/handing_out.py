@@ -20,16 +20,17 @@ def handed_out(positions: ConsumerPositions, records: Sequence[Record]) -> Itera
     """
     ends = positions.begun()
     last = {TopicPartition(record.topic, record.partition): record for record in records}
-    expected = _first_offsets(records)
-    positions.put_back({**positions.all(), **expected})
+    expected = take_back(positions, records)
     return _one_by_one(positions, positions.partitions, records, ends, last, expected)
 
 
 def take_back(
     positions: ConsumerPositions, polled: "Sequence[Record] | pyarrow.RecordBatch"
-) -> None:
-    """What the last poll gave is not handed out: the positions go in front of it."""
-    positions.put_back({**positions.all(), **_first_offsets(polled)})
+) -> dict[TopicPartition, int]:
+    """What the last poll gave is not handed out: the positions go in front of it, to these."""
+    firsts = _first_offsets(polled)
+    positions.put_back({**positions.all(), **firsts})
+    return firsts
 
 
 def _first_offsets(

@@ -145,8 +145,8 @@ class StagedCommits:
         the messages; without messages it registers the run all the same. `offsets` are committed by
         the same decision; with `sent_for` without those whose topics do not have these ids any
         more. `source` says who counts the version, `decision` is a name to know it again by
-        (`record_of_decision`). On return the job is in the log and
-        visible, as durable as the store's durability says.
+        (`record_of_decision`). On return the job is in the log and visible, as durable as the
+        store's durability says.
 
         Raises StagedCommitError, StagedSourceError, StagedRunFencedError, StoreFullError,
         ValueError, TypeError, and what a commit of offsets raises: nothing is decided;

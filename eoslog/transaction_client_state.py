@@ -40,6 +40,11 @@ class ClientState(IntEnum):
 
 _S = ClientState
 
+# Begun, and nothing of its end.
+OPEN = (_S.IN_TRANSACTION, _S.ABORTABLE_ERROR)
+# A block that ends without an error leaves these as they are.
+ENDED = (_S.READY, _S.PREPARED_TRANSACTION)
+
 # Target: the states it may follow on.
 ALLOWED_FROM: Mapping[ClientState, frozenset[ClientState]] = MappingProxyType(
     {

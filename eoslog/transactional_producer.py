@@ -27,7 +27,7 @@ from eoslog.producer import RECORDS_PER_CALL_MAX, length_of
 from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_client import TransactionClient
-from eoslog.transaction_client_state import HINTS, ClientState, Request
+from eoslog.transaction_client_state import ENDED, HINTS, ClientState, Request
 from eoslog.transaction_entries import check_transactional_id
 from eoslog.transaction_owner import TransactionOwner
 from eoslog.whole_number import whole_number
@@ -535,7 +535,7 @@ class TransactionalProducer(TransactionClient):
 
     def _leave_block(self) -> None:
         with self.exclusive:
-            if self._refusal is None and self._state in (S.READY, S.PREPARED_TRANSACTION):
+            if self._refusal is None and self._state in ENDED:
                 return
             try:
                 self.commit_transaction()

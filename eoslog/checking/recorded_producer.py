@@ -12,7 +12,7 @@ from eoslog.checking.recorder import Call, Recorder, had_no_effect, offsets_as_j
 from eoslog.errors import EoslogError
 from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import PARTITIONS_MAX
-from eoslog.transaction_client_state import ClientState
+from eoslog.transaction_client_state import ENDED, OPEN
 from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
@@ -21,9 +21,6 @@ if TYPE_CHECKING:
     from eoslog.producer import Producer
     from eoslog.transactional_producer import TransactionalProducer
 
-OPEN = (ClientState.IN_TRANSACTION, ClientState.ABORTABLE_ERROR)
-# A block that ends without an error leaves these as they are.
-ENDED = (ClientState.READY, ClientState.PREPARED_TRANSACTION)
 Headers = Iterable[tuple[str, bytes | None]] | dict[str, bytes | None] | None
 
 

@@ -29,6 +29,7 @@ INTERRUPTED = {
     "handed_out",
     "record_batch",
     "records",
+    "take_back",
 }
 FILES = ("consumer.py", "consumer_turns.py", "handing_out.py", "arrow.py")
 

@@ -80,6 +80,14 @@ def values_in(store: Any, topic: str = TOPIC, partition: int | None = None) -> l
     return found
 
 
+def interrupt(*_: Any, **__: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def full(*_: Any, **__: Any) -> None:
+    raise StoreFullError("no room")
+
+
 def abandoned_copy(store: Any) -> Path:
     """What a killed process would have left at this moment."""
     copy = Path(store.path).with_name("copy")
@@ -455,9 +463,6 @@ def test_offsets_of_a_topic_that_was_deleted_since_are_left_out(store, producer,
 
 @pytest.mark.parametrize("call", ["file_for", "write", "close"])
 def test_a_full_disk_while_staging_can_be_aborted(store, producer, monkeypatch, call):
-    def full(*_: Any, **__: Any) -> Any:
-        raise StoreFullError("no room")
-
     producer.begin_transaction()
     producer.send(TOPIC, value=b"gone")
     monkeypatch.setattr(AttemptFiles, call, full)
@@ -500,9 +505,6 @@ def test_a_file_that_was_damaged_is_noticed_before_the_decision(store, producer)
 
 
 def test_a_decision_that_cannot_be_completed_now_is_a_commit(store, producer, monkeypatch):
-    def full(*_: Any) -> Any:
-        raise StoreFullError("no room")
-
     monkeypatch.setattr(Partition, "adopt", full)
     with producer.transaction():
         producer.send(TOPIC, value=b"first")
@@ -706,12 +708,6 @@ def test_a_version_that_a_successor_decided_is_not_the_interrupted_commits(
 ):
     """It is of the same number; a full disk may keep it from being completed."""
 
-    def interrupt(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    def full(*_: Any) -> None:
-        raise StoreFullError("no room")
-
     producer.begin_transaction()
     producer.send(TOPIC, value=b"gone", partition=0)
     with monkeypatch.context() as patch:
@@ -740,12 +736,6 @@ def test_a_version_that_was_committed_without_a_run_is_not_the_interrupted_commi
     store, producer, monkeypatch, is_full
 ):
     """Offsets alone count for the newest run, which is the producer's."""
-
-    def interrupt(*_: Any, **__: Any) -> None:
-        raise KeyboardInterrupt
-
-    def full(*_: Any) -> None:
-        raise StoreFullError("no room")
 
     producer.begin_transaction()
     producer.send(TOPIC, value=b"again", partition=0)
@@ -786,9 +776,6 @@ def test_a_refused_commit_can_be_aborted_though_its_version_was_committed_withou
 
 
 def test_a_commit_is_known_again_behind_one_without_a_run(store, producer, monkeypatch):
-    def interrupt(*_: Any) -> None:
-        raise KeyboardInterrupt
-
     producer.begin_transaction()
     producer.send(TOPIC, value=b"once")
     with monkeypatch.context() as patch:
