@@ -6,6 +6,7 @@ The table is looked at and changed under the partition's lock; no file is read w
 """
 
 import os
+from contextlib import suppress
 
 from eoslog import errors
 
@@ -21,7 +22,7 @@ from eoslog.native.abort_files cimport (
     AbortFile, abort_file_describe, abort_file_load, abort_file_trim, abort_files_store,
     abort_index_rebuild,
 )
-from eoslog.native.abort_index cimport abort_index_truncate
+from eoslog.native.abort_index cimport abort_index_drop_below, abort_index_truncate
 from eoslog.native.log_read cimport ReadRange, read_close, read_open
 from eoslog.native.log_recovery cimport log_replay
 from eoslog.native.log_replay cimport log_restore_ongoing
@@ -172,9 +173,11 @@ cdef class LogProducers(LogReader):
     def _sync_abort_files(self, first_offset):
         """Sync the files of the segments that hold an offset or lie behind it."""
         for base_offset, next_base in self._segment_ranges():
-            path = os.path.join(self.path, f"{base_offset:020d}.txnindex")
-            if next_base > first_offset and os.path.exists(path):
-                sync_path(path, os.O_RDONLY)
+            if next_base > first_offset:
+                # There is none where nothing was aborted, or once its segment is deleted.
+                with suppress(FileNotFoundError):
+                    sync_path(
+                        os.path.join(self.path, f"{base_offset:020d}.txnindex"), os.O_RDONLY)
         sync_path(self.path, os.O_RDONLY | os.O_DIRECTORY)
 
     def abort_files(self):
@@ -203,16 +206,20 @@ cdef class LogProducers(LogReader):
         return 0
 
     cdef int _replay(self, int64_t from_offset) except -1:
+        cdef int64_t first_base
         cdef Fault fault
         cdef Status status
         self._fault_init(&fault)
         self._view_log()
-        if self._log.segments[0].base_offset != self._first_base:
+        first_base = self._log.segments[0].base_offset
+        if first_base != self._first_base and from_offset < first_base:
+            # Neither rows nor a snapshot tell of all that was deleted.
             log_view_end(&self._log)
             raise errors.FellBehindError(
                 f"{self.topic}-{self.partition}: segments were deleted while it was taken up; call "
                 "again")
         with nogil:
+            abort_index_drop_below(&self._log.aborts, first_base)
             status = log_restore_ongoing(&self._log)
             if status == STATUS_OK:
                 status = log_replay(&self._log, from_offset, &fault)

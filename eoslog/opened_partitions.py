@@ -21,13 +21,13 @@ from eoslog.bindings.opened_log import LogOpening
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import COUNTER_TOPICS, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
-from eoslog.config import TOPIC_SETTINGS
 from eoslog.cut_tail import CutTail
 from eoslog.durability import Durability
 from eoslog.errors import EoslogError, LogClosedError, StoreError
 from eoslog.file_lock import directory_locked
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.kafka_uuid import id_bytes
+from eoslog.log_settings import log_settings, settings_of
 from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints, last_offsets
 from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
@@ -49,15 +49,6 @@ from eoslog.topic_registry import (
 )
 
 _log = logging.getLogger(__name__)
-
-# How large the pages are that a segment is filled with ahead of its batches. A sync writes whole
-# pages, so they are small where each append is synced, and large where bulk speed is all.
-_FILL_BYTES: dict[Durability, int] = {"always": 1 << 16, "commit": 1 << 16, "process": 1 << 20}
-# Of the internal topics a commit syncs a record or two at a time.
-_INTERNAL_FILL_BYTES = 1 << 14
-# Kafka's segment size of its own state topics. A record may be a job's whole manifest.
-_INTERNAL_TOPIC_CONFIG = {"segment.bytes": 104_857_600, "max.message.bytes": 67_108_864}
-
 
 # Rows that another process stored so few records ago need not be stored anew.
 ROWS_BEHIND_MAX = 100_000
@@ -192,13 +183,7 @@ class OpenedPartitions:
 
     def config_of(self, topic: TopicDescription) -> dict[str, int]:
         """A topic's settings: its own, else the store's, else the defaults."""
-        defaults = {name: int(setting.default) for name, setting in TOPIC_SETTINGS.items()}
-        config = {**defaults, **self._topic_defaults, **topic.config}
-        if topic.internal:
-            config = {**defaults, **_INTERNAL_TOPIC_CONFIG}
-        # A batch has to fit into a segment.
-        config["max.message.bytes"] = min(config["max.message.bytes"], config["segment.bytes"])
-        return config
+        return settings_of(topic, self._topic_defaults)
 
     def has_files(self, where: TopicPartition) -> bool:
         """Whether the partition has a directory."""
@@ -568,14 +553,7 @@ class OpenedPartitions:
     def _opened_log(
         self, topic: TopicDescription, where: TopicPartition, clean: bool, opening: LogOpening
     ) -> Partition:
-        config = self.config_of(topic)
-        config["eoslog.spare.segments"] = (
-            0 if topic.internal else self._config["eoslog.spare.segments"]
-        )
-        config["eoslog.contiguous"] = 1  # Nothing is compacted record by record.
-        config["eoslog.fill.bytes"] = _FILL_BYTES[self._durability]
-        if topic.internal and self._durability != "process":
-            config["eoslog.fill.bytes"] = _INTERNAL_FILL_BYTES
+        config = log_settings(topic, self.config_of(topic), self._config, self._durability)
         recovery_point = self._checkpoints.recovery_point(where)
         with named_os_errors(f"opening {where}"):
             log = PartitionLog(

@@ -1,11 +1,8 @@
 """One partition of a store: the engine's log, as the store and its users see it.
 
-Invariants: what the log says is always of the whole log, whichever process wrote it. Readers see
-nothing at or above `visible_end`, which stands still, in all processes, while a staged job is being
-adopted.
+Invariant: what the log says is always of the whole log, whichever process wrote it.
 """
 
-import logging
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -29,32 +26,27 @@ from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.config import INT64_MAX
 from eoslog.durability import Durability, check_isolation_level
 from eoslog.errors import (
-    CorruptRecordError,
     EoslogError,
     FellBehindError,
     LogClosedError,
     StoreError,
 )
 from eoslog.file_lock import directory_locked
-from eoslog.lost_beginning import LostBeginning
-from eoslog.lost_end import LostEnd
-from eoslog.misnamed_segment import MisnamedSegment, misnamed_segment
 from eoslog.os_errors import named_os_errors
-from eoslog.partition_producers import PartitionProducers, keeping_up
+from eoslog.partition_losses import PartitionLosses
+from eoslog.partition_offsets import NO_HOLD
+from eoslog.partition_producers import keeping_up
 from eoslog.producer_state_store import ProducerStateStore
-from eoslog.topic_name import INTERNAL_TOPICS
 from eoslog.whole_number import whole_number
 
-NO_HOLD = -1
 # Kafka's own default.
 PRODUCER_EXPIRATION_MS = 86_400_000
 
-_log = logging.getLogger(__name__)
 
 _Adopted = TypeVar("_Adopted", tuple[int, int], tuple[int, int] | None)
 
 
-class Partition(PartitionProducers):
+class Partition(PartitionLosses):
     """The engine's own view of one partition; `Store.partition(topic, number)` gives it.
 
     All offsets are exclusive bounds unless their name says `last`. Reads take no lock and may go on
@@ -81,123 +73,14 @@ class Partition(PartitionProducers):
         # All below was synced with its index files, by flushes here.
         self.flushed_up_to = 0
         self._spare_lock = ThreadLock()
-        self._lost_beginning: LostBeginning | None = None
-        # Of the oldest segment that was there when the log was attached to: as the log's start is
-        # raised before a file goes, that is no lower, unless files were lost.
-        self._first_offset = 0
-        self.lost_end: LostEnd | None = None
-        self.misnamed: MisnamedSegment | None = None
 
     def __reduce__(self) -> Never:
         raise TypeError("a partition cannot be pickled or copied: ask the store for it")
-
-    # Offsets.
 
     @property
     def path(self) -> Path:
         """The directory with the partition's files."""
         return Path(self._log.path)
-
-    @property
-    def log_start_offset(self) -> int:
-        """The oldest offset that can be read."""
-        return self._log.log_start_offset
-
-    @property
-    def lost_beginning(self) -> LostBeginning | None:
-        """What of the log was gone when it was opened; None once more of it is deleted."""
-        start = self.log_start_offset
-        if start < self._first_offset:
-            return LostBeginning(start, self._first_offset, was_closed=False)
-        lost = self._lost_beginning
-        return lost if lost is not None and lost.first_offset == start else None
-
-    def note_lost_beginning(self, start_offset: int) -> None:
-        """It was closed cleanly, and began at an offset: say so if that is gone."""
-        if start_offset < self.log_start_offset:
-            self._lost_beginning = LostBeginning(start_offset, self.log_start_offset)
-            _log.error("%s: %s", self.topic_partition, self._lost_beginning)
-
-    def restore_producers(self, cached_max: int) -> str:
-        """As `PartitionProducers` has it. Where the log was attached to: say so if its beginning,
-        as other processes have it, is gone.
-        """
-        restored_from = super().restore_producers(cached_max)
-        if self._log.attached:
-            # The segment first: the start is raised, and a deleted topic says so, before files go.
-            self._first_offset = self._log.first_base_offset
-            lost = self.lost_beginning
-            if lost is not None:
-                _log.error("%s: %s", self.topic_partition, lost)
-        return restored_from
-
-    def _check_beginning(self, offset: int) -> None:
-        """Raise CorruptRecordError if what stands at an offset was lost from the log's beginning.
-
-        Else the engine, which lists the files that are there, would step over it. An internal log
-        is read from what is left of it, as when it is opened anew: the error was logged.
-        """
-        lost = self.lost_beginning
-        if lost is not None and offset >= lost.start_offset and self.topic not in INTERNAL_TOPICS:
-            raise CorruptRecordError(str(self.path), 0, str(lost))
-
-    def note_lost_end(self, synced_offset: int) -> None:
-        """It was synced up to an offset: say so if it ends below that."""
-        if synced_offset > self.log_end_offset:
-            self.lost_end = LostEnd(synced_offset, self.log_end_offset)
-            _log.error("%s: %s", self.topic_partition, self.lost_end)
-
-    def note_cut(self, kept: Path) -> None:
-        """Recovery cut something off, which is kept there: say so if it was no torn write."""
-        if self.log_end_offset == self.log_start_offset:
-            self.misnamed = misnamed_segment(kept, self.log_start_offset)
-        if self.misnamed is not None:
-            _log.error("%s: %s", self.topic_partition, self.misnamed)
-
-    @property
-    def log_end_offset(self) -> int:
-        """The offset that the next record gets."""
-        while True:
-            try:
-                return self._log.log_end_offset
-            except FellBehindError:
-                self.take_up_anew()
-
-    @property
-    def high_watermark(self) -> int:
-        """Up to where a store of one copy shows its records: the log end."""
-        while True:
-            try:
-                return self._log.high_watermark
-            except FellBehindError:
-                self.take_up_anew()
-
-    @property
-    def last_stable_offset(self) -> int:
-        """Up to where everything is decided: the first offset of the oldest open transaction, or of
-        a staged job that is being adopted, else the high watermark.
-        """
-        # In this order: what is adopted in between lies above the offset that is held then.
-        while True:
-            try:
-                stable = self._log.last_stable_offset
-                break
-            except FellBehindError:
-                self.take_up_anew()
-        held = self._log.hold_offset
-        return stable if held < 0 else min(held, stable)
-
-    @property
-    def visible_end(self) -> int:
-        """Up to where consumers read."""
-        end = self.high_watermark
-        held = self._log.hold_offset
-        return end if held < 0 else min(held, end)
-
-    @property
-    def recovery_point(self) -> int:
-        """Everything below is synced."""
-        return self._log.recovery_point
 
     @property
     @keeping_up
@@ -210,14 +93,10 @@ class Partition(PartitionProducers):
         return self._log.segment_count
 
     @property
+    @keeping_up
     def fills_segments(self) -> bool:
         """Whether appends filled the newest sealed segment: then the next one will be needed."""
         return self._log.fills_segments
-
-    @property
-    def active_base_offset(self) -> int:
-        """The base offset of the segment that takes the appends."""
-        return self._log.active_base_offset
 
     @property
     def failed(self) -> bool:
@@ -234,27 +113,6 @@ class Partition(PartitionProducers):
     def attached(self) -> bool:
         """Whether another process had it open already when this one opened it."""
         return self._log.attached
-
-    @property
-    def own_end(self) -> int:
-        """Up to where this process knows the records: it appended them, without anybody else's in
-        between, or was told so by setting this. Below the log's end: others appended too.
-        """
-        return self._log.own_end
-
-    @own_end.setter
-    @keeping_up
-    def own_end(self, offset: int) -> None:
-        self._log.own_end = offset
-
-    @property
-    def hold_offset(self) -> int:
-        """Where readers of all processes stop while a staged job is being adopted; -1: nowhere."""
-        return self._log.hold_offset
-
-    @hold_offset.setter
-    def hold_offset(self, offset: int) -> None:
-        self._log.hold_offset = offset
 
     # Appending.
 
@@ -685,11 +543,12 @@ class Partition(PartitionProducers):
         No file is held afterwards, but by a read that is under way.
         """
         log: Any = self._log
-        try:
-            log.close(clean)
-        except FellBehindError:
-            self.take_up_anew()
-            log.close(clean)
+        while True:
+            try:
+                log.close(clean)
+                break
+            except FellBehindError:
+                self.take_up_anew()
         if not isinstance(log, (ClosedLog, LogOfParent)):
             self._log = cast(PartitionLog, ClosedLog(log))
 

@@ -15,6 +15,7 @@ from eoslog.native.abort_index cimport (
     ABORT_ENTRY_BYTES, AbortedTransaction, abort_entry_load, abort_entry_store, abort_index_append,
     abort_index_lower, abort_index_truncate,
 )
+from eoslog.native.control_page cimport control_load
 from eoslog.native.crc32c cimport crc32c
 from eoslog.native.io_fault cimport io_fault
 from eoslog.native.log_replay cimport MARKER_COMMIT, log_end_transaction, marker_load
@@ -37,7 +38,9 @@ from eoslog.native.segment cimport (
     SEGMENT_PATH_BYTES_MAX, Segment, batch_end_offset, batch_in_chain, segment_path,
 )
 from eoslog.native.sequence_window cimport ProducerEntry
-from eoslog.native.status cimport STATUS_IO, STATUS_NO_MEMORY, STATUS_OK, fault
+from eoslog.native.status cimport (
+    STATUS_IO, STATUS_NO_MEMORY, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
+)
 
 cdef int64_t segment_base_of(PartitionLog* log, int64_t offset, int64_t* next_base) noexcept nogil:
     """Base offset of the segment that holds an offset, and of the one behind it."""
@@ -242,13 +245,19 @@ cdef Status abort_index_rebuild(
     cdef OngoingTransactions ongoing
     cdef Segment* segment = NULL
     cdef int64_t offset = log.segments[0].base_offset
+    cdef int64_t log_start
     cdef Status status = STATUS_OK
     abort_index_truncate(&log.aborts, -1)
     table_init(&producers)
     ongoing_init(&ongoing)
     while status == STATUS_OK and 0 <= offset < below_offset:
         status = log_acquire(log, offset, &segment, out)
-        if status == STATUS_OK:
+        log_start = control_load(&log.page.log_start_offset)
+        if status == STATUS_OFFSET_OUT_OF_RANGE and offset < log_start:
+            # Another process deletes segments just now.
+            offset = log_start
+            status = STATUS_OK
+        elif status == STATUS_OK:
             status = rebuild_segment(log, segment, below_offset, &producers, &ongoing, out)
             offset = log_next_base(log, segment)
             log_release(log, segment)

@@ -67,15 +67,13 @@ cdef Status abort_index_append(
     AbortIndex* index, const AbortedTransaction* aborted
 ) noexcept nogil:
     """Enter a transaction whose marker is behind all others'; one that is there already is left."""
-    cdef Status status
-    if index.count > 0 and index.entries[index.count - 1].last_offset >= aborted.last_offset:
-        return STATUS_OK
-    status = abort_index_reserve(index)
+    cdef Status status = abort_index_reserve(index)
     if status != STATUS_OK:
         return status
     pthread_mutex_lock(&index.lock)
-    index.entries[index.count] = aborted[0]
-    index.count += 1
+    if index.count == 0 or index.entries[index.count - 1].last_offset < aborted.last_offset:
+        index.entries[index.count] = aborted[0]
+        index.count += 1
     pthread_mutex_unlock(&index.lock)
     return STATUS_OK
 

@@ -21,7 +21,7 @@ from eoslog.native.partition_log cimport (
     log_end, log_fail, log_lock, log_publish, log_unlock, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport SEGMENT_PATH_BYTES_MAX, segment_path, segment_unload
-from eoslog.native.segment_files cimport eos_remove_logs_below
+from eoslog.native.segment_files cimport eos_is_missing, eos_remove_logs_below
 from eoslog.native.spare_file cimport spare_keep
 from eoslog.native.status cimport STATUS_FAILED, STATUS_IO, STATUS_OK, fault
 
@@ -103,21 +103,25 @@ cdef Status log_delete_segments(
     """
     cdef Status status
     cdef int64_t first_base_offset
+    cdef int64_t swept_below = -1        # No file of batches is left below this offset.
     cdef int error
     deleted[0] = 0
     while may_delete(log, upto_offset, &first_base_offset):
-        # For the first one too: its elder may have gone just before. Appends go on meanwhile.
-        error = eos_remove_logs_below(log.directory, first_base_offset)
+        error = 0
+        if first_base_offset != swept_below:
+            # For the first one too: its elder may have gone just before. Appends go on meanwhile.
+            error = eos_remove_logs_below(log.directory, first_base_offset)
         if error != 0:
             out.os_errno = error
             return fault(out, STATUS_IO, "the file of a deleted segment could not be removed",
                          first_base_offset, error)
+        swept_below = first_base_offset
         error = log_sync_directory(log)
         status = log_lock(log, out)
         if status != STATUS_OK:
             return status
         if error == 0:
-            deleted[0] += delete_oldest(log, upto_offset)
+            deleted[0] += delete_oldest(log, upto_offset, &swept_below)
         log_unlock(log)
         if error != 0:
             log_fail(log, error)
@@ -138,18 +142,25 @@ cdef bint may_delete(
     return may
 
 
-cdef bint delete_oldest(PartitionLog* log, int64_t upto_offset) noexcept nogil:
-    """False if it is to stay: another process may have deleted some. The caller has the lock."""
-    cdef Segment* segment
-    cdef bint held
+cdef bint delete_oldest(
+    PartitionLog* log, int64_t upto_offset, int64_t* swept_below
+) noexcept nogil:
+    """Delete the first segment, if it is the one in front of which all is swept, and synced.
+
+    `swept_below` is its end then, or -1 if its file may be there yet. False if it is to stay:
+    another process may have deleted some. The caller has the lock.
+    """
+    cdef Segment* segment = NULL
+    cdef bint held = False
     pthread_mutex_lock(&log.segments_lock)
-    segment = take_first(log, upto_offset, True)
-    held = segment != NULL and segment.references > 0
+    if log.segments[0].base_offset == swept_below[0]:
+        segment = take_first(log, upto_offset, True)
+        held = segment != NULL and segment.references > 0
     pthread_mutex_unlock(&log.segments_lock)
     if segment == NULL:
         return False
     log_publish(log, log_end(log))
-    remove_files(log, segment, held)
+    swept_below[0] = log.segments[0].base_offset if remove_files(log, segment, held) else -1
     log.directory_unsynced = True
     return True
 
@@ -167,8 +178,10 @@ cdef void derived_files_remove(PartitionLog* log, int64_t base_offset) noexcept 
     unlink(path)
 
 
-cdef void remove_files(PartitionLog* log, Segment* segment, bint held) noexcept nogil:
-    """Remove the files of a segment that has left the list, the one of its batches last."""
+cdef bint remove_files(PartitionLog* log, Segment* segment, bint held) noexcept nogil:
+    """Remove the files of a segment that has left the list, the one of its batches last; whether
+    that has lost its name.
+    """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int64_t base_offset = segment.base_offset
     cdef int fd = -1
@@ -177,7 +190,7 @@ cdef void remove_files(PartitionLog* log, Segment* segment, bint held) noexcept 
     segment_path(log.directory, base_offset, b".log", path)
     if held:
         unlink(path)                     # His map keeps the file.
-        return
+        return eos_is_missing(path)
     if eos_open(path, False, True, &fd) == 0:
         # Without a map of ours it is free to be used again, and without a name not yet freed.
         segment_unload(segment)
@@ -188,3 +201,4 @@ cdef void remove_files(PartitionLog* log, Segment* segment, bint held) noexcept 
     segment.fd = fd
     segment_retire(log, segment)
     pthread_mutex_unlock(&log.segments_lock)
+    return eos_is_missing(path)

@@ -14,9 +14,9 @@ from libc.string cimport memset
 from eoslog.native.byte_order cimport load_be32, load_be64
 from eoslog.native.io_fault cimport io_fault
 from eoslog.native.mapped_io cimport (
-    EFBIG, ENOMEM, ENOSPC, EOS_FILE_LOST, close_fd, eos_count_names, eos_file_bytes, eos_is_at,
-    eos_map, eos_now_ms, eos_open, eos_pwrite_all, eos_rename, eos_reserve, eos_share,
-    eos_still_holds, eos_sync_file, eos_truncate, munmap,
+    EFBIG, ENOENT, ENOMEM, ENOSPC, EOS_FILE_LOST, EWOULDBLOCK, close_fd, eos_count_names,
+    eos_file_bytes, eos_is_at, eos_map, eos_now_ms, eos_open, eos_pwrite_all, eos_rename,
+    eos_reserve, eos_share, eos_still_holds, eos_sync_file, eos_truncate, munmap,
 )
 from eoslog.native.offset_index cimport (
     offset_index_append, offset_index_close, offset_index_load, offset_index_lookup,
@@ -126,6 +126,8 @@ cdef Status segment_load(
     # As long as it is mapped here nobody makes another segment of the file.
     if error == 0:
         error = eos_share(segment.fd)
+    if error == EWOULDBLOCK:
+        error = ENOENT                   # It was deleted, and is just being put aside for reuse.
     if error == 0:
         error = eos_is_at(segment.fd, path)
     if error == 0:

@@ -70,4 +70,7 @@ static inline int eos_remove_logs_below(const char *directory, int64_t base_offs
     return error;
 }
 
+/* Whether nothing has this name. */
+static inline int eos_is_missing(const char *path) { return access(path, F_OK) != 0 && errno == ENOENT; }
+
 #endif

@@ -13,7 +13,7 @@ from forked import in_a_child
 from other_process import OtherProcess
 
 import eoslog
-from eoslog import TopicPartition, opened_partitions
+from eoslog import TopicPartition, log_settings
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.checkpoint_file import LOG_START_OFFSET
 from eoslog.errors import CorruptRecordError
@@ -145,7 +145,7 @@ def test_a_beginning_that_is_gone_is_told_until_more_of_the_log_goes(tmp_path, c
 
 def test_the_beginning_of_an_internal_log_is_told_too(tmp_path, monkeypatch):
     small = dict.fromkeys(("segment.bytes", "max.message.bytes"), 1 << 14)
-    monkeypatch.setattr(opened_partitions, "_INTERNAL_TOPIC_CONFIG", small)
+    monkeypatch.setattr(log_settings, "_INTERNAL_TOPIC_CONFIG", small)
     path = tmp_path / "store"
     fill(path)
     with eoslog.open(path, config=QUIET) as store:

@@ -18,7 +18,7 @@ from processes.crew import QUIET, TIMEOUT_S, Crew, Member
 from processes.member_main import Hand
 
 import eoslog
-from eoslog import TopicPartition, opened_partitions
+from eoslog import TopicPartition, log_settings
 from eoslog.errors import ProducerFencedError
 from eoslog.named_producers import NamedProducers
 from eoslog.partition import Partition
@@ -113,7 +113,7 @@ def compact_again_and_again(hand: Hand, numbers: list[int], seconds: float) -> i
 
 
 def small_segments(hand: Hand | None) -> None:
-    opened_partitions._INTERNAL_TOPIC_CONFIG.update(SMALL)
+    log_settings._INTERNAL_TOPIC_CONFIG.update(SMALL)
 
 
 def append_named(hand: Hand, name: str, count: int) -> int:
@@ -367,8 +367,8 @@ def test_no_id_twice_though_a_process_dies_taking_a_block(path, durability, kill
 
 def test_compaction_writes_no_older_record_over_a_newer_one(path, crew, monkeypatch):
     """Two processes write the same keys and ids while a third compacts their partitions."""
-    monkeypatch.setitem(opened_partitions._INTERNAL_TOPIC_CONFIG, "segment.bytes", 1 << 14)
-    monkeypatch.setitem(opened_partitions._INTERNAL_TOPIC_CONFIG, "max.message.bytes", 1 << 14)
+    monkeypatch.setitem(log_settings._INTERNAL_TOPIC_CONFIG, "segment.bytes", 1 << 14)
+    monkeypatch.setitem(log_settings._INTERNAL_TOPIC_CONFIG, "max.message.bytes", 1 << 14)
     keys = ["key-0", "key-1", "key-2"]
     members = []
     for _ in range(3):

@@ -6,7 +6,7 @@ import time
 import pytest
 
 import eoslog
-from eoslog import opened_partitions
+from eoslog import log_settings
 from eoslog.state_compaction import compact_state_partition
 from eoslog.state_log import state_partition_of
 from eoslog.topic_name import TRANSACTION_STATE_TOPIC
@@ -17,7 +17,7 @@ SEGMENT_BYTES = 16_384
 @pytest.fixture
 def small_segments(monkeypatch):
     config = {"segment.bytes": SEGMENT_BYTES, "max.message.bytes": SEGMENT_BYTES}
-    monkeypatch.setattr(opened_partitions, "_INTERNAL_TOPIC_CONFIG", config)
+    monkeypatch.setattr(log_settings, "_INTERNAL_TOPIC_CONFIG", config)
 
 
 @pytest.fixture
