@@ -93,6 +93,7 @@ def as_click_error(error: Exception) -> click.ClickException:
     else:
         message, wrong_use = str(error), True
     message = "; ".join([message, *getattr(error, "__notes__", ())])
+    message = message.replace("\n", "\\n")  # Of a path, say: it is one line.
     return click.UsageError(message) if wrong_use else click.ClickException(message)
 
 

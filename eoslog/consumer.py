@@ -9,7 +9,7 @@ that what a commit writes down is what the caller has seen.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, overload
 
@@ -611,15 +611,6 @@ class Consumer(PartitionLookups):
     def _assigned_or_all(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         self._check_open()
         return [self._assigned(where) for where in partitions] or self.assignment()
-
-    @contextmanager
-    def _deletions_named(self) -> Iterator[None]:
-        """A partition that is closed while the store is open belongs to a deleted topic."""
-        try:
-            yield
-        except LogClosedError as error:
-            self._check_open()
-            raise UnknownTopicOrPartitionError(f"the topic was deleted: {error}") from error
 
     def _check_open(self) -> None:
         if self._closed:

@@ -1,11 +1,13 @@
 """What partitions hold, as a consumer may read it: where they begin and end, and what is when."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from eoslog.config import INT64_MAX
 from eoslog.consumer_positions import ConsumerPositions
 from eoslog.durability import IsolationLevel
+from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
 from eoslog.partition import Partition
 from eoslog.topic_partition import TopicPartition, as_topic_partition
 from eoslog.whole_number import whole_number
@@ -32,21 +34,32 @@ class PartitionLookups:
         """A partition of the store, opened."""
         raise NotImplementedError
 
+    @contextmanager
+    def _deletions_named(self) -> Iterator[None]:
+        """A partition that is closed while the store is open belongs to a deleted topic."""
+        try:
+            yield
+        except LogClosedError as error:
+            self._check_open()
+            raise UnknownTopicOrPartitionError(f"the topic was deleted: {error}") from error
+
     def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The oldest offset of each partition."""
         self._check_open()
-        return {
-            where: self._opened(where).log_start_offset
-            for where in map(as_topic_partition, partitions)
-        }
+        with self._deletions_named():
+            return {
+                where: self._opened(where).log_start_offset
+                for where in map(as_topic_partition, partitions)
+            }
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The offset behind the newest record of each partition that this consumer may read."""
         self._check_open()
-        return {
-            where: self._positions.end_of(self._opened(where))
-            for where in map(as_topic_partition, partitions)
-        }
+        with self._deletions_named():
+            return {
+                where: self._positions.end_of(self._opened(where))
+                for where in map(as_topic_partition, partitions)
+            }
 
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int]
@@ -60,7 +73,8 @@ class PartitionLookups:
             moment_ms = whole_number(timestamp_ms, "a timestamp")
             if not 0 <= moment_ms <= INT64_MAX:
                 raise ValueError(f"{where}: timestamp_ms {moment_ms}: not from 0 to {INT64_MAX}")
-            partition = self._opened(as_topic_partition(where))
-            at = partition.offset_for_timestamp(moment_ms, self._isolation_level)
+            with self._deletions_named():
+                partition = self._opened(as_topic_partition(where))
+                at = partition.offset_for_timestamp(moment_ms, self._isolation_level)
             found[where] = None if at is None else OffsetAndTimestamp(*at)
         return found

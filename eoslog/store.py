@@ -46,6 +46,7 @@ from eoslog.staged_producer import StagedProducer
 from eoslog.state_log import StateLog
 from eoslog.store_files import StoreFiles, errors_of, raise_first
 from eoslog.store_metrics import store_metrics
+from eoslog.store_producers import producers_of
 from eoslog.store_snapshot import snapshot_of_topics
 from eoslog.store_staged_jobs import StoreStagedJobs
 from eoslog.store_topics import StoreTopics
@@ -183,8 +184,10 @@ class Store(StoreTransactions, StoreStagedJobs):
         A deletion cut short is finished when the store is opened next. What producers gathered for
         the topic is lost: their next flush raises UnknownTopicOrPartitionError.
 
-        Raises UnknownTopicOrPartitionError, InvalidTopicError; RuntimeError from a handler of a
-        signal in the middle of another call.
+        Raises UnknownTopicOrPartitionError, InvalidTopicError; StoreError and its kin where files
+        cannot be removed: the topic is gone all the same, its name is not free until they are, and
+        each opening tries again. RuntimeError from a handler of a signal in the middle of another
+        call.
         """
         self._check_open()
         check_user_topic_name(name)
@@ -372,13 +375,11 @@ class Store(StoreTransactions, StoreStagedJobs):
     # Looking after it.
 
     def producers(self) -> dict[TopicPartition, list[ProducerState]]:
-        """What each partition knows of every producer; opens them all."""
+        """What each partition knows of every producer; opens them all. A topic that is deleted
+        meanwhile is left out.
+        """
         self._check_open()
-        return {
-            where: self.partition(*where).producers()
-            for topic in self.topics().values()
-            for where in topic.topic_partitions()
-        }
+        return producers_of(self)
 
     def verify(self, progress: Progress | None = None) -> list[dict[str, object]]:
         """Check everything that the store has on disk against its logs, internal ones too.
@@ -396,6 +397,7 @@ class Store(StoreTransactions, StoreStagedJobs):
             files.rows,
             files.config["producer.id.expiration.ms"],
             files.checkpoints.lost,
+            self._topics.unremoved,
             self._staged.verify,
         ).problems(progress)
 

@@ -1,26 +1,55 @@
 """What a store says of itself: `Store.metrics`. Nothing is opened or read for it."""
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
+
+from eoslog.errors import LogClosedError
+from eoslog.partition import Partition
 
 if TYPE_CHECKING:
     from eoslog.store import Store
 
+_NAMES = (
+    "partitions",
+    "partitions_failed",
+    "segments",
+    "size_bytes",
+    "producers_in_memory",
+    "producers_evicted",
+    "producer_memory_bytes",
+)
+
 
 def store_metrics(store: "Store") -> dict[str, Any]:
     """Counts and sizes; `partitions` and what follows it tell of the open partitions alone."""
-    opened = store._partitions.opened()
     return {
         "topics": len(store.topics()),
-        "partitions": len(opened),
         "partitions_unrecovered": len(store._partitions.unrecovered),
-        "partitions_failed": sum(partition.failed for partition in opened),
-        "segments": sum(partition.segment_count for partition in opened),
-        "size_bytes": sum(partition.size_bytes for partition in opened),
         "cut_bytes": store._partitions.cut_bytes,
-        "producers_in_memory": sum(partition.producer_count for partition in opened),
-        "producers_evicted": sum(partition.evicted_producer_count for partition in opened),
-        "producer_memory_bytes": sum(partition.producer_memory_bytes for partition in opened),
+        **_sums(store),
         "producer_rows": store._files.rows.producer_rows(),
         "damaged_files": list(store._files.checkpoints.damaged),
         "checkpointer": store._checkpointer.metrics(),
     }
+
+
+def _sums(store: "Store") -> dict[str, int]:
+    """Over the open partitions, but for those whose topic is deleted meanwhile."""
+    of_each = []
+    for partition in store._partitions.opened():
+        with suppress(LogClosedError):
+            of_each.append(_figures(partition))
+    return {name: sum(one[name] for one in of_each) for name in _NAMES}
+
+
+def _figures(partition: Partition) -> dict[str, int]:
+    values = (
+        1,
+        int(partition.failed),
+        partition.segment_count,
+        partition.size_bytes,
+        partition.producer_count,
+        partition.evicted_producer_count,
+        partition.producer_memory_bytes,
+    )
+    return dict(zip(_NAMES, values, strict=True))

@@ -2,17 +2,22 @@
 
 The registry decides. Creating: directories first, then the entry. Deleting: the entry is marked,
 then everything goes, then the entry; what was cut short is finished at the next opening, or by
-another process that has the store open. One process at a time creates or deletes.
+another process that has the store open. One process at a time creates or deletes. What the
+operating system does not let go of keeps nobody from the other topics: it is tried again.
 """
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from eoslog.atomic_file import sync_directory
 from eoslog.config import parse_topic_config
 from eoslog.errors import (
+    EoslogError,
     InvalidPartitionsError,
     InvalidTopicError,
+    LogClosedError,
+    StoreError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -23,6 +28,8 @@ from eoslog.partition_directory import make_partition_directory
 from eoslog.store_paths import StorePaths
 from eoslog.topic_name import VERSION_TOPIC, check_user_topic_name, colliding_topic
 from eoslog.topic_registry import PARTITIONS_MAX, TopicDescription, TopicRegistry, new_topic
+
+_log = logging.getLogger(__name__)
 
 
 class TopicUser(Protocol):
@@ -48,6 +55,8 @@ class StoreTopics:
         self._partitions = partitions
         self._names = names
         self._group_offsets = group_offsets
+        # What kept deleted topics from being removed, as this process met it last.
+        self.unremoved: dict[str, EoslogError] = {}
 
     def create(
         self,
@@ -61,6 +70,11 @@ class StoreTopics:
         topic = self._described(name, partitions, config)
         with self._registry.changing_topics():
             self._finish_deletions()  # Of a process that died in the middle of one.
+            if name in self.unremoved:
+                raise StoreError(
+                    f"topic {name!r} was deleted, and not all of it can be removed: "
+                    f"{self.unremoved[name]}"
+                ) from self.unremoved[name]
             found = self._existing(name, partitions) if exist_ok else None
             if found is not None:
                 return found
@@ -115,11 +129,14 @@ class StoreTopics:
             for user in users:
                 user.forget_topic(name)
             self._finish_deletions()
+            if name in self.unremoved:
+                raise self.unremoved[name]
 
     def finish_deletions(self) -> None:
         """Remove what is left of topics that are being deleted; durable on return.
 
-        What another process is just removing is left to it.
+        What another process is just removing is left to it. What cannot be removed is logged, and
+        in `unremoved`; it is tried again with the next opening, creation, deletion, or look around.
         """
         if self._registry.deleting():
             with self._registry.changing_topics(wait=False) as nobody_is_at_it:
@@ -128,11 +145,23 @@ class StoreTopics:
 
     def _finish_deletions(self) -> None:
         self._registry.refresh()
+        unremoved: dict[str, EoslogError] = {}
         for topic in self._registry.deleting():
-            self._partitions.remove(topic)
-            self._names.forget_topic(topic.name)
-            self._group_offsets.forget_topic(topic.name)
-            self._registry.remove(topic.name)
+            try:
+                self._remove(topic)
+            except LogClosedError:
+                raise  # The store is being closed.
+            except EoslogError as error:
+                unremoved[topic.name] = error
+                if str(error) != str(self.unremoved.get(topic.name)):
+                    _log.warning("%s is deleted, and not all of it removed: %s", topic.name, error)
+        self.unremoved = unremoved
+
+    def _remove(self, topic: TopicDescription) -> None:
+        self._partitions.remove(topic)
+        self._names.forget_topic(topic.name)
+        self._group_offsets.forget_topic(topic.name)
+        self._registry.remove(topic.name)
 
     def notice_deletions(self, users: Iterable[TopicUser]) -> None:
         """Let go of what other processes deleted, and finish what one of them began and left."""

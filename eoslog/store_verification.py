@@ -43,6 +43,8 @@ class StoreVerification:
     producer_expiration_ms: int
     # Partitions of internal topics that were gone, and are made anew.
     made_anew: Mapping[TopicPartition, int]
+    # Deleted topics whose files are not all gone, and why.
+    unremoved: Mapping[str, EoslogError]
     verify_staged: Callable[[], list[Problem]]
 
     def problems(self, progress: Progress | None) -> list[Problem]:
@@ -55,6 +57,12 @@ class StoreVerification:
         checkpoints, found = read_checkpoints(self.paths)
         found += verify_directories(self.paths, self.registry)
         found += verify_lost_partitions(self.paths, checkpoints, dict(self.made_anew))
+        found += [
+            problem(
+                self.paths.root, f"topic {name} was deleted, and not all of it removed: {error}"
+            )
+            for name, error in self.unremoved.items()
+        ]
         of_state, decided = verify_state_log(self.partitions, self.rows)
         found += of_state
         targets = [

@@ -182,8 +182,12 @@ class TopicRegistry:
             self._replace({other: topic for other, topic in self._topics.items() if other != name})
 
     def refresh(self) -> None:
-        """Read the file if it was replaced, even by a process that died before it could say so."""
+        """Read the file if it was replaced, even by a process that died, or was interrupted, before
+        it could say so: the others are told then.
+        """
         if self._shared is not None and self._identity != self._identity_of_file():
+            if self._shared.counter(COUNTER_TOPICS) == self._count:
+                self._shared.raise_counter(COUNTER_TOPICS)
             self._read_again()
 
     def _known(self) -> dict[str, TopicDescription]:

@@ -15,6 +15,7 @@ from eoslog.native.byte_order cimport (
     load_be16, load_be32, load_be64, store_be16, store_be32, store_be64,
 )
 from eoslog.native.crc32c cimport crc32c
+from eoslog.native.io_fault cimport io_fault
 from eoslog.native.mapped_io cimport (
     close_fd, eos_open, eos_pwrite_all, eos_sync_data, eos_truncate,
 )
@@ -23,7 +24,7 @@ from eoslog.native.segment cimport SEGMENT_PATH_BYTES_MAX, segment_path
 from eoslog.native.sequence_window cimport (
     NO_EPOCH, BatchMetadata, ProducerEntry, entry_clear, window_accept, window_at,
 )
-from eoslog.native.status cimport STATUS_CORRUPT, STATUS_IO, STATUS_NO_MEMORY, STATUS_OK, fault
+from eoslog.native.status cimport STATUS_CORRUPT, STATUS_NO_MEMORY, STATUS_OK, fault
 
 cdef extern from "<unistd.h>" nogil:
     int getpid() noexcept
@@ -106,8 +107,7 @@ cdef Status snapshot_write(
         error = errno
     if error != 0:
         unlink(building)
-        out.os_errno = error
-        return fault(out, STATUS_IO, "a producer snapshot could not be written", 0, error)
+        return io_fault(out, error, "a producer snapshot could not be written")
     return STATUS_OK
 
 
