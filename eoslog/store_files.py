@@ -33,6 +33,7 @@ from eoslog.left_files import left_sums, put_away_changed
 from eoslog.named_producers import NamedProducers
 from eoslog.offset_checkpoints import OffsetCheckpoints
 from eoslog.opened_partitions import OpenedPartitions
+from eoslog.os_errors import named_os_errors
 from eoslog.producer_ids import ProducerIds
 from eoslog.producer_state_store import DIRECTORY_NAME, ProducerStateStore
 from eoslog.state_log import StateLog
@@ -53,7 +54,8 @@ class StoreFiles:
 
     def __init__(self, path: Path, config: Mapping[str, object] | None) -> None:
         self.config, self._topic_defaults = parse_store_config(config)
-        self.paths = StorePaths(path.absolute())
+        with named_os_errors(f"looking for {path}"):  # The working directory may be gone.
+            self.paths = StorePaths(path.absolute())
 
     def enter(
         self, create: bool, durability: Durability | None, on_fork: Callable[[], None]

@@ -17,7 +17,6 @@ from eoslog.errors import (
     InvalidPartitionsError,
     InvalidTopicError,
     LogClosedError,
-    StoreError,
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
@@ -71,10 +70,9 @@ class StoreTopics:
         with self._registry.changing_topics():
             self._finish_deletions()  # Of a process that died in the middle of one.
             if name in self.unremoved:
-                raise StoreError(
-                    f"topic {name!r} was deleted, and not all of it can be removed: "
-                    f"{self.unremoved[name]}"
-                ) from self.unremoved[name]
+                error = self.unremoved[name]
+                error.add_note(f"an earlier topic {name!r} is not removed yet")
+                raise error
             found = self._existing(name, partitions) if exist_ok else None
             if found is not None:
                 return found

@@ -12,7 +12,9 @@ import pytest
 from conftest import abandon, values_of
 from short_form import short_form
 
+import eoslog
 from eoslog import TopicPartition
+from eoslog.errors import StoreError
 from eoslog.retention import apply_retention
 
 TOPIC, PARTITIONS, STEPS = "t", 2, 60
@@ -156,3 +158,12 @@ def test_a_store_lives_as_its_model(open_store, seed):
     life.look()
     for (name, number), position in life.positions.items():
         assert life.store.producer(name=name).next_sequence(TOPIC, number) == position
+
+
+def test_a_working_directory_that_is_gone_is_named(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(StoreError, match="looking for store: No such file"):
+        eoslog.open("store", create=True)
