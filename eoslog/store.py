@@ -397,7 +397,7 @@ class Store(StoreTransactions, StoreStagedJobs):
             files.rows,
             files.config["producer.id.expiration.ms"],
             files.checkpoints.lost,
-            self._topics.unremoved,
+            self._topics.unremoved(),
             self._staged.verify,
         ).problems(progress)
 

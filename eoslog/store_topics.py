@@ -54,8 +54,7 @@ class StoreTopics:
         self._partitions = partitions
         self._names = names
         self._group_offsets = group_offsets
-        # What kept deleted topics from being removed, as this process met it last.
-        self.unremoved: dict[str, EoslogError] = {}
+        self._unremoved: dict[str, EoslogError] = {}
 
     def create(
         self,
@@ -69,8 +68,8 @@ class StoreTopics:
         topic = self._described(name, partitions, config)
         with self._registry.changing_topics():
             self._finish_deletions()  # Of a process that died in the middle of one.
-            if name in self.unremoved:
-                error = self.unremoved[name]
+            if name in self._unremoved:
+                error = self._unremoved[name]
                 error.add_note(f"an earlier topic {name!r} is not removed yet")
                 raise error
             found = self._existing(name, partitions) if exist_ok else None
@@ -127,14 +126,19 @@ class StoreTopics:
             for user in users:
                 user.forget_topic(name)
             self._finish_deletions()
-            if name in self.unremoved:
-                raise self.unremoved[name]
+            if name in self._unremoved:
+                raise self._unremoved[name]
+
+    def unremoved(self) -> dict[str, EoslogError]:
+        """What keeps deleted topics from being removed, as this process met it last."""
+        deleting = {topic.name for topic in self._registry.deleting()}
+        return {name: error for name, error in self._unremoved.items() if name in deleting}
 
     def finish_deletions(self) -> None:
         """Remove what is left of topics that are being deleted; durable on return.
 
         What another process is just removing is left to it. What cannot be removed is logged, and
-        in `unremoved`; it is tried again with the next opening, creation, deletion, or look around.
+        `unremoved`; it is tried again with the next opening, creation, deletion, or look around.
         """
         if self._registry.deleting():
             with self._registry.changing_topics(wait=False) as nobody_is_at_it:
@@ -151,9 +155,9 @@ class StoreTopics:
                 raise  # The store is being closed.
             except EoslogError as error:
                 unremoved[topic.name] = error
-                if str(error) != str(self.unremoved.get(topic.name)):
+                if str(error) != str(self._unremoved.get(topic.name)):
                     _log.warning("%s is deleted, and not all of it removed: %s", topic.name, error)
-        self.unremoved = unremoved
+        self._unremoved = unremoved
 
     def _remove(self, topic: TopicDescription) -> None:
         self._partitions.remove(topic)

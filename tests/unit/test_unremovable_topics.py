@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from prompted_process import PromptedProcess
 
 import eoslog
 from eoslog import TopicPartition
@@ -65,6 +66,16 @@ def test_it_goes_once_nothing_is_in_the_way(behind_a_link, open_store):
         store.create_topic("gone")
         assert store.verify() == []
         assert store.partition("gone", 0).log_end_offset == 0
+
+
+def test_verify_says_nothing_once_another_process_removed_it(behind_a_link, open_store, store_path):
+    with open_store() as store, PromptedProcess() as other:
+        with pytest.raises(StoreError):
+            store.delete_topic("gone")
+        assert store.verify()
+        behind_a_link.unlink()
+        other.run("eoslog.open(path, durability='process').close()", path=str(store_path))
+        assert store.verify() == []
 
 
 def test_another_deletion_is_not_refused_for_it(behind_a_link, open_store, store_path):
