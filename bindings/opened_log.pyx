@@ -8,6 +8,7 @@ import os
 import re
 import threading
 import time
+from contextlib import suppress
 
 from eoslog import errors
 
@@ -216,8 +217,10 @@ cdef class OpenedLog:
         names = set(os.listdir(self.path))
         for name in sorted(names):
             match = _SEGMENT_NAME.match(name)
-            if match:
-                found.append((int(match[1]), os.path.getsize(os.path.join(self.path, name))))
+            # What somebody deleted, and just removes, is none any more.
+            with suppress(FileNotFoundError):
+                if match:
+                    found.append((int(match[1]), os.path.getsize(os.path.join(self.path, name))))
         return found, names
 
     cdef int _open_log(self, bint clean, int64_t recovery_point, int64_t log_start) except -1:

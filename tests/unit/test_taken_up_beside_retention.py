@@ -13,7 +13,7 @@ from crash.shared_log import SharedLog
 from prompted_process import PromptedProcess
 
 import eoslog
-from eoslog.bindings import log_producers
+from eoslog.bindings import log_producers, opened_log
 from eoslog.errors import FellBehindError
 
 SEGMENTS = 4
@@ -173,3 +173,21 @@ def test_whoever_fell_behind_is_told_nothing_of_it(tmp_path):
         other.run(OTHERS, path=path)
         assert other.value("deleted") == 3
         assert partition.fills_segments is False
+
+
+def test_a_file_that_is_removed_as_a_joiner_lists_is_left_out(shared, monkeypatch):
+    """It raised FileNotFoundError out of the opening."""
+    log = shared.open()
+    append_segments(log)
+    content = shared.path(0).read_bytes()
+    assert log.delete_segments(1) == 1
+    shared.path(0).write_bytes(content)  # By a deleter that died before it came to that.
+    getsize = opened_log.os.path.getsize
+
+    def removed_first(path):
+        if path == str(shared.path(0)):
+            shared.path(0).unlink()
+        return getsize(path)
+
+    monkeypatch.setattr(opened_log.os.path, "getsize", removed_first)
+    assert shared.open().first_base_offset == 1
