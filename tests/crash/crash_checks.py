@@ -111,7 +111,8 @@ class Found:
         self.counts |= {"jobs": jobs, "loads": loads}
 
     def _settled(self) -> None:
-        count = self._offset(SETTLERS, SETTLED_AT)
+        # The newest may be prepared still: "read_committed" would wait for its decision.
+        count = self._offset(SETTLERS, SETTLED_AT, isolation_level="read_uncommitted")
         values = self._values(*SETTLED_AT)
         assert numbers_of_lane(values, "settled") == list(range(count)), values
         assert len(values) == count, values
@@ -122,8 +123,8 @@ class Found:
         assert state is None or state.state == "complete", state
         return 0 if state is None else state.version + 1
 
-    def _offset(self, group: str, where: TopicPartition) -> int:
-        with self._store.consumer(group) as consumer:
+    def _offset(self, group: str, where: TopicPartition, **options: Any) -> int:
+        with self._store.consumer(group, **options) as consumer:
             return consumer.committed(where) or 0
 
     def check(self, acknowledged: dict[str, int]) -> None:
