@@ -92,14 +92,17 @@ def changes_of(place: Place, work: Callable[[], None]) -> list[str]:
     return path.read_text().splitlines()
 
 
-def die_once(place: Place, number: int, mode: str) -> None:
+def die_once(place: Place, number: int, mode: str, sure: int) -> None:
+    """A run makes at least `sure` changes: it may end before a number above."""
     place.begin()
     if mode == "beside":
         with Beside(place.store, place.histories, place.acknowledged) as beside:
-            assert dies_before(number, place.store, place.work), "it did not get so far"
+            died = dies_before(number, place.store, place.work)
+            assert died or number > sure, "it did not get so far"
             beside.check()
         return
-    assert dies_before(number, place.store, place.work), "it did not get so far"
+    died = dies_before(number, place.store, place.work)
+    assert died or number > sure, "it did not get so far"
     in_a_child(place.check)
 
 
@@ -122,7 +125,9 @@ def die_again(place: Place, number: int) -> int:
     return changes
 
 
-def work_off(place: Place, numbers: list[int], options: argparse.Namespace, told: int) -> None:
+def work_off(
+    place: Place, numbers: list[int], sure: int, options: argparse.Namespace, told: int
+) -> None:
     """One of those that run at once: die at each of the numbers, and tell of each."""
     place.begin()
     place.work()  # Everything is imported before it forks.
@@ -134,7 +139,7 @@ def work_off(place: Place, numbers: list[int], options: argparse.Namespace, told
             if options.again:
                 die_again(place, number)
             else:
-                die_once(place, number, options.mode)
+                die_once(place, number, options.mode, sure)
         except BaseException as raised:
             error = f"{type(raised).__name__}: {raised}"
             kept = place.folder.with_name(f"died-at-{number}")
@@ -144,7 +149,9 @@ def work_off(place: Place, numbers: list[int], options: argparse.Namespace, told
     shutil.rmtree(place.folder, ignore_errors=True)
 
 
-def all_at_once(folder: Path, numbers: list[int], options: argparse.Namespace) -> dict[int, str]:
+def all_at_once(
+    folder: Path, numbers: list[int], sure: int, options: argparse.Namespace
+) -> dict[int, str]:
     """Die at all numbers, by several processes; what went wrong, by number."""
     reading, writing = os.pipe()
     children = []
@@ -154,7 +161,7 @@ def all_at_once(folder: Path, numbers: list[int], options: argparse.Namespace) -
             try:
                 os.close(reading)
                 place = Place(folder / f"place-{worker}")
-                work_off(place, numbers[worker :: options.workers], options, writing)
+                work_off(place, numbers[worker :: options.workers], sure, options, writing)
                 os._exit(0)
             except BaseException:
                 traceback.print_exc()
@@ -221,7 +228,8 @@ def main() -> int:
     print(f"{len(changes)} changes: {by_kind(changes)}", flush=True)
     numbers = chosen_numbers(changes, options)
     began = time.monotonic()
-    failed = all_at_once(options.folder, numbers, options)
+    sure = sum(not _is_time_entry(line) for line in changes)
+    failed = all_at_once(options.folder, numbers, sure, options)
     for number in sorted(failed):
         print(f"number {number}: {changes[number - 1]}: {failed[number]}")
     what = f"{options.mode}{', and again in the recovery' if options.again else ''}"
