@@ -67,7 +67,7 @@ def read_meta_properties(store_path: Path) -> MetaProperties:
         raise NotAStoreError(f"{path}: {error}") from error
     if store_version > STORE_VERSION:
         raise StoreVersionError(
-            f"{store_path} has store version {store_version}; "
+            f"{path}: store version {store_version}; "
             f"this eoslog reads versions up to {STORE_VERSION}"
         )
     if store_version < 1:
