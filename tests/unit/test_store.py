@@ -114,7 +114,7 @@ def test_a_newer_version_is_refused_and_nothing_is_touched(store_path):
     eoslog.open(store_path, create=True).close()
     meta = store_path / "meta.properties"
     meta.write_text(meta.read_text().replace("store.version=1", "store.version=2"))
-    with pytest.raises(StoreVersionError, match="meta.properties: store version 2"):
+    with pytest.raises(StoreVersionError, match=r"meta\.properties: store version 2"):
         eoslog.open(store_path)
     assert (store_path / MARKER).exists()
 
