@@ -140,6 +140,12 @@ def test_a_store_that_does_not_exist_is_a_failure_and_is_not_made(tmp_path):
     assert not path.exists()
 
 
+def test_a_line_end_in_a_path_is_one_line_still(tmp_path):
+    answer = call("topics", "--store", tmp_path / "a\nb")
+    assert_mistake(answer, FAILED, r"a\nb is not a store")
+    assert len(answer.stderr.splitlines()) == 1
+
+
 @pytest.mark.parametrize("durability", ["commit", "process"])
 def test_a_store_that_is_in_use_is_looked_at_all_the_same(store_path, durability):
     with eoslog.open(store_path, durability=durability) as store:
