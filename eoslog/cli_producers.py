@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 import eoslog
+from eoslog.bindings.partition_log import ProducerState
 from eoslog.cli_options import Settings, echo_json, shared_options
 from eoslog.cli_table import print_rows
 from eoslog.topic_name import INTERNAL_TOPICS
@@ -35,29 +36,34 @@ def producer_rows(
     store: "eoslog.Store", topic: str | None, partition: int | None
 ) -> list[dict[str, Any]]:
     """One row for each producer of each partition asked for."""
-    found = store.topics()
-    if topic is not None and topic not in found:
-        raise eoslog.errors.UnknownTopicOrPartitionError(f"no topic {topic!r} in {store.path}")
-    rows = []
-    for name in [topic] if topic is not None else sorted(found):
-        numbers = range(found[name].partitions) if partition is None else [partition]
-        for number in numbers:
-            for state in store.partition(name, number).producers():
-                first_offset = state.current_txn_first_offset
-                rows.append(
-                    {
-                        "topic": name,
-                        "partition": number,
-                        "producer_id": state.producer_id,
-                        "producer_epoch": state.producer_epoch,
-                        "last_sequence": state.last_sequence,
-                        "last_offset": state.last_offset,
-                        "last_timestamp": state.last_timestamp,
-                        "coordinator_epoch": state.coordinator_epoch,
-                        "current_txn_first_offset": first_offset if first_offset >= 0 else None,
-                    }
-                )
-    return rows
+    if topic is None:
+        known = store.producers()
+    else:
+        found = store.topics()
+        if topic not in found:
+            raise eoslog.errors.UnknownTopicOrPartitionError(f"no topic {topic!r} in {store.path}")
+        numbers = range(found[topic].partitions) if partition is None else [partition]
+        known = {
+            eoslog.TopicPartition(topic, number): store.partition(topic, number).producers()
+            for number in numbers
+        }
+    return [producer_row(where, state) for where in sorted(known) for state in known[where]]
+
+
+def producer_row(where: "eoslog.TopicPartition", state: ProducerState) -> dict[str, Any]:
+    """What a partition remembers of a producer."""
+    first_offset = state.current_txn_first_offset
+    return {
+        "topic": where.topic,
+        "partition": where.partition,
+        "producer_id": state.producer_id,
+        "producer_epoch": state.producer_epoch,
+        "last_sequence": state.last_sequence,
+        "last_offset": state.last_offset,
+        "last_timestamp": state.last_timestamp,
+        "coordinator_epoch": state.coordinator_epoch,
+        "current_txn_first_offset": first_offset if first_offset >= 0 else None,
+    }
 
 
 def find_partition(store: "eoslog.Store", topic: str, number: int) -> "eoslog.Partition":

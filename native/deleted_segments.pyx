@@ -107,15 +107,14 @@ cdef Status log_delete_segments(
     cdef int error
     deleted[0] = 0
     while may_delete(log, upto_offset, &first_base_offset):
-        error = 0
         if first_base_offset != swept_below:
             # For the first one too: its elder may have gone just before. Appends go on meanwhile.
             error = eos_remove_logs_below(log.directory, first_base_offset)
-        if error != 0:
-            out.os_errno = error
-            return fault(out, STATUS_IO, "the file of a deleted segment could not be removed",
-                         first_base_offset, error)
-        swept_below = first_base_offset
+            if error != 0:
+                out.os_errno = error
+                return fault(out, STATUS_IO, "the file of a deleted segment could not be removed",
+                             first_base_offset, error)
+            swept_below = first_base_offset
         error = log_sync_directory(log)
         status = log_lock(log, out)
         if status != STATUS_OK:

@@ -97,13 +97,16 @@ def die_once(place: Place, number: int, mode: str, sure: int) -> None:
     place.begin()
     if mode == "beside":
         with Beside(place.store, place.histories, place.acknowledged) as beside:
-            died = dies_before(number, place.store, place.work)
-            assert died or number > sure, "it did not get so far"
+            die_or_end(place, number, sure)
             beside.check()
         return
+    die_or_end(place, number, sure)
+    in_a_child(place.check)
+
+
+def die_or_end(place: Place, number: int, sure: int) -> None:
     died = dies_before(number, place.store, place.work)
     assert died or number > sure, "it did not get so far"
-    in_a_child(place.check)
 
 
 def die_again(place: Place, number: int) -> int:

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import pytest
 from crash.shared_log import SharedLog
+from transaction_files import full_disk
 
 from eoslog.errors import StoreFullError
-
-
-@contextmanager
-def no_file_longer_than(limit_bytes: int) -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_snapshot_without_room_is_a_full_store(tmp_path):
     shared = SharedLog(tmp_path / "shared")
     log = shared.open()
     log.append_columns([b"v"], timestamp_ms=1, producer_id=7, producer_epoch=0, base_sequence=0)
-    with no_file_longer_than(8), pytest.raises(StoreFullError) as caught:
+    with full_disk(), pytest.raises(StoreFullError) as caught:
         log.take_snapshot(True)
     assert caught.value.retriable
     assert not list(shared.directory.glob("*.snapshot*"))
