@@ -39,8 +39,8 @@ WRITERS = {
     "numbered": ("store.producer()", "writer.append('t', 0, values)"),
     "named": ("store.producer('n')", "writer.append('t', 0, values)"),
     "in a transaction": (
-        "store.producer(transactional_id='x')",
-        "(writer.init_transactions(), writer.begin_transaction(), writer.append('t', 0, values), "
+        "store.producer(transactional_id='x'); writer.init_transactions()",
+        "(writer.begin_transaction(), writer.append('t', 0, values), "
         "writer.commit_transaction())[-2]",
     ),
 }
