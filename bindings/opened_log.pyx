@@ -11,6 +11,9 @@ import time
 from contextlib import suppress
 
 from eoslog import errors
+from eoslog.bindings.snapshot_files import (
+    remove_spoiled_snapshots, remove_stray_snapshots, snapshot_offsets, snapshot_path,
+)
 
 from libc.stdint cimport int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
@@ -35,11 +38,9 @@ from eoslog.native.partition_log cimport (
     log_detach, log_stable_end, log_view, log_view_end, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport Segment
-from eoslog.native.snapshot cimport snapshot_check
 from eoslog.native.status cimport STATUS_FAILED, STATUS_IO, STATUS_OK
 
 _SEGMENT_NAME = re.compile(r"^(\d{20})\.log$")
-_SNAPSHOT_NAME = re.compile(r"^(\d{20})\.snapshot$")
 _DERIVED_SUFFIXES = (".index", ".timeindex", ".txnindex")
 _LEFTOVER_SUFFIXES = (".deleted", ".cleaned", ".snapshot.tmp")
 _OPENING_S_MAX = 600
@@ -250,9 +251,9 @@ cdef class OpenedLog:
         if status != STATUS_OK:
             self._raise(status, &fault)
         self._log.own_end = log_end(&self._log)
-        self._remove_stray_snapshots()
+        remove_stray_snapshots(self.path, log_end(&self._log))
         if not clean:
-            self._remove_spoiled_snapshots()
+            remove_spoiled_snapshots(self.path)
         return 0
 
     cdef int _attach(self) except -1:
@@ -547,36 +548,11 @@ cdef class OpenedLog:
                 "largest_timestamp_ms": max_timestamp, "path": path}
 
     def _snapshot_path(self, offset):
-        return os.path.join(self.path, f"{offset:020d}.snapshot")
+        return snapshot_path(self.path, offset)
 
     def snapshots(self):
         """Offsets of the .snapshot files, in order."""
-        return sorted(int(match[1]) for match in map(_SNAPSHOT_NAME.match, os.listdir(self.path))
-                      if match)
-
-    def _remove_stray_snapshots(self):
-        """Keep the snapshots at segments' base offsets, and the newest one that the log reaches.
-
-        The newest may be all that remembers producers whose batches were deleted.
-        """
-        names = os.listdir(self.path)
-        bases = {int(match[1]) for match in map(_SEGMENT_NAME.match, names) if match}
-        found = self.snapshots()
-        end = log_end(&self._log)
-        newest = max((offset for offset in found if offset <= end), default=-1)
-        stray = [offset for offset in found if offset != newest and offset not in bases]
-        for offset in stray:
-            os.unlink(self._snapshot_path(offset))
-
-    def _remove_spoiled_snapshots(self):
-        """The newest one that is left is whole: nobody takes what a power cut spoiled for the copy
-        that remembers the producers.
-        """
-        for offset in reversed(self.snapshots()):
-            with open(self._snapshot_path(offset), "rb") as file:
-                if snapshot_is_whole(file.read()):
-                    return
-            os.unlink(self._snapshot_path(offset))
+        return snapshot_offsets(self.path)
 
 
 cdef class LogOpening:
@@ -594,13 +570,6 @@ cdef class LogOpening:
         self._log = None
         if kind is not None and log is not None:
             log._give_up_opening()
-
-
-cdef bint snapshot_is_whole(bytes raw) except -1:
-    cdef const uint8_t* data = raw
-    cdef Fault fault
-    memset(&fault, 0, sizeof(Fault))
-    return snapshot_check(data, len(raw), &fault) == STATUS_OK
 
 
 def _last_time_entry(path):

@@ -7,6 +7,7 @@ from eoslog import errors
 from eoslog.bindings.log_verification import verify_segment
 from eoslog.bindings.producers_verification cimport ProducersCheck
 from eoslog.bindings.segment_pieces import open_segment
+from eoslog.bindings.snapshot_files import remove_stray_snapshots
 
 # Parts of this module's interface: what its methods take, answer and raise.
 from eoslog.bindings.log_reader import Columns  # no-cython-lint
@@ -34,7 +35,9 @@ from eoslog.native.log_marker cimport Marker, log_append_marker
 from eoslog.native.log_recovery cimport log_truncate
 from eoslog.native.log_sync cimport log_flush, log_sync_up_to
 from eoslog.native.log_roll cimport log_roll
-from eoslog.native.partition_log cimport log_close, log_detach, log_lock, log_unlock
+from eoslog.native.partition_log cimport (
+    log_close, log_detach, log_end, log_lock, log_unlock,
+)
 from eoslog.native.record_batch cimport ATTRIBUTE_TRANSACTIONAL, BatchIdentity
 from eoslog.native.spare_file cimport spare_prepare
 from eoslog.native.status cimport STATUS_OK, Fault, Status
@@ -442,7 +445,7 @@ cdef class PartitionLog(LogTransactions):
         if status != STATUS_OK:
             self._raise(status, &fault)
         if clean:
-            self._remove_stray_snapshots()
+            remove_stray_snapshots(self.path, log_end(&self._log))
 
     def detach(self):
         """Let go of the log as it is: other processes go on with it. May be called twice.
@@ -490,9 +493,9 @@ cdef class PartitionLog(LogTransactions):
                 continue
             if expected == segment["base_offset"]:
                 producers.check_snapshot(segment["path"][:-4] + ".snapshot", problems)
-            log_end = (lambda: self.log_end_offset) if segment is segments[-1] else None
+            end_of_log = (lambda: self.log_end_offset) if segment is segments[-1] else None
             expected = verify_segment(
-                segment, pieces, expected, aborts, producers, log_start, log_end, problems)
+                segment, pieces, expected, aborts, producers, log_start, end_of_log, problems)
             aborts.check_segment(&self._log, segment, expected, problems)
         if 0 <= expected < log_start:
             problems.append({"path": self.path, "position_bytes": 0, "reason": (

@@ -8,14 +8,15 @@ that what a commit writes down is what the caller has seen.
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Never, Self, overload
 
 from eoslog.beside_retention import from_what_is_left
 from eoslog.bindings.record_batch import Record
 from eoslog.config import CONSUMER_SETTINGS, INT64_MAX, parse_config, with_defaults
+from eoslog.consumer_fetches import ConsumerFetches
 from eoslog.consumer_lookups import OffsetAndTimestamp, PartitionLookups
 from eoslog.consumer_positions import RESETS, ConsumerPositions
 from eoslog.consumer_subscription import (
@@ -54,10 +55,9 @@ __all__ = ["ARROW_BYTES_MAX", "Consumer", "OffsetAndTimestamp"]
 # What a core still has in a cache of its own is copied out at two thirds of the cost.
 ARROW_BYTES_MAX = 2 << 20
 _LONG_WAIT_S = 3600.0
-T = TypeVar("T")
 
 
-class Consumer(PartitionLookups):
+class Consumer(ConsumerFetches, PartitionLookups):
     """Reads partitions of a store; `Store.consumer` makes it. Not for several threads at once.
 
     Only `close` may be called from another thread: it ends a poll or an iteration under way. A
@@ -479,107 +479,6 @@ class Consumer(PartitionLookups):
     def _begin_to_read(self, partitions: Iterable[TopicPartition]) -> None:
         """The group gave the consumer these."""
         self._positions.add({where: self._opened(where) for where in partitions})
-
-    def _fetched(self, fetch: Callable[[int], T], limit: int) -> T:
-        """What `fetch` finds up to a limit, after the group was followed."""
-        before = None
-        try:
-            self._polling = True
-            try:
-                while True:
-                    before = None
-                    if self._subscription is not None:
-                        self._subscription.member.follow()
-                        self._check_open()
-                    before = self._positions.all()
-                    try:
-                        return fetch(limit)
-                    except (LogClosedError, UnknownTopicOrPartitionError) as error:
-                        self._positions.put_back(before)
-                        before = None  # From here on a partition may be that of a new topic.
-                        self._check_open()
-                        if not self._group_has_news():
-                            self._look_for_topics_made_again()
-                            if isinstance(error, LogClosedError):
-                                reason = f"the topic was deleted: {error}"
-                                raise UnknownTopicOrPartitionError(reason) from error
-                            raise
-                        # Else the topic is gone, and the group reads it no more.
-            finally:
-                self._polling = False
-        except BaseException:
-            # What is not handed out, also by an interrupt, counts as not read.
-            if before is not None:
-                self._positions.put_back(before)
-            raise
-
-    def _look_for_topics_made_again(self) -> None:
-        """Have the next poll of a subscribed consumer read the new topic of a deleted one's name:
-        the group does, and the consumer was told.
-        """
-        if self._subscription is None:
-            return
-        for where, partition in self._positions.partitions.items():
-            if self._store._partitions.if_open(where) is not partition:
-                with suppress(UnknownTopicOrPartitionError, LogClosedError):
-                    self._positions.add({where: self._opened(where)})
-
-    def _group_has_news(self) -> bool:
-        return self._subscription is not None and self._subscription.member.has_news()
-
-    def _awaited_records(self, records_max: int, timeout_s: float) -> list[Record]:
-        """Sleep until there may be something to read; the records, where that is all to be done."""
-        shared = self._store._signal.shared
-        if self._subscription is not None or shared is None or not self._positions.is_one():
-            self._wait(time.monotonic() + timeout_s)
-            return []
-        records = self._positions.awaited_records(shared, timeout_s, records_max, self._bytes_max)
-        if not records or self._closed:
-            self._check_open()
-        return records
-
-    def _fetched_batch(self, bytes_max: int) -> "pyarrow.RecordBatch | None":
-        from eoslog import arrow
-
-        found = self._turns.columns(bytes_max)
-        return None if found is None else arrow.record_batch(*found)
-
-    def _wait(self, deadline_s: float) -> bool:
-        """Sleep until there may be something to read; False if the time is over before."""
-        left_s = deadline_s - time.monotonic()
-        if left_s <= 0:
-            return False
-        self._polling = True
-        try:
-            if self._subscription is None and self._positions.are_begun():
-                self._positions.wait_for_more(self._store._signal, left_s)
-            else:
-                self._store._signal.wait(self._watched(), self._is_ready, left_s)
-        except LogClosedError as error:
-            self._check_open()
-            if not self._group_has_news():
-                raise UnknownTopicOrPartitionError(f"the topic was deleted: {error}") from error
-        except UnknownTopicOrPartitionError:
-            if not self._group_has_news():
-                raise
-        finally:
-            self._polling = False
-        self._check_open()
-        return True
-
-    def _watched(self) -> list[Partition]:
-        """The partitions whose appends may make it ready."""
-        watched = list(self._positions.partitions.values())
-        if self._subscription is not None:
-            watched.append(self._subscription.member.partition)
-        elif self._group is not None and self._positions.waits_for_the_group():
-            watched.append(self._store._group_offsets.partition_with(self._group))
-        return watched
-
-    def _is_ready(self) -> bool:
-        if self._closed or self._store.closed:
-            return True
-        return self._group_has_news() or self._positions.anything_to_read()
 
     def _deadline_s(self, timeout: Any) -> float:
         self._check_open()

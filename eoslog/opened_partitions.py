@@ -26,6 +26,7 @@ from eoslog.durability import Durability
 from eoslog.errors import EoslogError, LogClosedError, StoreError
 from eoslog.file_lock import directory_locked
 from eoslog.group_offsets_index import GroupOffsetsIndex
+from eoslog.internal_partitions import InternalPartitions
 from eoslog.kafka_uuid import id_bytes
 from eoslog.log_settings import log_settings, settings_of
 from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints, last_offsets
@@ -33,16 +34,13 @@ from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
 from eoslog.partition_directory import (
     check_identity,
-    make_partition_directory,
     remove_partition_files,
 )
-from eoslog.partition_metadata import FILE_NAME as PARTITION_METADATA
 from eoslog.producer_state_store import ProducerStateStore
 from eoslog.store_paths import StorePaths
 from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import (
-    INTERNAL_TOPIC_PARTITIONS,
     TopicDescription,
     TopicRegistry,
     nothing_to_check,
@@ -54,7 +52,7 @@ _log = logging.getLogger(__name__)
 ROWS_BEHIND_MAX = 100_000
 
 
-class OpenedPartitions:
+class OpenedPartitions(InternalPartitions):
     """Opens partitions, remembers which are open, and closes them."""
 
     def __init__(
@@ -184,59 +182,6 @@ class OpenedPartitions:
     def config_of(self, topic: TopicDescription) -> dict[str, int]:
         """A topic's settings: its own, else the store's, else the defaults."""
         return settings_of(topic, self._topic_defaults)
-
-    def has_files(self, where: TopicPartition) -> bool:
-        """Whether the partition has a directory."""
-        path = self._paths.partition(where)
-        with named_os_errors(f"looking at {path}"):
-            return path.is_dir()
-
-    # The internal logs' partitions.
-
-    def existing_state_partitions(self) -> list[int]:
-        """The partitions of `__transaction_state` that have a directory."""
-        return self.existing_internal_partitions(TRANSACTION_STATE_TOPIC)
-
-    def state_partition(self, number: int) -> Partition:
-        """A partition of `__transaction_state`, opened, and made if it is not there."""
-        return self.internal_partition(TRANSACTION_STATE_TOPIC, number)
-
-    def existing_offsets_partitions(self) -> list[int]:
-        """The partitions of `__consumer_offsets` that have a directory."""
-        return self.existing_internal_partitions(CONSUMER_OFFSETS_TOPIC)
-
-    def offsets_partition(self, number: int) -> Partition:
-        """A partition of `__consumer_offsets`, opened, and made if it is not there."""
-        return self.internal_partition(CONSUMER_OFFSETS_TOPIC, number)
-
-    def existing_internal_partitions(self, topic_name: str) -> list[int]:
-        """The partitions of an internal topic that have a directory."""
-        numbers = range(INTERNAL_TOPIC_PARTITIONS)
-        return [one for one in numbers if self.has_files(TopicPartition(topic_name, one))]
-
-    def internal_partition(self, topic_name: str, number: int) -> Partition:
-        """A partition of an internal topic, opened, and made if it is not there."""
-        where = TopicPartition(topic_name, number)
-        partition = self._opened.get(where)
-        if partition is not None:
-            return partition
-        with self._lock:
-            topic = self._registry.get(topic_name)
-            # The directory comes first, then this file: another process may be between the two.
-            made = self._paths.partition(where) / PARTITION_METADATA
-            with named_os_errors(f"looking at {made}"):
-                is_made = made.exists()
-            if topic is None or not is_made:
-                topic = self._make_internal(where)
-            return self._open(topic, where)
-
-    def _make_internal(self, where: TopicPartition) -> TopicDescription:
-        with self._registry.making_partition(where.topic, INTERNAL_TOPIC_PARTITIONS) as topic:
-            if not self.has_files(where):
-                self._checkpoints.note_if_lost(where)
-                make_partition_directory(self._paths, where, topic.topic_id)
-                sync_directory(self._paths.root)
-            return topic
 
     # Removing.
 

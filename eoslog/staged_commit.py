@@ -25,55 +25,22 @@ from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.shared_page import LOCK_STAGED
 from eoslog.bindings.thread_lock import ThreadLock, called_from_handler
 from eoslog.damage import Problem
-from eoslog.errors import (
-    EoslogError,
-    InvalidRequestError,
-    StagedCommitError,
-    StagedJobIncompleteError,
-    StoreFullError,
-)
-from eoslog.group_metadata import check_group_id
-from eoslog.nameless_job import is_nameless
+from eoslog.errors import EoslogError, StagedCommitError, StagedJobIncompleteError, StoreFullError
 from eoslog.offset_records import OffsetKey
 from eoslog.signal_handlers import is_within_a_call
-from eoslog.staged_adoption import (
-    HeldPartitions,
-    Offsets,
-    adopt_files,
-    is_adopted,
-    is_untouched,
-)
-from eoslog.staged_application import (
-    COMPLETE,
-    NO_VERSION,
-    PREPARED,
-    ApplicationRecord,
-    ApplicationState,
-)
+from eoslog.staged_adoption import HeldPartitions, is_untouched
+from eoslog.staged_application import COMPLETE, NO_VERSION, ApplicationRecord, ApplicationState
 from eoslog.staged_file_check import check_job, check_room, make_run_directory, sync_staged
-from eoslog.staged_job import (
-    JobFile,
-    StagedJob,
-    bounds_of_record,
-    files_of_messages,
-    is_listed_apart,
-    topic_ids_of_record,
-)
+from eoslog.staged_job import JobFile, StagedJob, files_of_messages
 from eoslog.staged_leftovers import Leftovers
 from eoslog.staged_message import StagedMessage, check_version, run_of
 from eoslog.staged_names import directory_name, run_path
-from eoslog.staged_offsets import (
-    VERSION_PARTITION,
-    OffsetsOfGroups,
-    StagedOffsets,
-    TopicIdsOfGroups,
-    adopt_offsets,
-    prepare_offsets,
-)
-from eoslog.staged_pending import PendingJob, job_of_application
+from eoslog.staged_offsets import OffsetsOfGroups, StagedOffsets, TopicIdsOfGroups, prepare_offsets
+from eoslog.staged_pending import PendingJob
 from eoslog.staged_source import VersionCount, VersionSource
-from eoslog.staged_spans import JobSpan, RecentJobs, span_of_job
+from eoslog.staged_spans import JobSpan, RecentJobs
 from eoslog.staged_sweep import is_decided
+from eoslog.staged_under_way import StagedJobsUnderWay
 from eoslog.staged_undone import UndoneJobs
 from eoslog.staged_verification import verify_staged_jobs
 from eoslog.state_log import APPLICATION
@@ -107,7 +74,7 @@ class StagedCommit:
     offsets: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
 
-class StagedCommits:
+class StagedCommits(StagedJobsUnderWay):
     """The staged jobs of one store; `Store` has one, and hands calls on to it."""
 
     def __init__(self, store: "Store") -> None:
@@ -122,7 +89,7 @@ class StagedCommits:
         self._leftovers = Leftovers(store, store._checkpointer.note_leftovers)
         self._retry_due_s = 0.0
         store._group_offsets.ask_staged(self.holds_back)
-        self._pending: dict[str, PendingJob] = {}
+        self._pending = {}
         # Who registered the newest run of an application in this life of the store.
         self._owners: dict[str, TransactionOwner] = {}
 
@@ -519,121 +486,3 @@ class StagedCommits:
     @property
     def _process(self) -> bytes:
         return self._store._files.session.slots.own
-
-    # After the decision.
-
-    def _settled(self, app_id: str) -> ApplicationRecord:
-        """The application's record, with no job under way."""
-        name = directory_name(app_id, "app_id")
-        record = ApplicationRecord.read(self._store._state_log, app_id)
-        if record is not None and record.state == PREPARED and name not in self._pending:
-            self._take_up(record)
-        if name in self._pending:
-            self._settle(name)
-            record = ApplicationRecord.read(self._store._state_log, app_id)
-        return ApplicationRecord(app_id) if record is None else record
-
-    def _settle(self, name: str) -> None:
-        """Complete a pending job; one that was interrupted in its decision is undone instead."""
-        pending = self._pending[name]
-        if not pending.decided:
-            # Its record may be in the log, though nobody was told. Nothing of it was adopted, so
-            # the record of before, written again, takes the decision back.
-            pending.record.write(self._store._state_log)
-            pending.held.release()
-            self._store._group_offsets.release(name)
-            del self._pending[name]
-            return
-        self._complete(pending)
-
-    def _take_up(self, record: ApplicationRecord) -> None:
-        """Have a job of an earlier life of the store, or of another process, as pending.
-
-        Readers are held at its bounds, unless all of it is in the log: they may have seen it then.
-        """
-        self._undone.begin()
-        described = record.job or {"topics": {}}
-        bounds = bounds_of_record(described)
-        held = HeldPartitions(self._store._find_partition, topic_ids_of_record(described))
-        try:
-            job = job_of_application(self._staging_path, record)
-            if is_adopted(job, held):
-                held.have(bounds)
-                held.let_in_if_begun()
-            else:
-                held.hold(bounds)
-        except EoslogError:
-            job = None  # Its completion will say why.
-            held.hold(bounds)
-        self._pending[record.name] = PendingJob(
-            record, held, frozenset(bounds), decided=True, job=job, of_others=True
-        )
-
-    def _retry_pending(self) -> None:
-        for name in list(self._pending):
-            try:
-                self._settle(name)
-            except EoslogError as error:
-                _log.error("%s", error)
-
-    def _complete(self, pending: PendingJob) -> Offsets:
-        """Steps A1 to F. Raises StagedJobIncompleteError; the job is then still pending."""
-        record = pending.record
-        state_log = self._store._state_log
-        try:
-            if pending.job is None:
-                pending.job = job_of_application(self._staging_path, record)
-            job = pending.job
-            if pending.of_others and self._store.durability != "process":
-                state_log.sync(record.name)  # The decision comes before what follows from it.
-            self._store._group_offsets.hold_back(record.name, job.offset_keys)
-            synced = self._store.durability != "process"
-            # Of a later attempt the checks of the first one say nothing any more.
-            checked, pending.checked = pending.checked, False
-            offsets = adopt_files(job, pending.held, sync=synced, checked=checked)
-            if synced:
-                pending.held.sync()
-            # Behind the data, so that no offset is seen without them, and none below is held back.
-            adopt_offsets(job.offsets, self._store._group_offsets, self._store._topic_id)
-            self._store._group_offsets.release(record.name)
-            self._note_progress(record.app_id, record.version)
-            span = span_of_job(job, pending.held)
-            pending.held.release()
-            self._sync_offsets(job)
-            if span.ranges:
-                self._recent.note(span, others_are_held=len(self._pending) > 1)
-            # Mostly unsynced: a power cut brings the job back as decided, and all of it is in the
-            # log. To find that out its list of files is needed, which is removed with them.
-            listed_apart = is_listed_apart(record.job or {})
-            record.completed().write(state_log, sync=None if listed_apart else False)
-        except (EoslogError, MemoryError) as error:
-            raise StagedJobIncompleteError(
-                f"version {record.version} of application {record.app_id!r} is decided, but not "
-                f"completely in the log yet: {error}"
-            ) from error
-        del self._pending[record.name]
-        try:
-            self._leftovers.leave(job, str(record.run_id))
-        except (EoslogError, MemoryError) as error:
-            # The job is complete: who heard of an error now would write it again. What is left of
-            # it is swept.
-            _log.warning("application %r: what was staged is removed later: %s", job.app_id, error)
-        return offsets
-
-    def _sync_offsets(self, job: StagedJob) -> None:
-        if self._store.durability == "process":
-            return
-        for one in job.offsets:
-            partition = self._store._partitions.offsets_partition(one.number)
-            partition.sync_up_to(partition.log_end_offset)
-
-    def _note_progress(self, app_id: str, version: int) -> None:
-        """Commit the version as an offset. It follows from the record: nothing waits for it."""
-        if is_nameless(app_id):
-            return
-        try:
-            self._store._group_offsets.note(check_group_id(app_id), VERSION_PARTITION, version)
-        except InvalidRequestError:
-            return  # No group can have the name.
-        except (EoslogError, MemoryError) as error:
-            _log.warning("application %r is at version %d: %s", app_id, version, error)

@@ -25,14 +25,11 @@ from eoslog.durability import Durability
 from eoslog.errors import (
     EoslogError,
     ForkedProcessError,
-    GroupIdNotFoundError,
     LogClosedError,
     ProducerFencedError,
     StoreFailedError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.group_description import GroupDescription
-from eoslog.group_metadata import OffsetAndMetadata, check_group_id
 from eoslog.group_offsets import GroupOffsets
 from eoslog.linger import LingerTimer
 from eoslog.named_producers import NamedProducers
@@ -45,6 +42,7 @@ from eoslog.staged_commit import StagedCommits
 from eoslog.staged_producer import StagedProducer
 from eoslog.state_log import StateLog
 from eoslog.store_files import StoreFiles, errors_of, raise_first
+from eoslog.store_groups import StoreGroups
 from eoslog.store_metrics import store_metrics
 from eoslog.store_producers import producers_of
 from eoslog.store_snapshot import snapshot_of_topics
@@ -66,7 +64,7 @@ HANDLER_WAIT_S = 1.0
 _log = logging.getLogger(__name__)
 
 
-class Store(StoreTransactions, StoreStagedJobs):
+class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
     """An open store; `eoslog.open` makes it. A context manager: it is closed at the block's end.
 
     A process opens a store once, and its threads share the object; other processes may have it open
@@ -327,36 +325,7 @@ class Store(StoreTransactions, StoreStagedJobs):
             group = cast(str, given.pop("group.id"))
         return Consumer(self, group, isolation_level, auto_offset_reset, given)
 
-    # Groups.
-
-    def groups(self) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
-        """The committed offsets of every group that has any, or has some that are not decided yet;
-        of one that has, or had, members too.
-
-        Raises CorruptRecordError.
-        """
-        self._check_open()
-        return self._group_offsets.all()
-
-    def describe_group(self, name: str) -> GroupDescription:
-        """A group's state, generation and members, and which partitions each of them reads.
-
-        Raises GroupIdNotFoundError, InvalidRequestError (an empty name), CorruptRecordError.
-        """
-        self._check_open()
-        found = self._files.group_members.describe(check_group_id(name))
-        if found is None:
-            raise GroupIdNotFoundError(f"there is no group {name!r}")
-        return found
-
-    def delete_group(self, name: str) -> None:
-        """Forget a group with all its offsets, those of open transactions too; durable on return.
-
-        Raises GroupIdNotFoundError, NonEmptyGroupError if consumers are subscribed with it,
-        InvalidRequestError (an empty name), StoreError.
-        """
-        self._check_open()
-        self._group_offsets.delete(name)
+    # Looking after it.
 
     def snapshot(self, topics: Iterable[str] | None = None) -> dict[TopicPartition, int]:
         """Offsets of all partitions of these topics, or of all topics, that cut no transaction.
@@ -371,8 +340,6 @@ class Store(StoreTransactions, StoreStagedJobs):
         """
         self._check_open()
         return snapshot_of_topics(self, topics)
-
-    # Looking after it.
 
     def producers(self) -> dict[TopicPartition, list[ProducerState]]:
         """What each partition knows of every producer; opens them all. A topic that is deleted

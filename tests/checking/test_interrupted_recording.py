@@ -25,6 +25,7 @@ FILES = (
     "/eoslog/staged_producer.py",
     "/eoslog/staged_transactions.py",
     "/eoslog/staged_commit.py",
+    "/eoslog/staged_under_way.py",
 )
 COMMIT, ABORT, CLOSE = "commit_transaction", "abort_transaction", "close"
 

@@ -26,6 +26,7 @@ FILES = (
     "/eoslog/consumer_subscription.py",
     "/eoslog/consumer_positions.py",
     "/eoslog/consumer.py",
+    "/eoslog/consumer_fetches.py",
     "/eoslog/consumer_turns.py",
 )
 

@@ -31,7 +31,7 @@ INTERRUPTED = {
     "records",
     "take_back",
 }
-FILES = ("consumer.py", "consumer_turns.py", "handing_out.py", "arrow.py")
+FILES = ("consumer.py", "consumer_fetches.py", "consumer_turns.py", "handing_out.py", "arrow.py")
 
 
 def is_of_a_reader(frame: FrameType) -> bool:

@@ -22,7 +22,12 @@ from eoslog.staged_producer import StagedProducer
 
 pytestmark = pytest.mark.crash
 
-FILES = ("/eoslog/staged_producer.py", "/eoslog/staged_transactions.py", "/eoslog/staged_commit.py")
+FILES = (
+    "/eoslog/staged_producer.py",
+    "/eoslog/staged_transactions.py",
+    "/eoslog/staged_commit.py",
+    "/eoslog/staged_under_way.py",
+)
 
 
 def is_ours(frame: FrameType) -> bool:

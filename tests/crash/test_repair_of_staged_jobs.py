@@ -12,7 +12,7 @@ from cli_calls import DONE, FAILED, call
 from unclean_stops import as_of_a_crash
 
 import eoslog
-from eoslog import TopicPartition, staged_commit, staged_job
+from eoslog import TopicPartition, staged_job, staged_under_way
 from eoslog.acknowledged_jobs import job_parts
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.staged_leftovers import Leftovers
@@ -100,7 +100,7 @@ def test_a_partition_without_its_id_has_the_job_all_the_same(tmp_path, metadata)
 def test_a_complete_job_among_records_of_others_is_not_cut(tmp_path, monkeypatch):
     """They came between its bound and its records: how many those are says too little."""
     path = tmp_path / "store"
-    adopt_files = staged_commit.adopt_files
+    adopt_files = staged_under_way.adopt_files
     with eoslog.open(path, create=True, durability="process", config=QUIET) as store:
         store.create_topic("t", partitions=2)
 
@@ -109,7 +109,7 @@ def test_a_complete_job_among_records_of_others_is_not_cut(tmp_path, monkeypatch
                 producer.append("t", 1, [b"of somebody else"] * 30)
             return adopt_files(*args, **options)
 
-        monkeypatch.setattr(staged_commit, "adopt_files", adopt_later)
+        monkeypatch.setattr(staged_under_way, "adopt_files", adopt_later)
         stage_and_commit(store)
     as_of_a_crash(path)
     cut_last_batch(log_of(path))

@@ -11,9 +11,11 @@ FILES = (
     "/eoslog/transaction_client.py",
     "/eoslog/transaction_coordinator.py",
     "/eoslog/opened_partitions.py",
+    "/eoslog/internal_partitions.py",
     "/eoslog/staged_producer.py",
     "/eoslog/staged_transactions.py",
     "/eoslog/staged_commit.py",
+    "/eoslog/staged_under_way.py",
 )
 INPUT = TopicPartition("in", 0)
 

@@ -27,9 +27,11 @@ FILES = (
     "/eoslog/file_lock.py",
     "/eoslog/topic_registry.py",
     "/eoslog/opened_partitions.py",
+    "/eoslog/internal_partitions.py",
     "/eoslog/checkpointer.py",
     "/eoslog/unended_transactions.py",
     "/eoslog/staged_commit.py",
+    "/eoslog/staged_under_way.py",
 )
 
 

@@ -14,7 +14,7 @@ from conftest import abandon
 from coordinated_store import ID, CoordinatedStore, batches_of
 from short_form import short_form
 
-from eoslog import TopicPartition, opened_partitions, staged_commit, store_files
+from eoslog import TopicPartition, opened_partitions, staged_under_way, store_files
 from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.errors import StoreFullError
 from eoslog.prepared_transaction import PreparedTransaction
@@ -675,7 +675,7 @@ def test_what_was_never_decided_is_ended_before_a_job_that_is_completed_on_openi
     def full(*_, **__):
         raise StoreFullError("no room")
 
-    monkeypatch.setattr(staged_commit, "adopt_files", full)
+    monkeypatch.setattr(staged_under_way, "adopt_files", full)
     bulk = at.store.producer(transactional_id="bulk", staged=True)
     bulk.init_transactions()
     bulk.begin_transaction()

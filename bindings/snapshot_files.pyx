@@ -1,0 +1,63 @@
+# cython: language_level=3
+"""The `.snapshot` files of a log's directory, each named after the offset up to which it tells of
+the producers.
+"""
+
+import os
+import re
+
+from libc.stdint cimport uint8_t
+from libc.string cimport memset
+
+from eoslog.native.snapshot cimport snapshot_check
+from eoslog.native.status cimport STATUS_OK, Fault
+
+_SEGMENT_NAME = re.compile(r"^(\d{20})\.log$")
+_SNAPSHOT_NAME = re.compile(r"^(\d{20})\.snapshot$")
+
+
+def snapshot_path(directory, offset):
+    """Where the snapshot at an offset is."""
+    return os.path.join(directory, f"{offset:020d}.snapshot")
+
+
+def snapshot_offsets(directory):
+    """The offsets of a directory's snapshots, in order."""
+    return _offsets(_SNAPSHOT_NAME, os.listdir(directory))
+
+
+def remove_stray_snapshots(directory, log_end_offset):
+    """Keep the snapshots at segments' base offsets, and the newest one that the log reaches.
+
+    The newest may be all that remembers producers whose batches were deleted.
+    """
+    names = os.listdir(directory)
+    bases = set(_offsets(_SEGMENT_NAME, names))
+    found = _offsets(_SNAPSHOT_NAME, names)
+    newest = max((offset for offset in found if offset <= log_end_offset), default=-1)
+    for offset in found:
+        if offset != newest and offset not in bases:
+            os.unlink(snapshot_path(directory, offset))
+
+
+def remove_spoiled_snapshots(directory):
+    """The newest one that is left is whole: nobody takes what a power cut spoiled for the copy that
+    remembers the producers.
+    """
+    for offset in reversed(snapshot_offsets(directory)):
+        path = snapshot_path(directory, offset)
+        with open(path, "rb") as file:
+            if _is_whole(file.read()):
+                return
+        os.unlink(path)
+
+
+def _offsets(pattern, names):
+    return sorted(int(match[1]) for match in map(pattern.match, names) if match)
+
+
+cdef bint _is_whole(bytes raw) except -1:
+    cdef const uint8_t* data = raw
+    cdef Fault fault
+    memset(&fault, 0, sizeof(Fault))
+    return snapshot_check(data, len(raw), &fault) == STATUS_OK

@@ -1,0 +1,51 @@
+"""What a store tells of its consumer groups, and how one is forgotten."""
+
+from typing import TYPE_CHECKING
+
+from eoslog.errors import GroupIdNotFoundError
+from eoslog.group_description import GroupDescription
+from eoslog.group_metadata import OffsetAndMetadata, check_group_id
+from eoslog.topic_partition import TopicPartition
+
+if TYPE_CHECKING:
+    from eoslog.store_files import StoreFiles
+
+
+class StoreGroups:
+    """This part of a `Store`, which is made on top of it."""
+
+    _files: "StoreFiles"
+
+    def groups(self) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        """The committed offsets of every group that has any, or has some that are not decided yet;
+        of one that has, or had, members too.
+
+        Raises CorruptRecordError.
+        """
+        self._check_open()
+        return self._files.group_offsets.all()
+
+    def describe_group(self, name: str) -> GroupDescription:
+        """A group's state, generation and members, and which partitions each of them reads.
+
+        Raises GroupIdNotFoundError, InvalidRequestError (an empty name), CorruptRecordError.
+        """
+        self._check_open()
+        found = self._files.group_members.describe(check_group_id(name))
+        if found is None:
+            raise GroupIdNotFoundError(f"there is no group {name!r}")
+        return found
+
+    def delete_group(self, name: str) -> None:
+        """Forget a group with all its offsets, those of open transactions too; durable on return.
+
+        Raises GroupIdNotFoundError, NonEmptyGroupError if consumers are subscribed with it,
+        InvalidRequestError (an empty name), StoreError.
+        """
+        self._check_open()
+        self._files.group_offsets.delete(name)
+
+    # What the store has.
+
+    def _check_open(self) -> None:
+        raise NotImplementedError
