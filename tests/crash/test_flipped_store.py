@@ -94,14 +94,18 @@ def test_some_bits_of_every_file(stores, state):
 @pytest.mark.parametrize("state", ["clean", "unclean"])
 def test_every_bit_of_every_file(stores, state, capsys):
     """EOSLOG_FLIP_STEP=151: one in so many (odd: of all eight bits); EOSLOG_SEED: which ones.
-    EOSLOG_FLIP_EXCEPT=state/: of no file below that.
+    EOSLOG_FLIP_ONLY=state/: of the files below that alone; EOSLOG_FLIP_EXCEPT=state/shared: of none
+    below that.
     """
     step = int(os.environ.get("EOSLOG_FLIP_STEP", "1"))
+    only = os.environ.get("EOSLOG_FLIP_ONLY", "")
     left_out = os.environ.get("EOSLOG_FLIP_EXCEPT", "/")  # No file's name begins with it.
     noise = random.Random(os.environ.get("EOSLOG_SEED", "1"))
 
     def some(name: str, flips: list[Flip]) -> list[Flip]:
-        return [] if name.startswith(left_out) else flips[noise.randrange(step) :: step]
+        if name.startswith(left_out) or not name.startswith(only):
+            return []
+        return flips[noise.randrange(step) :: step]
 
     found = check(stores, state, some)
     with capsys.disabled():
