@@ -109,14 +109,14 @@ def die_or_end(place: Place, number: int, sure: int) -> None:
     assert died or number > sure, "it did not get so far"
 
 
-def die_again(place: Place, number: int) -> int:
-    """Die once, and again in what the next one does first; how many changes that were."""
+def die_again(place: Place, number: int, sure: int) -> None:
+    """Die once, and again in what the next one does first."""
     place.begin()
-    assert dies_before(number, place.store, place.work), "it did not get so far"
+    die_or_end(place, number, sure)
     left = place.folder.with_name(place.folder.name + "-left")
     shutil.rmtree(left, ignore_errors=True)
     shutil.copytree(place.folder, left)
-    changes = len(changes_of(place, place.look))
+    changes = sure_changes(changes_of(place, place.look))
     if changes:
         place.begin()
         shutil.copytree(left, place.folder, dirs_exist_ok=True)
@@ -125,7 +125,6 @@ def die_again(place: Place, number: int) -> int:
         assert dies_before(second, place.store, place.look), f"not so far as {second} of {changes}"
         in_a_child(place.check)
     shutil.rmtree(left)
-    return changes
 
 
 def work_off(
@@ -140,7 +139,7 @@ def work_off(
         error = ""
         try:
             if options.again:
-                die_again(place, number)
+                die_again(place, number, sure)
             else:
                 die_once(place, number, options.mode, sure)
         except BaseException as raised:
@@ -231,8 +230,7 @@ def main() -> int:
     print(f"{len(changes)} changes: {by_kind(changes)}", flush=True)
     numbers = chosen_numbers(changes, options)
     began = time.monotonic()
-    sure = sum(not _is_time_entry(line) for line in changes)
-    failed = all_at_once(options.folder, numbers, sure, options)
+    failed = all_at_once(options.folder, numbers, sure_changes(changes), options)
     for number in sorted(failed):
         print(f"number {number}: {changes[number - 1]}: {failed[number]}")
     what = f"{options.mode}{', and again in the recovery' if options.again else ''}"
@@ -265,6 +263,11 @@ def numbered_changes(place: Place, mode: str) -> list[str]:
     assert len(first) == len(second)
     assert set(CALLS) <= set(first), "the program does not do all that it is to do"
     return found[0]
+
+
+def sure_changes(changes: list[str]) -> int:
+    """How many of these any other run makes too."""
+    return sum(not _is_time_entry(line) for line in changes)
 
 
 def _is_time_entry(line: str) -> bool:
