@@ -118,6 +118,8 @@ cdef class Sender:
         if timestamp_ms is None:
             timestamp = eos_now_ms()
         else:
+            if timestamp_ms is True or timestamp_ms is False:
+                raise TypeError("timestamp_ms: an integer (milliseconds), not bool")
             try:
                 given = timestamp_ms
             except OverflowError:

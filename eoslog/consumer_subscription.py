@@ -38,6 +38,10 @@ def split_membership(
         raise InvalidConfigError(
             f"client.id={client_id!r:.80}: a text of 1 to {CLIENT_ID_CHARACTERS_MAX} characters"
         )
+    try:
+        client_id.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidConfigError(f"client.id={client_id!r:.80}: {error}") from error
     strategies = parse_strategies(rest.pop("partition.assignment.strategy", DEFAULT_STRATEGIES))
     return rest, client_id, strategies
 

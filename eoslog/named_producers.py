@@ -12,6 +12,11 @@ to it. Each opening of a name takes a new epoch, and writes it down with new che
 new producer appends. At least every 2**30 records a partition's checkpoint is renewed, so that a
 sequence that wrapped around is never taken for an older one.
 
+A count belongs to a topic, which another thread or process may delete and make again at any time:
+an identity keeps beside its checkpoints the ids of the topics that they are of, taken while the
+name is held. A deletion corrects the record with the name held, before the topic can be made again,
+so that an id that is found then is that of the topic that the record counts in, or of none.
+
 Among several processes a name's lock keeps these true: it is held for each append of the name and
 for each change of its record. Whoever opens the name holds it from the count of the records to the
 new epoch's record; an older producer of another process, when it next has the lock, reads that
@@ -60,6 +65,8 @@ class NamedIdentity:
 
     `process` is the slot of the process that has the name, b"" where that is not known. `offset`
     is where the record stands, or one with the same content, -1 where that does not matter.
+    `topic_ids` has the ids of the topics of the checkpoints, for whoever has the name: a checkpoint
+    of a topic that has another id now, or none, counts nothing.
     """
 
     name: str
@@ -68,6 +75,7 @@ class NamedIdentity:
     checkpoints: dict[TopicPartition, Checkpoint] = field(default_factory=dict)
     process: bytes = b""
     offset: int = -1
+    topic_ids: dict[str, str] = field(default_factory=dict)
 
     def state(self) -> State:
         positions = {str(where): list(checkpoint) for where, checkpoint in self.checkpoints.items()}
@@ -135,6 +143,7 @@ class NamedProducers:
         state_log: StateLog,
         producer_ids: ProducerIds,
         find_partition: Callable[[TopicPartition], Partition | None],
+        topic_id: Callable[[TopicPartition], str | None],
         *,
         shared: SharedPage | None = None,
         slots: ProcessSlots | None = None,
@@ -142,6 +151,7 @@ class NamedProducers:
         self._state_log = state_log
         self._producer_ids = producer_ids
         self._find_partition = find_partition
+        self._topic_id = topic_id
         self._shared = shared
         self._slots = slots
         self._lock = threading.RLock()
@@ -227,6 +237,7 @@ class NamedProducers:
             where: Checkpoint(position, newer.epoch, NO_SEQUENCE)
             for where, position in positions.items()
         }
+        newer.topic_ids = self._topic_ids_of(positions)
         # A new id is synced whatever the durability: without the record nobody would find it again.
         self._append(newer, sync=True if rotates else None)
         if rotates:
@@ -235,6 +246,11 @@ class NamedProducers:
                 if partition is not None:
                     partition.forget_producers([older.producer_id])
         return newer
+
+    def _topic_ids_of(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
+        """The ids of their topics, without those that exist no more; with the name held."""
+        found = {where.topic: self._topic_id(where) for where in partitions}
+        return {topic: topic_id for topic, topic_id in found.items() if topic_id is not None}
 
     def exclusive(self) -> threading.RLock:
         """The lock under which names are opened and renewed; taken before any producer's own."""
@@ -274,7 +290,8 @@ class NamedProducers:
                 f"producer {identity.name!r} was opened again, with epoch {newest.epoch}, by "
                 f"{self._described(newest.process)}"
             )
-        identity.checkpoints, identity.offset = newest.checkpoints, read_at
+        ids = self._topic_ids_of(newest.checkpoints)
+        identity.checkpoints, identity.topic_ids, identity.offset = newest.checkpoints, ids, read_at
 
     def _described(self, process: bytes) -> str:
         if self._slots is None or not process:
@@ -287,24 +304,35 @@ class NamedProducers:
         self,
         identity: NamedIdentity,
         changed: Mapping[TopicPartition, Checkpoint],
+        topic_ids: Mapping[str, str],
         *,
         sync: bool | None = None,
     ) -> None:
         """Write a name's record with these checkpoints, if they are new; durably as the store's
         durability, or `sync`, says.
 
+        `topic_ids` has the ids of the topics they are of. What is of a topic that was deleted is
+        left out, and what the identity still knew of one.
+
         Raises ProducerFencedError if another process has opened the name.
         """
         with self._state_log.held(NAMED_PRODUCER, identity.name):
             self.check(identity)
-            before = identity.checkpoints
-            identity.checkpoints = {**before, **changed}
-            if identity.checkpoints == before:
+            before, before_ids = identity.checkpoints, identity.topic_ids
+            ids = self._topic_ids_of([*before, *changed])
+            newest = {
+                where: checkpoint
+                for known, known_ids in ((before, before_ids), (changed, topic_ids))
+                for where, checkpoint in known.items()
+                if where.topic in ids and ids[where.topic] == known_ids.get(where.topic)
+            }
+            identity.checkpoints, identity.topic_ids = newest, ids
+            if newest == before:
                 return
             try:
                 self._append(identity, sync=sync)
             except BaseException:
-                identity.checkpoints = before
+                identity.checkpoints, identity.topic_ids = before, before_ids
                 raise
 
     # All names.

@@ -94,8 +94,11 @@ class ProducerIdentity:
                 self._held,
             )
             self._partitions[where] = sequenced
-        elif sequenced.position - self._checkpoint(where).position >= RENEW_RECORDS:
-            self.renew([where])
+        elif self._named is not None:
+            # Looked at, and registered, when the partition was: it is that of the same topic.
+            checkpoint = self._named.checkpoints.get(where)
+            if checkpoint and sequenced.position - checkpoint.position >= RENEW_RECORDS:
+                self.renew([where])
         return sequenced
 
     def position(self, where: TopicPartition) -> int:
@@ -115,17 +118,18 @@ class ProducerIdentity:
         named = self._named
         if named is None:
             return
-        renewed = {}
+        renewed, topic_ids = {}, {}
         for where in partitions:
             sequenced = self._partitions.get(where)
             if sequenced is not None:
+                topic_ids[where.topic] = sequenced.partition.topic_id
                 sequenced.settle()
                 sequenced.partition.sync_up_to(sequenced.partition.log_end_offset)
                 renewed[where] = Checkpoint(
                     sequenced.position, named.epoch, sequenced.last_sequence
                 )
         # Synced: what it counts may be deleted next.
-        self._store._names.write(named, renewed, sync=True)
+        self._store._names.write(named, renewed, topic_ids, sync=True)
 
     def forget_topic(self, topic: str) -> list[Partition]:
         """The topic is gone; the partitions of it that this producer wrote to.
@@ -138,19 +142,19 @@ class ProducerIdentity:
             for where, sequenced in self._partitions.items()
             if where.topic == topic and sequenced.partition.topic_id != topic_id(where)
         ]
-        if self._named is not None:
-            known = self._named.checkpoints
-            self._named.checkpoints = {
-                where: one
-                for where, one in known.items()
-                if where.topic != topic or topic_id(where) is not None
-            }
+        named = self._named
+        if named is not None and named.topic_ids.get(topic) != topic_id(TopicPartition(topic, 0)):
+            known = named.checkpoints
+            named.checkpoints = {where: one for where, one in known.items() if where.topic != topic}
         return [self._partitions.pop(where).partition for where in gone]
 
     def _checkpoint(self, where: TopicPartition) -> Checkpoint:
         """Where the name stood at the partition when that was last written down."""
+        named = self._named
         begin = Checkpoint(0, self.producer_epoch, NO_SEQUENCE)
-        return begin if self._named is None else self._named.checkpoints.get(where, begin)
+        if named is None or named.topic_ids.get(where.topic) != self._store._topic_id(where):
+            return begin  # What was written down was of a topic that was deleted since.
+        return named.checkpoints.get(where, begin)
 
     def _check_held(self) -> None:
         """Know what another process wrote of the name, if there is one. ProducerFencedError."""
@@ -161,12 +165,13 @@ class ProducerIdentity:
     def _register(self, named: NamedIdentity, topic: str) -> None:
         """Have all partitions of a topic in the name's record, by one write."""
         self._check_held()
-        partitions = self._store._topic(topic).topic_partitions()
-        if all(where in named.checkpoints for where in partitions):
-            return
+        description = self._store._topic(topic)
+        is_known = named.topic_ids.get(topic) == description.topic_id
+        known = named.checkpoints if is_known else {}
         begin = Checkpoint(0, named.epoch, NO_SEQUENCE)
-        missing = {where: begin for where in partitions if where not in named.checkpoints}
-        self._store._names.write(named, missing)
+        missing = {where: begin for where in description.topic_partitions() if where not in known}
+        if missing:
+            self._store._names.write(named, missing, {topic: description.topic_id})
 
 
 def _fencing_reason(name: str, epoch: int) -> str:

@@ -192,7 +192,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         with self._changing_topics():
             self._topic(name)
             self._staged.forget_topic(name)
-            self._topics.delete(name, self._live_producers())
+            self._topics.delete(name, self._live_producers)
         # Whoever waits for its records is told that there will be none.
         self._signal.wake()
 
@@ -559,11 +559,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         return self._partitions.find(where)
 
     def _topic_id(self, where: TopicPartition) -> str | None:
-        """The id of a partition's topic; None if there is no such topic or partition."""
-        topic = self._files.registry.get(where.topic)
-        if topic is None or topic.internal or not 0 <= where.partition < topic.partitions:
-            return None
-        return topic.topic_id
+        return self._files.registry.id_of(where)
 
     def _batch_bytes_max(self, topic: str) -> int:
         """How large a batch of the topic may be."""

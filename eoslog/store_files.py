@@ -118,6 +118,7 @@ class StoreFiles:
             self.state_log,
             self.producer_ids,
             self.partitions.find,
+            self.registry.id_of,
             slots=slots,
             shared=shared,
         )

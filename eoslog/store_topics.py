@@ -7,7 +7,7 @@ operating system does not let go of keeps nobody from the other topics: it is tr
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from eoslog.atomic_file import sync_directory
@@ -116,14 +116,17 @@ class StoreTopics:
             raise InvalidPartitionsError(f"partitions={partitions}: from 1 to {PARTITIONS_MAX}")
         return new_topic(name, partitions, parse_topic_config(config))
 
-    def delete(self, name: str, users: Iterable[TopicUser]) -> None:
-        """See `Store.delete_topic`."""
+    def delete(self, name: str, users: Callable[[], Iterable[TopicUser]]) -> None:
+        """See `Store.delete_topic`.
+
+        `users()` are asked for when the topic exists no more: who comes later does not know it.
+        """
         with self._registry.changing_topics():
             self._finish_deletions()
             if self._registry.get(name) is None:
                 raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted meanwhile")
             self._registry.mark_deleting(name)
-            for user in users:
+            for user in users():
                 user.forget_topic(name)
             self._finish_deletions()
             if name in self._unremoved:

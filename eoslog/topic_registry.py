@@ -118,6 +118,13 @@ class TopicRegistry:
         topic = self._known().get(name)
         return None if topic is None or topic.deleting else topic
 
+    def id_of(self, where: TopicPartition) -> str | None:
+        """The id of a partition's topic; None if no user's topic has such a partition."""
+        topic = self.get(where.topic)
+        if topic is None or topic.internal or not 0 <= where.partition < topic.partitions:
+            return None
+        return topic.topic_id
+
     def all(self) -> list[TopicDescription]:
         """Every topic, internal ones too, but none that is being deleted."""
         return [topic for topic in self._known().values() if not topic.deleting]

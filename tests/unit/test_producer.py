@@ -137,6 +137,7 @@ def test_a_record_is_taken_if_its_batch_fits_to_the_byte(store, bytes_max, key):
         ({"headers": [("h", "text")]}, TypeError),
         ({"headers": [b"h"]}, TypeError),
         ({"timestamp_ms": -5}, ValueError),
+        ({"timestamp_ms": True}, TypeError),
         ({"value": bytes(2 << 20)}, RecordTooLargeError),
     ],
 )

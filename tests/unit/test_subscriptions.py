@@ -809,6 +809,7 @@ def test_wrong_subscriptions_change_nothing(topic, arguments, error):
     [
         {"client.id": ""},
         {"client.id": 3},
+        {"client.id": "\ud800"},
         {"partition.assignment.strategy": "roundrobin"},
         {"max.poll.interval.ms": 0},
         {"session.timeout.ms": 10_000},
