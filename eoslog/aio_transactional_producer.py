@@ -280,8 +280,8 @@ class AsyncTransactionalProducer(AsyncProducer):
     # For the block.
 
     async def _leave_block(self) -> None:
-        if self._is_in(ENDED):
-            return  # Ended in the block.
+        if self._producer._refusal is None and self._is_in(ENDED):
+            return  # Ended in the block; a close, of whomever, is no end that was asked for there.
         try:
             await self.commit_transaction()
         except BaseException as error:

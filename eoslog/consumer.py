@@ -106,6 +106,8 @@ class Consumer(ConsumerFetches, PartitionLookups):
         self._subscription: ConsumerSubscription | None = None
         # The one that is being left, until it is: an interrupt leaves it to the next call.
         self._left: ConsumerSubscription | None = None
+        # The one that was left last: what was read under it is committed as by that member.
+        self._former: ConsumerSubscription | None = None
         self._client_id = client_id
         self._strategies = strategies
         self._max_poll_interval_ms = int(settings["max.poll.interval.ms"])
@@ -125,6 +127,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
         self._end_leaving()
         if self._subscription is not None:
             raise IllegalStateError("the consumer is subscribed to topics: unsubscribe() first")
+        self._former = None
         self._read_exactly(map(as_topic_partition, partitions))
 
     def subscribe(
@@ -211,7 +214,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
     def _forget_left(self) -> None:
         # In this order: without a subscription they would count as assigned by hand.
         self._positions.assign({})
-        self._subscription = None
+        self._former, self._subscription = self._subscription, None
         self._left = None
 
     def subscription(self) -> list[str]:
@@ -343,14 +346,16 @@ class Consumer(ConsumerFetches, PartitionLookups):
         """Who commits, for `send_offsets_to_transaction`. Raises IllegalStateError without a group.
 
         Of a subscribed consumer it names the member and the generation of its last poll: what
-        another member has taken over it does not commit. Else it belongs to no generation. It
+        another member has taken over it does not commit; nor does one that is no member any more,
+        also after `unsubscribe`. Else it belongs to no generation. It
         names the topics' ids too: what was read of a topic that was deleted is not committed.
         """
         self._check_open()
         if self._group is None:
             raise IllegalStateError("the consumer has no group: make it with group=...")
-        if self._subscription is not None:
-            return self._subscription.member.metadata(self._positions.topic_ids)
+        for one in (self._subscription, self._former):
+            if one is not None and one.member.has_joined:
+                return one.member.metadata(self._positions.topic_ids)
         return ConsumerGroupMetadata(self._group, topic_ids=self._positions.topic_ids)
 
     # Reading.

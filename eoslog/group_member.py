@@ -76,6 +76,8 @@ class GroupMember:
         self.group = group
         self.member_id = NO_MEMBER_ID
         self.generation = NO_GENERATION_YET
+        # Who it was at its last poll as a member; one that is no member any more claims that still.
+        self._claim: tuple[int, str] | None = None
         self._coordinator = coordinator
         self._reader = reader
         self._find_topics = find_topics
@@ -104,12 +106,18 @@ class GroupMember:
         return self._reader.reads()
 
     def metadata(self, topic_ids: Mapping[str, str]) -> ConsumerGroupMetadata:
-        """Who commits, of topics of these ids; nobody in particular before it has joined."""
-        if self.generation == NO_GENERATION_YET:
+        """Who commits, of topics of these ids; nobody in particular before it has ever joined.
+
+        Of a member that left or was taken out it is who that was, whom the group refuses.
+        """
+        if self._claim is None:
             return ConsumerGroupMetadata(self.group, topic_ids=topic_ids)
-        return ConsumerGroupMetadata(
-            self.group, self.generation, self.member_id, topic_ids=topic_ids
-        )
+        return ConsumerGroupMetadata(self.group, *self._claim, topic_ids=topic_ids)
+
+    @property
+    def has_joined(self) -> bool:
+        """Whether it ever was a member."""
+        return self._claim is not None
 
     @property
     def partition(self) -> Partition:
@@ -200,7 +208,7 @@ class GroupMember:
 
     def _settled(self, members: GroupMembers, member: Member, topics: tuple[str, ...]) -> bool:
         """Take a step towards what the group says; True if there was none to take."""
-        self.generation = member.generation
+        self.generation, self._claim = member.generation, (member.generation, member.member_id)
         gone = self.held - member.assigned
         if gone:
             self._release(gone)

@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 RECORDS_PER_CALL_MAX = 1 << 30
 
 
+def _closed_error() -> EoslogError:
+    """Why a closed producer refuses."""
+    return LogClosedError("the producer is closed")
+
+
 class Producer(GatheringSender, TransactionCalls):
     """Writes records; `Store.producer` makes it. Threads may share it.
 
@@ -220,38 +225,48 @@ class Producer(GatheringSender, TransactionCalls):
             return self._discard()
 
     def close(self) -> None:
-        """Flush, then take nothing more. A second call does nothing, or ends what an interrupt left
+        """Flush, and take nothing more. A second call does nothing, or ends what an interrupt left
         of the first.
 
-        If flushing fails, or is interrupted, the producer is closed all the same, and the error
-        raised: what was gathered is lost then. A fenced producer raises ProducerFencedError if it
-        held records.
+        Another thread's `send` returned before, and its record is flushed, or it raises
+        LogClosedError. If flushing fails, or is interrupted, the producer is closed all the same,
+        and the error raised: what was gathered is lost then, and a close that another thread began
+        meanwhile raises LogClosedError. A fenced producer raises ProducerFencedError if it held
+        records.
         """
-        error: EoslogError | None = None
-        with self.exclusive:
-            is_over = self._closed and self._refusal is not None
-            self._closed = True
-            refused = self._refusal
-            if refused is not None and self._discard():
-                error = refused()
-        if is_over:
-            self._let_go()
-            return
+        is_first = self._refusal is None  # Or at the same time as the first.
         try:
-            if refused is None:
-                self.flush()
-                self._closed_whole = True
-        except LogClosedError:
-            if not self._closed_whole:
-                raise
-            # Another thread's close was quicker, and has flushed.
-        finally:
             with self.exclusive:
-                self._discard()
-                self._refuse_from_now_on(lambda: LogClosedError("the producer is closed"))
+                was_closed, self._closed = self._closed, True
+                errors = self._end_gathering(was_closed)
+                if is_first and not errors and not self._closed_whole:
+                    errors = [_closed_error()]
+                fenced = self._refusal is not _closed_error
+                if fenced or self._store.closed or self._store.durability == "process":
+                    self._unsynced.clear()
+                unsynced = dict(self._unsynced)
+            errors += self._sync(unsynced)
+        finally:
             self._let_go()
-        if error is not None:
-            raise error
+        if errors:
+            self._unsynced.clear()  # Nobody asks for it any more.
+            raise errors[0]
+
+    def _end_gathering(self, was_closed: bool) -> list[EoslogError]:
+        """Append what was gathered, and take nothing more: one step for those who send. The caller
+        is exclusive.
+        """
+        refused = self._refusal
+        if refused is not None:
+            return [refused()] if self._discard() and not was_closed else []
+        try:
+            self._store._check_open()
+            errors = self._append_gathered()
+            self._closed_whole = not errors
+            return errors
+        finally:
+            self._discard()
+            self._refuse_from_now_on(_closed_error)
 
     def _let_go(self) -> None:
         """Nobody calls it any more."""

@@ -10,7 +10,7 @@ from functools import partial
 from eoslog.errors import CorruptRecordError, EoslogError, LogClosedError
 from eoslog.partition import Partition
 from eoslog.shared_syncs import SYNC_THREADS_MAX, run_together
-from eoslog.staged_file_check import mapped
+from eoslog.staged_file_check import deleted_meanwhile, deletions_named, mapped
 from eoslog.staged_job import JobFile, StagedJob, threads_for
 from eoslog.topic_partition import TopicPartition
 
@@ -52,11 +52,16 @@ class HeldPartitions:
                 partition.release_readers()
 
     def hold_at_end(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Keep readers below the partitions' present ends, and say where these are."""
+        """Keep readers below the partitions' present ends, and say where these are.
+
+        Raises StagedCommitError where a topic was deleted meanwhile.
+        """
         bounds = {}
         for where in wanted:
             partition = self.find(where)
-            if partition is not None:
+            if partition is None:
+                raise deleted_meanwhile(where)
+            with deletions_named(where, partition, self._find):
                 self._held[where] = partition
                 partition.hold_readers()
                 bounds[where] = partition.visible_end

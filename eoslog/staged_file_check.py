@@ -5,6 +5,7 @@ import mmap
 import os
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from eoslog.atomic_file import sync_directory, sync_file
 from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.record_batch import BatchHeader, batch_crc32c, crc32c, iter_batches
-from eoslog.errors import CorruptRecordError, StagedCommitError, StoreFullError
+from eoslog.errors import CorruptRecordError, LogClosedError, StagedCommitError, StoreFullError
 from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
 from eoslog.private_files import make_directories
@@ -89,13 +90,35 @@ def check_job(
         if producer_id in seen:
             raise StagedCommitError(f"{one.path}: producer id {producer_id} came twice")
         seen.add(producer_id)
-        if partitions[where].producer(producer_id) is not None:
+        with deletions_named(where, partitions[where], find_partition):
+            was_committed = partitions[where].producer(producer_id) is not None
+        if was_committed:
             raise StagedCommitError(
                 f"{one.path}: partition {where} has records of producer {producer_id} already: "
                 "the file was committed before"
             )
     _check_files(files, limits)
     return {where.topic: partition.topic_id for where, partition in partitions.items()}
+
+
+def deleted_meanwhile(where: TopicPartition) -> StagedCommitError:
+    """The error for a job that is not decided, since a topic of it went."""
+    return StagedCommitError(f"topic {where.topic!r} was deleted while the job was checked")
+
+
+@contextmanager
+def deletions_named(
+    where: TopicPartition,
+    partition: Partition,
+    find_partition: Callable[[TopicPartition], Partition | None],
+) -> Iterator[None]:
+    """Raise StagedCommitError for a partition that is closed because its topic was deleted."""
+    try:
+        yield
+    except LogClosedError as error:
+        if find_partition(where) is partition:
+            raise  # The store is being closed.
+        raise deleted_meanwhile(where) from error
 
 
 def _check_files(files: Sequence[JobFile], limits: Mapping[str, int]) -> None:

@@ -10,10 +10,16 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from eoslog.bindings.transaction_entry import STATE_NAMES, decode_transaction_value
+from eoslog.bindings.log_transactions import OpenTransaction
+from eoslog.bindings.transaction_entry import (
+    STATE_NAMES,
+    TransactionEntry,
+    decode_transaction_value,
+)
 from eoslog.errors import (
     CorruptRecordError,
     EoslogError,
+    InvalidProducerEpochError,
     InvalidRequestError,
     InvalidTxnStateError,
     TransactionalIdNotFoundError,
@@ -185,8 +191,7 @@ class TransactionAdmin:
         """See `Store.abort_transaction`."""
         check_transactional_id(transactional_id)
         with self._entries.locked(transactional_id) as entry:
-            reason = terminated(transactional_id, TransactionOwner.here())
-            self._coordinator.terminate(entry, reason)
+            self._terminate(entry)
 
     def abort_at(self, topic: str, partition: int, start_offset: int) -> None:
         """See `Store.abort_transaction`."""
@@ -201,15 +206,36 @@ class TransactionAdmin:
             )
         transactional_id = self._id_that_ends(where, hanging.producer_id)
         if transactional_id is not None:
-            self.abort(transactional_id)
+            with self._entries.locked(transactional_id) as entry:
+                # Its end may have come since, and the next one's beginning.
+                if _still_open(found, hanging):
+                    self._terminate(entry)
+                    return
+        elif _still_open(found, hanging) and self._appended_marker(found, hanging):
             return
-        found.append_marker(
-            hanging.producer_id,
-            hanging.producer_epoch,
-            max(hanging.coordinator_epoch, 0),
-            False,
-            newer_epoch=False,
+        raise InvalidTxnStateError(
+            f"{where}: the transaction that was open since offset {start_offset} ended meanwhile"
         )
+
+    def _terminate(self, entry: TransactionEntry) -> None:
+        reason = terminated(entry.transactional_id, TransactionOwner.here())
+        self._coordinator.terminate(entry, reason)
+
+    def _appended_marker(self, partition: Partition, hanging: OpenTransaction) -> bool:
+        """Abort what no coordinator knows; False if it has ended meanwhile."""
+        try:
+            partition.append_marker(
+                hanging.producer_id,
+                hanging.producer_epoch,
+                max(hanging.coordinator_epoch, 0),
+                False,
+                newer_epoch=False,
+            )
+        except InvalidProducerEpochError:
+            if _still_open(partition, hanging):
+                raise
+            return False
+        return True
 
     def _id_that_ends(self, where: TopicPartition, producer_id: int) -> str | None:
         """The transactional id whose open or decided transaction has the partition."""
@@ -283,3 +309,11 @@ class TransactionAdmin:
                     f"id {asked[0]}, epoch {asked[1]}, is prepared"
                 )
             self._coordinator.end(entry, *asked, commit)
+
+
+def _still_open(partition: Partition, transaction: OpenTransaction) -> bool:
+    """Whether a transaction that was open in a partition is so now."""
+    return any(
+        (one.first_offset, one.producer_id) == (transaction.first_offset, transaction.producer_id)
+        for one in partition.open_transactions()
+    )

@@ -6,9 +6,11 @@ import pytest
 from async_stores import Gate, run_with_store, steps
 from conftest import values_of
 
+import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import (
     IllegalStateError,
+    LogClosedError,
     ProducerFencedError,
     RecordTooLargeError,
     StoreFailedError,
@@ -531,6 +533,47 @@ def test_closing_says_that_the_open_transaction_is_aborted(tmp_path):
         await producer.begin_transaction()
         await producer.send_and_wait("t", b"v")
         await producer.close()
+        assert producer.outcome == "aborted"
+        assert values_of(store.store, "t") == []
+
+    with_producer(tmp_path, body)
+
+
+@pytest.mark.parametrize("closed", ["producer", "store", "store in a thread"])
+def test_a_block_that_a_close_ended_does_not_end_as_if_it_had_committed(tmp_path, closed):
+    async def body(store):
+        producer = await transactional(store)
+
+        async def block():
+            async with producer.transaction():
+                await producer.send_and_wait("t", b"v")
+                begun.set()
+                await over.wait()
+
+        begun, over = asyncio.Event(), asyncio.Event()
+        task = asyncio.create_task(block())
+        await begun.wait()
+        if closed == "producer":
+            await producer.close()
+        elif closed == "store":
+            await store.close()
+        else:
+            await asyncio.to_thread(store.store.close)
+        over.set()
+        with pytest.raises(LogClosedError):
+            await task
+        assert producer.outcome != "committed"
+
+    run_with_store(tmp_path / "s", body)
+    with eoslog.open(tmp_path / "s") as store:
+        assert values_of(store, "t") == []
+
+
+def test_a_block_may_abort_itself(tmp_path):
+    async def body(store, producer):
+        async with producer.transaction():
+            await producer.send_and_wait("t", b"v")
+            await producer.abort_transaction()
         assert producer.outcome == "aborted"
         assert values_of(store.store, "t") == []
 

@@ -1,8 +1,8 @@
 """A producer's send, append and flush; its state after errors."""
 
+import itertools
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +12,7 @@ from conftest import values_of
 from eoslog import TopicPartition
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.errors import (
+    EoslogError,
     InvalidConfigError,
     InvalidTimestampError,
     LogClosedError,
@@ -552,21 +553,39 @@ def test_a_closed_producer_takes_nothing(store):
     assert values_of(store, "t") == [b"x"]
 
 
+def closed_by_two(producer, monkeypatch):
+    """What a close raises, and one that another thread begins as the first one appends."""
+    append = producer._append_gathered
+    begun = threading.Event()
+    raised = [None, None]
+
+    def close(number):
+        begun.set()
+        try:
+            producer.close()
+        except EoslogError as error:
+            raised[number] = type(error)
+
+    other = threading.Thread(target=close, args=(1,))
+
+    def overtaken():
+        monkeypatch.setattr(producer, "_append_gathered", append)
+        other.start()
+        begun.wait()
+        time.sleep(0.05)  # It waits for this one now, or comes when all is over.
+        return append()
+
+    monkeypatch.setattr(producer, "_append_gathered", overtaken)
+    close(0)
+    other.join()
+    return raised
+
+
 def test_of_two_closes_at_once_one_flushes(store, monkeypatch):
-    """A thread that closes the producer is overtaken by one that closes the store."""
     store.create_topic("t")
     producer = store.producer(config=LONG)
     producer.send("t", b"x")
-    flush = producer.flush
-
-    def overtaken():
-        monkeypatch.undo()
-        with ThreadPoolExecutor(1) as other:
-            other.submit(producer.close).result()
-        flush()
-
-    monkeypatch.setattr(producer, "flush", overtaken)
-    producer.close()
+    assert closed_by_two(producer, monkeypatch) == [None, None]
     assert values_of(store, "t") == [b"x"]
 
 
@@ -574,18 +593,44 @@ def test_of_two_closes_at_once_that_cannot_flush_none_is_silent(store, monkeypat
     store.create_topic("t")
     producer = store.producer(config=LONG)
     producer.send("t", b"x")
-    flush = producer.flush
+    DiskFullOnce(StoreFullError("full"), written=False).patch(monkeypatch, "append_accumulated")
+    first, second = closed_by_two(producer, monkeypatch)
+    assert first is StoreFullError
+    assert second in (LogClosedError, None)
+    producer.close()
+    assert values_of(store, "t") == []
 
-    def overtaken():
-        monkeypatch.setattr(producer, "flush", flush)
-        DiskFullOnce(StoreFullError("full"), written=False).patch(monkeypatch, "append_accumulated")
-        with ThreadPoolExecutor(1) as other, pytest.raises(StoreFullError):
-            other.submit(producer.close).result()
-        flush()
 
-    monkeypatch.setattr(producer, "flush", overtaken)
-    with pytest.raises(LogClosedError):
-        producer.close()
+@pytest.mark.parametrize("durability", ["process", "commit"])
+@pytest.mark.parametrize("closed", ["the producer", "the store"])
+def test_what_another_thread_sent_is_in_when_it_is_closed(open_store, durability, closed):
+    """Each send that returned; the one that is refused says so."""
+    sent, begun = [], threading.Event()
+
+    def send(producer):
+        with pytest.raises(LogClosedError):
+            for number in itertools.count():
+                producer.send("t", b"%d" % number, partition=0)
+                sent.append(number)
+                if number == 50:
+                    begun.set()
+
+    for _ in range(5):
+        store = open_store(durability)
+        store.create_topic("t")
+        producer = store.producer()
+        sent.clear()
+        begun.clear()
+        thread = threading.Thread(target=send, args=(producer,))
+        thread.start()
+        begun.wait()
+        (producer if closed == "the producer" else store).close()
+        thread.join()
+        store.close()
+        store = open_store(durability)
+        assert store.partition("t", 0).log_end_offset == len(sent)
+        store.delete_topic("t")
+        store.close()
 
 
 def test_a_close_that_cannot_flush_raises_and_closes(store, monkeypatch):

@@ -42,6 +42,7 @@ from eoslog.errors import (
 )
 from eoslog.partition import Partition
 from eoslog.staged import StagedMessage, StagedWriter
+from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_leftovers import Leftovers
 from eoslog.state_log import APPLICATION, StateLog
 from eoslog.topic_partition import TopicPartition
@@ -364,6 +365,50 @@ def test_topics_and_partitions_that_do_not_exist_are_refused(store):
         with pytest.raises(StagedCommitError, match=f"no partition {where}"):
             store.commit_staged(APP, 0, [message])
     nothing_happened(store, [])
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+@pytest.mark.parametrize("step", ["producer", "hold_readers", "visible_end", "find"])
+def test_a_topic_that_is_deleted_while_its_job_is_checked_is_named(
+    store, monkeypatch, step, made_again
+):
+    """By another thread: nothing is decided, and nobody is held back."""
+    store.create_topic("lasting", partitions=PARTITIONS)
+    messages = [
+        stage(store.path, "run-a", "0", JOB, topic="lasting"),
+        stage(store.path, "run-a", "1", JOB),
+    ]
+
+    def deleted_first(real):
+        def call(*arguments):
+            if arguments[0] in partitions:
+                monkeypatch.undo()
+                store.delete_topic(TOPIC)
+                if made_again:
+                    store.create_topic(TOPIC, partitions=PARTITIONS)
+            return real(*arguments)
+
+        return call
+
+    partitions = [store.partition(TOPIC, number) for number in range(PARTITIONS)]
+    if step == "visible_end":
+        real = Partition.visible_end
+        monkeypatch.setattr(Partition, step, property(deleted_first(real.fget)))
+    elif step == "find":
+        partitions = [TopicPartition(TOPIC, number) for number in range(PARTITIONS)]
+        find = deleted_first(lambda where, held: real_find(held, where))
+        real_find = HeldPartitions.find
+        monkeypatch.setattr(HeldPartitions, step, lambda held, where: find(where, held))
+    else:
+        monkeypatch.setattr(Partition, step, deleted_first(getattr(Partition, step)))
+    with pytest.raises(StagedCommitError, match=f"topic '{TOPIC}' was deleted"):
+        store.commit_staged(APP, 0, messages)
+    assert store.application(APP) is None
+    with store.producer() as producer:
+        for number in range(PARTITIONS):
+            producer.append("lasting", number, [b"0"])
+    assert len(visible_numbers(store, "lasting")) == PARTITIONS
+    assert store.verify() == []
 
 
 @pytest.mark.parametrize("sent", ["as it is", "as JSON"])

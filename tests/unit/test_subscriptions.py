@@ -504,6 +504,64 @@ def test_a_zombies_transaction_is_refused_and_aborted(topic):
     assert topic.groups() == {"g": {T[0]: OffsetAndMetadata(8)}}
 
 
+def refused_in_a_transaction(store, metadata):
+    producer = transaction_of(store)
+    with pytest.raises(UnknownMemberIdError):
+        producer.send_offsets_to_transaction({T[0]: 3}, metadata)
+    producer.abort_transaction()
+
+
+def test_who_left_claims_to_be_who_it_was(topic):
+    """In a transaction metadata without a claim are accepted."""
+    first, second = member(topic), member(topic)
+    settle(first, second)
+    claim = first.group_metadata()
+    first.unsubscribe()
+    assert first.group_metadata() == claim
+    refused_in_a_transaction(topic, first.group_metadata())
+    first.subscribe(["t"])
+    refused_in_a_transaction(topic, first.group_metadata())
+    settle(first, second)
+    assert first.group_metadata() != claim
+    first.unsubscribe()
+    first.assign(T[:1])
+    assert first.group_metadata().member_id == ""
+
+
+def test_who_closes_meanwhile_claims_to_be_who_it_was(topic, monkeypatch):
+    """Another thread may close a consumer at any moment."""
+    first = member(topic)
+    claim = first.group_metadata()
+    left = []
+    coordinator = topic._files.group_members
+    leave = coordinator.leave
+
+    def noted(*arguments):
+        leave(*arguments)
+        left.append(first.group_metadata())
+
+    monkeypatch.setattr(type(coordinator), "leave", lambda self, *arguments: noted(*arguments))
+    subscribed = first._subscription.member
+    subscribed.leave(tell=False)
+    left.append(first.group_metadata())
+    assert left == [claim, claim]
+    monkeypatch.undo()
+    member(topic)
+    refused_in_a_transaction(topic, left[1])
+
+
+def test_who_was_taken_out_and_cannot_join_again_commits_nothing(store):
+    store.create_topic("t", partitions=4)
+    first = member(store, config=STICKY | MINUTE)
+    assert first.group_metadata().member_id
+    polled_last(store, first, 61)
+    second = member(store, config={"partition.assignment.strategy": "range"})
+    assert numbers(second) == [0, 1, 2, 3]
+    with pytest.raises(InconsistentGroupProtocolError):
+        first.poll(timeout=0)
+    refused_in_a_transaction(store, first.group_metadata())
+
+
 def test_what_another_member_reads_by_now_is_not_committed(topic):
     """Though the generation is the newest: Kafka would take it, and both have processed it."""
     first = member(topic, polled=False)

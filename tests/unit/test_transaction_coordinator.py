@@ -991,6 +991,27 @@ def test_o08_a_hanging_transaction_is_aborted_by_its_offset(at):
         at.store.abort_transaction(topic="a", partition=0, start_offset=55)
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
+def test_a_transaction_that_ended_meanwhile_is_not_taken_for_the_next(at, monkeypatch, forgotten):
+    """Its producer's next one has the same id, and goes on."""
+    first = at.begun("a-0")
+    admin = at.store._files.transaction_admin
+    id_that_ends = admin._id_that_ends
+    following = []
+
+    def ended_meanwhile(where, producer_id):
+        found = id_that_ends(where, producer_id)
+        at.end(first)
+        following.append(at.begun("a-0"))
+        return None if forgotten else found
+
+    monkeypatch.setattr(admin, "_id_that_ends", ended_meanwhile)
+    with pytest.raises(InvalidTxnStateError, match="since offset 0 ended meanwhile"):
+        at.store.abort_transaction(topic="a", partition=0, start_offset=0)
+    at.end(following[0])
+    assert [kind for *_, kind in at.markers("a-0")] == ["COMMIT", "COMMIT"]
+
+
 def test_a_transaction_under_way_is_aborted_as_a_whole(at):
     at.begun("a-0", "b-1")
     at.store.abort_transaction(topic="b", partition=1, start_offset=0)
