@@ -249,7 +249,8 @@ class NamedProducers:
 
     def _topic_ids_of(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
         """The ids of their topics, without those that exist no more; with the name held."""
-        found = {where.topic: self._topic_id(where) for where in partitions}
+        topics = {where.topic for where in partitions}
+        found = {topic: self._topic_id(TopicPartition(topic, 0)) for topic in topics}
         return {topic: topic_id for topic, topic_id in found.items() if topic_id is not None}
 
     def exclusive(self) -> threading.RLock:
