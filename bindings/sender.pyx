@@ -162,6 +162,8 @@ cdef class Sender:
             if not may_drain:
                 return False
             found = self._add_topic(topic)
+            if self._refused is not None:
+                self._refuse()           # A handler of a signal came in it, and closed the sender.
         buffers = <TopicBuffers?>found
         if partition is not None:
             asked = partition
@@ -183,6 +185,8 @@ cdef class Sender:
             if not may_drain:
                 return False
             self._drain(buffer)
+            if self._refused is not None:
+                self._refuse()
             if partition is None and key is None:
                 buffers.sticky_partition = (chosen + 1) % buffers.partition_count
         buffer.accumulator.add_record(value, key, headers, timestamp)

@@ -214,7 +214,10 @@ class Consumer(ConsumerFetches, PartitionLookups):
     def _forget_left(self) -> None:
         # In this order: without a subscription they would count as assigned by hand.
         self._positions.assign({})
-        self._former, self._subscription = self._subscription, None
+        left = self._subscription
+        if left is not None and left.member.has_joined:
+            self._former = left
+        self._subscription = None
         self._left = None
 
     def subscription(self) -> list[str]:

@@ -239,9 +239,9 @@ class Producer(GatheringSender, TransactionCalls):
             with self.exclusive:
                 was_closed, self._closed = self._closed, True
                 errors = self._end_gathering(was_closed)
-                if is_first and not errors and not self._closed_whole:
-                    errors = [_closed_error()]
                 fenced = self._refusal is not _closed_error
+                if is_first and not errors and not fenced and not self._closed_whole:
+                    errors = [_closed_error()]
                 if fenced or self._store.closed or self._store.durability == "process":
                     self._unsynced.clear()
                 unsynced = dict(self._unsynced)
@@ -249,6 +249,7 @@ class Producer(GatheringSender, TransactionCalls):
         finally:
             self._let_go()
         if errors:
+            self._closed_whole = False
             self._unsynced.clear()  # Nobody asks for it any more.
             raise errors[0]
 

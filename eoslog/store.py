@@ -9,6 +9,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Never, Self, cast, overload
@@ -299,7 +300,14 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         else:
             producer = TransactionalProducer(self, transactional_id, transaction_timeout_ms, given)
         with self._producers_lock:
-            self._producers.add(producer)
+            ends = self._closing or self._closed
+            if not ends:
+                self._producers.add(producer)
+        if ends:
+            # The close has asked for the producers, or does so without this one.
+            with suppress(LogClosedError):
+                producer.close()
+            raise LogClosedError(f"the store {self.path} is closed")
         return producer
 
     def consumer(

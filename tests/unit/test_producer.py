@@ -633,6 +633,58 @@ def test_what_another_thread_sent_is_in_when_it_is_closed(open_store, durability
         store.close()
 
 
+@pytest.mark.parametrize("named", [{}, {"name": "n"}, {"transactional_id": "x"}])
+def test_a_producer_made_while_the_store_closes_is_refused(store, monkeypatch, named):
+    """Nobody would append what it gathered."""
+    store.create_topic("t")
+    store.producer(config=LONG).send("t", b"x")
+    live = store._live_producers
+
+    def one_more_comes_behind():
+        found = live()
+        with pytest.raises(LogClosedError, match="is closed"):
+            store.producer(**named)
+        return found
+
+    monkeypatch.setattr(store, "_live_producers", one_more_comes_behind)
+    store.close()
+    with pytest.raises(LogClosedError):
+        store.producer(**named)
+
+
+def test_a_producer_that_is_fenced_as_it_closes_with_nothing_is_quiet(store, monkeypatch):
+    producer = store.producer(name="n")
+    end = producer._end_gathering
+
+    def fenced_first(was_closed):
+        store.producer(name="n")
+        return end(was_closed)
+
+    monkeypatch.setattr(producer, "_end_gathering", fenced_first)
+    producer.close()
+
+
+@pytest.mark.parametrize("step", ["_add_topic", "_drain"])
+def test_a_send_that_a_handlers_close_came_into_is_refused(store, monkeypatch, step):
+    """Its record is not taken: nobody would append it."""
+    store.create_topic("t")
+    producer = store.producer(config=LONG)
+    real = getattr(producer, step)
+
+    def closed_in_it(argument):
+        found = real(argument)
+        producer.close()
+        return found
+
+    sent = []
+    monkeypatch.setattr(producer, step, closed_in_it)
+    with pytest.raises(LogClosedError):
+        for number in range(100):
+            producer.send("t", b"%d" % number + bytes(1000), partition=0)
+            sent.append(number)
+    assert store.partition("t", 0).log_end_offset == len(sent)
+
+
 def test_a_close_that_cannot_flush_raises_and_closes(store, monkeypatch):
     store.create_topic("t")
     producer = store.producer(config=LONG)

@@ -521,6 +521,9 @@ def test_who_left_claims_to_be_who_it_was(topic):
     refused_in_a_transaction(topic, first.group_metadata())
     first.subscribe(["t"])
     refused_in_a_transaction(topic, first.group_metadata())
+    first.unsubscribe()  # Of a subscription that never joined.
+    refused_in_a_transaction(topic, first.group_metadata())
+    first.subscribe(["t"])
     settle(first, second)
     assert first.group_metadata() != claim
     first.unsubscribe()
