@@ -11,6 +11,7 @@ from eoslog.bindings.sender import Sender, TopicBuffers
 from eoslog.errors import (
     EoslogError,
     ForkedProcessError,
+    LogClosedError,
     OutOfMemoryError,
     UnknownTopicOrPartitionError,
 )
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 # A batch that waited and could not be appended is tried again after so long.
 RETRY_S = 1.0
+
+
+def closed_error() -> EoslogError:
+    """Why a closed producer refuses."""
+    return LogClosedError("the producer is closed")
 
 
 class GatheringSender(Sender):

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.group_coordinator import GroupCoordinator
-from eoslog.group_members import NO_GENERATION_YET, NOTHING, GroupMembers, Member, covers
+from eoslog.group_members import NOTHING, GroupMembers, Member, covers
 from eoslog.group_metadata import NO_MEMBER_ID, ConsumerGroupMetadata
 from eoslog.partition import Partition
 from eoslog.topic_partition import TopicPartition
@@ -75,7 +75,6 @@ class GroupMember:
     ) -> None:
         self.group = group
         self.member_id = NO_MEMBER_ID
-        self.generation = NO_GENERATION_YET
         # Who it was at its last poll as a member; one that is no member any more claims that still.
         self._claim: tuple[int, str] | None = None
         self._coordinator = coordinator
@@ -177,7 +176,7 @@ class GroupMember:
                 self._leaving = True
             if self.member_id:
                 self._coordinator.leave(self.group, self.member_id)
-            self.member_id, self.generation = NO_MEMBER_ID, NO_GENERATION_YET
+            self.member_id = NO_MEMBER_ID
 
     # How it is done.
 
@@ -204,11 +203,11 @@ class GroupMember:
             # Should this be cut short, it is done once more.
             self._reader.stop(lost)
             self._coordinator.forget(self.member_id)
-            self.member_id, self.generation = NO_MEMBER_ID, NO_GENERATION_YET
+            self.member_id = NO_MEMBER_ID
 
     def _settled(self, members: GroupMembers, member: Member, topics: tuple[str, ...]) -> bool:
         """Take a step towards what the group says; True if there was none to take."""
-        self.generation, self._claim = member.generation, (member.generation, member.member_id)
+        self._claim = (member.generation, member.member_id)
         gone = self.held - member.assigned
         if gone:
             self._release(gone)

@@ -23,7 +23,7 @@ from eoslog.errors import (
     ProducerFencedError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.gathering import GatheringSender
+from eoslog.gathering import GatheringSender, closed_error
 from eoslog.partition import Partition
 from eoslog.producer_identity import ProducerIdentity
 from eoslog.sequenced_partition import SequencedPartition
@@ -36,11 +36,6 @@ if TYPE_CHECKING:
     from eoslog.store import Store
 
 RECORDS_PER_CALL_MAX = 1 << 30
-
-
-def _closed_error() -> EoslogError:
-    """Why a closed producer refuses."""
-    return LogClosedError("the producer is closed")
 
 
 class Producer(GatheringSender, TransactionCalls):
@@ -239,9 +234,9 @@ class Producer(GatheringSender, TransactionCalls):
             with self.exclusive:
                 was_closed, self._closed = self._closed, True
                 errors = self._end_gathering(was_closed)
-                fenced = self._refusal is not _closed_error
+                fenced = self._refusal is not closed_error
                 if is_first and not errors and not fenced and not self._closed_whole:
-                    errors = [_closed_error()]
+                    errors = [closed_error()]
                 if fenced or self._store.closed or self._store.durability == "process":
                     self._unsynced.clear()
                 unsynced = dict(self._unsynced)
@@ -267,7 +262,7 @@ class Producer(GatheringSender, TransactionCalls):
             return errors
         finally:
             self._discard()
-            self._refuse_from_now_on(_closed_error)
+            self._refuse_from_now_on(closed_error)
 
     def _let_go(self) -> None:
         """Nobody calls it any more."""

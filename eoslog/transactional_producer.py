@@ -16,10 +16,10 @@ from eoslog.errors import (
     IllegalStateError,
     InvalidConfigError,
     InvalidTxnStateError,
-    LogClosedError,
     OutOfOrderSequenceError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.gathering import closed_error
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.partition import Partition
 from eoslog.prepared_transaction import PreparedTransaction, parse_token
@@ -389,7 +389,7 @@ class TransactionalProducer(TransactionClient):
                 failed = error
             self._discard()
             # Before another thread can find it ready for the next transaction.
-            self._refuse_from_now_on(lambda: LogClosedError("the producer is closed"))
+            self._refuse_from_now_on(closed_error)
         if self._taken_over is not None:
             self._coordinator.release(self._taken_over, self._owner)
         if failed is not None:
