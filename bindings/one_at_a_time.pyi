@@ -1,5 +1,7 @@
 from typing import final
 
+class ReentrantCallError(RuntimeError): ...
+
 @final
 class OneAtATime:
     def __enter__(self) -> None: ...

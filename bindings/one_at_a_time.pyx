@@ -9,9 +9,15 @@ thread in. Numbered like the outer append, the inner one would pass for it.
 cimport cython
 
 
+class ReentrantCallError(RuntimeError):
+    """A thread called in the middle of a call of its own, and the inner call did nothing."""
+
+
 @cython.final
 cdef class OneAtATime:
-    """The block; whoever enters holds a lock that keeps other threads out. Raises RuntimeError."""
+    """The block; whoever enters holds a lock that keeps other threads out. Raises
+    ReentrantCallError.
+    """
 
     def __cinit__(self):
         self.entered = False
@@ -29,7 +35,7 @@ cdef class OneAtATime:
 
     cdef int look(self) except -1:
         if self.entered:
-            raise RuntimeError(
+            raise ReentrantCallError(
                 "a producer that is just appending was called again by the same thread, from a "
                 "handler of a signal or a method of what is appended: this call did nothing")
         return 0

@@ -1,6 +1,8 @@
 from typing import final
 
-def called_from_handler() -> RuntimeError: ...
+from eoslog.bindings.one_at_a_time import ReentrantCallError
+
+def called_from_handler() -> ReentrantCallError: ...
 @final
 class ThreadLock:
     def __enter__(self) -> None: ...

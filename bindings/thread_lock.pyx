@@ -9,17 +9,19 @@ import threading
 
 cimport cython
 
+from eoslog.bindings.one_at_a_time import ReentrantCallError
+
 
 def called_from_handler():
     """The error for a thread that would come between the steps of its own call."""
-    return RuntimeError(
+    return ReentrantCallError(
         "the store was called from a handler of a signal, in the middle of a call of the same "
         "thread that holds a lock: do it once that call has returned")
 
 
 @cython.final
 cdef class ThreadLock:
-    """The lock, as a block. Raises RuntimeError for a thread that is in it."""
+    """The lock, as a block. Raises ReentrantCallError for a thread that is in it."""
 
     cdef object _lock
     cdef bint _entered
@@ -53,7 +55,7 @@ cdef class ThreadLock:
         return True
 
     def check(self):
-        """Raise RuntimeError if the thread is in it; whoever asks keeps other threads out."""
+        """Raise ReentrantCallError if the thread is in it; whoever asks keeps other threads out."""
         if self._entered:
             raise called_from_handler()
 

@@ -23,7 +23,7 @@ from eoslog.errors import (
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.prepared_transaction import PreparedTransaction
 from eoslog.topic_partition import TopicPartition
-from eoslog.transaction_client_state import ENDED, OPEN, ClientState
+from eoslog.transaction_client_state import OPEN, ClientState
 from eoslog.transactional_producer import TransactionalProducer
 
 if TYPE_CHECKING:
@@ -280,7 +280,7 @@ class AsyncTransactionalProducer(AsyncProducer):
     # For the block.
 
     async def _leave_block(self) -> None:
-        if self._producer._refusal is None and self._is_in(ENDED):
+        if self._producer._is_ended():
             return  # Ended in the block; a close, of whomever, is no end that was asked for there.
         try:
             await self.commit_transaction()

@@ -97,6 +97,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
         partition_bytes_max = int(settings["max.partition.fetch.bytes"])
         self._bytes_max = min(fetch_bytes_max, partition_bytes_max)
         self._closed = False
+        self._closing = False  # Nobody subscribes any more.
         self._positions = ConsumerPositions(
             self._group, store._group_offsets, self._isolation_level, auto_offset_reset
         )
@@ -181,6 +182,9 @@ class Consumer(ConsumerFetches, PartitionLookups):
             strategies=self._strategies,
             max_poll_interval_ms=self._max_poll_interval_ms,
         )
+        if self._closing:  # By another thread, which may not have seen this one.
+            self._subscription = None
+            raise _closed_error()
 
     def unsubscribe(self) -> None:
         """Leave the group, and read nothing until the next `subscribe` or `assign`.
@@ -451,13 +455,15 @@ class Consumer(ConsumerFetches, PartitionLookups):
         a poll, and its partitions go to other members at once.
         """
         closed_before = self._closed
+        self._closing = True
         try:
             # Where the store is closed, its members have left.
             with suppress(LogClosedError):
                 if not self._store.closed:
                     self._end_leaving()
-                if self._subscription is not None and not self._store.closed:
-                    member = self._subscription.member
+                subscription = self._subscription  # Another thread may be unsubscribing.
+                if subscription is not None and not self._store.closed:
+                    member = subscription.member
                     if not closed_before:
                         member.leave(tell=not self._polling)
                     elif member.member_id:
@@ -512,6 +518,8 @@ class Consumer(ConsumerFetches, PartitionLookups):
         where = as_topic_partition(where)
         if where not in self._positions.partitions:
             self._opened(where)
+            if self._closing:  # By another thread, which has given up what was assigned.
+                raise _closed_error()
             raise UnknownTopicOrPartitionError(f"{where} is not assigned to this consumer")
         return where
 
@@ -521,5 +529,9 @@ class Consumer(ConsumerFetches, PartitionLookups):
 
     def _check_open(self) -> None:
         if self._closed:
-            raise LogClosedError("the consumer is closed")
+            raise _closed_error()
         self._store._check_open()
+
+
+def _closed_error() -> LogClosedError:
+    return LogClosedError("the consumer is closed")

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, overload
 
+from eoslog.bindings.one_at_a_time import ReentrantCallError
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sender import PartitionBuffer
 from eoslog.bindings.status import ProducerNotCached
@@ -57,8 +58,8 @@ class Producer(GatheringSender, TransactionCalls):
       producer asks `next_sequence`;
     - ProducerFencedError, OutOfOrderSequenceError: somebody else has the name, or wrote under this
       producer's id. It takes nothing more;
-    - RuntimeError: a handler of a signal appended from within an append of this producer; the call
-      did nothing, and the append it came into goes on;
+    - RuntimeError: a handler of a signal called from within an append of this producer; the call
+      did nothing (a `close` closed nothing), and the append it came into goes on;
     - any other: the call's records were not taken. If a gathered batch is refused (a timestamp
       beyond the topic's limits), it stays until `discard_gathered`.
     """
@@ -74,6 +75,7 @@ class Producer(GatheringSender, TransactionCalls):
         self._lost: EoslogError | None = None
         self._keyless_turn = 0
         self._closed_whole = False  # All that was gathered is in, and there will be no more.
+        self._is_close_over = False  # One of them; what it met was told.
         self._topic_ids: dict[str, str] = {}  # Of the topics that were written to.
         self._identity = ProducerIdentity(store, name, self._idempotent)
         if name is not None:
@@ -229,24 +231,30 @@ class Producer(GatheringSender, TransactionCalls):
         meanwhile raises LogClosedError. A fenced producer raises ProducerFencedError if it held
         records.
         """
-        is_first = self._refusal is None  # Or at the same time as the first.
+        meanwhile = not self._is_close_over
         try:
-            with self.exclusive:
-                was_closed, self._closed = self._closed, True
-                errors = self._end_gathering(was_closed)
-                fenced = self._refusal is not closed_error
-                if is_first and not errors and not fenced and not self._closed_whole:
-                    errors = [closed_error()]
-                if fenced or self._store.closed or self._store.durability == "process":
-                    self._unsynced.clear()
-                unsynced = dict(self._unsynced)
-            errors += self._sync(unsynced)
+            errors = self._close(meanwhile)
+            if errors:
+                self._closed_whole = False
+                self._unsynced.clear()  # Nobody asks for it any more.
+                raise errors[0]
         finally:
-            self._let_go()
-        if errors:
-            self._closed_whole = False
-            self._unsynced.clear()  # Nobody asks for it any more.
-            raise errors[0]
+            if self._refusal is not None:
+                self._let_go()
+                self._is_close_over = True
+
+    def _close(self, meanwhile: bool) -> list[EoslogError]:
+        """`meanwhile`: no close was over when this one began."""
+        with self.exclusive:
+            was_closed, self._closed = self._closed, True
+            errors = self._end_gathering(was_closed)
+            fenced = self._refusal is not closed_error
+            if meanwhile and not errors and not fenced and not self._closed_whole:
+                errors = [closed_error()]
+            if fenced or self._store.closed or self._store.durability == "process":
+                self._unsynced.clear()
+            unsynced = dict(self._unsynced)
+        return errors + self._sync(unsynced)
 
     def _end_gathering(self, was_closed: bool) -> list[EoslogError]:
         """Append what was gathered, and take nothing more: one step for those who send. The caller
@@ -255,14 +263,19 @@ class Producer(GatheringSender, TransactionCalls):
         refused = self._refusal
         if refused is not None:
             return [refused()] if self._discard() and not was_closed else []
+        ends = True
         try:
             self._store._check_open()
             errors = self._append_gathered()
             self._closed_whole = not errors
             return errors
+        except ReentrantCallError:
+            ends, self._closed = False, was_closed  # A handler's, in the middle of an append.
+            raise
         finally:
-            self._discard()
-            self._refuse_from_now_on(closed_error)
+            if ends:
+                self._discard()
+                self._refuse_from_now_on(closed_error)
 
     def _let_go(self) -> None:
         """Nobody calls it any more."""

@@ -85,7 +85,7 @@ class ProducerIdentity:
             if self._named is not None:
                 self._register(self._named, where.topic)
             elif self._idempotent and self.producer_id == NO_PRODUCER_ID:
-                self.producer_id, self.producer_epoch = self._store._files.producer_ids.take(), 0
+                self._take_id()
             sequenced = SequencedPartition(
                 partition,
                 self.producer_id,
@@ -93,7 +93,8 @@ class ProducerIdentity:
                 self._checkpoint(where).position,
                 self._held,
             )
-            self._partitions[where] = sequenced
+            # A handler of a signal may have been here meanwhile, and have written to it.
+            sequenced = self._partitions.setdefault(where, sequenced)
         elif self._named is not None:
             # Looked at, and registered, when the partition was: it is that of the same topic.
             checkpoint = self._named.checkpoints.get(where)
@@ -147,6 +148,11 @@ class ProducerIdentity:
             known = named.checkpoints
             named.checkpoints = {where: one for where, one in known.items() if where.topic != topic}
         return [self._partitions.pop(where).partition for where in gone]
+
+    def _take_id(self) -> None:
+        producer_id = self._store._files.producer_ids.take()
+        if self.producer_id == NO_PRODUCER_ID:  # Else a handler of a signal took one meanwhile.
+            self.producer_id, self.producer_epoch = producer_id, 0
 
     def _checkpoint(self, where: TopicPartition) -> Checkpoint:
         """Where the name stood at the partition when that was last written down."""

@@ -71,6 +71,7 @@ class TransactionClient(TransactionalSender, Producer):
         self._taken_over: TransactionEntry | None = None
         self._cause: EoslogError | None = None
         self._is_prepared = False  # The open transaction: nobody aborts it unasked.
+        self._is_cut_off = False  # A close found it open, and aborts it or has done so.
         self._set_moves(
             SOURCES, S.UNINITIALIZED, S.READY, S.IN_TRANSACTION, S.COMMITTING_TRANSACTION
         )

@@ -382,6 +382,7 @@ class TransactionalProducer(TransactionClient):
             open_states = (S.IN_TRANSACTION, S.ABORTABLE_ERROR, S.ABORTING_TRANSACTION)
             try:
                 if self._refusal is None and self._state in open_states:
+                    self._is_cut_off = True
                     self.abort_transaction()
                 elif self._refusal is None and self._state is S.COMMITTING_TRANSACTION:
                     self._end_cut_commit()
@@ -535,13 +536,17 @@ class TransactionalProducer(TransactionClient):
 
     def _leave_block(self) -> None:
         with self.exclusive:
-            if self._refusal is None and self._state in ENDED:
+            if self._is_ended():
                 return
             try:
                 self.commit_transaction()
             except BaseException as error:
                 self._abort_after(error)
                 raise
+
+    def _is_ended(self) -> bool:
+        """Whether the transaction of a block was ended there; what a close aborted was not."""
+        return self._state in ENDED and not self._is_cut_off
 
     def _forget_replaced(self) -> None:
         """Look partitions up anew that are closed here: a topic of the name may have been made."""

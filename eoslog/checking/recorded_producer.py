@@ -12,7 +12,7 @@ from eoslog.checking.recorder import Call, Recorder, had_no_effect, offsets_as_j
 from eoslog.errors import EoslogError
 from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import PARTITIONS_MAX
-from eoslog.transaction_client_state import ENDED, OPEN
+from eoslog.transaction_client_state import OPEN
 from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
@@ -233,9 +233,9 @@ class RecordedProducer:
 
     @property
     def _is_ended(self) -> bool:
-        """Whether the producer has no transaction, or one that was prepared, and can go on."""
-        state = getattr(self._producer, "_state", None)
-        return state in ENDED and getattr(self._producer, "_refusal", None) is None
+        """Whether a block's end leaves the producer as it is."""
+        asked = getattr(self._producer, "_is_ended", None)
+        return asked is not None and bool(asked())
 
     @property
     def _transactional_id(self) -> str | None:

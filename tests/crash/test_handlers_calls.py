@@ -5,6 +5,7 @@ nothing hangs, and the producer goes on.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +15,7 @@ from crash.interrupted_lines import called_at
 from crash.rows_topic import is_of_the_package, opened_with_rows, values
 
 import eoslog
-from eoslog.errors import EoslogError, IllegalStateError
+from eoslog.errors import EoslogError, IllegalStateError, LogClosedError
 
 pytestmark = pytest.mark.crash
 
@@ -94,6 +95,55 @@ def test_a_handler_at_each_line_of_an_append(rows_store, name, outer, inner):
     assert numbers.refused == 0 or inner != "of another producer"
     if outer == inner == "append":
         assert numbers.refused > 5
+
+
+@pytest.mark.parametrize("name", [None, "named"])
+@pytest.mark.parametrize("outer", ["append", "flush"])
+@pytest.mark.parametrize("inner", ["append", "flush", "close"])
+def test_a_handler_at_each_line_of_a_first_append(rows_store, name, outer, inner):
+    """Neither call knows of the other's entry of the partition; a refused close closes nothing."""
+    written: list[bytes] = []
+    refused = 0
+    for line in itertools.count(1):
+        producer = rows_store.producer(name=name and f"{name} {line}", config={"linger.ms": 60_000})
+        told: list[str] = []
+
+        def append(value: bytes, producer=producer) -> None:
+            with suppress(LogClosedError):  # The handler was there first.
+                producer.append("rows", 0, [value])
+                written.append(value)
+
+        def handle(_: str, producer=producer, told=told, append=append, line=line) -> None:
+            try:
+                if inner == "append":
+                    append(b"%d inner" % line)
+                else:
+                    getattr(producer, inner)()
+                told.append("done")
+            except RuntimeError as error:
+                assert "handler of a signal" in str(error)
+                told.append("refused")
+
+        if outer == "flush":
+            for number in range(3):
+                producer.send("rows", b"%d sent %d" % (line, number), partition=0)
+                written.append(b"%d sent %d" % (line, number))
+        with called_at(line, is_of_the_package, handle) as seen:
+            if outer == "flush":
+                with suppress(LogClosedError):
+                    producer.flush()
+            else:
+                append(b"%d outer" % line)
+        refused += told == ["refused"]
+        if inner != "close" or told != ["done"]:
+            assert producer.append("rows", 0, [b"%d after" % line]).record_count == 1, seen[-1]
+            written.append(b"%d after" % line)
+        producer.close()
+        if len(seen) < line:
+            break
+        assert line < 1000
+    assert refused > 3 or (outer == "append" and inner != "append")
+    assert sorted(values(rows_store)) == sorted(written)
 
 
 class Columns(list):

@@ -569,6 +569,18 @@ def test_a_block_that_a_close_ended_does_not_end_as_if_it_had_committed(tmp_path
         assert values_of(store, "t") == []
 
 
+def test_a_block_that_committed_itself_ends_whoever_closes(tmp_path):
+    async def body(store, producer):
+        async with producer.transaction():
+            await producer.send_and_wait("t", b"v")
+            await producer.commit_transaction()
+            await producer.close()
+        assert producer.outcome == "committed"
+        assert values_of(store.store, "t") == [b"v"]
+
+    with_producer(tmp_path, body)
+
+
 def test_a_block_may_abort_itself(tmp_path):
     async def body(store, producer):
         async with producer.transaction():

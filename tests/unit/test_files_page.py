@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,10 +40,10 @@ def described() -> dict[str, re.Pattern[str]]:
 
 
 def files_of(path: Path) -> Iterator[str]:
-    """Every file, and every directory that holds none."""
-    for one in path.rglob("*"):
-        if not one.is_dir():
-            yield str(one.relative_to(path))
+    """Every file; the store may be making and removing some meanwhile."""
+    for directory, _, names in os.walk(path):
+        for name in names:
+            yield str((Path(directory) / name).relative_to(path))
 
 
 def fill(store: eoslog.Store) -> None:

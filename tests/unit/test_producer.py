@@ -601,6 +601,44 @@ def test_of_two_closes_at_once_that_cannot_flush_none_is_silent(store, monkeypat
     assert values_of(store, "t") == []
 
 
+def test_a_close_that_waited_for_one_whose_sync_failed_is_not_silent(open_store, monkeypatch):
+    store = open_store(durability="commit")
+    store.create_topic("t")
+    producer = store.producer(config=LONG)
+    producer.append("t", 0, [b"x"])
+    syncing, waiting, failing = threading.Event(), threading.Event(), threading.Event()
+    raised = {}
+
+    def sync(partition, offset):
+        syncing.set()
+        assert failing.wait(10)
+        raise StoreFailedError("no sync")
+
+    def close(name):
+        try:
+            producer.close()
+        except EoslogError as error:
+            raised[name] = type(error)
+
+    def close_waiting(meanwhile, close_now=producer._close):
+        waiting.set()
+        return close_now(meanwhile)
+
+    monkeypatch.setattr(Partition, "sync_up_to", sync)
+    first, second = (threading.Thread(target=close, args=(name,)) for name in ("first", "second"))
+    first.start()
+    assert syncing.wait(10)
+    with producer.exclusive:
+        monkeypatch.setattr(producer, "_close", close_waiting)
+        second.start()
+        assert waiting.wait(10)
+        failing.set()
+        first.join()
+    second.join()
+    assert raised == {"first": StoreFailedError, "second": LogClosedError}
+    producer.close()
+
+
 @pytest.mark.parametrize("durability", ["process", "commit"])
 @pytest.mark.parametrize("closed", ["the producer", "the store"])
 def test_what_another_thread_sent_is_in_when_it_is_closed(open_store, durability, closed):

@@ -27,6 +27,7 @@ from eoslog.errors import (
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.group_member import GroupMember
 
 T = [TopicPartition("t", number) for number in range(4)]
 STICKY = {"partition.assignment.strategy": "cooperative-sticky"}
@@ -908,6 +909,31 @@ def test_a_loop_over_records_goes_on_through_a_rebalance(topic):
     assert len(set(seen)) == 40
     first.commit()
     assert settle(first, second) == []
+
+
+def test_a_close_is_not_outrun_by_a_subscription_of_another_thread(topic, monkeypatch):
+    """Nobody is left in the group of a consumer that is closed."""
+    consumer = topic.consumer(group="g")
+    consumer.subscribe(["t"])
+    consumer.poll(timeout=0)
+    leave, refused = GroupMember.leave, []
+
+    def leave_while_another_thread_goes_on(member, *, tell):
+        leave(member, tell=tell)
+        monkeypatch.undo()
+        with pytest.raises(LogClosedError, match="the consumer is closed"):
+            consumer.position(T[0])
+        consumer.unsubscribe()
+        try:
+            consumer.subscribe(["t"])
+        except LogClosedError as error:
+            refused.append(str(error))
+        consumer.poll(timeout=0)
+
+    monkeypatch.setattr(GroupMember, "leave", leave_while_another_thread_goes_on)
+    consumer.close()
+    assert refused == ["the consumer is closed"]
+    assert topic.describe_group("g").members == ()
 
 
 @pytest.mark.parametrize("way", ["close", "unsubscribe"])

@@ -978,6 +978,42 @@ def test_closing_aborts_what_is_open(topics):
             call(producer)
 
 
+@pytest.mark.parametrize("ending", ["commit_transaction", "abort_transaction"])
+def test_a_block_whose_transaction_was_ended_in_it_ends_whoever_closes(topics, ending):
+    producer = ready(topics)
+    with producer.transaction():
+        producer.append("a", 0, [b"1"])
+        getattr(producer, ending)()
+        producer.close()
+    assert values_of(topics, "a") == ([b"1"] if ending == "commit_transaction" else [])
+
+
+def test_a_block_that_prepared_its_transaction_ends_whoever_closes(topics):
+    producer = ready(topics)
+    with producer.transaction():
+        producer.append("a", 0, [b"1"])
+        prepared = producer.prepare_transaction()
+        producer.close()
+    topics.commit_prepared([prepared])
+    assert values_of(topics, "a") == [b"1"]
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_block_whose_transaction_a_close_aborted_does_not_end_as_if_it_had_not(topics, again):
+    producer = ready(topics)
+    with (
+        pytest.raises(errors.LogClosedError, match="the producer is closed"),
+        producer.transaction(),
+    ):
+        producer.append("a", 0, [b"1"])
+        if again:
+            producer.commit_transaction()
+            producer.begin_transaction()
+            producer.append("a", 0, [b"2"])
+        producer.close()
+    assert values_of(topics, "a") == ([b"1"] if again else [])
+
+
 def test_the_store_closes_its_producers(open_store):
     store = open_store()
     store.create_topic("a")
