@@ -268,7 +268,6 @@ class Producer(GatheringSender, TransactionCalls):
             self._store._check_open()
             errors = self._append_gathered()
             self._closed_whole = not errors
-            return errors
         except ReentrantCallError:
             ends, self._closed = False, was_closed  # A handler's, in the middle of an append.
             raise
@@ -276,6 +275,7 @@ class Producer(GatheringSender, TransactionCalls):
             if ends:
                 self._discard()
                 self._refuse_from_now_on(closed_error)
+        return errors
 
     def _let_go(self) -> None:
         """Nobody calls it any more."""
