@@ -50,7 +50,7 @@ build: $(INSTALLED)
 	touch $(BUILT)
 
 test: venv
-	$(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # MINUTES: for how long processes are killed while they write down what they are told. What was found
 # is kept in build/soak; a seed repeats it: make soak MINUTES=1 SEED=7.

@@ -13,9 +13,7 @@ MARKERS = (
     "crash: kills processes or breaks files, and recovers from it",
     "forked: is run in a child process, which may die of what it meets",
     "spark: starts Spark, and so needs a Java runtime",
-    "xdist_group(name): runs in one process with the others of the group",
 )
-TESTS = Path(__file__).parent
 TOO_SLOW_IS_FINE = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
 # The same examples on every run: a change is judged by itself; soaks look for new ones.
@@ -44,13 +42,6 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", marker)
     wanted = str(config.getoption("markexpr"))
     settings.load_profile("soak" if wanted == "soak" else "quick")
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where several processes run the tests, each file is one's; all that share Spark are too."""
-    for item in items:
-        shared = item.path.parent == TESTS / "spark"
-        item.add_marker(pytest.mark.xdist_group("spark" if shared else str(item.path)))
 
 
 @pytest.fixture

@@ -9,4 +9,4 @@ shift 2
 . "$(dirname "$0")/sanitized_copy.sh"
 export LD_PRELOAD=$libraries
 "$python" tools/overflow_is_found.py
-"$python" -m pytest -p no:cacheprovider -n 2 --dist loadgroup "$@"
+"$python" -m pytest -p no:cacheprovider -n 2 --dist loadfile "$@"

@@ -19,9 +19,12 @@ FIRST_FILE_S = 1_700_000_000
 
 
 def prepare(spark: "SparkSession") -> None:
-    """Once a session: batches are small, and the gated source is known."""
+    """Batches are small, and the gated source is known to this thread: a test before may have left
+    it with another connection to Java, or none that has an active session.
+    """
     from gated_source import GatedDataSource
 
+    enter_thread(spark)
     spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", str(BATCH_ROWS))
     spark.dataSource.register(GatedDataSource)
 
