@@ -66,6 +66,7 @@ class Use:
             # Not by another thread, which may wait for this one.
             with self.store.producer(config={"linger.ms": 60_000}) as producer:
                 producer.send("rows", value, partition=0)
+                self.in_doubt.add(value)  # A close that is refused leaves it gathered.
 
         self.write(sent)
 
