@@ -160,11 +160,14 @@ def _whole_batches(data: _FileBytes, offset: int) -> Iterator[tuple[BatchHeader,
 
 def batch_at(data: _FileBytes | bytes, position: int, offset_min: int) -> BatchHeader | str:
     """The whole batch at a position; in words, why there is none."""
-    if position < 0 or len(data) - position < _HEADER_BYTES:
+    byte_count = len(data) - position
+    if position < 0 or byte_count <= 0:
         return "the file ends here"
+    if byte_count < _HEADER_BYTES:
+        return f"{byte_count} bytes are there, too few for a batch"
     front = data[position : position + BATCH_FRONT.size]
     if len(front) < BATCH_FRONT.size:
-        return "the file ends here"
+        return "the file ends here"  # It was cut just now.
     base_offset, length = BATCH_FRONT.unpack(front)
     batch_bytes = length + BATCH_FRONT.size
     if not _HEADER_BYTES <= batch_bytes <= min(len(data) - position, _BATCH_BYTES_MAX):

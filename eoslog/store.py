@@ -5,6 +5,7 @@ locks: a name's, a producer's, then the internal log's, then a partition's; the 
 before all of them.
 """
 
+import copy
 import logging
 import threading
 import weakref
@@ -539,7 +540,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         if self._closed:
             raise LogClosedError(f"the store {self.path} is closed")
         if self._failure is not None:
-            raise self._failure
+            raise copy.copy(self._failure)  # Without its traceback, which keeps records alive.
 
     def _look_at_files(self) -> None:
         """Look whether the files are still those that were opened; for the background thread.

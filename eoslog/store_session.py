@@ -14,6 +14,7 @@ is open in one process at a time. Locks may not reach from host to host there ei
 process gives a sign of life in the time of `session.json`, by the file system's own clock.
 """
 
+import copy
 import json
 import os
 import secrets
@@ -300,7 +301,7 @@ class StoreSession:
     def check(self) -> None:
         """Raise StoreFailedError if somebody put other files in the place of the store's."""
         if self._failure is not None:
-            raise self._failure
+            raise copy.copy(self._failure)  # Raised again and again, its traceback would grow.
         for path, identity in self._files.items():
             with named_os_errors(f"looking at {path}"):
                 try:

@@ -225,6 +225,12 @@ def test_a_tail_of_a_clean_stop(path):
     assert_refused(path, "closed cleanly", "Records that were synced")
 
 
+def test_bytes_behind_the_end_of_a_clean_stop(path):
+    with logs(path)[-1].open("ab") as log:
+        log.write(b"?" * 60)
+    assert_refused(path, "closed cleanly", "60 bytes are there, too few for a batch")
+
+
 def test_a_tail_below_the_recovery_point(stopped):
     write_checkpoint(stopped / RECOVERY_POINT, {T0: 44})
     log = logs(stopped)[-1]

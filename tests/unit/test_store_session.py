@@ -399,6 +399,20 @@ def test_replaced_files_are_noticed_and_named(paths, name, harm):
     assert sorted(map(str, paths.root.rglob("*"))) == before
 
 
+def test_what_is_told_again_and_again_does_not_grow(paths):
+    """The background thread looks for as long as the store is open."""
+    session = enter(paths)
+    session.opened([])
+    (paths.root / "state" / "shared").unlink()
+    entries = []
+    for _ in range(4):
+        with pytest.raises(StoreFailedError) as caught:
+            session.check()
+        entries.append(len(caught.traceback))
+    assert entries[1] == entries[-1]
+    session.leave(last=True)
+
+
 def test_a_store_in_the_place_of_another_is_noticed(tmp_path):
     first = eoslog.open(tmp_path / "store", create=True)
     first.create_topic("t")
