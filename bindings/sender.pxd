@@ -22,6 +22,7 @@ cdef class TopicBuffers:
 
 cdef class Exclusive:
     cdef object _lock
+    cdef object _acquire                     # The lock's, bound once.
     cdef int _depth
 
     cdef int take(self) except -1

@@ -14,6 +14,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from eoslog.bindings.accumulator cimport RecordAccumulator
+from eoslog.bindings.handler_wait cimport acquired_by
 from eoslog.bindings.partition_log cimport AppendResult, PartitionLog
 from eoslog.bindings.sequenced_log cimport SequencedLog
 from eoslog.native.mapped_io cimport eos_elapsed_ms, eos_now_ms
@@ -61,6 +62,7 @@ cdef class Exclusive:
 
     def __cinit__(self):
         self._lock = threading.RLock()
+        self._acquire = self._lock.acquire
         self._depth = 0
 
     def __enter__(self):
@@ -70,7 +72,7 @@ cdef class Exclusive:
         self.give_back()
 
     cdef int take(self) except -1:
-        self._lock.acquire()
+        acquired_by(self._acquire)
         self._depth += 1
         return 0
 
@@ -84,6 +86,7 @@ cdef class Exclusive:
     cdef void begin_anew(self):
         """This is a forked child: a thread that held it is not here, or is the only one."""
         self._lock = threading.RLock()
+        self._acquire = self._lock.acquire
         self._depth = 0
 
 

@@ -16,6 +16,7 @@ from eoslog import errors
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
+from eoslog.bindings.handler_wait cimport Patience
 from eoslog.native.crc32c cimport crc32c
 from eoslog.native.mapped_io cimport (
     close_fd, eos_file_bytes, eos_map, eos_open, eos_reserve, eos_unmap_file, munmap,
@@ -208,7 +209,14 @@ cdef class SharedPage:
         raise OSError(result, os.strerror(result), self.path)
 
     cdef int take(self, int index, double timeout_s) except -1:
-        cdef int outcome = self.take_for(index, timeout_s)
+        cdef int outcome = self.take_for(index, 0)
+        cdef double left_s = timeout_s
+        cdef Patience patience = None if outcome >= 0 else Patience()
+        while outcome == -2 and left_s > 0:
+            outcome = self.take_for(index, min(left_s, patience.slice_s))
+            left_s -= patience.slice_s
+            if outcome == -2 and left_s > 0:
+                patience.waited(left_s)
         if outcome == -2:
             raise errors.StoreInUseError(
                 f"process {shared_lock_holder(self._page, index)} has held lock {index} of "

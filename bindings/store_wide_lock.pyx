@@ -9,6 +9,7 @@ import threading
 
 from cpython.exc cimport PyErr_CheckSignals
 
+from eoslog.bindings.handler_wait cimport Patience, acquired_by
 from eoslog.bindings.shared_page cimport SharedPage
 
 # While it waits for another process, a thread comes up so often to handle signals.
@@ -37,29 +38,38 @@ cdef class StoreWideLock:
 
     cdef bint _acquire(self, bint blocking) except -1:
         cdef int outcome
-        cdef double left_s = self._timeout_s if blocking else 0
-        if not self._threads.acquire(blocking):
+        if blocking:
+            acquired_by(self._threads.acquire)
+        elif not self._threads.acquire(False):
             return False
         if self._shared is None:
             return True
         try:
-            while True:
-                outcome = self._shared.take_for(self._index, min(left_s, WAIT_S))
-                if outcome >= 0:
-                    self.holder_died = self.holder_died or outcome == 1
-                    return True
-                left_s -= WAIT_S
+            outcome = self._shared.take_for(self._index, 0)
+            if outcome < 0:
                 if not blocking:
                     self._threads.release()
                     return False
-                if left_s <= 0:
-                    # Says who has it.
-                    self.holder_died = self._shared.take(self._index, 0) or self.holder_died
-                    return True
-                PyErr_CheckSignals()
+                outcome = self._waited_for()
+            self.holder_died = self.holder_died or outcome == 1
+            return True
         except BaseException:
             self._threads.release()
             raise
+
+    cdef int _waited_for(self) except -1:
+        """Wait for another process, or for who has it otherwise than by this object."""
+        cdef double left_s = self._timeout_s
+        cdef Patience patience = Patience()
+        cdef int outcome
+        while left_s > 0:
+            outcome = self._shared.take_for(self._index, min(left_s, patience.slice_s))
+            if outcome >= 0:
+                return outcome
+            PyErr_CheckSignals()
+            left_s -= patience.slice_s
+            patience.waited(WAIT_S)
+        return self._shared.take(self._index, 0)     # Says who has it.
 
     def acquire(self, bint blocking=True):
         """Take it; False if another has it and this is not to wait.

@@ -9,6 +9,8 @@ import threading
 
 cimport cython
 
+from eoslog.bindings.handler_wait cimport acquired_by
+
 from eoslog.bindings.one_at_a_time import ReentrantCallError
 
 
@@ -46,7 +48,9 @@ cdef class ThreadLock:
         self._lock.release()
 
     cdef bint _take(self, bint blocking) except -1:
-        if not self._lock.acquire(blocking):
+        if blocking:
+            acquired_by(self._lock.acquire)
+        elif not self._lock.acquire(False):
             return False
         if self._entered:
             self._lock.release()

@@ -12,7 +12,6 @@ others only by the record that it is no member any more, so its commits are refu
 
 import os
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -21,6 +20,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.group_description import GroupDescription, described
 from eoslog.group_log import GroupLog, GroupPartition, GroupRecord
@@ -78,7 +78,7 @@ class GroupCoordinator:
         self._slots = slots
         self._own_slot = uuid.uuid4().bytes if slots is None else slots.own
         self._heartbeats = MemberHeartbeats(state_path)
-        self._lock = threading.RLock()
+        self._lock = ReentrantLock()
         self._local: dict[str, str] = {}  # Members of this process, and their groups.
         self._abandoned: set[str] = set()  # Members whose consumers are gone.
         self._closed = False

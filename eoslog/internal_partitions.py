@@ -6,9 +6,9 @@ Each is made when it is first used: its directory, then the file that says of wh
 import errno
 import os
 import stat
-import threading
 
 from eoslog.atomic_file import sync_directory
+from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.offset_checkpoints import OffsetCheckpoints
 from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
@@ -29,7 +29,7 @@ class InternalPartitions:
     _paths: StorePaths
     _registry: TopicRegistry
     _checkpoints: OffsetCheckpoints
-    _lock: threading.RLock
+    _lock: ReentrantLock
     _opened: dict[TopicPartition, Partition]
 
     def existing_state_partitions(self) -> list[int]:

@@ -25,11 +25,11 @@ record before it appends, and is fenced.
 Order of locks: the one of this class, a producer's, the name's in all processes, the state log's.
 """
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
+from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.bindings.shared_page import LOCK_TIMEOUT_S, SharedPage
 from eoslog.errors import LogClosedError, ProducerFencedError
@@ -154,7 +154,7 @@ class NamedProducers:
         self._topic_id = topic_id
         self._shared = shared
         self._slots = slots
-        self._lock = threading.RLock()
+        self._lock = ReentrantLock()
         self._live: dict[str, LiveProducer] = {}
         self._watched: dict[str, WatchedKey] = {}
 
@@ -253,7 +253,7 @@ class NamedProducers:
         found = {topic: self._topic_id(TopicPartition(topic, 0)) for topic in topics}
         return {topic: topic_id for topic, topic_id in found.items() if topic_id is not None}
 
-    def exclusive(self) -> threading.RLock:
+    def exclusive(self) -> ReentrantLock:
         """The lock under which names are opened and renewed; taken before any producer's own."""
         return self._lock
 

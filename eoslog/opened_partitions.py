@@ -8,7 +8,6 @@ what another process deleted is let go of with the next look.
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 
@@ -16,6 +15,7 @@ from eoslog.append_signal import AppendSignal
 from eoslog.atomic_file import sync_directory
 from eoslog.bindings.control_state import ControlState, control_state
 from eoslog.bindings.guarded_block import guarded_block
+from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.opened_log import LogOpening
 from eoslog.bindings.partition_log import PartitionLog
@@ -86,7 +86,7 @@ class OpenedPartitions(InternalPartitions):
         self._topic_defaults = topic_defaults
         self._durability = durability
         self._signal = signal
-        self._lock = threading.RLock()
+        self._lock = ReentrantLock()
         self._opened: dict[TopicPartition, Partition] = {}
         self._being_opened: dict[TopicPartition, ThreadLock] = {}
         self._unrecovered: set[TopicPartition] = set()

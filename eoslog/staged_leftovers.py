@@ -12,12 +12,12 @@ in.
 
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.errors import EoslogError
 from eoslog.os_errors import named_os_errors
 from eoslog.private_files import DIRECTORY_MODE
@@ -57,7 +57,7 @@ class Leftovers:
         self._staging_path = store._staging_path
         self._trash = self._staging_path / TRASH_DIRECTORY
         self._noted = noted
-        self._lock = threading.RLock()
+        self._lock = ReentrantLock()
         self._complete: list[StagedJob] = []  # Their ids are still known.
         with named_os_errors(f"looking at {self._trash}"):
             self._moved = self._trash.is_dir()  # Of a process that died.

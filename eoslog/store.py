@@ -18,6 +18,7 @@ from typing import Any, Literal, Never, Self, cast, overload
 from eoslog.append_signal import AppendSignal
 from eoslog.bindings.clearing_up import clear_up
 from eoslog.bindings.guarded_block import guarded_block
+from eoslog.bindings.handler_wait import HANDLER_WAIT_S
 from eoslog.bindings.partition_log import ProducerState
 from eoslog.bindings.thread_lock import ThreadLock, called_from_handler
 from eoslog.checkpointer import Checkpointer
@@ -59,9 +60,6 @@ from eoslog.topic_registry import TopicDescription
 from eoslog.transaction_coordinator import TransactionCoordinator
 from eoslog.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 from eoslog.whole_number import whole_number
-
-# How long a handler of a signal waits for a close that may have to wait for the handler in turn.
-HANDLER_WAIT_S = 1.0
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,6 @@ topics' settings are then the defaults again.
 """
 
 import json
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -20,6 +19,7 @@ from typing import Any
 
 from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.bindings.guarded_block import guarded_block
+from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.record_batch import crc32c
 from eoslog.bindings.shared_page import COUNTER_TOPICS, LOCK_TOPICS, SharedPage
@@ -86,7 +86,7 @@ class TopicRegistry:
         # Called before each change: it raises where the files are not those that were opened.
         self.check_files: Callable[[], None] = nothing_to_check
         self._topics = topics
-        self._lock = threading.RLock()
+        self._lock = ReentrantLock()
         # A thread that has one of these is not let in once more.
         self._changing_topics = ThreadLock()
         self._replacing = ThreadLock()

@@ -11,7 +11,6 @@ before the first entry is made in a life of the store, by whichever process make
 """
 
 import logging
-import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 from eoslog.bindings.entry_lock import AllKeysHeld, EntryLock
 from eoslog.bindings.guarded_block import guarded_block
+from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.shared_page import (
     COUNTER_COORDINATOR_EPOCH,
@@ -103,7 +103,7 @@ class TransactionEntries:
         self._durable = durable
         self._shared = shared
         self._slots = slots
-        self._lock = threading.RLock()
+        self._lock = ReentrantLock()
         self._entries: dict[str, TransactionEntry] = {}
         self._state_partitions: dict[str, Partition] = {}
         self._owners: dict[str, TransactionOwner] = {}

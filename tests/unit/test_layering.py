@@ -1,8 +1,8 @@
 """Which layer may know which: every import and cimport of the four folders is read.
 
-native/ knows itself and C; bindings/ knows native/ and the errors; eoslog/ knows bindings/; spark/
-knows the public names of eoslog/. A layer that reached past the next one would have to change
-with it.
+native/ knows itself and C; bindings/ knows native/, the errors and who a handler of a signal is;
+eoslog/ knows bindings/; spark/ knows the public names of eoslog/. A layer that reached past the
+next one would have to change with it.
 """
 
 import ast
@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "eoslog": {"bindings", "eoslog"},
     "spark": {"eoslog", "spark"},
 }
-MAY_IMPORT_MODULES = {"bindings": {"eoslog.errors"}}
+MAY_IMPORT_MODULES = {"bindings": {"eoslog.errors", "eoslog.signal_handlers"}}
 # What else native/ may cimport: C's own headers, by the names Cython gives them.
 NATIVE_FOREIGN = {"libc", "posix"}
 CYTHON_IMPORT = re.compile(
