@@ -15,6 +15,7 @@ cdef class SharedPage:
 
     # 0, or 1 if the last holder died with it; raises StoreInUseError when the time is over.
     cdef int take(self, int index, double timeout_s) except -1
+    cdef object held_too_long(self, int index, double timeout_s)
     # The same, but -2 when the time is over.
     cdef int take_for(self, int index, double timeout_s) except -1
     cdef int give(self, int index) except -1

@@ -218,10 +218,14 @@ cdef class SharedPage:
             if outcome == -2 and left_s > 0:
                 patience.waited(left_s)
         if outcome == -2:
-            raise errors.StoreInUseError(
-                f"process {shared_lock_holder(self._page, index)} has held lock {index} of "
-                f"{self.path} for longer than {timeout_s:g} s: it hangs, or was stopped")
+            raise self.held_too_long(index, timeout_s)
         return outcome
+
+    cdef object held_too_long(self, int index, double timeout_s):
+        """The error for who waited so long: it says who has the lock."""
+        return errors.StoreInUseError(
+            f"process {shared_lock_holder(self._page, index)} has held lock {index} of "
+            f"{self.path} for longer than {timeout_s:g} s: it hangs, or was stopped")
 
     cdef int give(self, int index) except -1:
         cdef int result

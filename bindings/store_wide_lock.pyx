@@ -69,7 +69,7 @@ cdef class StoreWideLock:
             PyErr_CheckSignals()
             left_s -= patience.slice_s
             patience.waited(WAIT_S)
-        return self._shared.take(self._index, 0)     # Says who has it.
+        raise self._shared.held_too_long(self._index, self._timeout_s)
 
     def acquire(self, bint blocking=True):
         """Take it; False if another has it and this is not to wait.
