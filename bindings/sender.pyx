@@ -23,6 +23,8 @@ from eoslog.native.murmur2 cimport partition_for_hash
 from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX
 from eoslog.native.record_batch cimport BATCH_HEADER_BYTES
 
+from eoslog.bindings.thread_lock import called_from_handler
+
 cdef enum:
     NO_PARTITION = -1
 
@@ -70,6 +72,11 @@ cdef class Exclusive:
 
     def __exit__(self, *ignored):
         self.give_back()
+
+    def check_outermost(self):
+        """Raise ReentrantCallError if the thread, which has it, is in another call, too."""
+        if self._depth > 1:
+            raise called_from_handler()
 
     cdef int take(self) except -1:
         acquired_by(self._acquire)

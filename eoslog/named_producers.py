@@ -26,12 +26,14 @@ Order of locks: the one of this class, a producer's, the name's in all processes
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from eoslog.bindings.handler_wait import ReentrantLock
+from eoslog.bindings.one_at_a_time import ReentrantCallError
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.bindings.shared_page import LOCK_TIMEOUT_S, SharedPage
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.errors import LogClosedError, ProducerFencedError
 from eoslog.json_text import fields_read_of
 from eoslog.partition import Partition
@@ -154,7 +156,7 @@ class NamedProducers:
         self._topic_id = topic_id
         self._shared = shared
         self._slots = slots
-        self._lock = ReentrantLock()
+        self._lock = ThreadLock()
         self._live: dict[str, LiveProducer] = {}
         self._watched: dict[str, WatchedKey] = {}
 
@@ -253,8 +255,12 @@ class NamedProducers:
         found = {topic: self._topic_id(TopicPartition(topic, 0)) for topic in topics}
         return {topic: topic_id for topic, topic_id in found.items() if topic_id is not None}
 
-    def exclusive(self) -> ReentrantLock:
-        """The lock under which names are opened and renewed; taken before any producer's own."""
+    def exclusive(self) -> ThreadLock:
+        """The lock under which names are opened and renewed; taken before any producer's own.
+
+        Not by a handler of a signal within another one's opening, say: both would go on from the
+        same epoch. Raises ReentrantCallError.
+        """
         return self._lock
 
     def adopt(self, name: str, producer: LiveProducer) -> None:
@@ -263,7 +269,8 @@ class NamedProducers:
 
     def release(self, name: str, producer: LiveProducer) -> None:
         """The producer is closed; nobody has the name until it is opened again."""
-        with self._lock:
+        # Where a handler closes it within an opening of a name, it is left to the next opening.
+        with suppress(ReentrantCallError), self._lock:
             if self._live.get(name) is producer:
                 del self._live[name]
                 self._watched.pop(name).unwatch()

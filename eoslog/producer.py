@@ -478,8 +478,13 @@ class Producer(GatheringSender, TransactionCalls):
             return True
 
     def fence(self, reason: str) -> None:
-        """Take part in nothing more; waits for a call that is under way."""
+        """Take part in nothing more; waits for a call that is under way.
+
+        Raises ReentrantCallError from a handler in the middle of a call of this producer: what that
+        appends next would be counted by neither.
+        """
         with self.exclusive:
+            self.exclusive.check_outermost()
             self._refuse_from_now_on(lambda: ProducerFencedError(reason))
         self._store._linger.remove(self)
 

@@ -15,7 +15,7 @@ from crash.interrupted_lines import called_at
 from crash.rows_topic import is_of_the_package, opened_with_rows, values
 
 import eoslog
-from eoslog.errors import EoslogError, IllegalStateError, LogClosedError
+from eoslog.errors import EoslogError, IllegalStateError, LogClosedError, ProducerFencedError
 
 pytestmark = pytest.mark.crash
 
@@ -143,6 +143,60 @@ def test_a_handler_at_each_line_of_a_first_append(rows_store, name, outer, inner
             break
         assert line < 1000
     assert refused > 3 or (outer == "append" and inner != "append")
+    assert sorted(values(rows_store)) == sorted(written)
+
+
+@pytest.mark.parametrize("outer", ["open", "append", "append headers", "flush", "close"])
+def test_a_handler_that_opens_the_name_at_each_line(rows_store, outer):
+    """Two producers of the name never have one epoch, and the newer one counts all that is in."""
+    written: list[bytes] = []
+    refused = opened = 0
+    for line in itertools.count(1):
+        older = rows_store.producer(name="x", config={"linger.ms": 60_000})
+        found: list[eoslog.Producer | None] = []
+
+        def append(producer: eoslog.Producer, value: bytes, **columns: object) -> None:
+            with suppress(ProducerFencedError):
+                producer.append("rows", 0, [value], **columns)
+                written.append(value)
+
+        def handle(_: str, found=found) -> None:
+            try:
+                found.append(rows_store.producer(name="x"))
+            except RuntimeError as error:
+                assert "handler of a signal" in str(error)
+                found.append(None)
+
+        if outer == "flush":
+            older.send("rows", b"%d sent" % line, partition=0)
+        newer = older
+        with called_at(line, is_of_the_package, handle) as seen, suppress(ProducerFencedError):
+            if outer == "open":
+                newer = rows_store.producer(name="x")
+            elif outer.startswith("append"):
+                columns = {"headers": HEADERS} if outer.endswith("headers") else {}
+                append(older, b"%d outer" % line, **columns)
+            elif outer == "flush":
+                older.flush()
+                written.append(b"%d sent" % line)
+            else:
+                older.close()
+        producers = [older, newer, *filter(None, found)]
+        epochs = {one.producer_epoch for one in producers}
+        assert len(epochs) == len(set(map(id, producers))), seen[-1]
+        newest = max(producers, key=lambda one: one.producer_epoch)
+        for one in producers:
+            if one is not newest:
+                with pytest.raises((ProducerFencedError, LogClosedError)):
+                    one.append("rows", 0, [b"of an older one"])
+        assert rows_store.producer(name="x").next_sequence("rows", 0) == len(written), seen[-1]
+        refused += found == [None]
+        opened += None not in found and bool(found)
+        if len(seen) < line:
+            break
+        assert line < 2000
+    assert refused > 3 or outer == "close"
+    assert opened > 0
     assert sorted(values(rows_store)) == sorted(written)
 
 

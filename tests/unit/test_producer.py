@@ -692,13 +692,13 @@ def test_a_producer_made_while_the_store_closes_is_refused(store, monkeypatch, n
 
 def test_a_producer_that_is_fenced_as_it_closes_with_nothing_is_quiet(store, monkeypatch):
     producer = store.producer(name="n")
-    end = producer._end_gathering
+    close = producer._close
 
-    def fenced_first(was_closed):
+    def fenced_first(meanwhile):
         store.producer(name="n")
-        return end(was_closed)
+        return close(meanwhile)
 
-    monkeypatch.setattr(producer, "_end_gathering", fenced_first)
+    monkeypatch.setattr(producer, "_close", fenced_first)
     producer.close()
 
 
