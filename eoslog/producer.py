@@ -444,7 +444,7 @@ class Producer(GatheringSender, TransactionCalls):
                 continue
             with self.exclusive:
                 if self._unsynced.get(partition) == end:
-                    del self._unsynced[partition]
+                    self._unsynced.pop(partition, None)  # A handler's flush may have been here.
         return errors
 
     def _understood(self, error: EoslogError, where: TopicPartition) -> EoslogError:

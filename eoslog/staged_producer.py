@@ -142,8 +142,10 @@ class StagedProducer(TransactionalProducer):
             self._check_appendable()
             try:
                 self._owner.check()
-                if self._staged().add_offsets(group, offsets):
-                    self._register()
+                with self._calling:
+                    self._check_not_ended()
+                    if self._staged().add_offsets(group, offsets):
+                        self._register()
             except EoslogError as error:
                 self._break(error, Request.OFFSETS)
 
@@ -210,6 +212,7 @@ class StagedProducer(TransactionalProducer):
                     partition = self._known_partition(description, partition).partition
                 self._check_gathered_for(description.name, description.topic_id)
                 with self._calling:
+                    self._check_not_ended()
                     self._stage_buffers(
                         [one for one in self._touched_buffers() if one.topic == description.name]
                     )
@@ -235,6 +238,7 @@ class StagedProducer(TransactionalProducer):
 
     def _append_buffers(self, buffers: list[PartitionBuffer]) -> None:
         with self._calling:
+            self._check_not_ended()
             self._stage_buffers(buffers)
 
     def _stage_buffers(self, buffers: list[PartitionBuffer]) -> None:

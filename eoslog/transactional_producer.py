@@ -178,10 +178,11 @@ class TransactionalProducer(TransactionClient):
                 return
             try:
                 partition, part = self._opened(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
-                self._register(partition)
                 moment_ms = time.time_ns() // 1_000_000
 
                 def append(entry: TransactionEntry, after: AppendResult | None) -> AppendResult:
+                    self._check_not_ended()
+                    self._register(partition)
                     # Until it is in, no other member of the group is given the partitions, and
                     # no deletion of a topic goes by.
                     with offsets_of_groups.committing(number, group, topic_ids):
@@ -445,10 +446,11 @@ class TransactionalProducer(TransactionClient):
         headers: object,
     ) -> AppendResult:
         partition, part = opened
-        self._register(partition)
         moment_ms = time.time_ns() // 1_000_000
 
         def append(entry: TransactionEntry, after: AppendResult | None) -> AppendResult:
+            self._check_not_ended()
+            self._register(partition)
             with partition._eviction_lock:
                 return entry.append_columns(
                     self.producer_id,
@@ -470,6 +472,13 @@ class TransactionalProducer(TransactionClient):
         self._store._signal.appended()
         return result
 
+    def _check_not_ended(self) -> None:
+        """Raise if a handler of a signal, or a column's own method, has ended the transaction since
+        this call began. Within a call of the entry, where nobody can any more.
+        """
+        if self._state is not S.COMMITTING_TRANSACTION:
+            self._check_appendable()
+
     def _append_all(self) -> None:
         """Append all that is gathered."""
         filled = [one for one in self._touched_buffers() if one.accumulator.record_count]
@@ -478,11 +487,12 @@ class TransactionalProducer(TransactionClient):
 
     def _append_buffers(self, buffers: list[PartitionBuffer]) -> None:
         """Append these batches, after all partitions touched so far were registered at once."""
-        self._register()
         parts = self._unregistered_parts()
         pairs = [self._pair_of(buffer) for buffer in buffers]
 
         def append(entry: TransactionEntry) -> None:
+            self._check_not_ended()
+            self._register()
             if parts:
                 entry.add_partitions(self.producer_id, self.producer_epoch, parts)
             # Where a producer's row had to be looked up, some of them may be in already.

@@ -23,9 +23,9 @@ def is_of_the_package(frame: FrameType) -> bool:
 
 
 @contextmanager
-def opened_with_rows(path: Path) -> Iterator[eoslog.Store]:
+def opened_with_rows(path: Path, durability: str = "process") -> Iterator[eoslog.Store]:
     """A new store with the topic."""
-    with eoslog.open(path, create=True, durability="process", config=QUIET) as opened:
+    with eoslog.open(path, create=True, durability=durability, config=QUIET) as opened:
         opened.create_topic(TOPIC)
         yield opened
 

@@ -146,6 +146,29 @@ def test_a_handler_at_each_line_of_a_first_append(rows_store, name, outer, inner
     assert sorted(values(rows_store)) == sorted(written)
 
 
+def test_a_handler_that_flushes_at_each_line_of_a_flush(tmp_path):
+    """Both sync what was appended, whichever of them notes it."""
+    with opened_with_rows(tmp_path / "store", durability="commit") as store:
+        producer = store.producer()
+        done = 0
+
+        def handle(_: str) -> None:
+            nonlocal done
+            with suppress(RuntimeError):
+                producer.flush()
+                done += 1
+
+        for line in itertools.count(1):
+            producer.append("rows", 0, [b"%d" % line])
+            with called_at(line, is_of_the_package, handle) as seen:
+                producer.flush()
+            assert producer._unsynced == {}, seen[-1]
+            if len(seen) < line:
+                break
+            assert line < 300
+        assert done > 10
+
+
 @pytest.mark.parametrize("outer", ["open", "append", "append headers", "flush", "close"])
 def test_a_handler_that_opens_the_name_at_each_line(rows_store, outer):
     """Two producers of the name never have one epoch, and the newer one counts all that is in."""
@@ -235,6 +258,49 @@ def test_a_column_that_appends_while_it_is_read(rows_store, kind):
     if kind in ("transactional", "staged"):
         producer.commit_transaction()
     assert values(rows_store) == [b"first", b"last"]
+
+
+class Measured(list):
+    """A column that calls somebody when it is first asked for its length."""
+
+    def __init__(self, content: list[bytes], call: Callable[[], object]) -> None:
+        super().__init__(content)
+        self.call: Callable[[], object] | None = call
+
+    def __len__(self) -> int:
+        call, self.call = self.call, None
+        if call is not None:
+            call()
+        return super().__len__()
+
+
+@pytest.mark.parametrize("staged", [False, True])
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("ending", ["abort_transaction", "commit_transaction"])
+def test_an_append_whose_transaction_is_ended_in_its_middle_is_in_no_other(
+    rows_store, staged, warm, ending
+):
+    producer = rows_store.producer(transactional_id="tx", staged=staged)
+    producer.init_transactions()
+    if warm:
+        with producer.transaction():
+            producer.append("rows", 0, [b"warm"])
+    producer.begin_transaction()
+    producer.append("rows", 0, [b"before"])
+    column = Measured([b"outer"], getattr(producer, ending))
+    ended = False
+    try:
+        producer.append("rows", 0, column)
+    except IllegalStateError:
+        ended = True
+    except RuntimeError as error:
+        assert "this call did nothing" in str(error)
+    if not ended:
+        producer.abort_transaction()
+    with producer.transaction():
+        producer.append("rows", 0, [b"next"])
+    expected = [b"warm"] * warm + [b"before"] * (ended and ending == "commit_transaction")
+    assert values(rows_store) == [*expected, b"next"]
 
 
 @pytest.mark.parametrize("inner", ["append", "send", "commit", "abort", "begin", "close"])
