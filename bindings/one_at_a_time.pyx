@@ -8,12 +8,6 @@ thread in. Numbered like the outer append, the inner one would pass for it.
 
 cimport cython
 
-cdef extern from "Python.h":
-    unsigned long PyThread_get_thread_ident()
-
-cdef enum:
-    NOBODY = 0
-
 
 class ReentrantCallError(RuntimeError):
     """A thread called in the middle of a call of its own, and the inner call did nothing."""
@@ -45,34 +39,3 @@ cdef class OneAtATime:
                 "a producer that is just appending was called again by the same thread, from a "
                 "handler of a signal or a method of what is appended: this call did nothing")
         return 0
-
-
-@cython.final
-cdef class OncePerThread:
-    """A block that others may be in meanwhile, and that a thread does not enter from within itself.
-
-    Raises ReentrantCallError.
-    """
-
-    cdef unsigned long _thread
-
-    def __cinit__(self):
-        self._thread = NOBODY
-
-    def __enter__(self):
-        self._thread = self.look()
-
-    def __exit__(self, *ignored):
-        self._thread = NOBODY
-
-    def check(self):
-        """Raise if the thread is in the block."""
-        self.look()
-
-    cdef unsigned long look(self) except? 0:
-        cdef unsigned long thread = PyThread_get_thread_ident()
-        if self._thread == thread:
-            raise ReentrantCallError(
-                "a consumer that is just polling was called again by the same thread, from a "
-                "handler of a signal or a function that the poll calls: this call did nothing")
-        return thread

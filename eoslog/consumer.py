@@ -14,7 +14,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Never, Self, overload
 
 from eoslog.beside_retention import from_what_is_left
-from eoslog.bindings.one_at_a_time import OncePerThread
 from eoslog.bindings.record_batch import Record
 from eoslog.config import CONSUMER_SETTINGS, INT64_MAX, parse_config, with_defaults
 from eoslog.consumer_fetches import ConsumerFetches
@@ -114,7 +113,6 @@ class Consumer(ConsumerFetches, PartitionLookups):
         self._strategies = strategies
         self._max_poll_interval_ms = int(settings["max.poll.interval.ms"])
         self._polling = False
-        self._fetching = OncePerThread()
 
     def __reduce__(self) -> Never:
         raise TypeError("a consumer cannot be pickled or copied: make one where it is needed")
@@ -306,7 +304,6 @@ class Consumer(ConsumerFetches, PartitionLookups):
         if self._subscription is not None and not group.member_id:
             raise UnknownMemberIdError(f"no member of group {group.group_id!r} yet: poll first")
         if offsets is None:
-            self._fetching.check()
             offsets = self._positions.begun()
         if isinstance(offsets, Mapping):
             self._check_still_there(offsets)

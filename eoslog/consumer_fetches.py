@@ -8,12 +8,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
-from eoslog.bindings.one_at_a_time import OncePerThread
 from eoslog.bindings.record_batch import Record
 from eoslog.consumer_positions import ConsumerPositions
 from eoslog.consumer_subscription import ConsumerSubscription
 from eoslog.consumer_turns import ConsumerTurns
-from eoslog.errors import EoslogError, LogClosedError, UnknownTopicOrPartitionError
+from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
 from eoslog.partition import Partition
 from eoslog.topic_partition import TopicPartition
 
@@ -36,7 +35,6 @@ class ConsumerFetches:
     _bytes_max: int
     _closed: bool
     _polling: bool
-    _fetching: OncePerThread
 
     def _fetched(self, fetch: Callable[[int], T], limit: int) -> T:
         """What `fetch` finds up to a limit, after the group was followed."""
@@ -49,16 +47,19 @@ class ConsumerFetches:
                     if self._subscription is not None:
                         self._subscription.member.follow()
                         self._check_open()
-                    # A handler of a signal that polled meanwhile would be given the same records,
-                    # and one that committed would commit what nobody was given.
-                    with self._fetching:
-                        before = self._positions.all()
-                        try:
-                            return fetch(limit)
-                        except (LogClosedError, UnknownTopicOrPartitionError) as error:
-                            self._positions.put_back(before)
-                            before = None  # From here on a partition may be that of a new topic.
-                            self._refuse_unless_the_group_goes_on(error)
+                    before = self._positions.all()
+                    try:
+                        return fetch(limit)
+                    except (LogClosedError, UnknownTopicOrPartitionError) as error:
+                        self._positions.put_back(before)
+                        before = None  # From here on a partition may be that of a new topic.
+                        self._check_open()
+                        if not self._group_has_news():
+                            self._look_for_topics_made_again()
+                            if isinstance(error, LogClosedError):
+                                reason = f"the topic was deleted: {error}"
+                                raise UnknownTopicOrPartitionError(reason) from error
+                            raise
                         # Else the topic is gone, and the group reads it no more.
             finally:
                 self._polling = False
@@ -67,16 +68,6 @@ class ConsumerFetches:
             if before is not None:
                 self._positions.put_back(before)
             raise
-
-    def _refuse_unless_the_group_goes_on(self, error: EoslogError) -> None:
-        """A partition that is read is not there any more. Raises if nobody is to read it less."""
-        self._check_open()
-        if self._group_has_news():
-            return
-        self._look_for_topics_made_again()
-        if isinstance(error, LogClosedError):
-            raise UnknownTopicOrPartitionError(f"the topic was deleted: {error}") from error
-        raise error
 
     def _look_for_topics_made_again(self) -> None:
         """Have the next poll of a subscribed consumer read the new topic of a deleted one's name:
@@ -98,10 +89,7 @@ class ConsumerFetches:
         if self._subscription is not None or shared is None or not self._positions.is_one():
             self._wait(time.monotonic() + timeout_s)
             return []
-        with self._fetching:
-            records = self._positions.awaited_records(
-                shared, timeout_s, records_max, self._bytes_max
-            )
+        records = self._positions.awaited_records(shared, timeout_s, records_max, self._bytes_max)
         if not records or self._closed:
             self._check_open()
         return records
