@@ -7,18 +7,18 @@ Invariant: a position lies behind every record that was handed out and in front 
 that what a commit writes down is what the caller has seen.
 """
 
-import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Never, Self, overload
+from typing import TYPE_CHECKING, Never, Self, overload
 
 from eoslog.beside_retention import from_what_is_left
+from eoslog.bindings.poll_under_way import PollUnderWay
 from eoslog.bindings.record_batch import Record
 from eoslog.config import CONSUMER_SETTINGS, INT64_MAX, parse_config, with_defaults
 from eoslog.consumer_fetches import ConsumerFetches
 from eoslog.consumer_lookups import OffsetAndTimestamp, PartitionLookups
-from eoslog.consumer_positions import RESETS, ConsumerPositions
+from eoslog.consumer_positions import RESETS, ConsumerPositions, begun
 from eoslog.consumer_subscription import (
     ConsumerSubscription,
     OnChange,
@@ -37,7 +37,6 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, check_group_id
-from eoslog.handing_out import handed_out, take_back
 from eoslog.partition import Partition
 from eoslog.topic_partition import TopicPartition, as_topic_partition
 from eoslog.visible_records import count_visible
@@ -54,7 +53,6 @@ __all__ = ["ARROW_BYTES_MAX", "Consumer", "OffsetAndTimestamp"]
 
 # What a core still has in a cache of its own is copied out at two thirds of the cost.
 ARROW_BYTES_MAX = 2 << 20
-_LONG_WAIT_S = 3600.0
 
 
 class Consumer(ConsumerFetches, PartitionLookups):
@@ -101,6 +99,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
         self._positions = ConsumerPositions(
             self._group, store._group_offsets, self._isolation_level, auto_offset_reset
         )
+        self._poll_under_way = PollUnderWay(self._positions)
         self._turns = ConsumerTurns(
             self._positions, self._isolation_level, fetch_bytes_max, partition_bytes_max
         )
@@ -124,7 +123,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
 
         Raises IllegalStateError if the consumer is subscribed: see `unsubscribe`.
         """
-        self._check_open()
+        self._check_movable()
         self._end_leaving()
         if self._subscription is not None:
             raise IllegalStateError("the consumer is subscribed to topics: unsubscribe() first")
@@ -158,7 +157,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
         are an `unsubscribe`. Raises IllegalStateError without a group, or if partitions were
         assigned by hand; InvalidTopicError, TypeError.
         """
-        self._check_open()
+        self._check_movable()
         told = listeners(on_assigned, on_revoked, on_lost, listener)
         wanted = wanted_topics(topics, pattern)
         if not wanted.names and not wanted.patterns:
@@ -191,7 +190,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
 
         The partitions go to other members at once; `on_revoked` is called before.
         """
-        self._check_open()
+        self._check_movable()
         if self._subscription is not None and self._left is None:
             self._left = self._subscription
             try:
@@ -290,9 +289,10 @@ class Consumer(ConsumerFetches, PartitionLookups):
     ) -> None:
         """Write down where the group stands: at these offsets, else at all positions as they are.
 
-        An offset is that of the record to be read next. Durable on return, with the records below
-        it, unless the store's durability is "process"; all offsets or none. Partitions that were
-        not started yet are left as they are.
+        An offset is that of the record to be read next; in the middle of a poll, by a handler of a
+        signal or a function that the group calls, positions are those in front of what it reads.
+        Durable on return, with the records below it, unless the store's durability is "process";
+        all offsets or none. Partitions that were not started yet are left as they are.
 
         Raises IllegalStateError without a group; UnknownMemberIdError or IllegalGenerationError if
         the consumer is not the member any more that it was at its last poll (what it read is read
@@ -304,7 +304,9 @@ class Consumer(ConsumerFetches, PartitionLookups):
         if self._subscription is not None and not group.member_id:
             raise UnknownMemberIdError(f"no member of group {group.group_id!r} yet: poll first")
         if offsets is None:
-            offsets = self._positions.begun()
+            # Within a poll the positions run ahead of what its caller has.
+            before = self._poll_under_way.handed_out
+            offsets = begun(self._positions.current if before is None else before)
         if isinstance(offsets, Mapping):
             self._check_still_there(offsets)
         with self._deletions_named():
@@ -377,21 +379,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
 
         Raises OffsetOutOfRangeError or NoOffsetForPartitionError if `auto_offset_reset` is "none".
         """
-        records_max = self._poll_records_max if max_records is None else max_records
-        if records_max < 1:
-            raise ValueError(f"max_records {records_max}: below 1")
-        records_max = min(records_max, INT64_MAX)
-        deadline_s = self._deadline_s(timeout)
-        while True:
-            records = self._fetched(self._turns.records, records_max)
-            if records:
-                return records
-            left_s = deadline_s - time.monotonic()
-            if left_s <= 0:
-                return records
-            records = self._awaited_records(records_max, left_s)
-            if records:
-                return records
+        return self._given(self._polled, timeout, max_records)
 
     def poll_arrow(
         self, timeout: float = 1.0, max_bytes: int = ARROW_BYTES_MAX
@@ -405,18 +393,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
 
         Raises as `poll` does, and MissingDependencyError if pyarrow is not installed.
         """
-        from eoslog import arrow  # Raises if pyarrow is not there, before anything is read.
-
-        if max_bytes < 1:
-            raise ValueError(f"max_bytes {max_bytes}: below 1")
-        max_bytes = min(max_bytes, INT64_MAX)
-        deadline_s = self._deadline_s(timeout)
-        while True:
-            found = self._fetched(self._fetched_batch, max_bytes)
-            if found is not None:
-                return found
-            if not self._wait(deadline_s):
-                return arrow.empty_batch()
+        return self._given(self._polled_arrow, timeout, max_bytes)
 
     def __iter__(self) -> Iterator[Record]:
         """Records one after the other, for ever; ends when the consumer is closed.
@@ -425,17 +402,11 @@ class Consumer(ConsumerFetches, PartitionLookups):
         record at hand, and a loop that is left early loses none.
         """
         while True:
-            polled: list[Record] = []
             try:
-                polled = self.poll(timeout=_LONG_WAIT_S)
-                one_by_one = handed_out(self._positions, polled)
+                one_by_one = self._poll_under_way.run(self._polled_to_hand_out)
             except LogClosedError:
                 if self._closed:
                     return
-                raise
-            except BaseException:
-                # An interrupt behind the poll: nothing of it was handed out.
-                take_back(self._positions, polled)
                 raise
             for record in one_by_one:
                 yield record
@@ -494,12 +465,6 @@ class Consumer(ConsumerFetches, PartitionLookups):
         """The group gave the consumer these."""
         self._positions.add({where: self._opened(where) for where in partitions})
 
-    def _deadline_s(self, timeout: Any) -> float:
-        self._check_open()
-        if not timeout >= 0:
-            raise ValueError(f"timeout {timeout}: below 0")
-        return time.monotonic() + float(timeout)
-
     def _check_still_there(self, offsets: Iterable[TopicPartition]) -> None:
         """What was read of a topic that was deleted says nothing of one made under its name."""
         for where in offsets:
@@ -514,7 +479,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
         return self._store.partition(where.topic, where.partition)
 
     def _assigned(self, where: TopicPartition) -> TopicPartition:
-        self._check_open()
+        self._check_movable()
         where = as_topic_partition(where)
         if where not in self._positions.partitions:
             self._opened(where)
@@ -524,8 +489,12 @@ class Consumer(ConsumerFetches, PartitionLookups):
         return where
 
     def _assigned_or_all(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        self._check_open()
+        self._check_movable()
         return [self._assigned(where) for where in partitions] or self.assignment()
+
+    def _check_movable(self) -> None:
+        self._check_open()
+        self._poll_under_way.check()
 
     def _check_open(self) -> None:
         if self._closed:

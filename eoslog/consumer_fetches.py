@@ -4,15 +4,18 @@ Invariant: what is not handed out, because of an error or an interrupt, counts a
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
+from eoslog.bindings.poll_under_way import PollUnderWay
 from eoslog.bindings.record_batch import Record
+from eoslog.config import INT64_MAX
 from eoslog.consumer_positions import ConsumerPositions
 from eoslog.consumer_subscription import ConsumerSubscription
 from eoslog.consumer_turns import ConsumerTurns
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
+from eoslog.handing_out import handed_out
 from eoslog.partition import Partition
 from eoslog.topic_partition import TopicPartition
 
@@ -21,7 +24,9 @@ if TYPE_CHECKING:
 
     from eoslog.store import Store
 
+Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
+_LONG_WAIT_S = 3600.0
 
 
 class ConsumerFetches:
@@ -30,44 +35,96 @@ class ConsumerFetches:
     _store: "Store"
     _group: str | None
     _positions: ConsumerPositions
+    _poll_under_way: PollUnderWay
     _turns: ConsumerTurns
     _subscription: ConsumerSubscription | None
+    _poll_records_max: int
     _bytes_max: int
     _closed: bool
     _polling: bool
 
+    def _given(self, poll: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """What a poll read, given to the caller with no step between that lets a handler in."""
+        self._poll_under_way.check()
+        try:
+            return self._poll_under_way.run(poll, *arguments)
+        except BaseException:
+            # Also of a handler that came when all was read.
+            self._poll_under_way.take_back()
+            raise
+        finally:
+            self._poll_under_way.handed_out = None
+
+    def _polled(self, timeout: float, max_records: int | None) -> list[Record]:
+        records_max = self._poll_records_max if max_records is None else max_records
+        if records_max < 1:
+            raise ValueError(f"max_records {records_max}: below 1")
+        records_max = min(records_max, INT64_MAX)
+        deadline_s = self._deadline_s(timeout)
+        while True:
+            records = self._fetched(self._turns.records, records_max)
+            if records:
+                return records
+            self._poll_under_way.end_reading()
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return records
+            records = self._awaited_records(records_max, left_s)
+            if records:
+                return records
+
+    def _polled_arrow(self, timeout: float, max_bytes: int) -> "pyarrow.RecordBatch":
+        from eoslog import arrow  # Raises if pyarrow is not there, before anything is read.
+
+        if max_bytes < 1:
+            raise ValueError(f"max_bytes {max_bytes}: below 1")
+        max_bytes = min(max_bytes, INT64_MAX)
+        deadline_s = self._deadline_s(timeout)
+        while True:
+            found = self._fetched(self._fetched_batch, max_bytes)
+            if found is not None:
+                return found
+            if not self._wait(deadline_s):
+                return arrow.empty_batch()
+
+    def _polled_to_hand_out(self) -> Iterator[Record]:
+        one_by_one = handed_out(self._positions, self._polled(_LONG_WAIT_S, None))
+        self._poll_under_way.end_reading()
+        return one_by_one
+
+    def _deadline_s(self, timeout: Any) -> float:
+        self._check_open()
+        if not timeout >= 0:
+            raise ValueError(f"timeout {timeout}: below 0")
+        return time.monotonic() + float(timeout)
+
     def _fetched(self, fetch: Callable[[int], T], limit: int) -> T:
         """What `fetch` finds up to a limit, after the group was followed."""
-        before = None
+        self._polling = True
         try:
-            self._polling = True
-            try:
-                while True:
-                    before = None
-                    if self._subscription is not None:
-                        self._subscription.member.follow()
-                        self._check_open()
-                    before = self._positions.all()
-                    try:
-                        return fetch(limit)
-                    except (LogClosedError, UnknownTopicOrPartitionError) as error:
-                        self._positions.put_back(before)
-                        before = None  # From here on a partition may be that of a new topic.
-                        self._check_open()
-                        if not self._group_has_news():
-                            self._look_for_topics_made_again()
-                            if isinstance(error, LogClosedError):
-                                reason = f"the topic was deleted: {error}"
-                                raise UnknownTopicOrPartitionError(reason) from error
-                            raise
-                        # Else the topic is gone, and the group reads it no more.
-            finally:
-                self._polling = False
-        except BaseException:
-            # What is not handed out, also by an interrupt, counts as not read.
-            if before is not None:
-                self._positions.put_back(before)
-            raise
+            while True:
+                # The functions that the group calls may seek, and commit what was handed out.
+                self._poll_under_way.end_reading()
+                subscription = self._subscription
+                if subscription is not None:
+                    subscription.member.follow()
+                    self._check_open()
+                self._poll_under_way.begin_reading()
+                try:
+                    return fetch(limit)
+                except (LogClosedError, UnknownTopicOrPartitionError) as error:
+                    # From here on a partition may be that of a new topic.
+                    self._poll_under_way.take_back()
+                    self._check_open()
+                    if not self._group_has_news():
+                        self._look_for_topics_made_again()
+                        if isinstance(error, LogClosedError):
+                            reason = f"the topic was deleted: {error}"
+                            raise UnknownTopicOrPartitionError(reason) from error
+                        raise
+                    # Else the topic is gone, and the group reads it no more.
+        finally:
+            self._polling = False
 
     def _look_for_topics_made_again(self) -> None:
         """Have the next poll of a subscribed consumer read the new topic of a deleted one's name:
@@ -89,6 +146,7 @@ class ConsumerFetches:
         if self._subscription is not None or shared is None or not self._positions.is_one():
             self._wait(time.monotonic() + timeout_s)
             return []
+        self._poll_under_way.begin_reading()
         records = self._positions.awaited_records(shared, timeout_s, records_max, self._bytes_max)
         if not records or self._closed:
             self._check_open()
@@ -105,6 +163,7 @@ class ConsumerFetches:
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
             return False
+        self._poll_under_way.end_reading()
         self._polling = True
         try:
             if self._subscription is None and self._positions.are_begun():

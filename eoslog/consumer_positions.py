@@ -27,6 +27,11 @@ from eoslog.topic_partition import TopicPartition
 RESETS = ("earliest", "latest", "none")
 
 
+def begun(positions: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
+    """Those of partitions that were begun."""
+    return {where: at for where, at in positions.items() if at is not None}
+
+
 class ConsumerPositions:
     """The positions of one consumer; its thread guards them."""
 
@@ -39,7 +44,7 @@ class ConsumerPositions:
     ) -> None:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.topic_ids: dict[str, str] = {}  # Of their topics.
-        self._positions: dict[TopicPartition, int | None] = {}
+        self.current: dict[TopicPartition, int | None] = {}  # The positions themselves.
         self._group = group
         self._group_offsets = group_offsets
         self._isolation_level = isolation_level
@@ -52,7 +57,7 @@ class ConsumerPositions:
         One of a topic that was made anew does not stay: its records are others.
         """
         positions = {
-            where: self._positions.get(where) if self._is_of_same_topic(where, one) else None
+            where: self.current.get(where) if self._is_of_same_topic(where, one) else None
             for where, one in partitions.items()
         }
         assigned = dict(partitions)
@@ -61,7 +66,7 @@ class ConsumerPositions:
             if topic_ids.setdefault(where.topic, one.topic_id) != one.topic_id:
                 topic_ids[where.topic] = ""  # Made anew just now: nothing of it can be committed.
         # No interrupt comes between them.
-        self._positions, self.partitions, self.topic_ids = positions, assigned, topic_ids
+        self.current, self.partitions, self.topic_ids = positions, assigned, topic_ids
 
     def add(self, partitions: Mapping[TopicPartition, Partition]) -> None:
         """These besides, or in the place of those that they have the names of."""
@@ -78,34 +83,29 @@ class ConsumerPositions:
 
     def get(self, where: TopicPartition) -> int | None:
         """The position; None if the partition was not begun, or is not assigned."""
-        return self._positions.get(where)
+        return self.current.get(where)
 
     def set(self, where: TopicPartition, position: int | None) -> None:
         """Go on there; without a position the partition begins anew."""
-        self._positions[where] = position
+        self.current[where] = position
 
     def begun(self) -> dict[TopicPartition, int]:
         """The positions of the partitions that were begun."""
-        return {where: at for where, at in self._positions.items() if at is not None}
-
-    @property
-    def current(self) -> dict[TopicPartition, int | None]:
-        """The positions themselves."""
-        return self._positions
+        return begun(self.current)
 
     def all(self) -> dict[TopicPartition, int | None]:
         """The positions as they are now."""
-        return self._positions.copy()
+        return self.current.copy()
 
     def put_back(self, positions: dict[TopicPartition, int | None]) -> None:
         """As they were: what an error keeps from being handed out counts as not read."""
-        self._positions = positions
+        self.current = positions
 
     def begin_all(self) -> None:
         """Begin at every partition, but where the group's offset is not decided."""
         if self.are_begun():
             return
-        for where, position in self._positions.items():
+        for where, position in self.current.items():
             if position is None:
                 with suppress(UnstableOffsetCommitError):
                     self.begin(where)
@@ -115,13 +115,13 @@ class ConsumerPositions:
 
         Raises UnstableOffsetCommitError, NoOffsetForPartitionError.
         """
-        position = self._positions[where]
+        position = self.current[where]
         if position is not None:
             return position
         if self._group is not None:
             committed = self._group_offsets.fetch(self._group, where, self._committed_only)
             if committed is not None:
-                self._positions[where] = committed.offset
+                self.current[where] = committed.offset
                 return committed.offset
         return self._reset_position(where)
 
@@ -130,7 +130,7 @@ class ConsumerPositions:
 
         Raises OffsetOutOfRangeError.
         """
-        position = self._positions[where]
+        position = self.current[where]
         if position is None:
             return None
         partition = self.partitions[where]
@@ -143,7 +143,7 @@ class ConsumerPositions:
         if self._reset == "none":
             partition = self.partitions[where]
             raise OffsetOutOfRangeError(
-                f"{where}: offset {self._positions[where]} is not in "
+                f"{where}: offset {self.current[where]} is not in "
                 f"[{partition.log_start_offset}, {partition.log_end_offset}]"
             )
         return self._reset_position(where)
@@ -154,7 +154,7 @@ class ConsumerPositions:
 
     def are_begun(self) -> bool:
         """Whether there is a position at every partition."""
-        return None not in self._positions.values()
+        return None not in self.current.values()
 
     def wait_for_more(self, signal: AppendSignal, timeout_s: float) -> None:
         """Sleep until there may be something to read; all partitions were begun.
@@ -176,7 +176,7 @@ class ConsumerPositions:
 
     def is_one(self) -> bool:
         """Whether there is a single partition, and a position at it."""
-        return len(self._positions) == 1 and self.are_begun()
+        return len(self.current) == 1 and self.are_begun()
 
     def awaited_records(
         self, shared: SharedPage, timeout_s: float, max_records: int, max_bytes: int
@@ -197,21 +197,21 @@ class ConsumerPositions:
             )
             if found is None:
                 return []
-            self._positions[where] = found[1]
+            self.current[where] = found[1]
             return found[0]
         except EoslogError:
             return []  # The next look meets it too.
         except BaseException:
-            self._positions[where] = position
+            self.current[where] = position
             raise
 
     def waits_for_the_group(self) -> bool:
         """Whether a partition may not begin before the group's offset is decided."""
-        return self._committed_only and None in self._positions.values()
+        return self._committed_only and None in self.current.values()
 
     def anything_to_read(self) -> bool:
         """Whether a partition has records behind its position, or may begin now."""
-        for where, position in self._positions.items():
+        for where, position in self.current.items():
             if position is None:
                 if self._may_begin(where):
                     return True
@@ -231,5 +231,5 @@ class ConsumerPositions:
             )
         beginning = self._reset == "earliest"
         position = partition.log_start_offset if beginning else self.end_of(partition)
-        self._positions[where] = position
+        self.current[where] = position
         return position

@@ -22,7 +22,10 @@ INTERRUPTED = {
     "_fetched",
     "_fetched_batch",
     "_in_turn",
-    "_one_by_one",
+    "_polled",
+    "_polled_arrow",
+    "_polled_to_hand_out",
+    "_given",
     "_records_of",
     "_to_the_back",
     "columns",
@@ -41,7 +44,7 @@ def is_of_a_reader(frame: FrameType) -> bool:
 
 
 def is_the_handing_out(source: str) -> bool:
-    return source == "yield record"
+    return source in ("yield record", "self._poll_under_way.handed_out = None")
 
 
 def by_iteration(consumer: Any) -> Iterator[tuple[int, int]]:
