@@ -29,6 +29,11 @@ cdef class OneAtATime:
     def __exit__(self, *ignored):
         self.entered = False
 
+    @property
+    def is_entered(self):
+        """Whether the thread is in the block."""
+        return bool(self.entered)
+
     def check(self):
         """Raise if the thread is in the block."""
         self.look()
@@ -36,6 +41,6 @@ cdef class OneAtATime:
     cdef int look(self) except -1:
         if self.entered:
             raise ReentrantCallError(
-                "a producer that is just appending was called again by the same thread, from a "
-                "handler of a signal or a method of what is appended: this call did nothing")
+                "a producer was called in the middle of a call of its own, by the same thread, from "
+                "a handler of a signal or a method of what is appended: this call did nothing")
         return 0

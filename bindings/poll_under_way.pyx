@@ -3,8 +3,8 @@
 
 A handler of a signal runs between any two steps of Python code. From a poll's first reading on,
 until its caller has what was read, the positions run ahead of what was handed out. What such a
-handler commits meanwhile is what was handed out before; what would read, or move a position, is
-refused while the poll reads.
+handler commits meanwhile is what was handed out before; what would read, move a position or change
+the partitions is refused while the poll reads, and while it follows its group.
 
 The reading's end is no Python code: no interrupt leaves the consumer refusing all.
 """
@@ -23,12 +23,12 @@ cdef class PollUnderWay:
     """
 
     cdef object _positions
-    cdef bint _reading
+    cdef bint _busy
     cdef public object handed_out
 
     def __cinit__(self, positions not None):
         self._positions = positions
-        self._reading = False
+        self._busy = False
         self.handed_out = None
 
     def run(self, poll, *arguments):
@@ -44,27 +44,41 @@ cdef class PollUnderWay:
             self.take_back()
             raise
         finally:
-            self._reading = False
+            self._busy = False
+
+    def begin_following(self):
+        """From here on partitions may come and go; no position is ahead."""
+        self.handed_out = None
+        self._busy = True
+
+    def call_out(self, function, *arguments):
+        """Call one of the user's functions, which may do all with the consumer."""
+        cdef bint busy = self._busy
+        self._busy = False
+        try:
+            function(*arguments)
+        finally:
+            self._busy = busy
 
     def begin_reading(self):
         """From here on positions may move."""
         self.handed_out = self._positions.all()
-        self._reading = True
+        self._busy = True
 
-    def end_reading(self):
+    def end(self):
         """Nothing was read, or the positions are in front of it again."""
-        self._reading = False
+        self._busy = False
         self.handed_out = None
 
     def take_back(self):
         """What was read is not handed out."""
         if self.handed_out is not None:
             self._positions.put_back(self.handed_out)
-        self.end_reading()
+        self.end()
 
     def check(self):
         """Raise ReentrantCallError if the consumer is just reading."""
-        if self._reading:
+        if self._busy:
             raise ReentrantCallError(
-                "a consumer that is just reading was called from a handler of a signal, from a "
+                "a consumer in the middle of a poll was called from a handler of a signal, from a "
                 "function that its poll calls or from another thread: this call did nothing")

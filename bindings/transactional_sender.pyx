@@ -72,6 +72,7 @@ cdef class TransactionalSender(Sender):
     cdef bint _registered                    # The coordinator may know of this transaction.
     cdef Py_ssize_t _registered_count        # Of `_listed`, whose partitions it knows.
     cdef readonly OneAtATime _calling        # The block of a call of the entry.
+    cdef readonly OneAtATime _deciding       # That of a commit, an abort, a close as a whole.
 
     def __cinit__(self, *arguments, **named):
         self.producer_id = -1
@@ -90,6 +91,7 @@ cdef class TransactionalSender(Sender):
         self._registered = False
         self._registered_count = 0
         self._calling = OneAtATime()
+        self._deciding = OneAtATime()
 
     def transaction(self):
         """A block that is one transaction: begun here, committed at its end.
@@ -134,10 +136,16 @@ cdef class TransactionalSender(Sender):
         self.exclusive.take()
         try:
             self._calling.look()
-            if self._state == self._open and self._refused is None:
-                self._commit()
-            else:
-                self._commit_otherwise()
+            # Else a handler's close would take this for what an interrupt had left of a commit.
+            self._deciding.look()
+            self._deciding.entered = True
+            try:
+                if self._state == self._open and self._refused is None:
+                    self._commit()
+                else:
+                    self._commit_otherwise()
+            finally:
+                self._deciding.entered = False
         finally:
             self.exclusive.give_back()
 
@@ -250,7 +258,8 @@ cdef class TransactionalSender(Sender):
 
     def _leave_exclusive(self):
         Sender._leave_exclusive(self)
-        self._calling = OneAtATime()     # A thread of the parent's may have been in the block.
+        self._calling = OneAtATime()     # A thread of the parent's may have been in the blocks.
+        self._deciding = OneAtATime()
 
     def _set_moves(self, sources, int first, int idle, int open, int committing):
         """The states' numbers: `sources[target]` has a bit set for each state it may follow on."""

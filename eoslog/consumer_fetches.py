@@ -65,7 +65,7 @@ class ConsumerFetches:
             records = self._fetched(self._turns.records, records_max)
             if records:
                 return records
-            self._poll_under_way.end_reading()
+            self._poll_under_way.end()
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return records
@@ -89,7 +89,7 @@ class ConsumerFetches:
 
     def _polled_to_hand_out(self) -> Iterator[Record]:
         one_by_one = handed_out(self._positions, self._polled(_LONG_WAIT_S, None))
-        self._poll_under_way.end_reading()
+        self._poll_under_way.end()
         return one_by_one
 
     def _deadline_s(self, timeout: Any) -> float:
@@ -103,8 +103,7 @@ class ConsumerFetches:
         self._polling = True
         try:
             while True:
-                # The functions that the group calls may seek, and commit what was handed out.
-                self._poll_under_way.end_reading()
+                self._poll_under_way.begin_following()
                 subscription = self._subscription
                 if subscription is not None:
                     subscription.member.follow()
@@ -143,10 +142,10 @@ class ConsumerFetches:
     def _awaited_records(self, records_max: int, timeout_s: float) -> list[Record]:
         """Sleep until there may be something to read; the records, where that is all to be done."""
         shared = self._store._signal.shared
+        self._poll_under_way.begin_reading()  # No handler takes the partition away.
         if self._subscription is not None or shared is None or not self._positions.is_one():
             self._wait(time.monotonic() + timeout_s)
             return []
-        self._poll_under_way.begin_reading()
         records = self._positions.awaited_records(shared, timeout_s, records_max, self._bytes_max)
         if not records or self._closed:
             self._check_open()
@@ -163,7 +162,7 @@ class ConsumerFetches:
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
             return False
-        self._poll_under_way.end_reading()
+        self._poll_under_way.end()
         self._polling = True
         try:
             if self._subscription is None and self._positions.are_begun():

@@ -161,7 +161,8 @@ class ConsumerPositions:
 
         May return early. Raises LogClosedError for a partition that is closed.
         """
-        partitions, positions = self.partitions, self.begun()
+        partitions, current = self.partitions, self.current  # No handler comes between them.
+        positions = begun(current)
         if signal.shared is None:
             signal.wait(partitions.values(), self.anything_to_read, timeout_s)
             return
@@ -211,11 +212,12 @@ class ConsumerPositions:
 
     def anything_to_read(self) -> bool:
         """Whether a partition has records behind its position, or may begin now."""
-        for where, position in self.current.items():
+        partitions, current = self.partitions, self.current
+        for where, position in current.items():
             if position is None:
                 if self._may_begin(where):
                     return True
-            elif self.partitions[where].readable_end(self._isolation_level) > position:
+            elif partitions[where].readable_end(self._isolation_level) > position:
                 return True
         return False
 

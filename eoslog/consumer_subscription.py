@@ -210,4 +210,4 @@ class _Reader:
         if told is not None:
             own = list(partitions)
             self.called = True
-            told(consumer, own)
+            consumer._poll_under_way.call_out(told, consumer, own)

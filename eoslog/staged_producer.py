@@ -88,7 +88,7 @@ class StagedProducer(TransactionalProducer):
         be. StagedJobIncompleteError if an earlier decision cannot be completed just now;
         StoreFullError, StoreFailedError, LogClosedError.
         """
-        with self.exclusive:
+        with self.exclusive, self._deciding:
             self._check_usable()
             if keep_prepared:
                 _refuse_to_prepare()
@@ -156,17 +156,7 @@ class StagedProducer(TransactionalProducer):
         interrupted and had decided it: it is committed, and over. ProducerFencedError,
         LogClosedError.
         """
-        with self.exclusive:
-            self._check_usable()
-            self._calling.check()
-            if self._state is not S.ABORTING_TRANSACTION:
-                self._move(S.ABORTING_TRANSACTION)
-            try:
-                self._staged().abort()
-            except InvalidTxnStateError:
-                self._over(None)
-                raise
-            self._over(None)
+        super().abort_transaction()
 
     def prepare_transaction(self) -> PreparedTransaction:
         """Not for staged transactions. Raises IllegalStateError; the open one goes on."""
@@ -230,6 +220,17 @@ class StagedProducer(TransactionalProducer):
         if self._transactions is None:
             raise IllegalStateError(HINTS[S.UNINITIALIZED])
         return self._transactions
+
+    def _abort(self) -> None:
+        self._check_usable()
+        if self._state is not S.ABORTING_TRANSACTION:
+            self._move(S.ABORTING_TRANSACTION)
+        try:
+            self._staged().abort()
+        except InvalidTxnStateError:
+            self._over(None)
+            raise
+        self._over(None)
 
     def _end_cut_commit(self) -> None:
         """What was not decided is in files, which go; what was is completed."""

@@ -12,7 +12,7 @@ before the first entry is made in a life of the store, by whichever process make
 
 import logging
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -444,8 +444,9 @@ class TransactionEntries:
 
     def release(self, transactional_id: str, owner: TransactionOwner) -> None:
         """The owner goes by itself."""
-        with self._lock:
-            if self._owners.get(transactional_id) is owner:
+        # In these steps Python looks for no signal: a handler may take the id over before, or after.
+        with self._lock, suppress(KeyError):
+            if self._owners[transactional_id] is owner:
                 del self._owners[transactional_id]
 
     # For the state log, which keeps the index of all records.

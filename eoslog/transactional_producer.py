@@ -116,7 +116,7 @@ class TransactionalProducer(TransactionClient):
         transaction cannot be completed just now (a full disk); InvalidTransactionTimeoutError;
         StoreFullError, StoreFailedError, LogClosedError.
         """
-        with self.exclusive:
+        with self.exclusive, self._deciding:
             self._check_usable()
             if self._state is not S.INITIALIZING:
                 self._move(S.INITIALIZING)
@@ -212,16 +212,8 @@ class TransactionalProducer(TransactionClient):
         with self.exclusive:
             self._check_usable()
             self._calling.check()
-            if self._state is not S.ABORTING_TRANSACTION:
-                self._move(S.ABORTING_TRANSACTION)
-            try:
-                if self._is_at_the_coordinator():
-                    self._over(self._end(commit=False))
-                else:
-                    self._over(None)
-            except EoslogError as error:
-                self._break(error, Request.END)
-            self._forget_replaced()
+            with self._deciding:
+                self._abort()
 
     def prepare_transaction(self) -> PreparedTransaction:
         """Append and sync all of the transaction, and leave its decision to whoever has the answer.
@@ -234,7 +226,7 @@ class TransactionalProducer(TransactionClient):
         Raises IllegalStateError outside of a transaction and for one that wrote nothing; what
         `flush` raises.
         """
-        with self.exclusive:
+        with self.exclusive, self._deciding:
             self._check_appendable()
             try:
                 self._append_all()
@@ -379,23 +371,39 @@ class TransactionalProducer(TransactionClient):
         failed: EoslogError | None = None
         with self.exclusive:
             self._calling.check()
-            self._closed = True
-            open_states = (S.IN_TRANSACTION, S.ABORTABLE_ERROR, S.ABORTING_TRANSACTION)
-            try:
-                if self._refusal is None and self._state in open_states:
-                    self._is_cut_off = True
-                    self.abort_transaction()
-                elif self._refusal is None and self._state is S.COMMITTING_TRANSACTION:
-                    self._end_cut_commit()
-            except EoslogError as error:
-                failed = error
-            self._discard()
-            # Before another thread can find it ready for the next transaction.
-            self._refuse_from_now_on(closed_error)
+            if self._closed and self._deciding.is_entered:
+                return  # A handler, in the middle of a close, which goes on.
+            with self._deciding:
+                self._closed = True
+                open_states = (S.IN_TRANSACTION, S.ABORTABLE_ERROR, S.ABORTING_TRANSACTION)
+                try:
+                    if self._refusal is None and self._state in open_states:
+                        self._is_cut_off = True
+                        self._abort()
+                    elif self._refusal is None and self._state is S.COMMITTING_TRANSACTION:
+                        self._end_cut_commit()
+                except EoslogError as error:
+                    failed = error
+                self._discard()
+                # Before another thread can find it ready for the next transaction.
+                self._refuse_from_now_on(closed_error)
         if self._taken_over is not None:
             self._coordinator.release(self._taken_over, self._owner)
         if failed is not None:
             raise failed
+
+    def _abort(self) -> None:
+        self._check_usable()
+        if self._state is not S.ABORTING_TRANSACTION:
+            self._move(S.ABORTING_TRANSACTION)
+        try:
+            if self._is_at_the_coordinator():
+                self._over(self._end(commit=False))
+            else:
+                self._over(None)
+        except EoslogError as error:
+            self._break(error, Request.END)
+        self._forget_replaced()
 
     def _end_cut_commit(self) -> None:
         """Abort what an interrupt left of a commit, if that had not decided it; else complete it.
