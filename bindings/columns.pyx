@@ -240,7 +240,10 @@ cdef bytes encode_headers(object headers):
         if value is not None and not isinstance(value, bytes):
             raise TypeError(
                 f"headers: a header's value is bytes or None, not {type(value).__name__}")
-        raw = name.encode()
+        try:
+            raw = name.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"headers: the name {name!r:.80}: {error}") from None
         varint_append(out, len(raw))
         out += raw
         if value is None:

@@ -176,9 +176,12 @@ cdef class Sender:
                 self._refuse()           # A handler of a signal came in it, and closed the sender.
         buffers = <TopicBuffers?>found
         if partition is not None:
-            asked = partition
+            try:
+                asked = partition
+            except OverflowError:
+                asked = NO_PARTITION
             if not 0 <= asked < buffers.partition_count:
-                self._no_partition(topic, asked, buffers.partition_count)
+                self._no_partition(topic, partition, buffers.partition_count)
             chosen = <int32_t>asked
         elif key is None:
             chosen = buffers.sticky_partition

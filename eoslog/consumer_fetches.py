@@ -3,6 +3,7 @@
 Invariant: what is not handed out, because of an error or an interrupt, counts as not read.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -96,7 +97,10 @@ class ConsumerFetches:
         self._check_open()
         if not timeout >= 0:
             raise ValueError(f"timeout {timeout}: below 0")
-        return time.monotonic() + float(timeout)
+        try:
+            return time.monotonic() + float(timeout)
+        except OverflowError:  # A whole number beyond all seconds.
+            return math.inf
 
     def _fetched(self, fetch: Callable[[int], T], limit: int) -> T:
         """What `fetch` finds up to a limit, after the group was followed."""

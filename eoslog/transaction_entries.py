@@ -444,7 +444,7 @@ class TransactionEntries:
 
     def release(self, transactional_id: str, owner: TransactionOwner) -> None:
         """The owner goes by itself."""
-        # In these steps Python looks for no signal: a handler may take the id over before, or after.
+        # Within these steps Python looks for no signal, whose handler may take the id over.
         with self._lock, suppress(KeyError):
             if self._owners[transactional_id] is owner:
                 del self._owners[transactional_id]

@@ -318,6 +318,13 @@ def test_wrong_calls_have_named_errors(topic, call, error):
     assert len(drained(consumer)) == 20
 
 
+def test_a_timeout_beyond_all_seconds_waits_for_as_long_as_it_takes(topic):
+    consumer = topic.consumer()
+    consumer.assign([T0])
+    assert consumer.poll(timeout=10**400, max_records=1)
+    assert consumer.poll_arrow(timeout=10**400).num_rows
+
+
 def test_wrong_settings_are_refused(store):
     with pytest.raises(InvalidConfigError):
         store.consumer(auto_offset_reset="first")

@@ -840,3 +840,22 @@ def test_a_column_of_times_beyond_64_bits_is_refused(store, wrong, partition, st
         producer.append("t", partition, [b"a", b"b"], timestamps=wrong)
     producer.close()
     assert store.partition("t", 0).log_end_offset == 0
+
+
+@pytest.mark.parametrize("partition", [1, -1, 2**64, -(2**64)])
+def test_a_partition_that_is_not_there_is_named_at_once(store, partition):
+    store.create_topic("t")
+    producer = store.producer()
+    with pytest.raises(UnknownTopicOrPartitionError, match=f"not {partition}"):
+        producer.send("t", b"a", partition=partition)
+    assert store.partition("t", 0).log_end_offset == 0
+
+
+def test_a_headers_name_without_a_utf8_form_is_named(store):
+    store.create_topic("t")
+    with store.producer() as producer:
+        with pytest.raises(ValueError, match=r"headers: the name '\\ud800'"):
+            producer.send("t", b"a", headers=[("\ud800", b"")])
+        with pytest.raises(ValueError, match=r"headers: the name '\\ud800'"):
+            producer.append("t", 0, [b"a"], headers=[[("\ud800", b"")]])
+    assert store.partition("t", 0).log_end_offset == 0
