@@ -41,6 +41,6 @@ cdef class OneAtATime:
     cdef int look(self) except -1:
         if self.entered:
             raise ReentrantCallError(
-                "a producer was called in the middle of a call of its own, by the same thread, from "
+                "a producer was called in the middle of a call of its own by the same thread, from "
                 "a handler of a signal or a method of what is appended: this call did nothing")
         return 0
