@@ -1,20 +1,24 @@
-from collections.abc import Mapping
-from typing import Self, final
+from collections.abc import Hashable, Mapping
+from typing import Protocol, Self, TypeVar, final
 
 from eoslog.bindings.record_batch import Record
-from eoslog.consumer_positions import ConsumerPositions
-from eoslog.partition import Partition
-from eoslog.topic_partition import TopicPartition
+
+_Name = TypeVar("_Name", bound=Hashable)  # Of a partition: equal to the pair of topic and number.
+
+class _Positions(Protocol[_Name]):
+    current: dict[_Name, int | None]
+    @property
+    def partitions(self) -> Mapping[_Name, object]: ...
 
 @final
 class OneByOne:
     def __new__(
         cls,
-        positions: ConsumerPositions,
-        partitions: Mapping[TopicPartition, Partition],
+        positions: _Positions[_Name],
+        partitions: Mapping[_Name, object],
         records: list[Record],
-        ends: dict[TopicPartition, int],
-        expected: dict[TopicPartition, int],
+        ends: dict[_Name, int],
+        expected: dict[_Name, int],
     ) -> Self: ...
     def __iter__(self) -> Self: ...
     def __next__(self) -> Record: ...

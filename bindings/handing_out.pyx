@@ -8,7 +8,6 @@ interrupt, or a handler of a signal, comes before both of them or behind both.
 cimport cython
 
 from eoslog.bindings.record_batch cimport Record
-from eoslog.topic_partition import TopicPartition
 
 
 @cython.final
@@ -16,7 +15,8 @@ cdef class OneByOne:
     """An iterator of records that were read from these `partitions`, the positions at which are
     `expected`; in the end they are `ends`.
 
-    Passed over are those of a partition that was moved, taken away or made anew meanwhile.
+    Passed over are those of a partition that was moved, taken away or made anew meanwhile. A
+    partition's name equals the pair of its topic and its number.
     """
 
     cdef object _positions
@@ -36,7 +36,7 @@ cdef class OneByOne:
         self._last = {}
         self._next = 0
         for record in records:
-            self._last[TopicPartition(record.topic, record.partition)] = record
+            self._last[(record.topic, record.partition)] = record
 
     def __iter__(self):
         return self
@@ -47,10 +47,10 @@ cdef class OneByOne:
         while self._next < len(self._records):
             index = self._next
             record = self._records[index]
-            where = TopicPartition(record.topic, record.partition)
+            where = (record.topic, record.partition)
             behind = self._ends[where] if record is self._last[where] else record.offset + 1
             if index != self._next:
-                continue  # A handler of a signal went on with this, while the name was made.
+                continue  # A finalizer went on with this, while the pair was made.
             # From here on there are only dictionaries.
             if self._stands_at(where):
                 self._expected[where] = behind

@@ -1,16 +1,17 @@
 from collections.abc import Callable
-from typing import Self, TypeVar, TypeVarTuple, final
-
-from eoslog.consumer_positions import ConsumerPositions
-from eoslog.topic_partition import TopicPartition
+from typing import Any, Protocol, Self, TypeVar, TypeVarTuple, final
 
 _Ts = TypeVarTuple("_Ts")
 _T = TypeVar("_T")
 
+class _Positions(Protocol):
+    def all(self) -> dict[Any, int | None]: ...
+    def put_back(self, positions: dict[Any, int | None]) -> None: ...
+
 @final
 class PollUnderWay:
-    handed_out: dict[TopicPartition, int | None] | None
-    def __new__(cls, positions: ConsumerPositions) -> Self: ...
+    handed_out: dict[Any, int | None] | None
+    def __new__(cls, positions: _Positions) -> Self: ...
     def run(self, poll: Callable[[*_Ts], _T], *arguments: *_Ts) -> _T: ...
     def begin_following(self) -> None: ...
     def call_out(self, function: Callable[[*_Ts], object], *arguments: *_Ts) -> None: ...
