@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import dis
+import gc
 import os
 import sys
 import sysconfig
@@ -78,12 +79,17 @@ class Steps:
 
         The interrupt may come out as something else, or not at all: that is the caller's to say.
         """
+        collects = gc.isenabled()
+        gc.disable()  # An interrupt would be lost in the finalizer of a stranger's garbage.
         try:
             with self.armed(step):
                 call()
         except KeyboardInterrupt:
             if self.count < step:
                 raise
+        finally:
+            if collects:
+                gc.enable()
         return self.count >= step
 
     def armed(self, step: int) -> Steps:

@@ -1,6 +1,7 @@
 """One Spark session for all tests of this folder, and stores to land rows in."""
 
 import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -40,10 +41,13 @@ def spark(tmp_path_factory):
         # as in the tests of lost shuffles: it would exit after 60 heartbeats in vain, 10 minutes.
         "spark.executor.heartbeat.maxFailures": 1_000_000,
     }
+    interrupted = signal.getsignal(signal.SIGINT)
     try:
         made = session("eoslog tests", MASTER, config, scratch / "spark.log")
     except JavaNotFoundError as error:
         pytest.skip(str(error))
+    # Spark's own handler cancels all jobs first: other tests of this process interrupt calls, too.
+    signal.signal(signal.SIGINT, interrupted)
     yield made
     made.stop()
 

@@ -60,6 +60,10 @@ def test_a_segment_that_does_not_fit_names_the_setting(store_path, variable, wor
 
 @pytest.mark.spark
 def test_a_limit_on_planning_fails_the_commit_by_name_and_harms_nothing(spark, store_path):
+    from eoslog.spark import EoslogDataSource
+
+    # Spark looks for formats under the limit, too: too little of it, and none is found.
+    spark.dataSource.register(EoslogDataSource)
     rows = spark.range(0, 40, 1, 4).selectExpr("CAST(id AS STRING) AS value")
     job = rows.write.format("eoslog").option("store", str(store_path)).option("topic", "orders")
     job = job.option("txnAppId", "job").option("txnVersion", 0).mode("append")
