@@ -51,6 +51,11 @@ class ConsumerPositions:
         self._committed_only = isolation_level == "read_committed"
         self._reset = reset
 
+    @property
+    def begins_at_oldest(self) -> bool:
+        """Whether a partition at which the group has no offset begins at its oldest record."""
+        return self._reset == "earliest"
+
     def assign(self, partitions: Mapping[TopicPartition, Partition]) -> None:
         """These and no others; those that stay keep their positions.
 
@@ -231,7 +236,6 @@ class ConsumerPositions:
             raise NoOffsetForPartitionError(
                 f"{where} has no position, and auto_offset_reset is 'none': seek first"
             )
-        beginning = self._reset == "earliest"
-        position = partition.log_start_offset if beginning else self.end_of(partition)
+        position = partition.log_start_offset if self.begins_at_oldest else self.end_of(partition)
         self.current[where] = position
         return position

@@ -6,7 +6,7 @@ from eoslog.checking.anomaly import Anomaly, Found
 from eoslog.checking.evidence import Evidence, sent_offsets
 from eoslog.checking.groups_of_rows import group_numbers, running_greatest, same_as_before
 from eoslog.checking.history import Numbers
-from eoslog.checking.operation_kinds import NEVER_NS, NONE, OK
+from eoslog.checking.operation_kinds import NONE, OK
 
 SENDS, POLLS = "non-monotonic send", "non-monotonic poll"
 
@@ -71,7 +71,7 @@ def non_monotonic_polls(evidence: Evidence) -> Found:
     back[of_read[order[down]]] = True
     stood = passes.before != NONE
     back |= stood & ((passes.first < passes.before) | (passes.after < passes.before))
-    back |= (passes.first != NEVER_NS) & (passes.after <= passes.first)
+    back |= passes.told < passes.after
 
     def show(at: int) -> Anomaly:
         rows = np.flatnonzero(of_read == at)
@@ -79,7 +79,7 @@ def non_monotonic_polls(evidence: Evidence) -> Found:
         stood = int(passes.before[at])
         where = f"from {evidence.partition(int(passes.partition[at]))}"
         place = "" if stood == NONE else f" when it stood at offset {stood}"
-        what = f"a poll returned {got} {where}{place}, and left it at {passes.after[at]}"
+        what = f"a poll returned {got} {where}{place}, and left it at {passes.told[at]}"
         return evidence.anomaly(POLLS, what, [int(passes.previous_op[at]), int(passes.op[at])])
 
     return evidence.found(POLLS, np.flatnonzero(back), show)

@@ -27,6 +27,7 @@ class Passes(Columns):
     partition: Numbers
     before: Numbers  # Where the consumer stood; NONE if that is not known.
     after: Numbers  # Where it stands now: the offset that is read next.
+    told: Numbers  # The same by its own account, which may lie before what it returned.
     first: Numbers  # The least offset returned; NEVER_NS if nothing was.
     records: Numbers  # How many were.
     previous_op: Numbers  # The poll or seek that left it at `before`.
@@ -79,7 +80,9 @@ def passed_offsets(history: History) -> Passed:
     np.minimum.at(first, of_read, reads.offset)
     after = np.full(count, NONE, dtype=np.int64)
     np.maximum.at(after, of_read, reads.offset + 1)
-    after[np.searchsorted(events, moved_event)] = moved.offset
+    told = after.copy()
+    told[np.searchsorted(events, moved_event)] = moved.offset
+    after = np.maximum(after, told)
     seek_ops, poll_ops = seeks.op, events // width
     op = np.concatenate([poll_ops, seek_ops])
     partition = np.concatenate([events % width, seeks.partition])
@@ -95,6 +98,7 @@ def passed_offsets(history: History) -> Passed:
         partition=events % width,
         before=before[:count],
         after=after,
+        told=told,
         first=first,
         records=np.bincount(of_read, minlength=count),
         previous_op=previous[:count],

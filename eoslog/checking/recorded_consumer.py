@@ -41,10 +41,16 @@ class RecordedConsumer:
         return self._consumer
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Do `assign`: positions are known again with the next poll."""
+        """Do `assign`: positions are known again with the next poll, but where it is bound to begin
+        at the oldest record, which is recorded.
+        """
         chosen = list(partitions)
         self._consumer.assign(chosen)
         self._forget(chosen)
+        positions = self._consumer._positions
+        if self._group is None and positions.begins_at_oldest:
+            moved = map(as_topic_partition, chosen)
+            self._note_oldest([where for where in moved if positions.get(where) is None])
 
     def subscribe(
         self,
@@ -90,7 +96,9 @@ class RecordedConsumer:
     def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Record and do `seek_to_beginning`."""
         self._consumer.seek_to_beginning(*partitions)
-        self._forget(partitions or self._consumer.assignment())
+        moved = list(partitions or self._consumer.assignment())
+        self._forget(moved)
+        self._note_oldest(moved)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Record and do `seek_to_end`."""
@@ -247,6 +255,18 @@ class RecordedConsumer:
         if moved:
             begin = time.monotonic_ns() if begin is None else begin
             self._write("seek", begin, positions=partitions_as_json(dict.fromkeys(moved)))
+
+    def _note_oldest(self, partitions: list[TopicPartition]) -> None:
+        """Record that the next poll begins at the oldest records of these partitions.
+
+        If retention deletes them before, it is noted as a move of that poll.
+        """
+        begin = time.monotonic_ns()
+        with suppress(EoslogError):  # Then they are as unknown as before.
+            oldest = self._consumer.beginning_offsets(partitions)
+            self._stands |= oldest
+            if oldest:
+                self._write("seek", begin, positions=partitions_as_json(oldest))
 
     def _write(self, kind: str, begin: int, **fields: Any) -> None:
         self._recorder.write(self._client, kind, begin, **fields)

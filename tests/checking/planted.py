@@ -375,6 +375,23 @@ def non_monotonic_poll(world: World) -> Planted:
     return {"non-monotonic poll": 1}, chosen[0]
 
 
+def position_before_what_was_polled(world: World) -> Planted:
+    """A poll says that the consumer stands at or before a record that it has just returned."""
+    found = [
+        (line, where, given)
+        for line in world.lines
+        if line["kind"] == "poll" and line.get("next")
+        for where, given in line["records"].items()
+        if len(given) > 1 and where in line["next"]
+    ]
+    chosen = choose(world, found)
+    if chosen is None:
+        return None
+    line, where, given = chosen
+    line["next"][where] = world.noise.choice([at for at, _ in given[1:]])
+    return {"non-monotonic poll": 1}, where
+
+
 def repeated_poll(world: World) -> Planted:
     """A consumer is given the same again, without having gone back."""
     found = [
@@ -654,6 +671,7 @@ PLANTS: list[Callable[[World], Planted]] = [
     strayed_record,
     non_monotonic_send,
     non_monotonic_poll,
+    position_before_what_was_polled,
     repeated_poll,
     poll_skip,
     zombie_write,

@@ -206,6 +206,31 @@ def test_a_fenced_producer_is_recorded_as_refused(
     assert check([history], visible_within_s=0).clean
 
 
+@pytest.mark.parametrize("start", ["assign", "seek_to_beginning"])
+@pytest.mark.parametrize("lost", [0, 1])
+def test_the_first_record_is_missed_where_a_reader_began(
+    lost: int, start: str, tmp_path: Path, recorder: Recorder, history: Path
+) -> None:
+    with eoslog.open(tmp_path / "small", create=True, durability="process") as store:
+        store.create_topic("t", partitions=1)
+        producer = recorder.producer(store.producer())
+        producer.append("t", 0, [b"0", b"1", b"2"])
+        reader = recorder.consumer(store.consumer())
+        reader.assign([WHERE])
+        if start == "seek_to_beginning":
+            reader.poll(0)
+            reader.seek_to_beginning()
+        reader.poll(0)
+    assert check([history], visible_within_s=0).clean
+    lines = lines_of(history)
+    for line in lines:
+        for given in line.get("records", {}).values():
+            assert given.pop(lost) == [lost, str(lost)]
+    history.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = check([history], visible_within_s=0).found
+    assert [(one.kind, one.count) for one in found if one.count] == [("lost write", 1)]
+
+
 def test_a_reset_by_retention_is_a_seek(tmp_path: Path, recorder: Recorder, history: Path) -> None:
     """The records in between were deleted: nobody skipped them."""
     config = {"segment.bytes": 4096}
