@@ -130,21 +130,26 @@ def go_to(hand: Hand, point: str, commit: bool = True, locked: bool = False) -> 
     reached = POINTS.index(point)
     if reached >= POINTS.index("registered"):
         store_calls.begin(hand, ID)
-        coordinator = hand.store._transactions
-        parts: list[TransactionPart] = [coordinator.part_of(TOPIC, number) for number in (0, 1)]
-        producer = hand.kept[ID]
         with entry_of(hand).lock:
-            entry_of(hand).add_partitions(producer.producer_id, producer.producer_epoch, parts)
+            register_both(hand)
     if reached >= POINTS.index("flushed"):
         store_calls.send(hand, ID, TOPIC, BOTH)
     if reached >= POINTS.index("decided"):
-        write_record(hand, "PrepareCommit" if commit else "PrepareAbort")
+        with entry_of(hand).lock:
+            register_both(hand)  # Does nothing but refuse one that was fenced meanwhile.
+            write_record(hand, "PrepareCommit" if commit else "PrepareAbort")
     if reached >= POINTS.index("one marker"):
         write_marker(hand, commit, 0)
     if reached >= POINTS.index("all markers"):
         write_marker(hand, commit, 1)
     if reached >= POINTS.index("complete"):
         write_record(hand, "CompleteCommit" if commit else "CompleteAbort")
+
+
+def register_both(hand: Hand) -> None:
+    coordinator, producer = hand.store._transactions, hand.kept[ID]
+    parts: list[TransactionPart] = [coordinator.part_of(TOPIC, number) for number in (0, 1)]
+    entry_of(hand).add_partitions(producer.producer_id, producer.producer_epoch, parts)
 
 
 def hold_lock(hand: Hand) -> None:
