@@ -340,10 +340,9 @@ class StagedCommits(StagedJobsUnderWay):
 
         Raises StoreFailedError if the store's files were replaced: those there now are not ours.
         """
+        self._leftovers.clear()
         if not self._leftovers.any:
             return
-        self._store._look_at_files()
-        self._leftovers.clear()
         # Not while a job without files may be making its directory there.
         with HeldLocks() as held:
             if held.take_if_free(self._lock):

@@ -58,6 +58,7 @@ class Leftovers:
         self._trash = self._staging_path / TRASH_DIRECTORY
         self._noted = noted
         self._lock = ReentrantLock()
+        self._clearing = ReentrantLock()
         self._complete: list[StagedJob] = []  # Their ids are still known.
         with named_os_errors(f"looking at {self._trash}"):
             self._moved = self._trash.is_dir()  # Of a process that died.
@@ -152,17 +153,22 @@ class Leftovers:
     def clear(self) -> None:
         """Remove what was put away, and have ids forgotten; without the lock of staged jobs.
 
-        What cannot be removed is swept, and ids expire by themselves.
+        On return nothing is left of what there was before, whoever removed it. What cannot be
+        removed is swept, and ids expire by themselves. Raises StoreFailedError if the store's files
+        were replaced: those there now are not ours.
         """
-        with self._lock:
-            jobs = list(self._complete)
-        kept = [job for job in jobs if not self._is_complete_on_disk(job)]
-        self.empty_trash()
-        for job in jobs:
-            if job not in kept:
+        with self._clearing:
+            if not self.any:
+                return
+            self._store._look_at_files()
+            with self._lock:
+                jobs = list(self._complete)
+            over = [job for job in jobs if self._is_complete_on_disk(job)]
+            self.empty_trash()
+            for job in over:
                 self._forget_ids(job)
-        with self._lock:
-            self._complete = kept + self._complete[len(jobs) :]
+            with self._lock:
+                self._complete = [job for job in self._complete if job not in over]
 
     def remove_emptied(self) -> None:
         """Remove directories of applications that have nothing staged any more."""

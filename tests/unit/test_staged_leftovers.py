@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,7 +25,7 @@ from staged_jobs import (
 )
 
 import eoslog
-from eoslog import staged_job
+from eoslog import staged_job, staged_leftovers
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import StoreFailedError
 from eoslog.staged_names import TRASH_DIRECTORY
@@ -104,6 +105,26 @@ def test_a_close_leaves_none(path):
     assert list((path / "staging").iterdir()) == []
     with eoslog.open(path) as store:
         assert staged_producers(store) == set()
+
+
+def test_whoever_clears_while_another_is_at_it_returns_when_all_is_gone(store, monkeypatch):
+    at_it, go_on = threading.Event(), threading.Event()
+
+    def remove_slowly(path: Path, staging_path: Path) -> int:
+        at_it.set()
+        assert go_on.wait(WAIT_S)
+        return remove_tree(path, staging_path)
+
+    monkeypatch.setattr(staged_leftovers, "remove_tree", remove_slowly)
+    store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
+    assert at_it.wait(WAIT_S)
+    later = threading.Timer(0.2, go_on.set)
+    later.start()
+    store._staged.clear_leftovers()
+    assert go_on.is_set()
+    assert trash(store.path) == []
+    assert staged_producers(store) == set()
+    later.join()
 
 
 def test_those_of_a_process_that_died_are_swept(path):
