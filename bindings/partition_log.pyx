@@ -26,7 +26,9 @@ from eoslog.bindings.log_transactions cimport LogTransactions
 from eoslog.bindings.record_batch cimport ColumnSet, check_identity, open_columns
 from eoslog.bindings.status cimport raise_status
 from eoslog.native.control_page cimport control_flag, control_load, control_store
-from eoslog.native.deleted_segments cimport deleted_segments_free, log_delete_segments
+from eoslog.native.deleted_segments cimport (
+    deleted_segments_free, log_delete_segments, log_raise_start,
+)
 from eoslog.native.log_adopt cimport log_adopt, log_adopt_file
 from eoslog.native.log_append cimport (
     AppendOutcome, ProducerStamp, log_append_batch, log_append_columns,
@@ -334,6 +336,13 @@ cdef class PartitionLog(LogTransactions):
         if status != STATUS_OK:
             self._raise(status, &fault)
         return self.active_base_offset
+
+    def raise_log_start(self, Py_ssize_t up_to_offset):
+        """The log starts at the first segment that stays when the oldest ones that end at or below
+        up_to_offset are deleted; where it starts. They are all there yet, and not read any more.
+        """
+        self._check_open()
+        return log_raise_start(&self._log, up_to_offset)
 
     def delete_segments(self, Py_ssize_t up_to_offset):
         """Delete the oldest segments that end at or below up_to_offset; how many went.

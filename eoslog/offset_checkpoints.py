@@ -123,6 +123,25 @@ class OffsetCheckpoints:
                 if known:
                     self._replace(list(self._offsets), sync=sync)
 
+    def raise_start(self, where: TopicPartition, look: Callable[[], int]) -> None:
+        """Write down that a log starts where `look` finds it to, if it did below; synced on return.
+
+        Raises as `write`; the old checkpoint then stands. No other process writes between the look
+        and the writing, nor forgets the partition.
+        """
+        with self._replacing():
+            start = look()
+            with self._lock:
+                self._load()
+                starts = self._offsets[LOG_START_OFFSET]
+                if starts.get(where, -1) < start:
+                    self._offsets[LOG_START_OFFSET] = {**starts, where: start}
+                    try:
+                        self._replace([LOG_START_OFFSET], sync=True)
+                    except BaseException:
+                        del self._offsets[LOG_START_OFFSET]  # What stands in the file is read.
+                        raise
+
     def forget(self, partitions: Iterable[TopicPartition]) -> None:
         """Leave partitions out that are being deleted; durable on return."""
         with self._replacing(), self._lock:

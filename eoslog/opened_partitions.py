@@ -10,6 +10,7 @@ what another process deleted is let go of with the next look.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 
 from eoslog.append_signal import AppendSignal
 from eoslog.atomic_file import sync_directory
@@ -523,6 +524,7 @@ class OpenedPartitions(InternalPartitions):
             self._rows,
             self._durability,
             self._signal,
+            write_start=partial(self._checkpoints.raise_start, where),
             shared_spares=None if self._shared is None else self._paths.spare(where),
         )
         # Said by the page of an earlier session, and by a checkpoint, which may be older.
@@ -531,8 +533,11 @@ class OpenedPartitions(InternalPartitions):
             log.forget_synced_before()  # It was told just now.
         if clean and not log.attached:
             partition.flushed_up_to = log.recovery_point
-            if self._checkpoints.knows_start_of(where):
-                partition.note_lost_beginning(self._checkpoints.log_start_offset(where))
+        # In this order: that the log begins further up is written down before segments go.
+        first_offset = log.first_base_offset
+        if self._checkpoints.knows_start_of(where):
+            start_offset = self._checkpoints.log_start_offset(where)
+            partition.note_lost_beginning(start_offset, first_offset)
         return partition
 
     def _recovered(self, partition: Partition) -> None:

@@ -30,6 +30,7 @@ from eoslog.errors import (
     FellBehindError,
     LogClosedError,
     StoreError,
+    StoreFullError,
 )
 from eoslog.file_lock import directory_locked
 from eoslog.os_errors import named_os_errors
@@ -61,10 +62,14 @@ class Partition(PartitionLosses):
         durability: Durability,
         signal: AppendSignal,
         *,
+        write_start: Callable[[Callable[[], int]], None],
         shared_spares: Path | None = None,
     ) -> None:
-        """`shared_spares`: the directory of spare files that other processes may fill too."""
+        """`write_start` writes the log start down that a function returns, synced.
+        `shared_spares`: the directory of spare files that other processes may fill too.
+        """
         super().__init__(log, topic_id, rows, shared=shared_spares is not None)
+        self._write_start = write_start
         self._shared_spares = shared_spares
         self.durability = durability
         self._signal = signal
@@ -517,7 +522,22 @@ class Partition(PartitionLosses):
 
     @keeping_up
     def delete_segments(self, up_to_offset: int) -> int:
-        """Delete the oldest segments that end at or below an offset; how many went."""
+        """Delete the oldest segments that end at or below an offset; how many went.
+
+        Where the log begins without them is written down first, synced. Raises LogClosedError or
+        StoreError; none went, or some of the oldest.
+        """
+
+        def raise_start() -> int:
+            return self._log.raise_log_start(up_to_offset)
+
+        try:
+            self._write_start(raise_start)
+        except StoreFullError:
+            # What goes makes the room for it.
+            deleted = self._log.delete_segments(up_to_offset)
+            self._write_start(raise_start)
+            return deleted
         return self._log.delete_segments(up_to_offset)
 
     def free_deleted(self) -> int:

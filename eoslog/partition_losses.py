@@ -27,8 +27,9 @@ class PartitionLosses(PartitionOffsets):
     ) -> None:
         super().__init__(log, topic_id, rows, shared=shared)
         self._lost_beginning: LostBeginning | None = None
-        # Of the oldest segment that was there when the log was attached to: as the log's start is
-        # raised before a file goes, that is no lower, unless files were lost.
+        # Where the oldest segment began that was there when the log was opened, if something was
+        # missing, or other processes had it open; else 0. The log's start is raised before a file
+        # goes: it is no lower, unless files were lost.
         self._first_offset = 0
         self.lost_end: LostEnd | None = None
         self.misnamed: MisnamedSegment | None = None
@@ -38,14 +39,19 @@ class PartitionLosses(PartitionOffsets):
         """What of the log was gone when it was opened; None once more of it is deleted."""
         start = self.log_start_offset
         if start < self._first_offset:
-            return LostBeginning(start, self._first_offset, was_closed=False)
+            return LostBeginning(start, self._first_offset, checkpointed=False)
         lost = self._lost_beginning
         return lost if lost is not None and lost.first_offset == start else None
 
-    def note_lost_beginning(self, start_offset: int) -> None:
-        """It was closed cleanly, and began at an offset: say so if that is gone."""
-        if start_offset < self.log_start_offset:
-            self._lost_beginning = LostBeginning(start_offset, self.log_start_offset)
+    def note_lost_beginning(self, start_offset: int, first_offset: int) -> None:
+        """It begins at an offset, as the checkpoint has it, and its oldest segment at another: say
+        so if that is further up.
+
+        Before segments are deleted the offset is written down at which the log begins then.
+        """
+        if start_offset < first_offset:
+            self._first_offset = first_offset
+            self._lost_beginning = LostBeginning(start_offset, first_offset)
             _log.error("%s: %s", self.topic_partition, self._lost_beginning)
 
     def restore_producers(self, cached_max: int) -> str:

@@ -19,6 +19,11 @@ class PartitionOffsets(PartitionProducers):
         return self._log.log_start_offset
 
     @property
+    def first_base_offset(self) -> int:
+        """Where the oldest segment begins that is there; as a rule that is the log start."""
+        return self._log.first_base_offset
+
+    @property
     def log_end_offset(self) -> int:
         """The offset that the next record gets."""
         while True:

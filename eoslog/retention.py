@@ -1,8 +1,9 @@
 """Deleting old segments, as Kafka does: by size first, then by age, whole segments from the oldest.
 
 Invariant: before a segment goes, what only it could tell is written down and synced: the producers
-of its batches (in LMDB's rows and in a snapshot), the positions of named producers, and that the
-log ends where it does. A crash between any two steps leaves more than is needed, never less.
+of its batches (in LMDB's rows and in a snapshot), the positions of named producers, where the log
+begins without it, and that the log ends where it does. A crash between any two steps leaves more
+than is needed, never less.
 """
 
 import os
@@ -27,7 +28,7 @@ def apply_retention(
 ) -> int:
     """Delete the segments that a topic's `retention.bytes` and `retention.ms` release; how many."""
     up_to_offset = _deletable_up_to(partition, config, age_ms)
-    if up_to_offset <= partition.log_start_offset:
+    if up_to_offset <= partition.first_base_offset:
         return 0
     partition.flush()
     partition.write_down_producers(cached_max)

@@ -39,7 +39,7 @@ def compact_state_partition(
     synced. Raises StoreFullError or StoreFailedError: then nothing was deleted.
     """
     upper_bound = partition.active_base_offset
-    if upper_bound <= partition.log_start_offset:
+    if upper_bound <= partition.first_base_offset:
         return 0
     keep_from = upper_bound
     for key in _own_keys(partition, upper_bound):

@@ -14,7 +14,7 @@ from libc.stdlib cimport free
 from libc.string cimport memmove
 
 from eoslog.native.abort_index cimport abort_index_drop_below
-from eoslog.native.control_page cimport control_raise
+from eoslog.native.control_page cimport control_load, control_raise
 from eoslog.native.log_sync cimport log_sync_directory
 from eoslog.native.mapped_io cimport eos_open
 from eoslog.native.partition_log cimport (
@@ -88,6 +88,20 @@ cdef void log_drop_segments(PartitionLog* log, int64_t first_base_offset) noexce
         if segment == NULL:
             return
         abort_index_drop_below(&log.aborts, log.segments[0].base_offset)
+
+
+cdef int64_t log_raise_start(PartitionLog* log, int64_t upto_offset) noexcept nogil:
+    """The log starts, for all processes, where the first segment begins that stays if the oldest
+    ones that end at or below upto_offset go; where. No segment goes by this.
+    """
+    cdef int32_t index
+    pthread_mutex_lock(&log.segments_lock)
+    for index in range(1, log.segment_count):
+        if log.segments[index].base_offset > upto_offset:
+            break
+        control_raise(&log.page.log_start_offset, log.segments[index].base_offset)
+    pthread_mutex_unlock(&log.segments_lock)
+    return control_load(&log.page.log_start_offset)
 
 
 cdef Status log_delete_segments(

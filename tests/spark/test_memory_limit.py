@@ -67,15 +67,15 @@ def test_a_limit_on_planning_fails_the_commit_by_name_and_harms_nothing(spark, s
     rows = spark.range(0, 40, 1, 4).selectExpr("CAST(id AS STRING) AS value")
     job = rows.write.format("eoslog").option("store", str(store_path)).option("topic", "orders")
     job = job.option("txnAppId", "job").option("txnVersion", 0).mode("append")
+    # Where another session is the active one, Spark looks for installed formats in a process
+    # under the same limit, which may find none. It looks once: here, before there is a limit.
+    assert spark.read.format("eoslog").option("store", str(store_path)).load().columns
     spark.conf.set(PLANNER_SETTING, "600m")
     try:
-        with pytest.raises(Exception, match=r"MemoryLimitError|DATA_SOURCE_NOT_FOUND") as raised:
+        with pytest.raises(Exception, match="MemoryLimitError") as raised:
             job.save()
     finally:
         spark.conf.unset(PLANNER_SETTING)
-    if "DATA_SOURCE_NOT_FOUND" in str(raised.value):
-        assert values_in(store_path) == []
-        pytest.skip("Spark, which looks for formats under the limit too, found none")
     assert re.search(rf"MemoryLimitError.*{PLANNER_SETTING} .* 600 MB", str(raised.value))
     for _ in range(2):
         job.save()
