@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from libc.string cimport memcpy
 
+from eoslog.bindings.file_descriptor import open_regular
 from eoslog.native.control_page cimport (
     CONTROL_PAGE_BYTES, CONTROL_PAGE_MAGIC, ControlFile, ControlPage, control_is_ready,
     control_synced_before,
@@ -61,7 +62,7 @@ cdef bytes bytes_of_page(str path):
     """None where there is no file, or a shorter one than a page is."""
     cdef bytes raw
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=open_regular) as file:
             raw = file.read(CONTROL_PAGE_BYTES)
     except FileNotFoundError:
         return None

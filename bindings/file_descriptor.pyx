@@ -6,7 +6,9 @@ name, say, and the descriptor is nobody's from there on. Here the number is an o
 closes it with itself at the latest, or does not leave the one call at all.
 """
 
+import errno
 import os
+import stat
 
 cimport cython
 
@@ -57,6 +59,14 @@ def sync_path(path not None, int flags):
         file._close()
 
 
-def open_at_once(path not None, int flags):
-    """For `open`: a pipe in a file's place is not waited for."""
-    return os.open(path, flags | os.O_NONBLOCK)
+def open_regular(path not None, int flags):
+    """For `open`: what is in a regular file's place is not waited for, as a pipe would be, nor read
+    without an end. OSError ENODEV.
+    """
+    cdef FileDescriptor file = FileDescriptor(path, flags | os.O_NONBLOCK)
+    cdef int fd = file._fd
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        file._close()
+        raise OSError(errno.ENODEV, "it is not a regular file", path)
+    file._fd = -1
+    return fd

@@ -5,7 +5,12 @@ The files may be behind, as those of the active segment are, or not there at all
 memory what they lack. What they do hold has to be true.
 """
 
+import os
 import struct
+
+from libc.stdint cimport INT32_MAX
+
+from eoslog.bindings.file_descriptor import open_regular
 
 _OFFSET_ENTRY = struct.Struct(">ii")
 _TIME_ENTRY = struct.Struct(">qi")
@@ -72,9 +77,14 @@ def verify_time_index(dict described, dict peaks, Py_ssize_t expected, log_end, 
 cdef bytes entries_of(str path, Py_ssize_t entry_bytes, list problems):
     """The whole entries of a file; none if it is not there: it is written behind."""
     try:
-        with open(path, "rb") as file:
-            raw = file.read()
+        with open(path, "rb", opener=open_regular) as file:
+            file_bytes = os.fstat(file.fileno()).st_size
+            raw = file.read() if file_bytes <= INT32_MAX else None
     except FileNotFoundError:
+        return b""
+    if raw is None:
+        reason = f"no index is {file_bytes} bytes long"
+        problems.append({"path": path, "position_bytes": INT32_MAX, "reason": reason})
         return b""
     cut = len(raw) % entry_bytes
     if cut:

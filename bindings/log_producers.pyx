@@ -17,6 +17,7 @@ from libc.string cimport memcpy
 
 from eoslog.bindings.producer_state cimport check_row, copy_entries, load_rows, make_state
 from eoslog.bindings.file_descriptor import sync_path
+from eoslog.bindings.snapshot_files import read_snapshot
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES
 from eoslog.native.abort_files cimport (
     AbortFile, abort_file_describe, abort_file_load, abort_file_trim, abort_files_store,
@@ -257,8 +258,7 @@ cdef class LogProducers(LogReader):
         for offset in reversed(self.snapshots()):
             path = self._snapshot_path(offset)
             if start <= offset <= end:
-                with open(path, "rb") as file:
-                    raw = file.read()
+                raw = read_snapshot(path)
                 self._fault_init(&fault)
                 status = STATUS_CORRUPT
                 if raw:

@@ -11,11 +11,12 @@ import time
 from contextlib import suppress
 
 from eoslog import errors
+from eoslog.bindings.file_descriptor import open_regular
 from eoslog.bindings.snapshot_files import (
     remove_spoiled_snapshots, remove_stray_snapshots, snapshot_offsets, snapshot_path,
 )
 
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy, memset
 
@@ -221,7 +222,10 @@ cdef class OpenedLog:
             # What somebody deleted, and just removes, is none any more.
             with suppress(FileNotFoundError):
                 if match:
-                    found.append((int(match[1]), os.path.getsize(os.path.join(self.path, name))))
+                    path = os.path.join(self.path, name)
+                    if int(match[1]) > INT64_MAX:
+                        raise errors.CorruptRecordError(path, 0, "no offset is so high")
+                    found.append((int(match[1]), os.path.getsize(path)))
         return found, names
 
     cdef int _open_log(self, bint clean, int64_t recovery_point, int64_t log_start) except -1:
@@ -575,9 +579,11 @@ cdef class LogOpening:
 def _last_time_entry(path):
     """Timestamp of a .timeindex file's last entry, -1 if there is none."""
     try:
-        with open(path, "rb") as file:
-            raw = file.read()
+        with open(path, "rb", opener=open_regular) as file:
+            entry_count = os.fstat(file.fileno()).st_size // 12
+            if not entry_count:
+                return -1
+            file.seek((entry_count - 1) * 12)
+            return int.from_bytes(file.read(8), "big", signed=True)
     except FileNotFoundError:
         return -1
-    whole = len(raw) - len(raw) % 12
-    return int.from_bytes(raw[whole - 12:whole - 4], "big", signed=True) if whole else -1

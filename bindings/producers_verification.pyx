@@ -17,6 +17,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memcpy, memset
 
 from eoslog.bindings.producer_state cimport check_row
+from eoslog.bindings.snapshot_files import read_snapshot
 from eoslog.native.log_replay cimport MARKER_COMMIT, marker_load
 from eoslog.native.producer_table cimport (
     ProducerTable, table_at, table_find, table_free, table_init, table_insert,
@@ -142,8 +143,7 @@ cdef class ProducersCheck:
         if self._lost:
             return
         try:
-            with open(path, "rb") as file:
-                raw = file.read()
+            raw = read_snapshot(path)
         except FileNotFoundError:
             return                   # Retention, or a newer one, has taken it away meanwhile.
         offset = int(os.path.basename(path)[:20])

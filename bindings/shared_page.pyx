@@ -16,6 +16,7 @@ from eoslog import errors
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
+from eoslog.bindings.file_descriptor import open_regular
 from eoslog.bindings.handler_wait cimport Patience
 from eoslog.native.crc32c cimport crc32c
 from eoslog.native.mapped_io cimport (
@@ -182,7 +183,7 @@ cdef class SharedPage:
     def read_session(str path not None):
         """The session that the file is of; None if it is not there or was not made whole."""
         try:
-            with open(path, "rb") as file:
+            with open(path, "rb", opener=open_regular) as file:
                 head = file.read(32)
         except FileNotFoundError:
             return None

@@ -3,13 +3,17 @@
 the producers.
 """
 
+import errno
 import os
 import re
 
 from libc.stdint cimport uint8_t
 from libc.string cimport memset
 
-from eoslog.native.snapshot cimport snapshot_check
+from eoslog.bindings.file_descriptor import open_regular
+from eoslog.native.snapshot cimport (
+    SNAPSHOT_COUNT, SNAPSHOT_ENTRIES, SNAPSHOT_ENTRY_BYTES, snapshot_check,
+)
 from eoslog.native.status cimport STATUS_OK, Fault
 
 _SEGMENT_NAME = re.compile(r"^(\d{20})\.log$")
@@ -40,15 +44,30 @@ def remove_stray_snapshots(directory, log_end_offset):
             os.unlink(snapshot_path(directory, offset))
 
 
+def read_snapshot(path):
+    """The bytes of a snapshot, and of a longer file one more than its count says; none where
+    something else is in its place. Raises OSError.
+    """
+    cdef bytes head
+    try:
+        with open(path, "rb", opener=open_regular) as file:
+            head = file.read(SNAPSHOT_ENTRIES)
+            count = int.from_bytes(head[SNAPSHOT_COUNT:], "big")
+            return head + file.read(count * SNAPSHOT_ENTRY_BYTES + 1)
+    except OSError as error:
+        if error.errno != errno.ENODEV:
+            raise
+        return b""
+
+
 def remove_spoiled_snapshots(directory):
     """The newest one that is left is whole: nobody takes what a power cut spoiled for the copy that
     remembers the producers.
     """
     for offset in reversed(snapshot_offsets(directory)):
         path = snapshot_path(directory, offset)
-        with open(path, "rb") as file:
-            if _is_whole(file.read()):
-                return
+        if _is_whole(read_snapshot(path)):
+            return
         os.unlink(path)
 
 

@@ -8,12 +8,14 @@ may reach the disk before the bytes do.
 import os
 from pathlib import Path
 
-from eoslog.bindings.file_descriptor import open_at_once, sync_path
-from eoslog.errors import StoreError, StoreFailedError
+from eoslog.bindings.file_descriptor import open_regular, sync_path
+from eoslog.errors import CorruptRecordError, StoreError, StoreFailedError
 from eoslog.os_errors import named_os_errors
 from eoslog.private_files import private_opener
 
 TEMPORARY_SUFFIX = ".tmp"
+# The list of a million topics is shorter.
+SMALL_BYTES_MAX = 1 << 28
 
 
 def write_atomically(path: Path, content: bytes, *, sync: bool = True) -> None:
@@ -54,11 +56,17 @@ def sync_file(path: Path) -> None:
 def read_if_there(path: Path) -> bytes | None:
     """The content of a file; None if there is none.
 
-    Raises StoreReadOnlyError or StoreFailedError if it cannot be read.
+    Raises StoreReadOnlyError or StoreFailedError if it cannot be read, CorruptRecordError if it is
+    too long to be such a file.
     """
     with named_os_errors(f"reading {path}"):
         try:
-            with open(path, "rb", opener=open_at_once) as file:
+            with open(path, "rb", opener=open_regular) as file:
+                file_bytes = os.fstat(file.fileno()).st_size
+                if file_bytes > SMALL_BYTES_MAX:
+                    raise CorruptRecordError(
+                        str(path), SMALL_BYTES_MAX, f"it is {file_bytes} bytes long"
+                    )
                 return file.read() or b""
         except FileNotFoundError:
             return None

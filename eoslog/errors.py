@@ -10,6 +10,9 @@ A caller asks one thing first: was it written? `outcome` answers it:
 later. `abortable`: the transaction must be aborted, the producer goes on. `fatal`: the object that
 raised can do nothing more; make a new one.
 
+They are those of the class, but for an error of `Store.close()` behind the last append: "unknown",
+and not retriable, as the store is closed.
+
 All errors can be pickled. This module imports nothing of eoslog.
 """
 
@@ -23,9 +26,9 @@ NO_ERROR_CODE = -1
 class EoslogError(Exception):
     """The root of all errors of eoslog: look at `outcome`, then at `retriable` and `fatal`."""
 
-    outcome: ClassVar[Outcome] = "not_appended"
+    outcome: Outcome = "not_appended"
     code: ClassVar[int] = NO_ERROR_CODE
-    retriable: ClassVar[bool] = False
+    retriable: bool = False
     abortable: ClassVar[bool] = False
     fatal: ClassVar[bool] = False
 

@@ -6,11 +6,13 @@ records. What both hold comes from the log as well, so a file that does not matc
 with the clean close is put away, and made anew. After an unclean stop nothing is noted.
 """
 
+import errno
 import logging
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from eoslog.bindings.file_descriptor import open_regular
 from eoslog.bindings.record_batch import crc32c
 from eoslog.checkpoint_file import HIGH_WATERMARK, LOG_START_OFFSET, RECOVERY_POINT
 from eoslog.lmdb_environment import DATA_FILE_NAME, mark_damaged
@@ -76,13 +78,17 @@ def _sum_of(path: Path) -> FileSum | None:
     """None if the file is not there, or is a large one."""
     with named_os_errors(f"reading {path}"):
         try:
-            with open(path, "rb", buffering=0) as file:
+            with open(path, "rb", buffering=0, opener=open_regular) as file:
                 file_bytes = path.stat().st_size
                 if file_bytes > FILE_BYTES_MAX:
                     return None
                 crc = 0
                 while piece := file.read(_PIECE_BYTES):
                     crc = crc32c(piece, crc)
-        except (FileNotFoundError, IsADirectoryError):
+        except FileNotFoundError:
             return None
+        except OSError as error:
+            if error.errno in (errno.EISDIR, errno.ENODEV):
+                return None  # Another kind of thing in its place.
+            raise
     return FileSum(file_bytes, crc)

@@ -248,6 +248,8 @@ class LmdbEnvironment:
         while True:
             with named_os_errors(f"looking at {existing}"):
                 file_bytes = existing.stat().st_size if existing.exists() else 0
+                if existing.exists() and not existing.is_file():
+                    raise CorruptRowError("it is not a regular file")
             if check_size and 0 < file_bytes < _META_BYTES:
                 raise CorruptRowError(f"the file ends at byte {file_bytes}, within its head")
             try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from eoslog.bindings.file_descriptor import open_regular
 from eoslog.bindings.record_batch import BatchHeader, iter_batches
 from eoslog.errors import CorruptRecordError
 from eoslog.os_errors import named_os_errors
@@ -111,7 +112,7 @@ class _FileBytes:
 
     def __enter__(self) -> Self:
         with named_os_errors(f"reading {self._path}"):
-            self._file = self._path.open("rb", buffering=0)
+            self._file = open(self._path, "rb", buffering=0, opener=open_regular)
             self._file_bytes = os.fstat(self._file.fileno()).st_size
         return self
 

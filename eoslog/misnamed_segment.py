@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from eoslog.bindings.file_descriptor import open_regular
 from eoslog.bindings.record_batch import BatchHeader
 from eoslog.log_at_rest import BATCH_FRONT, batch_at
 from eoslog.os_errors import named_os_errors
@@ -42,7 +43,7 @@ def misnamed_segment(kept: Path, base_offset: int) -> MisnamedSegment | None:
         )
         if newest is None:
             return None
-        with newest.open("rb") as file:
+        with open(newest, "rb", opener=open_regular) as file:
             front = file.read(BATCH_FRONT.size)
             if len(front) < BATCH_FRONT.size:
                 return None

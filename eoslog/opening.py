@@ -41,13 +41,18 @@ def open(
     Raises NotAStoreError, StoreVersionError (written by a newer eoslog), StoreInUseError (says by
     whom, and why it cannot be joined), StoreReadOnlyError, StoreFullError, StoreFailedError,
     CorruptRecordError (the list of topics, or a record of the internal log), InvalidConfigError,
-    ValueError.
+    ValueError, TypeError.
     """
     known = None if durability is None else check_durability(durability)
-    if not os.fspath(path):
+    text = os.fspath(path)
+    if not isinstance(text, str):
+        raise TypeError(f"path {text!r}: a str or a Path is expected, not {type(text).__name__}")
+    if not text:
         raise ValueError("path is empty: it is to name the store's directory")
+    if "\0" in text:
+        raise ValueError(f"path {text!r}: it holds a null character")
     try:
-        str(path).encode()
+        text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"path {os.fsencode(path)!r}: it is to be UTF-8") from error
     return Store(Path(path), config)._open(create, known, _opened.add)

@@ -20,9 +20,10 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from eoslog.atomic_file import TEMPORARY_SUFFIX
+from eoslog.atomic_file import TEMPORARY_SUFFIX, read_if_there
 from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.bindings.unforked_file import UnforkedFile
+from eoslog.errors import EoslogError
 from eoslog.json_text import loads_json
 from eoslog.os_errors import named_os_errors
 from eoslog.private_files import FILE_MODE, make_directories
@@ -178,7 +179,7 @@ class ProcessSlots:
 
     def _read(self, slot: bytes) -> ProcessSlot:
         try:
-            said = loads_json(self._path_of(slot).read_bytes())
+            said = loads_json(read_if_there(self._path_of(slot)) or b"")
             return ProcessSlot(
                 slot,
                 int(said["pid"]),
@@ -186,5 +187,5 @@ class ProcessSlots:
                 int(said["opened_ms"]),
                 bytes.fromhex(said["session"]),
             )
-        except (OSError, ValueError, KeyError, TypeError):
+        except (EoslogError, ValueError, KeyError, TypeError):
             return ProcessSlot(slot, 0, "", 0, b"")

@@ -199,7 +199,7 @@ class Producer(GatheringSender, TransactionCalls):
         producer without a name it counts what this object wrote.
 
         Raises UnknownTopicOrPartitionError, ProducerFencedError, LogClosedError; ValueError without
-        idempotence.
+        idempotence; RuntimeError within an append to the partition, from a handler of a signal.
         """
         if not self._idempotent:
             raise ValueError("without enable.idempotence records are not numbered")
@@ -209,9 +209,13 @@ class Producer(GatheringSender, TransactionCalls):
             where = self._known_partition(description, partition)
             self._follow(description)
             buffers = self._buffers_of(topic)
-            gathered = buffers[where.partition].accumulator.record_count if buffers else 0
             try:
-                return self._identity.position(where) + gathered
+                while True:
+                    position = self._identity.position(where)
+                    gathered = buffers[where.partition].accumulator.record_count if buffers else 0
+                    # Else a handler of a signal appended meanwhile what was gathered.
+                    if self._identity.position(where) == position:
+                        return position + gathered
             except LogClosedError as error:
                 raise self._understood(error, where) from error
 

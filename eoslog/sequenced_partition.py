@@ -102,9 +102,16 @@ class SequencedPartition(SequencedLog):
             return result
 
     def settle(self) -> None:
-        """Learn from the partition what the last append wrote, if that is not known."""
-        if not self.in_doubt:
-            return
+        """Learn from the partition what the last append wrote, if that is not known.
+
+        Raises ReentrantCallError in the middle of an append by the same thread, which counts
+        itself what it writes.
+        """
+        if self.in_doubt:
+            self.appending.check()
+            self._settle()
+
+    def _settle(self) -> None:
         if self._idempotent:
             entry = self.partition.producer(self._producer_id)
             if (
@@ -119,7 +126,7 @@ class SequencedPartition(SequencedLog):
 
     def _begin(self) -> int:
         if self.in_doubt:
-            self.settle()
+            self._settle()
         self.in_doubt = True
         return self._next_sequence
 

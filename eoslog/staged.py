@@ -15,13 +15,19 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
+from eoslog.atomic_file import read_if_there
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.batch_filler import checked_records
 from eoslog.bindings.columns import timestamp_column
 from eoslog.bindings.plain_rows import plain_columns
 from eoslog.config import TOPIC_SETTINGS
 from eoslog.durability import check_durability
-from eoslog.errors import LogClosedError, NotAStoreError, UnknownTopicOrPartitionError
+from eoslog.errors import (
+    EoslogError,
+    LogClosedError,
+    NotAStoreError,
+    UnknownTopicOrPartitionError,
+)
 from eoslog.json_text import loads_json
 from eoslog.placed_rows import (
     BATCH_HEADER_BYTES,
@@ -316,7 +322,7 @@ def _topics(
 def _known_topics(store_path: Path) -> dict[str, dict[str, Any]]:
     """The store's topics as its file has them; none if it is unreadable: the driver checks too."""
     try:
-        topics = loads_json((store_path / TOPICS_FILE).read_bytes())["topics"]
+        topics = loads_json(read_if_there(store_path / TOPICS_FILE) or b"")["topics"]
         return {name: entry for name, entry in topics.items() if not entry.get("deleting")}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (EoslogError, ValueError, KeyError, TypeError, AttributeError):
         return {}

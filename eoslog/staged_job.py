@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from eoslog.atomic_file import write_atomically
-from eoslog.bindings.file_descriptor import open_at_once
+from eoslog.bindings.file_descriptor import open_regular
 from eoslog.errors import StagedCommitError
 from eoslog.json_text import check_kinds, fields_read_of, loads_json
 from eoslog.offset_records import OffsetKey
@@ -204,7 +204,7 @@ def _manifest_name(digest: str) -> str:
 def _read_manifest(run: Path, manifest_bytes: int, digest: str) -> Any:
     path = run / _manifest_name(digest)
     try:
-        with open(path, "rb", opener=open_at_once) as file:
+        with open(path, "rb", opener=open_regular) as file:
             # Were it endless, more than one byte too many is not read.
             encoded = file.read(manifest_bytes + 1) or b""
     except OSError as error:

@@ -401,7 +401,8 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         forked child. An interrupt (Ctrl-C) leaves the store open, or given up: the next opening
         recovers it. If anything could not be synced or written down, the store is closed all the
         same, the first such error is raised, and the next opening recovers: nothing is lost that
-        was in the log. What a fenced producer had gathered goes with it, as by its own close; that
+        was in the log. Its `outcome` is "not_appended" only if what a producer had gathered could
+        not be appended. What a fenced producer had gathered goes with it, as by its own close; that
         is a warning in the logger "eoslog.store", and no error.
 
         A handler of a signal may close it in the middle of another call of its thread. A thread

@@ -199,7 +199,7 @@ class StoreFiles:
                 errors += self._lay_down() if last else self._let_go()
         finally:
             self.give_up(last=last and not lost)
-        return errors
+        return errors if lost else [_behind_the_appends(error) for error in errors]
 
     def give_up(self, *, last: bool = False) -> None:
         """Hold nothing of the store any more; what was not laid down is recovered by the next
@@ -286,6 +286,15 @@ class StoreFiles:
         # Nothing is written to these files from here on.
         sums = left_sums(self.paths.root, self.paths.state / DIRECTORY_NAME)
         write_clean_close(self.paths.clean_marker, self.paths.unrecovered, session, left, sums)
+
+
+def _behind_the_appends(error: EoslogError) -> EoslogError:
+    """An error of a close that has no record's append to refuse, and that is not met again."""
+    error.outcome, error.retriable = "unknown", False
+    error.add_note(
+        "the store is closed, and what was appended is in the log: the next opening recovers it"
+    )
+    return error
 
 
 def raise_first(errors: Sequence[EoslogError]) -> None:

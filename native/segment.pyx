@@ -8,6 +8,7 @@ last batch (or the reserved end does), so a scan ends there whatever a recycled 
 sealed segment's file ends at used_bytes. Files are recycled within one partition only: whatever
 stands in them has lower offsets.
 """
+from libc.stdint cimport INT32_MAX
 from libc.stdio cimport snprintf
 from libc.string cimport memset
 
@@ -158,18 +159,35 @@ cdef Status segment_load(
     return load_indexes(segment, directory, options, out)
 
 
+cdef int open_index(
+    const char* directory, int64_t base_offset, const char* suffix, int64_t* file_bytes
+) noexcept nogil:
+    """A descriptor of an index file, and its length; -1 and 0 where there is none of a length that
+    an index can have.
+    """
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef int64_t modified_ms
+    cdef int fd = -1
+    file_bytes[0] = 0
+    segment_path(directory, base_offset, suffix, path)
+    if eos_open(path, False, True, &fd) != 0:
+        return -1
+    eos_file_bytes(fd, file_bytes, &modified_ms)
+    if file_bytes[0] > INT32_MAX:
+        file_bytes[0] = 0
+        close_fd(fd)
+        return -1
+    return fd
+
+
 cdef Status load_indexes(
     Segment* segment, const char* directory, const SegmentOptions* options, Fault* out
 ) noexcept nogil:
-    cdef char path[SEGMENT_PATH_BYTES_MAX]
-    cdef int64_t file_bytes = 0
-    cdef int64_t modified_ms = 0
+    cdef int64_t file_bytes
     cdef int64_t capacity = options.segment_index_bytes
-    cdef int fd = -1
+    cdef int fd
     cdef Status status
-    segment_path(directory, segment.base_offset, b".index", path)
-    if eos_open(path, False, True, &fd) == 0:
-        eos_file_bytes(fd, &file_bytes, &modified_ms)
+    fd = open_index(directory, segment.base_offset, b".index", &file_bytes)
     if file_bytes > capacity:
         capacity = file_bytes
     status = offset_index_open(&segment.offset_index, capacity)
@@ -177,11 +195,7 @@ cdef Status load_indexes(
         if status == STATUS_OK:
             offset_index_load(&segment.offset_index, fd, file_bytes, segment.used_bytes, out)
         close_fd(fd)
-    segment_path(directory, segment.base_offset, b".timeindex", path)
-    file_bytes = 0
-    fd = -1
-    if eos_open(path, False, True, &fd) == 0:
-        eos_file_bytes(fd, &file_bytes, &modified_ms)
+    fd = open_index(directory, segment.base_offset, b".timeindex", &file_bytes)
     if file_bytes > capacity:
         capacity = file_bytes
     if status == STATUS_OK:

@@ -33,9 +33,6 @@ cdef extern from "<unistd.h>" nogil:
 cdef enum:
     SNAPSHOT_VERSION = 1
     SNAPSHOT_CRC = 2
-    SNAPSHOT_COUNT = 6
-    SNAPSHOT_ENTRIES = 10
-    ENTRY_BYTES = 46
     ENTRY_PRODUCER_ID = 0
     ENTRY_EPOCH = 8
     ENTRY_LAST_SEQUENCE = 10
@@ -71,7 +68,7 @@ cdef Status snapshot_write(
     """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef char building[SEGMENT_PATH_BYTES_MAX]
-    cdef int64_t file_bytes = SNAPSHOT_ENTRIES + <int64_t>producers.entry_count * ENTRY_BYTES
+    cdef int64_t file_bytes = SNAPSHOT_ENTRIES + <int64_t>producers.entry_count * SNAPSHOT_ENTRY_BYTES
     cdef uint8_t* data = <uint8_t*>malloc(<size_t>file_bytes)
     cdef uint8_t* at
     cdef uint32_t index
@@ -83,11 +80,11 @@ cdef Status snapshot_write(
     for index in range(producers.entry_count):
         if table_at(producers, index).producer_epoch != NO_EPOCH:
             entry_store(at, table_at(producers, index))
-            at += ENTRY_BYTES
+            at += SNAPSHOT_ENTRY_BYTES
     file_bytes = at - data
     store_be16(data, SNAPSHOT_VERSION)
     store_be32(data + SNAPSHOT_COUNT,
-               <int32_t>((file_bytes - SNAPSHOT_ENTRIES) // ENTRY_BYTES))
+               <int32_t>((file_bytes - SNAPSHOT_ENTRIES) // SNAPSHOT_ENTRY_BYTES))
     store_be32(data + SNAPSHOT_CRC, <int32_t>crc32c(
         0, data + SNAPSHOT_COUNT, <size_t>(file_bytes - SNAPSHOT_COUNT)))
     segment_path(directory, offset, b".snapshot", path)
@@ -118,9 +115,9 @@ cdef Status snapshot_check(const uint8_t* data, int64_t data_bytes, Fault* out) 
         return fault(
             out, STATUS_CORRUPT, "not a snapshot of version 1", SNAPSHOT_ENTRIES, data_bytes)
     entry_count = load_be32(data + SNAPSHOT_COUNT)
-    if entry_count < 0 or data_bytes != SNAPSHOT_ENTRIES + entry_count * ENTRY_BYTES:
+    if entry_count < 0 or data_bytes != SNAPSHOT_ENTRIES + entry_count * SNAPSHOT_ENTRY_BYTES:
         return fault(out, STATUS_CORRUPT, "a snapshot's size does not fit its count",
-                     SNAPSHOT_ENTRIES + entry_count * ENTRY_BYTES, data_bytes)
+                     SNAPSHOT_ENTRIES + entry_count * SNAPSHOT_ENTRY_BYTES, data_bytes)
     if <uint32_t>load_be32(data + SNAPSHOT_CRC) != crc32c(
             0, data + SNAPSHOT_COUNT, <size_t>(data_bytes - SNAPSHOT_COUNT)):
         return fault(out, STATUS_CORRUPT, "a snapshot's checksum does not match its bytes", 0, 0)
@@ -139,7 +136,7 @@ cdef Status snapshot_load(
         return status
     entry_count = load_be32(data + SNAPSHOT_COUNT)
     for index in range(entry_count):
-        at = data + SNAPSHOT_ENTRIES + index * ENTRY_BYTES
+        at = data + SNAPSHOT_ENTRIES + index * SNAPSHOT_ENTRY_BYTES
         txn_first_offset = load_be64(at + ENTRY_TXN_FIRST_OFFSET)
         entry = table_insert(producers, load_be64(at + ENTRY_PRODUCER_ID))
         if entry == NULL:

@@ -18,14 +18,26 @@
 #include <time.h>
 #include <unistd.h>
 
+/* A regular file or, to read, a directory; ENODEV else: a pipe would be waited for, a device read without an end. */
 static inline int eos_open(const char *path, int create, int read_only, int *fd_out) {
-    int flags = O_CLOEXEC | (read_only ? O_RDONLY : O_RDWR) | (create ? O_CREAT : 0);
+    int flags = O_CLOEXEC | O_NONBLOCK | (read_only ? O_RDONLY : O_RDWR) | (create ? O_CREAT : 0);
+    struct stat status;
+    int error = 0;
     int fd;
     do {
         fd = open(path, flags, 0600);
     } while (fd < 0 && errno == EINTR);
+    if (fd < 0 || fstat(fd, &status) != 0) {
+        error = errno;
+    } else if (!S_ISREG(status.st_mode) && !S_ISDIR(status.st_mode)) {
+        error = ENODEV;
+    }
+    if (error != 0 && fd >= 0) {
+        close(fd);
+        fd = -1;
+    }
     *fd_out = fd;
-    return fd < 0 ? errno : 0;
+    return error;
 }
 
 /* For writing, and only if the name is that of the file itself: what it names may be made a segment. */

@@ -98,6 +98,58 @@ def test_a_handler_at_each_line_of_an_append(rows_store, name, outer, inner):
 
 
 @pytest.mark.parametrize("name", [None, "named"])
+@pytest.mark.parametrize("outer", ["append", "append_short", "send", "next_sequence"])
+def test_a_handler_that_goes_on_by_the_number_at_each_line(rows_store, name, outer):
+    """A number that it is told is the number of what it appends next; else it is refused. Neither
+    call's records are counted twice, or not at all.
+    """
+    producer = rows_store.producer(name=name)
+    numbers = Numbers(rows_store, producer)
+    numbers.append()
+    told: list[int] = []
+    refused = 0
+
+    def handle(_: str) -> None:
+        nonlocal refused
+        try:
+            number = producer.next_sequence("rows", 0)
+        except RuntimeError as error:
+            assert "this call did nothing" in str(error)
+            refused += 1
+            return
+        numbers.written.append(b"told %d" % number)
+        try:
+            producer.append("rows", 0, [numbers.written[-1]])
+        except RuntimeError as error:
+            assert "this call did nothing" in str(error)
+            numbers.written.pop()
+        else:
+            told.append(number)
+
+    for line in itertools.count(1):
+        producer.send("rows", numbers.next(), partition=0)
+        numbers.written.append(b"%d" % numbers.count)
+        with called_at(line, is_of_the_package, handle) as seen:
+            if outer == "next_sequence":
+                producer.next_sequence("rows", 0)
+            else:
+                getattr(numbers, outer)()
+        producer.flush()
+        numbers.check(seen[-1] if seen else "")
+        assert producer.next_sequence("rows", 0) == len(numbers.written), seen[-1:]
+        if len(seen) < line:
+            break
+        assert line < 1000
+    found = values(rows_store)
+    assert told
+    for number in told:
+        assert found[number] == b"told %d" % number
+    assert refused > 0 or outer in ("append_short", "next_sequence")
+    if name is not None:
+        assert rows_store.producer(name=name).next_sequence("rows", 0) == len(found)
+
+
+@pytest.mark.parametrize("name", [None, "named"])
 @pytest.mark.parametrize("outer", ["append", "flush"])
 @pytest.mark.parametrize("inner", ["append", "flush", "close"])
 def test_a_handler_at_each_line_of_a_first_append(rows_store, name, outer, inner):

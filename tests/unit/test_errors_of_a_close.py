@@ -1,0 +1,61 @@
+"""What an error of `Store.close()` says of the records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import eoslog
+from eoslog import TopicPartition
+from eoslog.errors import StoreFullError
+
+WHERE = TopicPartition("rows", 0)
+
+
+@pytest.fixture
+def path(tmp_path) -> Path:
+    with eoslog.open(tmp_path / "store", create=True) as store:
+        store.create_topic("rows")
+    return tmp_path / "store"
+
+
+def values(path: Path) -> list[bytes | None]:
+    with eoslog.open(path) as store, store.consumer() as consumer:
+        consumer.assign([WHERE])
+        return [record.value for record in consumer.poll(0)]
+
+
+def full(*_: object, **__: object) -> None:
+    raise StoreFullError("no room")
+
+
+def test_behind_the_last_append_the_records_are_in(path, monkeypatch):
+    store = eoslog.open(path)
+    store.producer(config={"linger.ms": 60_000}).send("rows", b"gathered")
+    monkeypatch.setattr(store._files.checkpoints, "write", full)
+    with pytest.raises(StoreFullError, match="no room") as caught:
+        store.close()
+    assert caught.value.outcome == "unknown"
+    assert not caught.value.retriable
+    assert caught.value.__notes__ == [
+        "the store is closed, and what was appended is in the log: the next opening recovers it"
+    ]
+    store.close()
+    assert values(path) == [b"gathered"]
+    # Of the class as before.
+    assert StoreFullError("another").outcome == "not_appended"
+    assert StoreFullError("another").retriable
+
+
+def test_an_append_that_failed_says_so_first(path, monkeypatch):
+    store = eoslog.open(path)
+    producer = store.producer(config={"linger.ms": 60_000})
+    producer.send("rows", b"gathered")
+    monkeypatch.setattr(store._files.checkpoints, "write", full)
+    monkeypatch.setattr(store.partition("rows", 0), "append_accumulated", full)
+    with pytest.raises(StoreFullError) as caught:
+        store.close()
+    assert caught.value.outcome == "not_appended"
+    assert caught.value.__notes__ == ["and: no room"]
+    assert values(path) == []
