@@ -1,7 +1,9 @@
+import _thread
 from collections.abc import Callable
 from types import TracebackType
 from typing import Self, final
 
+def wait_for_release(lock: _thread.LockType) -> None: ...
 @final
 class JoinedThreads:
     def __enter__(self) -> Self: ...

@@ -10,6 +10,14 @@ import _thread
 cimport cython
 
 
+def wait_for_release(lock not None):
+    """Wait until somebody has released a lock, and leave it released. An interrupt comes before or
+    behind, and not in between.
+    """
+    lock.acquire()
+    lock.release()
+
+
 @cython.final
 cdef class JoinedThreads:
     """A block; of each thread started in it a lock, which is held until the thread ends.

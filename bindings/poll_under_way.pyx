@@ -32,9 +32,19 @@ cdef class PollUnderWay:
         self.handed_out = None
 
     def run(self, poll, *arguments):
-        """Poll. What is not handed out, because of an error or an interrupt, counts as not read.
+        """Poll, and leave the positions in front of what was read. After an error or an interrupt
+        nothing counts as read.
 
         Raises ReentrantCallError if the consumer is just reading.
+        """
+        try:
+            return self.read(poll, *arguments)
+        finally:
+            self._busy = False
+
+    def read(self, poll, *arguments):
+        """As `run`; where something was read the poll is under way until `is_read` is set, and it
+        can be taken back.
         """
         self.check()
         self.handed_out = None
@@ -43,8 +53,18 @@ cdef class PollUnderWay:
         except BaseException:
             self.take_back()
             raise
-        finally:
-            self._busy = False
+
+    @property
+    def is_read(self):
+        """Whether no poll is under way that read something. Set to True when its caller gets it:
+        that is a store of an attribute, at which no handler comes in.
+        """
+        return not self._busy
+
+    @is_read.setter
+    def is_read(self, bint value):
+        self._busy = not value
+        self.handed_out = None
 
     def begin_following(self):
         """From here on partitions may come and go; no position is ahead."""
@@ -71,10 +91,11 @@ cdef class PollUnderWay:
         self.handed_out = None
 
     def take_back(self):
-        """What was read is not handed out."""
+        """What was read is not handed out. No Python code: a second interrupt comes behind it."""
         if self.handed_out is not None:
-            self._positions.put_back(self.handed_out)
-        self.end()
+            self._positions.current = self.handed_out
+        self._busy = False
+        self.handed_out = None
 
     def check(self):
         """Raise ReentrantCallError if the consumer is just reading."""

@@ -48,13 +48,13 @@ class ConsumerFetches:
         """What a poll read, given to the caller with no step between that lets a handler in."""
         self._poll_under_way.check()
         try:
-            return self._poll_under_way.run(poll, *arguments)
+            return self._poll_under_way.read(poll, *arguments)
         except BaseException:
             # Also of a handler that came when all was read.
             self._poll_under_way.take_back()
             raise
         finally:
-            self._poll_under_way.handed_out = None
+            self._poll_under_way.is_read = True
 
     def _polled(self, timeout: float, max_records: int | None) -> list[Record]:
         records_max = self._poll_records_max if max_records is None else max_records

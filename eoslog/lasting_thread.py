@@ -5,10 +5,12 @@ never: Python's own lock between the two may be left held. Then another one is s
 need, and only one of them does the work.
 """
 
+import _thread
 import threading
 import time
 from collections.abc import Callable
 
+from eoslog.bindings.joined_threads import wait_for_release
 from eoslog.errors import OutOfMemoryError
 from eoslog.thread_start import start_thread
 
@@ -26,40 +28,62 @@ class LastingThread:
         self._name = name
         self._work = work
         self._at_work = threading.Lock()
-        self._threads: list[threading.Thread] = []
+        self._turns: list[_Turn] = []
         self._failed_s: float | None = None
 
     def start(self) -> None:
         """Have it run, if it does not. For one caller at a time. Raises OutOfMemoryError."""
-        if not any(thread.is_alive() for thread in self._threads):
+        if not any(turn.is_running for turn in self._turns):
             if self._failed_s is not None and time.monotonic() < self._failed_s + AGAIN_S:
                 raise OutOfMemoryError(f"the thread {self._name!r} did not begin a moment ago")
-            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._threads.append(thread)
+            turn = _Turn()
+            thread = threading.Thread(target=self._run, args=(turn,), name=self._name, daemon=True)
+            self._turns.append(turn)
             try:
                 start_thread(thread)
             except OutOfMemoryError as error:
                 if error.__cause__ is not None:
-                    self._threads.remove(thread)  # Refused: nor does it come late.
+                    self._turns.remove(turn)  # Refused: nor does it come late.
                 else:
                     self._failed_s = time.monotonic()
                 raise
 
     def join(self) -> None:
         """Wait for its end, unless this is it. Its owner has told it to end."""
-        for thread in self._threads:
-            # One that never ran cannot be waited for, and need not be.
-            if thread.is_alive() and thread is not threading.current_thread():
-                thread.join()
+        for turn in self._turns:
+            # One that has not begun cannot be waited for, and need not be.
+            if turn.is_running and turn.thread_id != threading.get_ident():
+                wait_for_release(turn.end)
 
     @property
     def was_started(self) -> bool:
         """Whether anybody needed it."""
-        return bool(self._threads)
+        return bool(self._turns)
 
-    def _run(self) -> None:
-        if self._at_work.acquire(blocking=False):
-            try:
-                self._work()
-            finally:
-                self._at_work.release()
+    def _run(self, turn: "_Turn") -> None:
+        turn.thread_id = threading.get_ident()
+        try:
+            if self._at_work.acquire(blocking=False):
+                try:
+                    self._work()
+                finally:
+                    self._at_work.release()
+        finally:
+            turn.end.release()
+
+
+class _Turn:
+    """A thread, from its first step on; `end` is held until its last one.
+
+    `Thread.join` and `is_alive` are not asked: an interrupt in their middle leaves Python's lock of
+    the thread held, or lets go of it while the thread runs.
+    """
+
+    def __init__(self) -> None:
+        self.thread_id: int | None = None
+        self.end = _thread.allocate_lock()
+        self.end.acquire()
+
+    @property
+    def is_running(self) -> bool:
+        return self.thread_id is not None and self.end.locked()

@@ -414,9 +414,17 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         if not is_within_a_call():
             self._close()
         elif not self._closing:
-            thread = threading.Thread(target=self._close, name="eoslog-close")
-            start_thread(thread)
-            thread.join(HANDLER_WAIT_S)
+            # Not `Thread.join`, which an interrupt may leave with Python's lock of the thread held.
+            ended = threading.Lock()
+            ended.acquire()
+            start_thread(threading.Thread(target=self._end, args=(ended,), name="eoslog-close"))
+            ended.acquire(timeout=HANDLER_WAIT_S)
+
+    def _end(self, ended: threading.Lock) -> None:
+        try:
+            self._close()
+        finally:
+            ended.release()
 
     def _close(self) -> None:
         with self._close_lock:

@@ -44,7 +44,7 @@ def is_of_a_reader(frame: FrameType) -> bool:
 
 
 def is_the_handing_out(source: str) -> bool:
-    return source in ("yield record", "self._poll_under_way.handed_out = None")
+    return source in ("yield record", "self._poll_under_way.is_read = True")
 
 
 def by_iteration(consumer: Any) -> Iterator[tuple[int, int]]:

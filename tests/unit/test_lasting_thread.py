@@ -1,5 +1,7 @@
 """A background thread whose start was interrupted is neither waited for in vain nor there twice."""
 
+import random
+import signal
 import threading
 
 import pytest
@@ -68,12 +70,12 @@ def test_of_two_threads_one_does_the_work(monkeypatch):
     start_interrupted(monkeypatch, StartedLate, thread.start)
     thread.start()
     assert at_work.wait(SOON_S)
-    late = thread._threads[0]
+    late = thread._turns[0]
+    assert not late.is_running
     StartedLate.may_run.set()
-    while not late._started.is_set():
-        pass
-    late.join(SOON_S)
-    assert not late.is_alive()
+    assert late.end.acquire(timeout=SOON_S)
+    late.end.release()
+    assert not late.is_running
     end.set()
     thread.join()
     assert count == [1]
@@ -92,3 +94,43 @@ def test_a_store_whose_background_thread_never_ran_is_closed(monkeypatch, tmp_pa
     store.close()
     with eoslog.open(tmp_path / "store") as store:
         assert not store.verify()
+
+
+class Stopped(BaseException):
+    """Raised by a handler of a signal."""
+
+
+def test_a_wait_that_was_interrupted_again_and_again_leaves_nothing_locked():
+    """Several interrupts some microseconds apart: Python's own join leaves a lock held then."""
+    left = 0
+
+    def handle(*_):
+        nonlocal left
+        if left > 0:
+            left -= 1
+            raise Stopped
+
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        for _ in range(300):
+            end = threading.Event()
+            thread = LastingThread("test", end.wait)
+            thread.start()
+            end.set()
+            for _ in range(3):
+                try:
+                    try:
+                        left = 3
+                        signal.setitimer(signal.ITIMER_REAL, random.uniform(1e-5, 3e-4), 1e-5)
+                        thread.join()
+                    finally:
+                        left = 0
+                        signal.setitimer(signal.ITIMER_REAL, 0)
+                except Stopped:
+                    continue
+            waiting = threading.Thread(target=thread.join, daemon=True)
+            waiting.start()
+            waiting.join(SOON_S)
+            assert not waiting.is_alive()
+    finally:
+        signal.signal(signal.SIGALRM, before)

@@ -95,7 +95,7 @@ def test_nor_does_it_wait_for_a_thread_that_never_begins(store, monkeypatch):
             producer.send("rows", b"one")
         assert values_of(store) == [b"warm", b"one", b"one", b"one"]
     # One is waited for, and for a while no other one.
-    assert len(store._linger._thread._threads) == 1
+    assert len(store._linger._thread._turns) == 1
     monkeypatch.setattr(lasting_thread, "AGAIN_S", 0.0)
     producer.send("rows", b"two")
     assert values_of(store)[-1] == b"one"
