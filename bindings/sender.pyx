@@ -262,8 +262,21 @@ cdef class Sender:
     def _set_refused(self, reason):
         self._refused = reason
 
+    def _refuse_if_empty(self, reason not None):
+        """Take nothing more, if nothing is gathered; whether that is so. Nobody, nor a handler of a
+        signal, comes in between, or before the subclass knows, which is to say why.
+        """
+        for one in self._listed:
+            if (<PartitionBuffer>one).accumulator._record_count:
+                return False
+        self._refused = reason
+        self._refusal = reason
+        return True
+
     def _leave_exclusive(self):
-        """This is a forked child: nobody holds the sender."""
+        """This is a forked child: nobody holds the sender, or appends what it gathered."""
+        for one in self._listed:
+            (<PartitionBuffer>one).accumulator._busy = False
         self.exclusive.begin_anew()
 
     def _set_ready(self, dict ready not None):

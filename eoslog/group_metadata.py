@@ -1,5 +1,6 @@
 """Who commits a group's offsets, and what is committed: a position and a text beside it."""
 
+import codecs
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -90,7 +91,8 @@ def as_offset(given: object, metadata_characters_max: int) -> OffsetAndMetadata:
         raise ValueError(f"leader_epoch {leader_epoch}: not from -1 to {_INT32_MAX}")
     if not isinstance(given.metadata, str):
         raise TypeError(f"metadata is a str, not {type(given.metadata).__name__}")
-    characters = len(given.metadata.encode("utf-16-le")) // 2
+    # Not by the codec's name: a handler of a signal may come in the middle of its first import.
+    characters = len(codecs.utf_16_le_encode(given.metadata)[0]) // 2
     if characters > metadata_characters_max:
         raise OffsetMetadataTooLargeError(
             f"metadata of {characters} characters; at most {metadata_characters_max} are allowed"

@@ -199,11 +199,13 @@ class Producer(GatheringSender, TransactionCalls):
         producer without a name it counts what this object wrote.
 
         Raises UnknownTopicOrPartitionError, ProducerFencedError, LogClosedError; ValueError without
-        idempotence; RuntimeError within an append to the partition, from a handler of a signal.
+        idempotence; RuntimeError from a handler of a signal in the middle of a call.
         """
         if not self._idempotent:
             raise ValueError("without enable.idempotence records are not numbered")
         with self.exclusive:
+            # What a call is in the middle of appending has no number yet.
+            self.exclusive.check_outermost()
             self._check_usable()
             description = self._known_topic(topic)
             where = self._known_partition(description, partition)
@@ -227,13 +229,13 @@ class Producer(GatheringSender, TransactionCalls):
 
     def close(self) -> None:
         """Flush, and take nothing more. A second call does nothing, or ends what an interrupt left
-        of the first.
+        of the first, and raises LogClosedError if records may have gone with that.
 
-        Another thread's `send` returned before, and its record is flushed, or it raises
-        LogClosedError. If flushing fails, or is interrupted, the producer is closed all the same,
-        and the error raised: what was gathered is lost then, and a close that another thread began
-        meanwhile raises LogClosedError. A fenced producer raises ProducerFencedError if it held
-        records.
+        Another thread's `send`, or a handler's, returned before, and its record is flushed, or it
+        raises LogClosedError. If flushing fails, or is interrupted, the producer is closed all the
+        same, and the error raised: what was gathered is lost then, and a close that another thread
+        began meanwhile raises LogClosedError. A fenced producer raises ProducerFencedError if it
+        held records.
         """
         meanwhile = not self._is_close_over
         try:
@@ -271,6 +273,8 @@ class Producer(GatheringSender, TransactionCalls):
         try:
             self._store._check_open()
             errors = self._append_gathered()
+            while not errors and not self._refuse_if_empty(closed_error):
+                errors = self._append_gathered()  # What a handler of a signal sent meanwhile.
             self._closed_whole = not errors
         except ReentrantCallError:
             ends, self._closed = False, was_closed  # A handler's, in the middle of an append.

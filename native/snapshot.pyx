@@ -68,7 +68,8 @@ cdef Status snapshot_write(
     """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef char building[SEGMENT_PATH_BYTES_MAX]
-    cdef int64_t file_bytes = SNAPSHOT_ENTRIES + <int64_t>producers.entry_count * SNAPSHOT_ENTRY_BYTES
+    cdef int64_t entry_count = producers.entry_count
+    cdef int64_t file_bytes = SNAPSHOT_ENTRIES + entry_count * SNAPSHOT_ENTRY_BYTES
     cdef uint8_t* data = <uint8_t*>malloc(<size_t>file_bytes)
     cdef uint8_t* at
     cdef uint32_t index

@@ -14,15 +14,18 @@ import ctypes
 import dis
 import gc
 import os
+import signal
 import sys
 import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import FrameType
 
 from c_library import built_library
-from crash.rows_topic import PACKAGE
+from crash.rows_topic import PACKAGE, is_of_the_package
 
 SOURCE = Path(__file__).with_name("interrupted_steps.c")
 _LOOKING = ("CALL", "CALL_FUNCTION_EX", "RESUME", "JUMP_BACKWARD")
@@ -106,3 +109,20 @@ class Steps:
     def arm(self, step: int) -> None:
         """The same, without an end; in a handler of a signal, too."""
         self._library.steps_arm(self._state, step)
+
+
+@contextmanager
+def at_signals(function: Callable[[], object]) -> Iterator[None]:
+    """Have a function called where the package's code would be interrupted; what a test's own code
+    was just given is not lost by it.
+    """
+
+    def handle(_: int, frame: FrameType | None) -> None:
+        if frame is not None and is_of_the_package(frame):
+            function()
+
+    before = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

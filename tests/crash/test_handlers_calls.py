@@ -114,14 +114,14 @@ def test_a_handler_that_goes_on_by_the_number_at_each_line(rows_store, name, out
         try:
             number = producer.next_sequence("rows", 0)
         except RuntimeError as error:
-            assert "this call did nothing" in str(error)
+            assert "handler of a signal" in str(error)
             refused += 1
             return
         numbers.written.append(b"told %d" % number)
         try:
             producer.append("rows", 0, [numbers.written[-1]])
         except RuntimeError as error:
-            assert "this call did nothing" in str(error)
+            assert "handler of a signal" in str(error)
             numbers.written.pop()
         else:
             told.append(number)
@@ -144,7 +144,7 @@ def test_a_handler_that_goes_on_by_the_number_at_each_line(rows_store, name, out
     assert told
     for number in told:
         assert found[number] == b"told %d" % number
-    assert refused > 0 or outer in ("append_short", "next_sequence")
+    assert refused > 0 or outer == "append_short"
     if name is not None:
         assert rows_store.producer(name=name).next_sequence("rows", 0) == len(found)
 

@@ -5,14 +5,12 @@ other, and one whose handler polls and commits itself. No record is passed over,
 from __future__ import annotations
 
 import itertools
-import signal
 import sys
 from collections.abc import Callable, Iterator
-from types import FrameType
 
 import pytest
-from crash.interrupted_steps import Steps
-from crash.rows_topic import WHERE, is_of_the_package, opened_with_rows
+from crash.interrupted_steps import Steps, at_signals
+from crash.rows_topic import WHERE, opened_with_rows
 
 import eoslog
 
@@ -50,25 +48,9 @@ def consumer(request: pytest.FixtureRequest, tmp_path) -> Iterator[eoslog.Consum
             yield made
 
 
-@pytest.fixture
-def on_signal() -> Iterator[Callable]:
-    """Has a function called at a signal that comes while the package's own code runs."""
-    before = signal.getsignal(signal.SIGINT)
-
-    def call(function: Callable[[], object]) -> None:
-        def handle(_: int, frame: FrameType | None) -> None:
-            if frame is not None and is_of_the_package(frame):
-                function()
-
-        signal.signal(signal.SIGINT, handle)
-
-    yield call
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.parametrize("how", POLLS)
 @pytest.mark.parametrize("apart", [1, 2, 3, 5, 8, 12])
-def test_two_that_raise(consumer, on_signal, how, apart):
+def test_two_that_raise(consumer, how, apart):
     first, second = Steps(), Steps()
     raised = 0
 
@@ -79,12 +61,11 @@ def test_two_that_raise(consumer, on_signal, how, apart):
             second.arm(apart)
         raise Stopped
 
-    on_signal(raise_twice)
     for step in first.each():
         consumer.seek(WHERE, 0)
         given, raised = [], 0
         try:
-            with first.armed(step):
+            with at_signals(raise_twice), first.armed(step):
                 given += POLLS[how](consumer)
         except Stopped:
             pass
@@ -101,7 +82,7 @@ def test_two_that_raise(consumer, on_signal, how, apart):
 
 @pytest.mark.parametrize("how", POLLS)
 @pytest.mark.parametrize("raises", [False, True], ids=["returns", "raises"])
-def test_a_handler_that_polls_and_commits(consumer, on_signal, how, raises):
+def test_a_handler_that_polls_and_commits(consumer, how, raises):
     steps = Steps()
     within: list[int] = []
     refused = came = 0
@@ -121,14 +102,13 @@ def test_a_handler_that_polls_and_commits(consumer, on_signal, how, raises):
         if raises:
             raise Stopped
 
-    on_signal(poll_and_commit)
     for step in steps.each():
         consumer.seek(WHERE, 0)
         consumer.commit()
         within.clear()
         given: list[int] = []
         try:
-            with steps.armed(step):
+            with at_signals(poll_and_commit), steps.armed(step):
                 given += POLLS[how](consumer)
         except Stopped:
             pass
