@@ -38,6 +38,11 @@ if TYPE_CHECKING:
 
 RECORDS_PER_CALL_MAX = 1 << 30
 
+_CUT_SHORT = (
+    "the producer is closed, and its close was cut short by an interrupt, or failed in another "
+    "thread: what it had gathered may not be in the log"
+)
+
 
 class Producer(GatheringSender, TransactionCalls):
     """Writes records; `Store.producer` makes it. Threads may share it.
@@ -256,7 +261,7 @@ class Producer(GatheringSender, TransactionCalls):
             errors = self._end_gathering(was_closed)
             fenced = self._refusal is not closed_error
             if meanwhile and not errors and not fenced and not self._closed_whole:
-                errors = [closed_error()]
+                errors = [LogClosedError(_CUT_SHORT)]
             if fenced or self._store.closed or self._store.durability == "process":
                 self._unsynced.clear()
             unsynced = dict(self._unsynced)
