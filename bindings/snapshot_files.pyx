@@ -53,7 +53,9 @@ def read_snapshot(path):
         with open(path, "rb", opener=open_regular) as file:
             head = file.read(SNAPSHOT_ENTRIES)
             count = int.from_bytes(head[SNAPSHOT_COUNT:], "big")
-            return head + file.read(count * SNAPSHOT_ENTRY_BYTES + 1)
+            # No more than there is: room is made for it before it is read.
+            left = os.fstat(file.fileno()).st_size - len(head)
+            return head + file.read(min(count * SNAPSHOT_ENTRY_BYTES + 1, left))
     except OSError as error:
         if error.errno != errno.ENODEV:
             raise

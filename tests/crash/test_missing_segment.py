@@ -228,10 +228,11 @@ def test_what_another_process_is_just_deleting_is_not_lost(tmp_path, caplog):
 import eoslog, threading
 with eoslog.open({str(path)!r}) as store:
     partition, stop = store.partition("rows", 0), threading.Event()
+    producer = store.producer()
     def work():
         while not stop.is_set():
             for _ in range(60):
-                store.producer().append("rows", 0, [b"x" * 60])
+                producer.append("rows", 0, [b"x" * 60])
             partition.delete_segments(partition.active_base_offset)
     worker = threading.Thread(target=work)
     worker.start()

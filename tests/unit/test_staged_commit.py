@@ -905,11 +905,11 @@ def test_a_long_list_of_files_goes_to_a_file_of_its_own(store, monkeypatch):
         with pytest.raises(StagedJobIncompleteError, match="No such file"):
             opened.commit_staged(APP, 0, messages)
         os.mkfifo(manifest)
-        with pytest.raises(StagedJobIncompleteError, match="damaged"):
+        with pytest.raises(StagedJobIncompleteError, match="not a regular file"):
             opened.commit_staged(APP, 0, messages)  # It does not wait for somebody to write.
         manifest.unlink()
         manifest.symlink_to("/dev/zero")
-        with pytest.raises(StagedJobIncompleteError, match="damaged"):
+        with pytest.raises(StagedJobIncompleteError, match="not a regular file"):
             opened.commit_staged(APP, 0, messages)
         manifest.unlink()
         manifest.write_bytes(whole)
