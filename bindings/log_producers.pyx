@@ -478,11 +478,12 @@ cdef class LogProducers(LogReader):
         """Bytes of memory that the producer table holds."""
         return table_memory_bytes(&self._log.producers)
 
-    def take_snapshot(self, bint sync=False, bytes evicted_rows=b""):
+    def take_snapshot(self, bint sync=False, bytes evicted_rows=b"", *, bint again=False):
         """Write a .snapshot at the log end; its path, or None when there is nothing new.
 
         `evicted_rows` are the rows of producers that are not in memory: the snapshot is to be
-        complete. With `sync` it survives a power cut.
+        complete. With `sync` it survives a power cut. `again` replaces one that is at the log end
+        already: a roll's may be neither.
         """
         cdef ProducerTable table
         cdef Fault fault
@@ -496,7 +497,7 @@ cdef class LogProducers(LogReader):
             self._view()
             with nogil:
                 end = log_end(&self._log)
-                if end > self._log.snapshot_offset and end > 0:
+                if end > 0 and (end > self._log.snapshot_offset or again):
                     status = copy_entries(&table, &self._log.producers, &fault)
                     if status == STATUS_OK:
                         status = snapshot_write(self._log.directory, end, &table, sync, &fault)

@@ -370,7 +370,7 @@ class StoreVersionError(StoreError):
 class StoreFullError(StoreError):
     """There is no space on the device. Nothing was written; the store stays readable.
 
-    Free space or lower the topics' `retention.bytes`, then make the same call again.
+    Free space, or wait until retention does, then make the same call again.
     """
 
     retriable = True

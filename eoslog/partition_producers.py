@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import wraps
+from pathlib import Path
 from typing import Concatenate, ParamSpec, TypeVar
 
 from eoslog.bindings.partition_log import (
@@ -30,6 +31,7 @@ from eoslog.errors import (
     OffsetOutOfRangeError,
     StoreError,
     StoreFailedError,
+    StoreFullError,
 )
 from eoslog.lost_producers import LostProducers
 from eoslog.os_errors import named_os_errors
@@ -406,6 +408,24 @@ class PartitionProducers:
         self._take_complete_snapshot()
         self.persist_producers(cached_max)
 
+    def write_down_what_fits(self, cached_max: int) -> int | None:
+        """As `write_down_producers`, and None. Where the disk is full, up to where one of the two
+        copies tells of all producers, whole and synced: up to there segments may go, for the room.
+
+        Raises StoreFullError if no segment ends at or below that.
+        """
+        told_up_to = -1
+        try:
+            told_up_to = self._take_complete_snapshot()
+            self.persist_producers(cached_max)
+        except StoreFullError:
+            if self._rows_generation == self._rows.generation:
+                told_up_to = max(told_up_to, self._persisted_offset)
+            if told_up_to <= self._log.first_base_offset:
+                raise
+            return told_up_to
+        return None
+
     def keep_both_copies(self, cached_max: int) -> None:
         """See that two copies tell of producers whose batches were deleted: rows and a snapshot.
 
@@ -420,7 +440,8 @@ class PartitionProducers:
         if self._restored_from == "snapshot":
             self.persist_producers(cached_max)
 
-    def _take_complete_snapshot(self) -> None:
+    def _take_complete_snapshot(self) -> int:
+        """Its offset, the log's end; -1 if the log is empty."""
         with self._checkpoint_lock:
             evicted = b""
             if self._log.evicted_producer_count:
@@ -428,7 +449,8 @@ class PartitionProducers:
                 self._complete_rows()
                 evicted = b"".join(row for _, row in self._all_rows())
             with named_os_errors(f"a snapshot of {self.topic_partition}"):
-                self._log.take_snapshot(True, evicted)
+                taken = self._log.take_snapshot(True, evicted, again=True)
+            return -1 if taken is None else int(Path(taken).stem)
 
     @keeping_up
     def hold_producer(self, producer_id: int) -> None:

@@ -31,9 +31,14 @@ def apply_retention(
     if up_to_offset <= partition.first_base_offset:
         return 0
     partition.flush()
-    partition.write_down_producers(cached_max)
+    told_up_to = partition.write_down_what_fits(cached_max)
     names.renew(partition.topic_partition)
-    return partition.delete_segments(up_to_offset)
+    if told_up_to is None:
+        return partition.delete_segments(up_to_offset)
+    deleted = partition.delete_segments(min(up_to_offset, told_up_to))
+    # What went made the room.
+    partition.write_down_producers(cached_max)
+    return deleted
 
 
 def _deletable_up_to(partition: Partition, config: Mapping[str, int], age_ms: AgeMs) -> int:
