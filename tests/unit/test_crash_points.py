@@ -154,7 +154,7 @@ def test_a_crash_while_opening(filled, open_store, store_path, monkeypatch, step
 
 RETAINING = {
     "R1": after(Partition, "flush"),
-    "R2": after(Partition, "write_down_producers"),
+    "R2": after(Partition, "write_down_what_fits"),
     "R3": after(named_producers.NamedProducers, "renew"),
     "R4": after(Partition, "delete_segments"),
 }
