@@ -94,8 +94,7 @@ cdef class PollUnderWay:
         """What was read is not handed out. No Python code: a second interrupt comes behind it."""
         if self.handed_out is not None:
             self._positions.current = self.handed_out
-        self._busy = False
-        self.handed_out = None
+        self.end()
 
     def check(self):
         """Raise ReentrantCallError if the consumer is just reading."""

@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,9 @@ from eoslog import TopicPartition
 from eoslog.atomic_file import SMALL_BYTES_MAX, read_if_there
 from eoslog.bindings.snapshot_files import read_snapshot
 from eoslog.errors import CorruptRecordError, EoslogError, StoreFailedError
+
+# A call that waits for ever is a failure.
+pytestmark = pytest.mark.timeout(30)
 
 WHERE = TopicPartition("rows", 0)
 FILES = (
@@ -47,20 +49,6 @@ def store_path(tmp_path) -> Path:
             producer.append("rows", 0, [b"x"])
             producer.abort_transaction()
     return path
-
-
-@pytest.fixture(autouse=True)
-def in_time() -> Iterator[None]:
-    """A call that waits for ever is a failure, and not the end of the tests."""
-
-    def out_of_time(*_: object) -> None:
-        raise AssertionError("it waits")
-
-    before = signal.signal(signal.SIGALRM, out_of_time)
-    signal.alarm(30)
-    yield
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
 
 
 def use(path: Path) -> None:
