@@ -17,9 +17,10 @@ from libc.string cimport memcmp, memcpy, memset
 
 from eoslog.bindings.status cimport fault_error
 from eoslog.bindings.transaction_record cimport decode_value, owner_of, topic_of
+from eoslog.native.control_page cimport control_flag
 from eoslog.native.status cimport (
-    STATUS_CLOSED, STATUS_FELL_BEHIND, STATUS_INVALID_TXN_STATE, STATUS_NO_MEMORY,
-    STATUS_PRODUCER_NOT_CACHED,
+    STATUS_CLOSED, STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_INVALID_TXN_STATE, STATUS_IO,
+    STATUS_NO_MEMORY, STATUS_PRODUCER_NOT_CACHED,
 )
 from eoslog.native.transaction_log cimport (
     part_listed, transaction_add_part, transaction_find_part, transaction_free, transaction_init,
@@ -370,6 +371,9 @@ cdef class KnownTransaction:
                 self._state_log.path)
         part = &self._txn.parts[self._txn.failed_part]
         topic = topic_of(part, self._state_log.path)
+        if status in (STATUS_IO, STATUS_FAILED) and was_deleted(part):
+            # A file was not there any more: another process deletes the topic just now.
+            status, fault.reason = STATUS_CLOSED, "the topic was deleted"
         if status == STATUS_CLOSED and not appending:
             return PartitionLost(topic, part.partition)
         if status == STATUS_FELL_BEHIND:
@@ -393,6 +397,12 @@ cdef object behind_at(Status status, Fault* fault, str topic, int partition, str
     error.topic = topic
     error.partition = partition
     return error
+
+
+cdef bint was_deleted(const NativePart* part) noexcept:
+    """Whether its topic was deleted, by whatever process."""
+    return (part.log != NULL and part.log.page != NULL
+            and control_flag(&part.log.page.deleted) != 0)
 
 
 cdef str path_of(const NativePart* part):

@@ -403,6 +403,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
         """
         while True:
             try:
+                self._check_nobody_polls()
                 one_by_one = self._poll_under_way.run(self._polled_to_hand_out)
             except LogClosedError:
                 if self._closed:

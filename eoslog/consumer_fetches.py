@@ -46,7 +46,7 @@ class ConsumerFetches:
 
     def _given(self, poll: Callable[[*Ts], T], *arguments: *Ts) -> T:
         """What a poll read, given to the caller with no step between that lets a handler in."""
-        self._poll_under_way.check()
+        self._check_nobody_polls()
         try:
             return self._poll_under_way.read(poll, *arguments)
         except BaseException:
@@ -55,6 +55,14 @@ class ConsumerFetches:
             raise
         finally:
             self._poll_under_way.is_read = True
+
+    def _check_nobody_polls(self) -> None:
+        """Raises ReentrantCallError in the middle of a poll; what `_check_open` raises before it:
+        in a forked child the poll of one of the parent's threads never ends.
+        """
+        if not self._poll_under_way.is_read:
+            self._check_open()
+            self._poll_under_way.check()
 
     def _polled(self, timeout: float, max_records: int | None) -> list[Record]:
         records_max = self._poll_records_max if max_records is None else max_records

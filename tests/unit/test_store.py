@@ -15,6 +15,7 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.atomic_file import write_atomically
 from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint
+from eoslog.consumer import Consumer
 from eoslog.errors import (
     CorruptRecordError,
     ForkedProcessError,
@@ -566,6 +567,32 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(store, 
         producer.commit_transaction()
     producer.close()
     assert values_of(store, "t") == [b"first"]
+
+
+@pytest.mark.parametrize(
+    "read", [Consumer.poll, lambda consumer: next(iter(consumer))], ids=["poll", "iteration"]
+)
+def test_a_forked_child_is_refused_a_consumer_that_a_thread_polled(store, read):
+    """Its poll never ends in the child; that it is under way is not what is wrong."""
+    store.create_topic("t")
+    consumer = store.consumer()
+    consumer.assign([TopicPartition("t", 0)])
+    thread = threading.Thread(target=consumer.poll, args=[60])
+    thread.start()
+    while consumer._poll_under_way.is_read:
+        time.sleep(0.001)
+
+    def work():
+        with pytest.raises(ForkedProcessError):
+            read(consumer)
+        return "refused"
+
+    try:
+        assert child_of(work) == "refused"
+    finally:
+        write_some(store)
+        thread.join()
+    consumer.close()
 
 
 def test_a_child_that_outlives_its_parents_store_does_not_keep_it_locked(store, store_path):

@@ -3,6 +3,11 @@
 Files are kept from growing exactly before one of the records that a commit writes.
 """
 
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
 import pytest
 from partition_files import all_records
 from transaction_files import (
@@ -17,7 +22,7 @@ from transaction_files import (
     whole_batches,
 )
 
-from eoslog.bindings.partition_log import empty_row
+from eoslog.bindings.partition_log import PartitionLog, empty_row
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import PartitionLost
 from eoslog.errors import (
@@ -25,6 +30,7 @@ from eoslog.errors import (
     LogClosedError,
     OutOfOrderSequenceError,
     RecordTooLargeError,
+    StoreError,
     StoreFullError,
     TransactionCoordinatorFencedError,
 )
@@ -377,3 +383,36 @@ def test_a_durable_commit_with_a_lost_partition_is_not_decided(durable):
     durable.entry.drop_partition("a", 0)
     assert durable.entry.end(7, 0, True) == (7, 1)
     assert committed(b.log) == [b"y"]
+
+
+def delete_as_another_process(log: PartitionLog, after_s: float) -> None:
+    time.sleep(after_s)
+    log.mark_deleted()
+    for file in Path(log.path).glob("*.log"):
+        file.unlink(missing_ok=True)
+
+
+def test_files_that_go_in_the_middle_of_an_append_go_with_their_topic(tmp_path):
+    """Nothing says that the store has failed, wherever in appends that make files it comes in."""
+    files = TransactionFiles(tmp_path, data_config={"segment.bytes": 1024})
+    files.initialize()
+    told = set()
+    for number in range(150):
+        part = files.part(f"t{number}")
+        batch = filled(part, bytes(900))
+        delay = number % 30 * 20e-6
+        deleting = threading.Thread(target=delete_as_another_process, args=(part.log, delay))
+        deleting.start()
+        try:
+            while True:
+                files.entry.flush(7, 0, [batch])
+                batch = filled(part, bytes(900))
+        except StoreError as error:
+            told.add((type(error), str(error).partition(": ")[2]))
+        deleting.join()
+        with suppress(KeyError):
+            files.entry.drop_partition(part.topic, 0)
+        part.log.close(clean=False)
+    assert told == {(LogClosedError, "the topic was deleted")}
+    assert files.entry.end(7, 0, True) == (7, 1)
+    files.close()
