@@ -21,9 +21,10 @@ _NOT_OPENED = frozenset({errno.ENOENT, errno.EMFILE, errno.ENFILE})
 def named_os_errors(what: str) -> Iterator[None]:
     """Turn an OSError inside the block into StoreFullError, StoreReadOnlyError or StoreFailedError.
 
-    `what` says what was being done, for the message: "writing data/meta.properties". A file that
-    is not there, or too many that are open, is a StoreError, and want of memory an
-    OutOfMemoryError: nothing was asked of the disk yet.
+    `what` says what was being done, for the message: "writing data/meta.properties"; the file that
+    was refused is named behind it where `what` does not. A file that is not there, or too many that
+    are open, is a StoreError, and want of memory an OutOfMemoryError: nothing was asked of the disk
+    yet.
     Whoever expects a FileNotFoundError catches it inside the block. An OSError without a number is
     not the operating system's, but a signal handler's (its TimeoutError, say), and goes on as it
     is.
@@ -34,6 +35,8 @@ def named_os_errors(what: str) -> Iterator[None]:
         if error.errno is None:
             raise
         reason = f"{what}: {error.strerror or error} (errno {error.errno})"
+        if error.filename is not None and str(error.filename) not in what:
+            reason = f"{reason}: {error.filename}"
         if error.errno in _FULL:
             raise StoreFullError(reason) from error
         if error.errno in _READ_ONLY:

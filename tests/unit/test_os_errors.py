@@ -37,6 +37,18 @@ def test_each_refusal_has_its_name(number, named):
     assert type(caught.value) is named
 
 
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        ("verifying t-0", r"^verifying t-0: no \(errno 5\): /s/t-0/0\.log$"),
+        ("reading /s/t-0/0.log", r"^reading /s/t-0/0\.log: no \(errno 5\)$"),
+    ],
+)
+def test_the_refused_file_is_named_once(what, told):
+    with pytest.raises(StoreFailedError, match=told), named_os_errors(what):
+        raise OSError(errno.EIO, "no", "/s/t-0/0.log")
+
+
 def test_a_handlers_exception_keeps_its_own(open_store, monkeypatch):
     store = open_store("commit")
 
