@@ -10,6 +10,7 @@ synced.
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -102,7 +103,7 @@ def start_at_epoch(store: eoslog.Store, transactional_id: str, epoch: int) -> No
         timeout_ms=60_000,
         state="Empty",
         partitions=None,
-        last_update_ms=1_790_000_000_000,
+        last_update_ms=time.time_ns() // 1_000_000,  # One that was used long ago expires.
         start_ms=-1,
         client_transaction_version=2,
     )
