@@ -5,7 +5,6 @@ ends.
 
 import fcntl
 import os
-import re
 import threading
 import time
 from contextlib import suppress
@@ -13,7 +12,8 @@ from contextlib import suppress
 from eoslog import errors
 from eoslog.bindings.file_descriptor import open_regular
 from eoslog.bindings.snapshot_files import (
-    remove_spoiled_snapshots, remove_stray_snapshots, snapshot_offsets, snapshot_path,
+    SEGMENT_NAME, remove_spoiled_snapshots, remove_stray_snapshots, snapshot_offsets,
+    snapshot_path,
 )
 
 from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
@@ -41,7 +41,6 @@ from eoslog.native.partition_log cimport (
 from eoslog.native.segment cimport Segment
 from eoslog.native.status cimport STATUS_FAILED, STATUS_IO, STATUS_OK
 
-_SEGMENT_NAME = re.compile(r"^(\d{20})\.log$")
 _DERIVED_SUFFIXES = (".index", ".timeindex", ".txnindex")
 _LEFTOVER_SUFFIXES = (".deleted", ".cleaned", ".snapshot.tmp")
 _OPENING_S_MAX = 600
@@ -218,7 +217,7 @@ cdef class OpenedLog:
         cdef list found = []
         names = set(os.listdir(self.path))
         for name in sorted(names):
-            match = _SEGMENT_NAME.match(name)
+            match = SEGMENT_NAME.fullmatch(name)
             # What somebody deleted, and just removes, is none any more.
             with suppress(FileNotFoundError):
                 if match:

@@ -16,8 +16,9 @@ from eoslog.native.snapshot cimport (
 )
 from eoslog.native.status cimport STATUS_OK, Fault
 
-_SEGMENT_NAME = re.compile(r"^(\d{20})\.log$")
-_SNAPSHOT_NAME = re.compile(r"^(\d{20})\.snapshot$")
+# To be matched whole: no line feed behind it, no digits of another script.
+SEGMENT_NAME = re.compile(r"([0-9]{20})\.log")
+_SNAPSHOT_NAME = re.compile(r"([0-9]{20})\.snapshot")
 
 
 def snapshot_path(directory, offset):
@@ -36,7 +37,7 @@ def remove_stray_snapshots(directory, log_end_offset):
     The newest may be all that remembers producers whose batches were deleted.
     """
     names = os.listdir(directory)
-    bases = set(_offsets(_SEGMENT_NAME, names))
+    bases = set(_offsets(SEGMENT_NAME, names))
     found = _offsets(_SNAPSHOT_NAME, names)
     newest = max((offset for offset in found if offset <= log_end_offset), default=-1)
     for offset in found:
@@ -74,7 +75,7 @@ def remove_spoiled_snapshots(directory):
 
 
 def _offsets(pattern, names):
-    return sorted(int(match[1]) for match in map(pattern.match, names) if match)
+    return sorted(int(match[1]) for match in map(pattern.fullmatch, names) if match)
 
 
 cdef bint _is_whole(bytes raw) except -1:

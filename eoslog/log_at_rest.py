@@ -17,10 +17,10 @@ from typing import Self
 
 from eoslog.bindings.file_descriptor import open_regular
 from eoslog.bindings.record_batch import BatchHeader, iter_batches
+from eoslog.bindings.snapshot_files import SEGMENT_NAME
 from eoslog.errors import CorruptRecordError
 from eoslog.os_errors import named_os_errors
 
-_SEGMENT = re.compile(r"^\d{20}\.log$")
 BATCH_FRONT = struct.Struct(">qi")  # Base offset, and the length behind these two.
 # What may stand in front of the magic byte of a batch of this store: the last four are its epoch.
 _MAGIC_AT = 16
@@ -59,7 +59,7 @@ class LogAtRest:
         """The segment files, oldest first."""
         with named_os_errors(f"reading {self._directory}"):
             names = sorted(one.name for one in self._directory.iterdir())
-        return [self._directory / name for name in names if _SEGMENT.match(name)]
+        return [self._directory / name for name in names if SEGMENT_NAME.fullmatch(name)]
 
     @property
     def first_offset(self) -> int:

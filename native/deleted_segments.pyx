@@ -94,12 +94,15 @@ cdef int64_t log_raise_start(PartitionLog* log, int64_t upto_offset) noexcept no
     """The log starts, for all processes, where the first segment begins that stays if the oldest
     ones that end at or below upto_offset go; where. No segment goes by this.
     """
+    cdef int64_t start = -1
     cdef int32_t index
     pthread_mutex_lock(&log.segments_lock)
     for index in range(1, log.segment_count):
         if log.segments[index].base_offset > upto_offset:
             break
-        control_raise(&log.page.log_start_offset, log.segments[index].base_offset)
+        start = log.segments[index].base_offset
+    if start >= 0:
+        control_raise(&log.page.log_start_offset, start)
     pthread_mutex_unlock(&log.segments_lock)
     return control_load(&log.page.log_start_offset)
 

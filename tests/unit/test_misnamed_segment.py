@@ -42,3 +42,18 @@ def test_a_torn_batch_is_no_other_segment(tmp_path):
     for content in (b"", b"\0" * 11, b"\0" * 200, b"\xff" * 200, bytes(11) + b"\x20" + b"x" * 80):
         cut.write_bytes(content)
         assert misnamed_segment(kept, 100) is None
+
+
+@pytest.mark.parametrize(
+    "name",
+    [f"{0:020d}.log\n", f"\N{ARABIC-INDIC DIGIT ZERO}{0:019d}.log"],
+    ids=["line feed", "other digits"],
+)
+def test_a_name_that_only_looks_like_a_segments_is_left_alone(path, name):
+    """Of the same number as the oldest one's."""
+    (path / "rows-0" / name).write_bytes(b"something else")
+    for _ in range(2):
+        with eoslog.open(path) as store:
+            assert store.partition("rows", 0).log_end_offset == 100
+            assert store.verify() == []
+    assert (path / "rows-0" / name).read_bytes() == b"something else"
