@@ -10,6 +10,7 @@ from eoslog.checkpoint_file import (
 )
 from eoslog.damage import Problem, problem, problem_of
 from eoslog.errors import CorruptRecordError
+from eoslog.lost_directories import lost_by_pages
 from eoslog.store_paths import StorePaths
 from eoslog.topic_name import INTERNAL_TOPICS
 from eoslog.topic_partition import TopicPartition
@@ -51,7 +52,7 @@ def verify_lost_partitions(
     """Partitions of internal topics whose directories are gone, with all that was in them.
 
     Those of users' topics are met when they are opened. `made_anew` are those that this process has
-    made since, with the offsets that the checkpoints had.
+    made since, with the offsets that the checkpoints or their pages had.
     """
     problems = []
     for where, offset in sorted(made_anew.items()):
@@ -61,6 +62,8 @@ def verify_lost_partitions(
     for name in (RECOVERY_POINT, HIGH_WATERMARK):
         for where, offset in checkpoints.get(name, {}).items():
             known[where] = max(offset, known.get(where, 0))
+    for where, offset in lost_by_pages(paths).items():
+        known[where] = max(offset, known.get(where, 0))
     for where, offset in sorted(known.items()):
         path = paths.partition(where)
         is_lost = offset > 0 and where.topic in INTERNAL_TOPICS and where not in made_anew

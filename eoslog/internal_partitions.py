@@ -9,6 +9,7 @@ import stat
 
 from eoslog.atomic_file import sync_directory
 from eoslog.bindings.handler_wait import ReentrantLock
+from eoslog.lost_directories import synced_by_page_alone
 from eoslog.offset_checkpoints import OffsetCheckpoints
 from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
@@ -81,7 +82,7 @@ class InternalPartitions:
     def _make_internal(self, where: TopicPartition) -> TopicDescription:
         with self._registry.making_partition(where.topic, INTERNAL_TOPIC_PARTITIONS) as topic:
             if not self.has_files(where):
-                self._checkpoints.note_if_lost(where)
+                self._checkpoints.note_if_lost(where, synced_by_page_alone(self._paths, where))
                 make_partition_directory(self._paths, where, topic.topic_id)
                 sync_directory(self._paths.root)
             return topic

@@ -82,9 +82,13 @@ class OffsetCheckpoints:
         """Whether a log start offset is written down."""
         return where in self._of(LOG_START_OFFSET)
 
-    def note_if_lost(self, where: TopicPartition) -> None:
-        """A partition is about to be made that has no directory: it may have had one."""
-        offset = max(self._of(name).get(where, 0) for name in (RECOVERY_POINT, HIGH_WATERMARK))
+    def note_if_lost(self, where: TopicPartition, synced_offset: int) -> None:
+        """A partition is about to be made that has no directory: it may have had one.
+
+        `synced_offset` is up to where its page says that it had been synced.
+        """
+        known = (self._of(name).get(where, 0) for name in (RECOVERY_POINT, HIGH_WATERMARK))
+        offset = max(synced_offset, *known)
         if offset:
             self.lost[where] = offset
             _log.error(

@@ -25,7 +25,13 @@ from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.shared_page import LOCK_STAGED
 from eoslog.bindings.thread_lock import ThreadLock, called_from_handler
 from eoslog.damage import Problem
-from eoslog.errors import EoslogError, StagedCommitError, StagedJobIncompleteError, StoreFullError
+from eoslog.errors import (
+    EoslogError,
+    StagedCommitError,
+    StagedJobIncompleteError,
+    StoreError,
+    StoreFullError,
+)
 from eoslog.offset_records import OffsetKey
 from eoslog.signal_handlers import is_within_a_call
 from eoslog.staged_adoption import HeldPartitions, is_untouched
@@ -115,10 +121,10 @@ class StagedCommits(StagedJobsUnderWay):
         (`record_of_decision`). On return the job is in the log and visible, as durable as the
         store's durability says.
 
-        Raises StagedCommitError, StagedSourceError, StagedRunFencedError, StoreFullError,
-        ValueError, TypeError, and what a commit of offsets raises: nothing is decided;
-        StoreFailedError: unknown until the store is opened again; StagedJobIncompleteError:
-        decided, and completed later.
+        Raises StagedCommitError (also where an earlier version cannot be completed just now),
+        StagedSourceError, StagedRunFencedError, StoreFullError, ValueError, TypeError, and what a
+        commit of offsets raises: nothing is decided; StoreFailedError: unknown until the store is
+        opened again; StagedJobIncompleteError: decided, and completed later.
         """
         check_version(version)
         found = list(messages)
@@ -127,7 +133,11 @@ class StagedCommits(StagedJobsUnderWay):
             raise ValueError("a version of a source is committed under a run id")
         with self._at_work():
             self._store._check_open()
-            record = self._settled(app_id)
+            try:
+                record = self._settled(app_id)
+            except StagedJobIncompleteError as error:
+                self._refuse_if_behind(app_id, version, source, error)
+                raise
             count = record.counted_by(source, version, self._store._state_log)
             if count is not None:
                 version += count.base
@@ -154,6 +164,21 @@ class StagedCommits(StagedJobsUnderWay):
             where = self._complete(pending)
             job = pending.job
             return StagedCommit(True, 0 if job is None else job.records, where)
+
+    def _refuse_if_behind(
+        self, app_id: str, version: int, source: VersionSource | None, error: StoreError
+    ) -> None:
+        """Raise StagedCommitError if it is an earlier version that cannot be completed: nothing of
+        this one is decided.
+        """
+        pending = ApplicationRecord.read(self._store._state_log, app_id)
+        if pending is not None:
+            count = pending.counted_by(source, version, self._store._state_log)
+            if version + (0 if count is None else count.base) > pending.version:
+                raise StagedCommitError(
+                    f"version {version} of application {app_id!r} is not decided, and can be "
+                    f"committed again, as it is, once the one before it is complete: {error}"
+                ) from error
 
     def application(self, app_id: str) -> ApplicationState | None:
         """The application's newest version and run; None if the store never heard of it."""

@@ -33,10 +33,11 @@ class StoreStagedJobs:
         in. On return the job is in the log and visible, as durable as the store's durability says;
         a crash after the decision is made good by whoever opens the store next.
 
-        Raises StagedCommitError, StagedRunFencedError, StagedSourceError if a new source follows on
-        another one unallowed, StoreFullError, ValueError, TypeError, and what `Consumer.commit`
-        raises for offsets that are wrong: nothing was decided; StagedJobIncompleteError: decided,
-        and completed later; StoreFailedError.
+        Raises StagedCommitError (also behind a job that is decided and cannot be completed just
+        now), StagedRunFencedError, StagedSourceError if a new source follows on another one
+        unallowed, StoreFullError, ValueError, TypeError, and what `Consumer.commit` raises for
+        offsets that are wrong: nothing was decided; StagedJobIncompleteError: this version, or a
+        later one, is decided, and completed later; StoreFailedError.
         """
         self._check_open()
         return self._staged.commit(app_id, version, messages, run_id, offsets, source)

@@ -9,7 +9,7 @@ import numpy as np
 
 from eoslog.checking.anomaly import Anomaly, Found
 from eoslog.checking.evidence import Evidence
-from eoslog.checking.group_offsets import GroupOffsets
+from eoslog.checking.group_offsets import GroupOffsets, OffsetReads
 from eoslog.checking.groups_of_rows import any_of, distinct, greatest_before
 from eoslog.checking.history import Flags, Numbers
 from eoslog.checking.missing_records import MissingRecords
@@ -35,7 +35,9 @@ def offset_divergence(
 
 
 def _impossible_reads(evidence: Evidence, offsets: GroupOffsets) -> list[tuple[str, list[int]]]:
-    """Offsets that were read though overwritten before, not yet written, or of an aborted write."""
+    """Offsets that were read though overwritten before, not yet written, of an aborted write, or
+    of none.
+    """
     history, transactions = evidence.history, evidence.transactions
     reads, writes, ops = offsets.reads, offsets.writes, history.ops
     if not len(reads):
@@ -52,7 +54,6 @@ def _impossible_reads(evidence: Evidence, offsets: GroupOffsets) -> list[tuple[s
     pair = pair.reshape(-1)
     of_write, of_read = pair[: len(writes)], pair[len(writes) :]
     count = int(pair.max(initial=-1)) + 1
-    tried = any_of(of_write, np.ones(len(writes), dtype=bool), count)
     able = any_of(of_write, possible, count)
     # When this offset was written, at the latest, by a write whose effect the answer may show.
     latest = greatest_before(
@@ -68,17 +69,21 @@ def _impossible_reads(evidence: Evidence, offsets: GroupOffsets) -> list[tuple[s
     newest = greatest_before(writes.place[done], end[done], written, reads.place, asked)
     late = (newest != NONE) & (newest > latest + error)
     not_from_before = _not_from_before(evidence, offsets, of_write, of_read)
-    refused = tried[of_read] & ~able[of_read] & not_from_before
+    refused = ~able[of_read] & not_from_before
     early = able[of_read] & (latest == NONE) & not_from_before
     found = []
     for row in np.flatnonzero(refused | early | late):
         there = writes.op[np.flatnonzero(of_write == of_read[row])]
         offset = int(reads.offset[row])
         what = f"{_group_at(evidence, offsets, int(reads.place[row]))} was read as "
-        what += "none" if offset == NONE else f"offset {offset}"
+        what += _shown(offset)
         proof = [int(one) for one in there[:5]]
-        if refused[row]:
+        if refused[row] and len(there):
             what += ", which only failed or aborted writes put there"
+        elif refused[row]:
+            before = _read_elsewhere(reads, int(row), ops.end[reads.op], int(asked[row]))
+            what += f", which nobody wrote, after it was found at {_shown(reads.offset[before])}"
+            proof.append(int(reads.op[before]))
         elif early[row]:
             what += ", before its commit began"
         else:
@@ -89,6 +94,18 @@ def _impossible_reads(evidence: Evidence, offsets: GroupOffsets) -> list[tuple[s
             proof.append(_commit_of(evidence, int(writes.transaction[over])))
         found.append((what, [*proof, int(reads.op[row])]))
     return found
+
+
+def _shown(offset: int) -> str:
+    return "none" if offset == NONE else f"offset {offset}"
+
+
+def _read_elsewhere(reads: OffsetReads, row: int, ends: Numbers, asked: int) -> int:
+    """The last read before a question that was answered with another offset of its place."""
+    others = np.flatnonzero(
+        (reads.place == reads.place[row]) & (reads.offset != reads.offset[row]) & (ends < asked)
+    )
+    return int(others[np.argmax(ends[others])])
 
 
 def _not_from_before(

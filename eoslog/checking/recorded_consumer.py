@@ -127,7 +127,7 @@ class RecordedConsumer:
             where = TopicPartition(record.topic, record.partition)
             identity = self._recorder.identity(record.key, record.value)
             given.setdefault(where, []).append([record.offset, identity])
-        positions = self._positions()
+        positions = self._looked_at(given)
         self._note_moves(begin, given, positions)
         self._stands |= positions
         self._last_poll = self._recorder.write(
@@ -220,6 +220,19 @@ class RecordedConsumer:
     def _positions(self) -> dict[TopicPartition, int]:
         """Where the consumer stands, in the partitions that it began to read."""
         return dict(self._consumer._positions.begun())
+
+    def _looked_at(
+        self, given: Mapping[TopicPartition, list[list[Any]]]
+    ) -> dict[TopicPartition, int]:
+        """The positions but those behind the end of their log: nothing was read there yet, and the
+        poll that does may go back to the beginning.
+        """
+        found = self._positions()
+        for where in [one for one in found if one not in given]:
+            with suppress(EoslogError):  # Its topic was deleted.
+                if found[where] > self._consumer._opened(where).log_end_offset:
+                    del found[where]
+        return found
 
     def _note_moves(
         self,

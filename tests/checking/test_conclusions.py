@@ -917,3 +917,40 @@ def test_a_transaction_that_took_nothing_after_a_seek(small: Small) -> None:
     small.do(15, "p", "offsets", group="g", offsets={"t-0": 4}, transaction="2")
     small.do(17, "p", "commit", transaction="2")
     assert left_out(small) == 0
+
+
+# A group that the log itself moved.
+
+
+@pytest.mark.parametrize(("before", "after"), [(4, 7), (4, None), (None, 7), (7, 4)])
+@pytest.mark.parametrize("tried", [None, "failed", "aborted"])
+def test_a_group_that_is_where_nobody_brought_it_was_moved_by_the_log(
+    small: Small, before: int | None, after: int | None, tried: str | None
+) -> None:
+    small.do(0, "r", "committed", group="g", offsets={"in-0": before})
+    if tried == "failed":
+        small.do(10, "c", "offsets", "fail", group="g", offsets={"in-0": 9})
+    elif tried == "aborted":
+        small.do(10, "c", "offsets", group="g", offsets={"in-0": 9}, transaction="1")
+        small.do(20, "c", "abort", transaction="1")
+    assert small.found() == {}
+    small.do(30, "r", "committed", group="g", offsets={"in-0": after})
+    (found,) = [one for one in small.checked().found if one.count]
+    (anomaly,) = found.examples
+    assert anomaly.kind == "offset-output divergence"
+    assert "which nobody wrote" in anomaly.what
+    assert [one.line for one in anomaly.operations] == [1, len(small.lines)]
+
+
+def test_a_group_may_have_been_brought_there_by_an_unknown_write(small: Small) -> None:
+    small.do(0, "r", "committed", group="g", offsets={"in-0": 4})
+    small.do(10, "c", "offsets", "unknown", group="g", offsets={"in-0": 7})
+    small.do(30, "r", "committed", group="g", offsets={"in-0": 7})
+    assert small.found() == {}
+
+
+def test_two_questions_at_a_time_may_be_answered_in_any_order(small: Small) -> None:
+    """Nobody knows which of them is where the group stood in the beginning."""
+    small.do(0, "r", "committed", group="g", offsets={"in-0": 4})
+    small.do(0, "q", "committed", group="g", offsets={"in-0": 7})
+    assert small.found() == {}

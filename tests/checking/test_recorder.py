@@ -231,6 +231,50 @@ def test_the_first_record_is_missed_where_a_reader_began(
     assert [(one.kind, one.count) for one in found if one.count] == [("lost write", 1)]
 
 
+def move(consumer: Any, how: str, reader: Recorder, store: eoslog.Store) -> Any:
+    """Have its position in the second partition behind the end of the log."""
+    second = TopicPartition("t", 1)
+    if how == "seek":
+        consumer.seek(second, 50)
+        return consumer
+    consumer.commit({WHERE: 1, second: 50})
+    if how == "seek_to_committed":
+        consumer.seek_to_committed()
+        return consumer
+    consumer.close()
+    successor = reader.consumer(store.consumer(group="g"))
+    if how == "assign":
+        successor.assign([WHERE, second])
+    else:
+        successor.subscribe(["t"])
+    return successor
+
+
+@pytest.mark.parametrize("how", ["seek", "seek_to_committed", "assign", "subscribe"])
+def test_a_poll_that_did_not_look_behind_the_end_says_nothing_of_it(
+    store: eoslog.Store, recorder: Recorder, history: Path, how: str
+) -> None:
+    """The next one goes back to the beginning, and is told nothing twice."""
+    producer = recorder.producer(store.producer())
+    for number in range(2):
+        producer.append("t", number, [b"%d-0" % number, b"%d-1" % number])
+    consumer = recorder.consumer(store.consumer(group="g"))
+    consumer.assign([WHERE, TopicPartition("t", 1)])
+    consumer.poll(0)
+    consumer = move(consumer, how, recorder, store)
+    producer.append("t", 0, [b"0-2"])
+    values: list[bytes] = []
+    for _ in range(50):
+        values += [one.value for one in consumer.poll(0.1, max_records=1)]
+        if {b"1-0", b"1-1"} <= set(values):
+            break
+    assert {b"1-0", b"1-1"} <= set(values)
+    for line in lines_of(history):
+        assert line.get("next", {}).get("t-1", 0) <= 2
+    report = check([history], visible_within_s=0)
+    assert report.clean, "\n".join(report.lines())
+
+
 def test_a_reset_by_retention_is_a_seek(tmp_path: Path, recorder: Recorder, history: Path) -> None:
     """The records in between were deleted: nobody skipped them."""
     config = {"segment.bytes": 4096}

@@ -58,6 +58,36 @@ def test_a_lost_directory_is_named(path, topic, clean):
         assert "the directory is gone, and its log went up to offset" in problem["reason"]
 
 
+def without_checkpoints(path: Path) -> None:
+    """As a process leaves it that was killed in its first minute: the pages alone tell."""
+    (path / ".kafka_cleanshutdown").unlink()
+    for checkpoint in path.glob("*-checkpoint"):
+        checkpoint.unlink()
+
+
+@pytest.mark.parametrize("topic", [CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC])
+@pytest.mark.parametrize("options", [[], ["--repair", "--dry-run"], ["--repair"]])
+def test_its_page_names_it_before_the_first_checkpoint(path, topic, options):
+    lost = lose(path, topic)
+    without_checkpoints(path)
+    answer = call("verify", *options, "--store", path, "--json")
+    assert answer.status == FAILED
+    told = [*answer.json.get("problems", ()), *answer.json.get("refused", ())]
+    (problem,) = [one for one in told if one["path"] == str(lost)]
+    assert "the directory is gone, and its log went up to offset" in problem["reason"]
+
+
+def test_its_page_names_one_that_is_made_anew(path, caplog):
+    lost = lose(path, TRANSACTION_STATE_TOPIC)
+    without_checkpoints(path)
+    with eoslog.open(path) as store:
+        with store.producer(transactional_id="id") as producer:
+            producer.init_transactions()
+        assert f"the directory of {lost.name} is gone" in caplog.text
+        reasons = [one["reason"] for one in store.verify() if one["path"] == str(lost)]
+        assert any("began anew" in reason for reason in reasons)
+
+
 def test_one_that_was_made_anew_is_named(path):
     lost = lose(path, CONSUMER_OFFSETS_TOPIC)
     with eoslog.open(path) as store:

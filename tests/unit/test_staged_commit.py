@@ -44,6 +44,7 @@ from eoslog.partition import Partition
 from eoslog.staged import StagedMessage, StagedWriter
 from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_leftovers import Leftovers
+from eoslog.staged_source import VersionSource
 from eoslog.state_log import APPLICATION, StateLog
 from eoslog.topic_partition import TopicPartition
 
@@ -688,7 +689,7 @@ def test_a_disk_full_in_adoption_leaves_a_job_that_is_completed_later(
     assert store.application(APP).state == "prepared"
     with pytest.raises(StagedCommitError, match="an earlier job holds back"):
         store.commit_staged("b", 0, stage_job(store.path, "r", NEXT_JOB, app_id="b"))
-    with pytest.raises(StagedJobIncompleteError):
+    with pytest.raises(StagedCommitError, match="version 1 of application 'app' is not decided"):
         store.commit_staged(APP, 1, stage_job(store.path, "run-b", NEXT_JOB))
     store._staged.sweep()
     store.sweep_run(APP, "run-b")
@@ -716,6 +717,31 @@ def test_a_disk_full_in_adoption_leaves_a_job_that_is_completed_later(
         assert not [path for path in staged_files(store.path) if path.startswith("app/run-a")]
     finally:
         store.close()
+
+
+@pytest.mark.parametrize("source", [None, VersionSource("stream", "driver")])
+def test_behind_a_version_that_cannot_be_completed_nothing_is_decided(store, monkeypatch, source):
+    """Whoever is told so may not take it for a decision, and commits the same messages again."""
+    first, second = stage_job(store.path, "run-a", JOB), stage_job(store.path, "run-b", NEXT_JOB)
+
+    def commit(version: int, messages: list[StagedMessage]) -> bool:
+        run_id = messages[0].run_id
+        return store.commit_staged(APP, version, messages, run_id, source=source).committed
+
+    monkeypatch.setattr(Partition, "adopt", failing(FULL, 0, Partition.adopt))
+    for _ in range(2):
+        with pytest.raises(StagedJobIncompleteError, match="version 0"):
+            commit(0, first)
+        with pytest.raises(
+            StagedCommitError, match="version 1 of application 'app' is not"
+        ) as told:
+            commit(1, second)
+        assert told.value.outcome == "not_appended"
+        assert store.application(APP).version == 0
+    monkeypatch.undo()
+    assert commit(1, second)
+    assert not commit(1, second)
+    assert visible_numbers(store) == expected_numbers(JOB, NEXT_JOB)
 
 
 def test_a_disk_full_at_the_complete_record_shows_the_job_and_adds_it_once(store, monkeypatch):

@@ -23,7 +23,12 @@ from staged_jobs import (
 )
 
 import eoslog
-from eoslog.errors import StagedJobIncompleteError, StagedRunFencedError, StoreFullError
+from eoslog.errors import (
+    StagedCommitError,
+    StagedJobIncompleteError,
+    StagedRunFencedError,
+    StoreFullError,
+)
 from eoslog.partition import Partition
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.topic_partition import TopicPartition
@@ -121,11 +126,18 @@ class StagedMachine(RuleBasedStateMachine):
                 self.pending, self.pending_offset = True, offset
             else:
                 assert self.pending, "there is an earlier job to wait for"
+                assert version <= self.version, "it is decided itself, or one behind it is"
             return
         except StagedRunFencedError:
             assert version > self.version
             assert run_id in self.overtaken
             self.settled()
+            return
+        except StagedCommitError:
+            assert self.adoptions_left == 0
+            assert self.pending, "there is an earlier job to wait for"
+            assert version > self.version
+            assert self.store.application(APP).version == self.version
             return
         self.settled()
         assert result.committed == (version > self.version)

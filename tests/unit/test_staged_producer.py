@@ -31,7 +31,6 @@ from eoslog.errors import (
     ProducerFencedError,
     RecordTooLargeError,
     StagedCommitError,
-    StagedJobIncompleteError,
     StoreFailedError,
     StoreFullError,
     TransactionAbortableError,
@@ -512,8 +511,9 @@ def test_a_decision_that_cannot_be_completed_now_is_a_commit(store, producer, mo
     assert values_in(store) == []
     producer.begin_transaction()
     producer.send(TOPIC, value=b"second")
-    with pytest.raises(StagedJobIncompleteError):
+    with pytest.raises(StagedCommitError, match="can be committed again") as told:
         producer.commit_transaction()
+    assert told.value.outcome == "not_appended"
     producer.abort_transaction()
     monkeypatch.undo()
     with producer.transaction():
