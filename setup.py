@@ -14,6 +14,7 @@ A change of any of them rebuilds every module; otherwise only what changed is re
 import fcntl
 import os
 import re
+import shutil
 import sys
 import tempfile
 import time
@@ -52,6 +53,16 @@ DEBUG = os.environ.get("EOSLOG_DEBUG", "") not in ("", "0")
 SANITIZERS = os.environ.get("EOSLOG_SANITIZE", "")
 COVERAGE = os.environ.get("EOSLOG_COVERAGE", "")
 CRASH_POINTS = os.environ.get("EOSLOG_CRASH_POINTS", "") not in ("", "0")
+
+DIRECTIVES = {
+    "language_level": 3,
+    "linetrace": DEBUG,
+    # Methods as those of C types are: bound as functions of Python they take whatever they are
+    # called on for an object of their class, and read its memory.
+    "binding": False,
+    "embedsignature": True,
+    "embedsignature.format": "clinic",
+}
 WARNINGS_ARE_ERRORS = os.environ.get("EOSLOG_WERROR", "") not in ("", "0")
 
 
@@ -112,6 +123,14 @@ def write_if_changed(path: Path, text: str) -> None:
     if not path.is_file() or path.read_text(encoding="utf-8") != text:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
+
+
+def forget_if_changed(folder: Path, text: str) -> None:
+    """Empty a folder of what is made from a text, unless it is the same as the last time."""
+    said = folder / "made-from.txt"
+    if not said.is_file() or said.read_text(encoding="utf-8") != text:
+        shutil.rmtree(folder, ignore_errors=True)
+        write_if_changed(said, text)
 
 
 def stage_pxd() -> None:
@@ -191,7 +210,7 @@ class BuildExtensions(build_ext):
         generated = Path("build/cython-debug" if DEBUG else "build/cython")
         flags_file = Path("build/flags.txt")
         write_if_changed(flags_file, f"{compile_flags()} {compile_macros()} {sys.version}\n")
-        directives = {"language_level": 3, "linetrace": DEBUG}
+        forget_if_changed(generated, repr(sorted(DIRECTIVES.items())))
         messages: list[str] = []
         started_s = time.time()
         wanted = {extension.name: extension for extension in self.extensions}
@@ -200,7 +219,7 @@ class BuildExtensions(build_ext):
                 [CythonModule(name, list(wanted[name].sources)) for name in wanted],
                 build_dir=str(generated),
                 include_path=[str(STAGED_PXD)],
-                compiler_directives=directives,
+                compiler_directives=DIRECTIVES,
                 nthreads=2,
                 exclude_failures=True,
             )

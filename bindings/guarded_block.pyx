@@ -1,4 +1,4 @@
-# cython: language_level=3
+# cython: language_level=3, binding=True
 """Blocks written as generators, like those of contextlib, that no interrupt leaves half entered.
 
 A signal's handler may raise between any two steps of Python code. contextlib's own steps are such:
@@ -50,6 +50,7 @@ cdef class GuardedBlock:
         raise RuntimeError("generator didn't stop after throw()")
 
 
+# What it makes is bound to an object as a function of Python is: hence the directive at the top.
 def guarded_block(function, /):
     """Make blocks of a function that is a generator: as `contextlib.contextmanager` does."""
 

@@ -1,8 +1,8 @@
 """A process that makes wrong calls of the bindings, one after the other, and says what came of it.
 
-Arguments: a directory, and what to do ("log", "constructor", "batches", "unmade", "closed"). Before
-each call its name is written to the file `last-call`, so that a crash has one. Standard output: the
-number of calls and a list of complaints, as JSON.
+Arguments: a directory, and what to do ("log", "constructor", "batches", "unmade", "strangers",
+"closed"). Before each call its name is written to the file `last-call`, so that a crash has one.
+Standard output: the number of calls and a list of complaints, as JSON.
 """
 
 from __future__ import annotations
@@ -467,6 +467,20 @@ def fuzz_unmade(calls: Calls) -> None:
     calls.make("unmade append_columns", lambda: unmade.append_columns([b"x"], **append))
 
 
+def fuzz_strangers(calls: Calls) -> None:
+    """Methods of a class, called on what is of another one."""
+    for one in classes():
+        for name, method in vars(one).items():
+            if not inspect.isroutine(method) or isinstance(method, (classmethod, staticmethod)):
+                continue
+            if name in ("__new__", *NOT_OURS):
+                continue
+            for stranger in (object(), 3, None, [b"x"]):
+                for arguments in ARGUMENTS:
+                    what = f"{one.__name__}.{name}{(stranger, *arguments)!r}"
+                    calls.make(what, lambda m=method, s=stranger, a=arguments: m(s, *a))
+
+
 def fuzz_closed(calls: Calls, root: Path) -> None:
     """A closed log refuses everything by name, and close() may be called again."""
     for clean in (True, False):
@@ -502,6 +516,8 @@ def main() -> None:
         fuzz_batches(calls)
     elif what == "unmade":
         fuzz_unmade(calls)
+    elif what == "strangers":
+        fuzz_strangers(calls)
     elif what == "closed":
         fuzz_closed(calls, root)
     print(json.dumps({"count": calls.count, "complaints": calls.complaints}))
