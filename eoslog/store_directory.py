@@ -87,12 +87,16 @@ def _make_directories(paths: StorePaths) -> None:
             sync_directory(path.parent)
 
 
+def why_no_store(root: Path) -> str:
+    """What a path without a store lacks."""
+    return f"it has no {META_PROPERTIES}" if root.exists() else "there is no such directory"
+
+
 def _check_may_create(root: Path, create: bool) -> None:
     if root.exists() and not root.is_dir():
         raise NotAStoreError(f"{root} is not a directory")
     if not create:
-        reason = f"it has no {META_PROPERTIES}" if root.exists() else "there is no such directory"
-        raise NotAStoreError(f"{root} is not a store: {reason}")
+        raise NotAStoreError(f"{root} is not a store: {why_no_store(root)}")
     with named_os_errors(f"creating {root}"):
         _check_way(root)
     if root.exists():

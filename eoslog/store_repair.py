@@ -29,6 +29,7 @@ from eoslog.meta_properties import FILE_NAME as META_PROPERTIES
 from eoslog.os_errors import named_os_errors
 from eoslog.private_files import private_opener
 from eoslog.producer_state_store import DIRECTORY_NAME as LMDB_NAME
+from eoslog.store_directory import why_no_store
 from eoslog.store_lock import StoreLock
 from eoslog.store_paths import StorePaths
 from eoslog.topic_partition import TopicPartition
@@ -84,7 +85,7 @@ class StoreRepair:
 
     def __init__(self, root: Path) -> None:
         if not (root / META_PROPERTIES).exists():
-            raise NotAStoreError(f"{root} is not a store: it has no {META_PROPERTIES}")
+            raise NotAStoreError(f"{root} is not a store: {why_no_store(root)}")
         self._paths = StorePaths(root.absolute())
         self._lock = StoreLock(self._paths.state, joining=False)
         # Two at once are kept apart by the lock, and one after another by the time.

@@ -10,6 +10,7 @@ from array import array
 from collections.abc import Callable, Iterable
 from json.decoder import JSONDecodeError
 from os import PathLike, fspath
+from os.path import realpath
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,6 +26,7 @@ from eoslog.checking.history import (
     Reads,
     Sends,
 )
+from eoslog.checking.history_error import HistoryError
 from eoslog.checking.history_fields import TIME_MAX, Place, RepeatedNameError, object_of
 from eoslog.checking.operation_kinds import (
     FIELDS,
@@ -53,11 +55,18 @@ Table = TypeVar("Table", bound=Columns)
 def read_history(paths: Iterable[str | PathLike[str]]) -> History:
     """The history that these files hold together, one file per process that recorded.
 
-    Raises HistoryError for a line that is not of the format, and OSError for a file that cannot be
-    read. What a killed process left of a last line, the beginning of an object, is not a line.
+    Raises HistoryError for a line that is not of the format, or a file that is given twice, and
+    OSError for a file that cannot be read. What a killed process left of a last line, the beginning
+    of an object, is not a line.
     """
     reader = _Reader()
+    known: set[str] = set()
     for path in paths:
+        file = realpath(fspath(path))
+        if file in known:
+            # Its operations would count twice.
+            raise HistoryError(fspath(path), 1, "", "this file is given twice")
+        known.add(file)
         try:
             reader.read(fspath(path))
         except OSError as error:

@@ -304,3 +304,15 @@ def test_a_text_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
         check([path])
     assert (caught.value.line_number, caught.value.field) == (2, "value")
     str(caught.value).encode()
+
+
+@pytest.mark.parametrize("by", ["name", "way", "link"])
+def test_a_file_that_is_given_twice_is_refused(tmp_path: Path, by: str) -> None:
+    """Its polls would seem to go back."""
+    path = tmp_path / "h.jsonl"
+    path.write_text(json.dumps(SEND) + "\n")
+    (tmp_path / "link").symlink_to(path)
+    (tmp_path / "folder").mkdir()
+    other = {"name": path, "way": tmp_path / "folder/../h.jsonl", "link": tmp_path / "link"}[by]
+    with pytest.raises(HistoryError, match="this file is given twice"):
+        check([path, other])

@@ -134,9 +134,11 @@ def test_a_directory_that_is_no_store_is_a_failure(tmp_path, arguments):
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
-def test_a_store_that_does_not_exist_is_a_failure_and_is_not_made(tmp_path):
+@pytest.mark.parametrize("arguments", [("topics",), ("verify", "--repair")])
+def test_a_store_that_does_not_exist_is_a_failure_and_is_not_made(tmp_path, arguments):
     path = tmp_path / "gone"
-    assert_mistake(call("topics", "--store", path), FAILED, str(path))
+    answer = call(*arguments, "--store", path)
+    assert_mistake(answer, FAILED, str(path), "there is no such directory")
     assert not path.exists()
 
 
