@@ -128,7 +128,8 @@ class Injector:
             if isinstance(store, eoslog.Store) and not store.closed:
                 end_of_life(store)
             try:
-                standard_work.check(work)
+                stays_full = fault.again and fault.error == errno.ENOSPC
+                standard_work.check(work, stays_full=stays_full)
             except AssertionError as error:
                 raise AssertionError(f"{error}; calls raised {work.errors}") from error
             return count, hits, resynced, work.errors

@@ -348,7 +348,12 @@ def visible(store: Any, place: TopicPartition) -> list[bytes]:
     return found
 
 
-def check(work: Work) -> None:
+# What retention says of what it deleted to make room, where even then none was there to write it
+# down (docs/durability-and-recovery.md): nothing is lost by it.
+UNWRITTEN_START = "the log begins at offset"
+
+
+def check(work: Work, *, stays_full: bool = False) -> None:
     """Opened without faults the store holds what was acknowledged, and goes on."""
     with eoslog.open(work.path, durability="commit", config=SETTINGS) as store:
         check_prepared(work, store)
@@ -381,6 +386,8 @@ def check(work: Work) -> None:
         seen[PLACES[1]] += [b"after"]
         assert {place: visible(store, place) for place in PLACES} == seen
         problems = store.verify()
+        if stays_full:
+            problems = [one for one in problems if UNWRITTEN_START not in one["reason"]]
         assert problems == [], problems
 
 
