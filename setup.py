@@ -53,6 +53,7 @@ DEBUG = os.environ.get("EOSLOG_DEBUG", "") not in ("", "0")
 SANITIZERS = os.environ.get("EOSLOG_SANITIZE", "")
 COVERAGE = os.environ.get("EOSLOG_COVERAGE", "")
 CRASH_POINTS = os.environ.get("EOSLOG_CRASH_POINTS", "") not in ("", "0")
+WARNINGS_ARE_ERRORS = os.environ.get("EOSLOG_WERROR", "") not in ("", "0")
 
 DIRECTIVES = {
     "language_level": 3,
@@ -63,7 +64,6 @@ DIRECTIVES = {
     "embedsignature": True,
     "embedsignature.format": "clinic",
 }
-WARNINGS_ARE_ERRORS = os.environ.get("EOSLOG_WERROR", "") not in ("", "0")
 
 
 class CythonModule(Extension):
