@@ -20,6 +20,7 @@ from eoslog.errors import EoslogError
 from eoslog.group_metadata import OffsetAndMetadata
 from eoslog.producer import Producer
 from eoslog.store import Store
+from eoslog.synchronous_call import check_synchronous
 from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicDescription
 from eoslog.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
@@ -83,8 +84,10 @@ class AsyncStore(ClosedByBlock):
     ) -> T:
         """`function(store, ...)` in a thread: `await store.run(eoslog.Store.verify)`.
 
-        A call that was begun ends, also if the task is cancelled meanwhile.
+        A call that was begun ends, also if the task is cancelled meanwhile. Raises TypeError for an
+        async function, which a thread would not await.
         """
+        check_synchronous(function, "function", may_be_generator=True)
         return await self._calls.run(function, self._store, *arguments, **named)
 
     async def create_topic(

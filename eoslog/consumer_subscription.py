@@ -10,6 +10,7 @@ from eoslog.group_assignors import DEFAULT_STRATEGIES, parse_strategies
 from eoslog.group_coordinator import GroupCoordinator
 from eoslog.group_member import GroupMember, Partitions
 from eoslog.group_members import NOTHING
+from eoslog.synchronous_call import check_ran, check_synchronous
 from eoslog.topic_name import check_user_topic_name
 from eoslog.topic_partition import TopicPartition
 
@@ -104,6 +105,10 @@ def listeners(
     if listener is not None:
         if on_assigned or on_revoked or on_lost:
             raise TypeError("listener: it stands for the functions; give one or the others")
+        for name in ("on_partitions_assigned", "on_partitions_revoked", "on_partitions_lost"):
+            method = getattr(listener, name, None)
+            if method is not None or name != "on_partitions_lost":
+                check_synchronous(method, f"listener.{name}")
         return Listeners(
             lambda _, partitions: listener.on_partitions_assigned(partitions),
             lambda _, partitions: listener.on_partitions_revoked(partitions),
@@ -116,8 +121,8 @@ def listeners(
         ("on_revoked", on_revoked),
         ("on_lost", on_lost),
     ):
-        if one is not None and not callable(one):
-            raise TypeError(f"{name}: a function, not {type(one).__name__}")
+        if one is not None:
+            check_synchronous(one, name)
     return Listeners(on_assigned, on_revoked, on_lost)
 
 
@@ -210,4 +215,10 @@ class _Reader:
         if told is not None:
             own = list(partitions)
             self.called = True
-            consumer._poll_under_way.call_out(told, consumer, own)
+            consumer._poll_under_way.call_out(_call, told, name, consumer, own)
+
+
+def _call(
+    function: OnChange, name: str, consumer: "Consumer", partitions: list[TopicPartition]
+) -> None:
+    check_ran(function(consumer, partitions), name)

@@ -17,6 +17,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
+from eoslog.synchronous_call import check_ran, check_synchronous
 from eoslog.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
@@ -52,6 +53,10 @@ def read_process_write(
     needs for the records after them. Then the group's offsets are committed with it. `topics` are
     whole topics, or single partitions of them; only committed records are read.
 
+    `process` must do its work before it returns: an async function and a generator function are
+    refused with TypeError, and so is a result that is awaitable or an iterator, which aborts the
+    transaction. The same holds for `stop`.
+
     The loop ends when `stop()` says so, which is asked before each transaction and at least every
     `poll_timeout_s` seconds, or with `until_caught_up` when there is nothing left to read; it waits
     for the end of a transaction that may still move the group's offsets. An
@@ -69,9 +74,12 @@ def read_process_write(
 
     A transaction, and so a call of `process`, may take `transaction_timeout_ms`.
 
-    Raises UnknownTopicOrPartitionError, also as soon as one of the topics is deleted, though there
-    may be a new one of its name; and what the producer and the consumer raise.
+    Raises TypeError; UnknownTopicOrPartitionError, also as soon as one of the topics is deleted,
+    though there may be a new one of its name; and what the producer and the consumer raise.
     """
+    check_synchronous(process, "process")
+    if stop is not None:
+        check_synchronous(stop, "stop")
     shared = _topic_ids(store, topics) if share else {}
     partitions = [] if share else _partitions(store, topics)
     if transactional_id is None:
@@ -90,7 +98,7 @@ def read_process_write(
             consumer.subscribe(shared)
         else:
             consumer.assign(partitions)
-        while stop is None or not stop():
+        while stop is None or not _says_stop(stop):
             if share:
                 records = _polled(store, consumer, shared, poll_timeout_s, max_records)
             else:
@@ -101,7 +109,7 @@ def read_process_write(
                 continue
             try:
                 with producer.transaction():
-                    process(producer, records)
+                    check_ran(process(producer, records), "process")
                     producer.send_offsets_to_transaction(
                         next_offsets(consumer, records), consumer.group_metadata()
                     )
@@ -114,6 +122,12 @@ def read_process_write(
                 continue
             count += len(records)
     return count
+
+
+def _says_stop(stop: Callable[[], bool]) -> bool:
+    answer = stop()
+    check_ran(answer, "stop")
+    return answer
 
 
 def next_offsets(consumer: "Consumer", records: Iterable[Record]) -> dict[TopicPartition, int]:

@@ -53,6 +53,7 @@ from eoslog.store_staged_jobs import StoreStagedJobs
 from eoslog.store_topics import StoreTopics
 from eoslog.store_transactions import StoreTransactions
 from eoslog.store_verification import Progress, StoreVerification
+from eoslog.synchronous_call import check_synchronous
 from eoslog.thread_start import start_thread
 from eoslog.topic_name import check_user_topic_name
 from eoslog.topic_partition import TopicPartition
@@ -363,6 +364,8 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         in use meanwhile. What is checked is said in `docs/commands.md`.
         """
         self._check_open()
+        if progress is not None:
+            check_synchronous(progress, "progress")
         files = self._files
         return StoreVerification(
             files.paths,

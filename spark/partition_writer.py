@@ -25,6 +25,7 @@ from eoslog.spark.decision import opened
 from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.staging import MESSAGE_SCHEMA, as_messages, attempt_number, mark_of_store, stage
 from eoslog.spark.stream_context import StreamBatch, stream_batch_of_thread
+from eoslog.synchronous_call import check_synchronous
 
 if TYPE_CHECKING:
     from pyspark import RDD, SparkContext
@@ -96,13 +97,16 @@ def write_partitions(
     number alone makes it a repetition.
 
     `each_task`, if given, is called in each task with its iterator (of rows or of record batches)
-    and returns the one to stage; it must be importable or picklable by Spark.
+    and returns the one to stage, or is a generator function; it must not be async, and must be
+    importable or picklable by Spark.
 
     On return the records are as durable as the store's mode says. Raises SparkJobFailedError when
     Spark gave up (nothing is in the log then), StagedRunFencedError when a newer run of the
     application has taken over, StagedSourceError and InvalidRequestError inside `foreachBatch`,
     UnknownTopicOrPartitionError, ValueError and TypeError.
     """
+    if each_task is not None:
+        check_synchronous(each_task, "each_task", may_be_generator=True)
     job_id, job_version = _job_name(app_id, version)
     stream = stream_batch_of_thread(_spark_context(df_or_rdd))
     if stream is not None:

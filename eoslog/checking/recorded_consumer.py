@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from eoslog.checking.recorder import Call, Recorder, offsets_as_json, partitions_as_json
 from eoslog.errors import EoslogError
+from eoslog.synchronous_call import check_synchronous
 from eoslog.topic_partition import TopicPartition, as_topic_partition
 from eoslog.whole_number import whole_number
 
@@ -62,18 +63,18 @@ class RecordedConsumer:
         on_lost: OnChange | None = None,
     ) -> None:
         """Do `subscribe`; partitions that the group gives are recorded as a `seek`."""
+        tell_assigned = self._passed_on(on_assigned, "on_assigned")
 
-        def assigned(_: "Consumer", partitions: list[TopicPartition]) -> None:
+        def assigned(consumer: "Consumer", partitions: list[TopicPartition]) -> object:
             self._moved.update(partitions)
-            if on_assigned is not None:
-                on_assigned(self, partitions)
+            return None if tell_assigned is None else tell_assigned(consumer, partitions)
 
         self._consumer.subscribe(
             topics,
             pattern=pattern,
             on_assigned=assigned,
-            on_revoked=self._passed_on(on_revoked),
-            on_lost=self._passed_on(on_lost),
+            on_revoked=self._passed_on(on_revoked, "on_revoked"),
+            on_lost=self._passed_on(on_lost, "on_lost"),
         )
 
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
@@ -206,10 +207,11 @@ class RecordedConsumer:
     def __exit__(self, error_type: object, error: object, traceback: object) -> None:
         self.close()
 
-    def _passed_on(self, call: OnChange | None) -> Any:
-        """A callback of the consumer's that is given this one instead."""
+    def _passed_on(self, call: OnChange | None, name: str) -> Any:
+        """A callback of the consumer's that is given this one instead. TypeError."""
         if call is None:
             return None
+        check_synchronous(call, name)
         return lambda _, partitions: call(self, partitions)
 
     def _held_topics(self, partitions: Iterable[TopicPartition]) -> set[str]:

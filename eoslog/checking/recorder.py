@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from eoslog.errors import EoslogError, ForkedProcessError, LogClosedError
 from eoslog.group_metadata import as_offset
+from eoslog.synchronous_call import check_synchronous
 from eoslog.topic_partition import TopicPartition, as_topic_partition
 
 if TYPE_CHECKING:
@@ -114,10 +115,12 @@ class Recorder:
     `identify(key, value)` gives each record its identity, a text or a whole number that no other
     record of its topic has; by default that is the value, or a digest of a long one.
 
-    Raises OSError if the file cannot be written. What is recorded survives the process's death.
+    Raises TypeError, and OSError if the file cannot be written. What is recorded survives the
+    process's death.
     """
 
     def __init__(self, path: str | PathLike[str], *, identify: Identify = identity_of) -> None:
+        check_synchronous(identify, "identify")
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._identify = identify
         self._lock = threading.RLock()

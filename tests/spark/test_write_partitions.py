@@ -260,7 +260,27 @@ def test_applications_do_not_know_of_each_other(spark, store_path):
     assert numbers_in(store_path) == sorted([*range(5), *range(5)])
 
 
+def test_each_task_may_be_a_generator_function(spark, store_path):
+    def twice(batches):
+        for batch in batches:
+            yield batch
+            yield batch
+
+    result = write_partitions(numbers(spark, 5), store_path, "orders", each_task=twice)
+    assert result.records == 10
+    assert numbers_in(store_path) == sorted([*range(5), *range(5)])
+
+
 # Mistakes.
+
+
+async def asynchronous(batches):
+    return batches
+
+
+async def asynchronous_generator(batches):
+    for batch in batches:
+        yield batch
 
 
 @pytest.mark.parametrize(
@@ -277,6 +297,9 @@ def test_applications_do_not_know_of_each_other(spark, store_path):
         ({"topic": "fresh", "partitions": 0}, eoslog.errors.EoslogError, "0"),
         ({"topic": None}, ValueError, "no topic"),
         ({"topic": None, "partitions": 3}, ValueError, "name it"),
+        ({"each_task": asynchronous}, TypeError, "each_task must be a synchronous function"),
+        ({"each_task": asynchronous_generator}, TypeError, "each_task must be a synchronous"),
+        ({"each_task": 5}, TypeError, "each_task must be a function"),
     ],
 )
 def test_wrong_arguments(spark, store_path, options, error, words):
