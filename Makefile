@@ -19,7 +19,7 @@ STATES ?= 10000
 # What `make soak` and `make power-loss` begin with; not given: another one for each soak, 1 for power cuts.
 SEED ?=
 
-.PHONY: venv build test soak crash-points power-loss sanitize sanitize-short fuzz audit lint demo bench wheel sdist clean check-tools
+.PHONY: venv build test broker soak crash-points power-loss sanitize sanitize-short fuzz audit lint demo bench wheel sdist clean check-tools
 
 venv: $(BUILT)
 
@@ -51,6 +51,10 @@ build: $(INSTALLED)
 
 test: venv
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# Stores in a Kafka broker, and a broker's logs in a store. Skipped, with the reason, without a Java or Maven.
+broker: venv
+	$(BIN)/python -m pytest -m broker tests/broker
 
 # MINUTES: for how long processes are killed while they write down what they are told. What was found
 # is kept in build/soak; a seed repeats it: make soak MINUTES=1 SEED=7.
