@@ -349,7 +349,8 @@ class Checkpointer:
                     self._each(partition, expire)
 
     def _expire_offsets(self) -> None:
-        now_ms = self._day.steady_ms(self._config["offsets.retention.minutes"] * 60_000)
+        retention_ms = max(0, self._config["offsets.retention.minutes"]) * 60_000
+        now_ms = self._day.steady_ms(retention_ms)
         self._count("group_offsets_expired", self._store._group_offsets.expire(now_ms))
 
     def _retain(self) -> None:

@@ -64,14 +64,16 @@ def create_topic(
 @click.argument("name")
 @shared_options
 def describe_topic(settings: Settings, name: str) -> None:
-    """Show a topic's partitions: offsets, segments, bytes."""
+    """Show a topic's partitions (offsets, segments, bytes) and its settings as they hold."""
     with settings.open() as store:
         rows = partition_rows(store, name)
+        config = topic_config(store, name)
     if settings.as_json:
-        echo_json({"topic": name, "partitions": rows})
+        echo_json({"topic": name, "partitions": rows, "config": config})
         return
     columns = [column.removesuffix("_offset").replace("_", " ") for column in rows[0]]
     print_rows(columns, [list(row.values()) for row in rows], title=name)
+    print_rows(("setting", "value"), list(config.items()))
 
 
 @topics.command("delete")
@@ -127,6 +129,12 @@ def partition_rows(store: "eoslog.Store", name: str) -> list[dict[str, int]]:
         }
         for number, log in logs
     ]
+
+
+def topic_config(store: "eoslog.Store", name: str) -> dict[str, int]:
+    """A topic's settings: its own, else the store's, else the defaults."""
+    topic = store._files.registry.get(name)
+    return {} if topic is None else store._partitions.config_of(topic)
 
 
 def internal_topics(store: "eoslog.Store") -> list[str]:

@@ -13,6 +13,8 @@ from eoslog.errors import InvalidConfigError
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
+# In a setting that limits how long or how much is kept: no limit.
+NO_LIMIT = -1
 
 ConfigValue = int | str | bool
 
@@ -26,6 +28,7 @@ class Setting:
     smallest: int = 0
     largest: int = INT64_MAX
     choices: tuple[str, ...] = ()
+    unlimited: bool = False  # It may also be NO_LIMIT.
 
     def parse(self, value: object) -> ConfigValue:
         """The value in the setting's type; numbers and truth values may come as text, as in Kafka.
@@ -56,9 +59,11 @@ class Setting:
                 raise InvalidConfigError(f"{self.name}={value!r}: a whole number") from error
         if isinstance(number, bool) or not isinstance(number, int):
             raise InvalidConfigError(f"{self.name}={value!r}: a whole number")
-        if not self.smallest <= number <= self.largest:
+        is_limit = self.smallest <= number <= self.largest
+        if not is_limit and not (self.unlimited and number == NO_LIMIT):
+            hint = f", or {NO_LIMIT} for no limit" if self.unlimited else ""
             raise InvalidConfigError(
-                f"{self.name}={number}: a number from {self.smallest} to {self.largest}"
+                f"{self.name}={number}: a number from {self.smallest} to {self.largest}{hint}"
             )
         return number
 
@@ -73,8 +78,9 @@ TOPIC_SETTINGS = _by_name(
     Setting("segment.index.bytes", 10_485_760, smallest=48, largest=INT32_MAX),
     Setting("index.interval.bytes", 4096, largest=INT32_MAX),
     Setting("max.message.bytes", 1_048_588, smallest=128, largest=INT32_MAX),
-    Setting("retention.ms", 604_800_000, smallest=-1),
-    Setting("retention.bytes", -1, smallest=-1),
+    # Kafka's default is 7 days. An embedded store keeps what it was given.
+    Setting("retention.ms", NO_LIMIT, unlimited=True),
+    Setting("retention.bytes", NO_LIMIT, unlimited=True),
     Setting("message.timestamp.before.max.ms", INT64_MAX),
     Setting("message.timestamp.after.max.ms", INT64_MAX),
 )
@@ -102,7 +108,8 @@ STORE_SETTINGS = _by_name(
     Setting("transactional.id.expiration.ms", 604_800_000, smallest=1),
     Setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", 10_000, smallest=1),
     Setting("transaction.remove.expired.transaction.cleanup.interval.ms", 3_600_000, smallest=1),
-    Setting("offsets.retention.minutes", 10_080, smallest=1, largest=INT32_MAX),
+    # Kafka's default is 7 days. A group that lost its offsets reads all records again, or none.
+    Setting("offsets.retention.minutes", NO_LIMIT, 1, INT32_MAX, unlimited=True),
     Setting("offsets.retention.check.interval.ms", 600_000, smallest=1),
     Setting("offset.metadata.max.bytes", 4096, largest=INT32_MAX),
     # eoslog's own. How often changed producer rows go to LMDB:

@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.shared_page import SharedPage
+from eoslog.config import NO_LIMIT
 from eoslog.errors import (
     GroupIdNotFoundError,
     NonEmptyGroupError,
@@ -43,6 +44,7 @@ from eoslog.topic_partition import TopicPartition, as_topic_partition
 
 _MINUTE_MS = 60_000
 _NEVER_EXPIRES_MS = 2**63 - 1
+_BEFORE_ALL_MS = -(2**63)
 
 _FindKeys = Callable[[GroupOffsetsState], list[OffsetKey | MembersKey]]
 TopicIds = Mapping[TopicPartition, str]
@@ -82,7 +84,7 @@ class GroupOffsets:
         self.log = GroupLog(partitions, index, sync, shared)
         self._partitions = partitions
         self._index = index
-        self._retention_ms = config["offsets.retention.minutes"] * _MINUTE_MS
+        self._retention_minutes = config["offsets.retention.minutes"]
         self._metadata_max = config["offset.metadata.max.bytes"]
         self._sync = sync
         self._held_back: dict[str, frozenset[OffsetKey]] = {}
@@ -335,13 +337,16 @@ class GroupOffsets:
             self._bury(groups, lambda state: [*state.keys_of_topic(topic)], self._sync)
 
     def expire(self, now_ms: int) -> int:
-        """Forget offsets committed longer ago than `offsets.retention.minutes`; how many.
+        """Forget offsets committed longer ago than `offsets.retention.minutes`, or past an expiry
+        of their own; how many.
 
         None that an undecided transaction commits anew, and none of a topic that a member of the
         group reads. Groups that have neither members nor offsets go too. Not synced: it would be
         done again.
         """
-        oldest_ms = now_ms - self._retention_ms
+        oldest_ms = _BEFORE_ALL_MS
+        if self._retention_minutes != NO_LIMIT:
+            oldest_ms = now_ms - self._retention_minutes * _MINUTE_MS
 
         def keys(state: GroupOffsetsState) -> list[OffsetKey | MembersKey]:
             return [*state.expired(oldest_ms, now_ms)]

@@ -10,10 +10,9 @@ import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from eoslog.config import NO_LIMIT
 from eoslog.named_producers import NamedProducers
 from eoslog.partition import Partition
-
-NO_LIMIT = -1
 
 # How old is what was written at a time of the day.
 AgeMs = Callable[[int], int]

@@ -177,8 +177,9 @@ def test_old_segments_go_by_age_the_active_one_too(open_store):
     assert values_of(store, "t") == [b"young"]
 
 
-def test_without_limits_nothing_goes(open_store):
-    store = filled(open_store, {"retention.ms": -1, "retention.bytes": -1})
+@pytest.mark.parametrize("config", [{}, {"retention.ms": -1, "retention.bytes": -1}])
+def test_without_limits_nothing_goes(open_store, config):
+    store = filled(open_store, config)
     for _ in range(10):
         store.producer().append("t", 0, [bytes(400)], timestamps=[1])
     eventually(lambda: counts(store)["rounds"] > 3)

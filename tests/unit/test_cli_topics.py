@@ -4,6 +4,8 @@ import pytest
 from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 
 import eoslog
+from eoslog.cli_topics import topic_config
+from eoslog.config import TOPIC_SETTINGS
 
 
 @pytest.fixture
@@ -96,6 +98,37 @@ def test_describe(orders):
     assert (first["high_watermark"], first["last_stable_offset"]) == (10, 10)
     assert first["size_bytes"] > 0
     assert (second["partition"], second["log_end_offset"]) == (1, 0)
+    assert answer.json["config"].keys() == TOPIC_SETTINGS.keys()
+
+
+@pytest.mark.parametrize(
+    ("given", "values"),
+    [
+        ({}, {"retention.ms": -1, "retention.bytes": -1, "segment.bytes": 1 << 30}),
+        (
+            {"retention.ms": 5000, "segment.bytes": 2048},
+            {"retention.ms": 5000, "retention.bytes": -1, "max.message.bytes": 2048},
+        ),
+    ],
+)
+def test_a_description_has_the_settings_as_they_hold(store_path, given, values):
+    with eoslog.open(store_path, create=True) as store:
+        store.create_topic("orders", config=given)
+    command = ("topics", "describe", "orders", "--store", store_path)
+    config = call(*command, "--json").json["config"]
+    assert {name: config[name] for name in values} == values
+    lines = [line.split() for line in call(*command).stdout.splitlines()]
+    assert [
+        [name, str(value)] for name, value in values.items() if [name, str(value)] not in lines
+    ] == []
+
+
+def test_a_description_has_the_defaults_that_the_store_is_open_with(store_path):
+    with eoslog.open(store_path, create=True, config={"log.retention.ms": 7000}) as store:
+        store.create_topic("orders")
+        store.create_topic("bills", config={"retention.ms": 9000})
+        for name, expected in (("orders", 7000), ("bills", 9000)):
+            assert topic_config(store, name)["retention.ms"] == expected
 
 
 def test_a_description_is_whole_where_no_terminal_says_how_wide_it_is(orders):

@@ -6,6 +6,7 @@ from eoslog.config import (
     _FIXED,
     BROKER_NAMES,
     CONSUMER_SETTINGS,
+    NO_LIMIT,
     PRODUCER_SETTINGS,
     STORE_SETTINGS,
     TOPIC_SETTINGS,
@@ -37,9 +38,18 @@ def test_a_setting_takes_its_default_as_number_and_as_text(setting):
 def test_a_number_keeps_to_its_range(setting):
     assert setting.parse(setting.smallest) == setting.smallest
     assert setting.parse(setting.largest) == setting.largest
-    for wrong in (setting.smallest - 1, setting.largest + 1, "", "1.5", 1.5, None, True, b"1"):
+    below = setting.smallest - 1
+    if setting.unlimited:
+        assert setting.parse(str(NO_LIMIT)) == NO_LIMIT
+        below = min(below, NO_LIMIT - 1)
+    for wrong in (below, setting.largest + 1, "", "1.5", 1.5, None, True, b"1"):
         with pytest.raises(InvalidConfigError, match=setting.name.replace(".", r"\.")):
             setting.parse(wrong)
+
+
+def test_an_expiry_of_offsets_at_once_is_refused():
+    with pytest.raises(InvalidConfigError, match=r"offsets\.retention\.minutes=0: .* or -1 for no"):
+        parse_store_config({"offsets.retention.minutes": 0})
 
 
 def test_a_truth_value_is_one():

@@ -165,7 +165,7 @@ RETAINING = {
 def test_a_crash_while_retaining(filled, open_store, store_path, monkeypatch, step, lost):
     store = filled
     partition = store.partition("t", 0)
-    config = store._partitions.config_of(store.topics()["t"])
+    config = {**store._partitions.config_of(store.topics()["t"]), "retention.ms": 60_000}
     later_ms = int(time.time() * 1000) + 2 * config["retention.ms"]
     with monkeypatch.context() as patch:
         RETAINING[step](patch)

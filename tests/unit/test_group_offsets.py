@@ -108,7 +108,8 @@ class World:
 
 
 @pytest.fixture
-def world(store, tmp_path):
+def world(open_store, tmp_path):
+    store = open_store(offsets__retention__minutes=7 * 24 * 60)
     store.create_topic("foo", partitions=2)
     store.create_topic("bar")
     return World(store, tmp_path)
@@ -377,6 +378,17 @@ def test_offsets_expire_after_their_retention(open_store, tmp_path):
     world.expect(FOO_0, None)
 
 
+def test_offsets_do_not_expire_by_default(open_store, tmp_path):
+    world = World(open_store(), tmp_path)
+    world.store.create_topic("foo", partitions=2)
+    world.commit({FOO_0: 1})
+    value = encoded(OffsetValue(5, commit_timestamp_ms=10**12, expire_timestamp_ms=2 * 10**12))
+    world.log().append_columns([value], [encode_offset_key("g", FOO_1)])
+    assert world.offsets.expire(world.records()[0].timestamp_ms + 10_000 * DAY_MS) == 1
+    world.expect(FOO_0, 1)
+    world.expect(FOO_1, None)
+
+
 def test_an_expiry_of_its_own_comes_first(world):
     value = encoded(OffsetValue(5, commit_timestamp_ms=10**12, expire_timestamp_ms=2 * 10**12))
     world.log().append_columns([value], [encode_offset_key("g", FOO_0)])
@@ -430,7 +442,7 @@ def test_an_expiry_under_way_is_over_before_a_transaction_appends(world, monkeyp
 
 
 def test_the_background_thread_expires(open_store, tmp_path):
-    store = open_store()
+    store = open_store(offsets__retention__minutes=7 * 24 * 60)
     world = World(store, tmp_path)
     store.create_topic("foo", partitions=2)
     value = encoded(OffsetValue(5, commit_timestamp_ms=1_000))

@@ -98,6 +98,16 @@ def test_settings_of_the_store_are_defaults_of_its_topics(open_store):
     assert store.partition("large", 0).segment_count == 1
 
 
+def test_what_was_not_set_follows_the_defaults_of_the_version_that_opens(open_store, store_path):
+    with open_store() as store:
+        store.create_topic("t", config={"segment.bytes": 2048})
+    document = json.loads((store_path / "state" / "topics.json").read_text())
+    assert document["topics"]["t"]["config"] == {"segment.bytes": 2048}
+    with open_store() as store:
+        effective = store._partitions.config_of(store.topics()["t"])
+    assert (effective["retention.ms"], effective["retention.bytes"]) == (-1, -1)
+
+
 def test_a_deleted_topic_leaves_nothing(store, store_path, open_store):
     store.create_topic("t", partitions=2)
     store.create_topic("u")
