@@ -33,7 +33,13 @@ class Columns:
 
 class LogReader(OpenedLog):
     def read(
-        self, offset: int, max_bytes: int = ..., upper_bound: int = -1, committed: bool = False
+        self,
+        offset: int,
+        max_bytes: int = ...,
+        upper_bound: int = -1,
+        committed: bool = False,
+        *,
+        compressed: bool = True,
     ) -> bytes: ...
     def fetch_columns(
         self,

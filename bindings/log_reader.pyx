@@ -17,7 +17,7 @@ from eoslog.bindings.record_batch cimport make_record
 from eoslog.native.abort_index cimport filter_rewind, filter_takes_out
 from eoslog.native.log_read cimport (
     FetchCells, FetchColumns, fetch_copy, fetch_decode, fetch_measure, fetch_records_max,
-    offset_for_timestamp, range_copy, read_close, read_open, scan_headers,
+    offset_for_timestamp, range_copy, range_end_at_compressed, read_close, read_open, scan_headers,
 )
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, BatchHeader, Record as NativeRecord,
@@ -47,11 +47,13 @@ cdef class LogReader(OpenedLog):
     """An opened log that can be read."""
 
     def read(self, Py_ssize_t offset, Py_ssize_t max_bytes=1 << 20, Py_ssize_t upper_bound=-1,
-             bint committed=False):
+             bint committed=False, *, bint compressed=True):
         """Whole batches from the one that holds `offset` on: at least one, at most max_bytes.
 
         The first may begin below `offset`. Empty at the end of the log. `committed`: only what is
-        decided, and without the batches of aborted transactions; their markers stay.
+        decided, and without the batches of aborted transactions; their markers stay. Without
+        `compressed` they end before the first compressed batch; as the first one it raises
+        UnsupportedCompressionTypeError.
         """
         cdef ReadRange found
         cdef Fault fault
@@ -72,6 +74,10 @@ cdef class LogReader(OpenedLog):
             if found.segment == NULL:
                 return b""
             try:
+                if not compressed:
+                    status = range_end_at_compressed(&found, &fault)
+                    if status != STATUS_OK:
+                        self._raise_read(status, &fault, offset)
                 if found.filter.count == 0:
                     return PyBytes_FromStringAndSize(<const char*>found.data, found.data_bytes)
                 batches = bytearray(found.data_bytes)

@@ -4,6 +4,8 @@
 The log may be in use, by other processes too: its files are read, and not mapped.
 """
 
+from eoslog import errors
+
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t
 from libc.string cimport memset
 
@@ -11,7 +13,7 @@ from eoslog.bindings.abort_index_verification cimport AbortIndexCheck
 from eoslog.bindings.index_verification import verify_offset_index, verify_time_index
 from eoslog.bindings.producers_verification cimport ProducersCheck
 from eoslog.bindings.segment_pieces cimport SegmentPieces
-from eoslog.bindings.status cimport raise_status
+from eoslog.bindings.status cimport compression_name, raise_status
 from eoslog.native.mapped_io cimport EIO, ENODATA
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_COMPRESSION_MASK, BATCH_ATTRIBUTES, BATCH_HEADER_BYTES, BATCH_MAGIC, BATCH_MAGIC_V2,
@@ -64,6 +66,8 @@ def verify_segment(
             if reason is not None:
                 problems.append(
                     {"path": described["path"], "position_bytes": position, "reason": reason})
+            if header.attributes & ATTRIBUTE_COMPRESSION_MASK:
+                problems.append(unreadable(described["path"], position, &header))
             batches[position] = header.base_offset + header.last_offset_delta
             expected = header.base_offset + header.last_offset_delta + 1
             if header.max_timestamp >= greatest_time:
@@ -84,6 +88,13 @@ def verify_segment(
     verify_offset_index(described, batches, expected, log_end, problems)
     verify_time_index(described, peaks if is_whole else None, expected, log_end, problems)
     return expected
+
+
+cdef dict unreadable(str path, int64_t position, const BatchHeader* header):
+    """The problem of a batch that is whole and compressed, in the words of the readers' error."""
+    error = errors.UnsupportedCompressionTypeError(
+        path, position, compression_name(header.attributes))
+    return {"path": path, "position_bytes": position, "reason": error.reason}
 
 
 cdef object misplaced(

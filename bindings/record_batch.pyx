@@ -10,15 +10,15 @@ from libc.stdlib cimport free, realloc
 from libc.string cimport memset
 
 from eoslog.bindings.columns cimport ColumnHolder, open_column, open_headers, open_timestamps
-from eoslog.bindings.status cimport raise_status
+from eoslog.bindings.status cimport compression_name, raise_status
 from eoslog.native.batch_encode cimport batch_bytes_bound, batch_encode, newest_timestamp
 from eoslog.native.crc32c cimport crc32c as native_crc32c
 from eoslog.native.crc32c cimport crc32c_implementation_name
 from eoslog.native.crc32c_combine cimport crc32c_combine
 from eoslog.native.record_batch cimport (
-    ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_LOG_APPEND_TIME, BATCH_ATTRIBUTES, BATCH_HEADER_BYTES,
-    BatchHeader as NativeHeader, BatchIdentity, RecordCursor, batch_check, batch_header_load,
-    cursor_next, cursor_open,
+    ATTRIBUTE_LOG_APPEND_TIME, BATCH_ATTRIBUTES, BATCH_HEADER_BYTES, BatchHeader as NativeHeader,
+    BatchIdentity, RecordCursor, batch_check, batch_header_load, check_uncompressed, cursor_next,
+    cursor_open,
 )
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status
 from eoslog.native.varint cimport load_varint
@@ -250,9 +250,7 @@ cdef class BatchHeader:
 
     @property
     def compression(self):
-        names = ("none", "gzip", "snappy", "lz4", "zstd")
-        code = self.attributes & ATTRIBUTE_COMPRESSION_MASK
-        return names[code] if code < len(names) else f"unknown({code})"
+        return compression_name(self.attributes)
 
     @property
     def is_transactional(self):
@@ -328,9 +326,9 @@ def decode_records(const uint8_t[::1] batch not None, str topic="", Py_ssize_t p
         status = batch_check(&batch[0], batch.shape[0], &header, &fault)
     if status != STATUS_OK:
         raise_status(status, &fault, "batch", "")
-    if header.attributes & ATTRIBUTE_COMPRESSION_MASK:
-        fault.reason = b"compressed batches cannot be read by this version"
-        raise_status(STATUS_CORRUPT, &fault, "batch", "")
+    status = check_uncompressed(&header, &fault)
+    if status != STATUS_OK:
+        raise_status(status, &fault, "batch", "")
     cursor_open(&cursor, &batch[0], &header)
     for _index in range(header.record_count):
         status = cursor_next(&cursor, &native, &fault)

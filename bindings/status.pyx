@@ -6,8 +6,10 @@ import os
 
 from eoslog import errors
 
+from eoslog.native.record_batch cimport ATTRIBUTE_COMPRESSION_MASK
 from eoslog.native.status cimport (
-    STATUS_BATCH_TOO_LARGE, STATUS_CLOSED, STATUS_COORDINATOR_FENCED, STATUS_CORRUPT,
+    STATUS_BATCH_TOO_LARGE, STATUS_CLOSED, STATUS_COMPRESSED, STATUS_COORDINATOR_FENCED,
+    STATUS_CORRUPT,
     STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_FENCED, STATUS_INDEX_FULL, STATUS_INVALID_RECORD,
     STATUS_INVALID_TIMESTAMP, STATUS_INVALID_TXN_STATE, STATUS_IO, STATUS_LOCK_HELD,
     STATUS_NO_MEMORY, STATUS_NO_SPACE, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OFFSET_OVERFLOW,
@@ -51,12 +53,27 @@ _CLASSES = {
 }
 
 
+_COMPRESSION_TYPES = ("none", "gzip", "snappy", "lz4", "zstd")
+
+
+cdef str compression_name(int attributes):
+    """Kafka's name of the compression type that a batch's attributes say."""
+    cdef int code = attributes & ATTRIBUTE_COMPRESSION_MASK
+    return _COMPRESSION_TYPES[code] if code < len(_COMPRESSION_TYPES) else f"unknown({code})"
+
+
 cdef object fault_error(Status status, const Fault* fault, str context, str path):
     """Make the exception of a negative status; `path` is a file, or the log's directory."""
     cdef str reason = "unknown reason" if fault.reason == NULL else fault.reason.decode()
     cdef str message = f"{context}: {reason} (got {fault.actual}, expected {fault.expected})"
     if status in (STATUS_RECORD_TOO_LARGE, STATUS_INVALID_TIMESTAMP) and fault.position_bytes > 0:
         message = f"{message} at record {fault.position_bytes}"
+    if status == STATUS_COMPRESSED:
+        name = compression_name(<int>fault.actual)
+        if fault.base_offset < 0:
+            return errors.UnsupportedCompressionTypeError("", 0, name)
+        return errors.UnsupportedCompressionTypeError(
+            os.path.join(path, f"{fault.base_offset:020d}.log"), fault.position_bytes, name)
     if status == STATUS_CORRUPT:
         if path and fault.base_offset >= 0 and not path.endswith(".log"):
             path = os.path.join(path, f"{fault.base_offset:020d}.log")

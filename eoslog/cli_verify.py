@@ -11,7 +11,7 @@ from rich.progress import Progress
 import eoslog
 from eoslog import TopicPartition
 from eoslog.cli_options import Settings, echo_json, shared_options, standard_output
-from eoslog.damage import problem_of
+from eoslog.damage import UNREADABLE, problem_of
 from eoslog.errors import (
     CorruptRecordError,
     EoslogError,
@@ -197,7 +197,7 @@ def problems_of(
     """
     try:
         found = store.partition(*target).verify()
-    except CorruptRecordError as error:
+    except UNREADABLE as error:
         found = [problem_of(error)]
     except EoslogError:
         if store.topics().get(topic.name) == topic:

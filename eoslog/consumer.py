@@ -66,8 +66,8 @@ class Consumer(ConsumerFetches, PartitionLookups):
 
     Every method raises LogClosedError when the consumer or the store is closed, ForkedProcessError
     in a child of the process that opened the store, and UnknownTopicOrPartitionError for a
-    partition that does not exist. A method that reads raises CorruptRecordError for damaged bytes;
-    the position stays in front of them.
+    partition that does not exist. A method that reads raises CorruptRecordError for damaged bytes,
+    and UnsupportedCompressionTypeError for a compressed batch; the position stays before them.
     """
 
     def __init__(

@@ -270,6 +270,37 @@ class GroupIdNotFoundError(KafkaError):
     fatal = True
 
 
+class UnsupportedCompressionTypeError(KafkaError):
+    """A batch is compressed: this version reads and appends uncompressed batches only.
+
+    The batch is not damaged, and stays as it is: read it with Kafka, or seek behind it. `path`
+    names the file ("" for bytes in memory), `position_bytes` the place in it and `codec` the
+    compression type ("gzip", "snappy", "lz4", "zstd"). A batch that was handed in is not appended:
+    send it uncompressed.
+    """
+
+    code = 76
+
+    path: str
+    position_bytes: int
+    codec: str
+
+    def __init__(self, path: str = "", position_bytes: int = 0, codec: str = "unknown") -> None:
+        self.path = path
+        self.position_bytes = position_bytes
+        self.codec = codec
+        place = f"{path} at byte {position_bytes}: " if path else "the batch is "
+        super().__init__(f"{place}{self.reason}")
+
+    @property
+    def reason(self) -> str:
+        """What is said of the batch."""
+        return f"compressed with {self.codec}: this version cannot read it"
+
+    def __reduce__(self) -> tuple[type["UnsupportedCompressionTypeError"], tuple[str, int, str]]:
+        return type(self), (self.path, self.position_bytes, self.codec)
+
+
 class FencedInstanceIdError(KafkaError):
     """Another member has taken over this static member's place."""
 

@@ -21,6 +21,7 @@ from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.record_batch import decode_records, iter_batches
 from eoslog.bindings.shared_page import LOCK_GROUP_INDEX, LOCK_RETENTION, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
+from eoslog.damage import UNREADABLE
 from eoslog.errors import CorruptRecordError, EoslogError, OffsetOutOfRangeError
 from eoslog.group_members import GroupMembers
 from eoslog.group_offsets_index import GroupOffsetsIndex
@@ -205,7 +206,7 @@ class GroupLog:
 
     def _persist(self, groups: GroupPartition) -> bool:
         with groups.lock:
-            with suppress(CorruptRecordError):
+            with suppress(*UNREADABLE):
                 # Whoever asks for a group meets it; what comes before it is worth keeping.
                 self._catch_up(groups)
             generation, offset = self.index.generation, groups.applied_offset

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from eoslog.bindings.record_batch import decode_records, iter_batches
-from eoslog.damage import Problem, problem, problem_of
+from eoslog.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.errors import CorruptRecordError, OffsetOutOfRangeError
 from eoslog.group_offsets_index import GroupOffsetsIndex, KeptOffsets
 from eoslog.group_offsets_state import GroupOffsetsState, RowKey
@@ -23,7 +23,7 @@ def verify_groups(partition: Partition, index: GroupOffsetsIndex) -> list[Proble
         return [problem(index.path, f"a row of a group cannot be read: {error}")]
     try:
         return _differences(partition, kept, index.path)
-    except CorruptRecordError as error:
+    except UNREADABLE as error:
         return [problem_of(error)]
     except OffsetOutOfRangeError:
         return []  # Another process compacted it meanwhile: what was kept is older than the log.

@@ -2,7 +2,8 @@
 
 A batch with a wrong checksum is shown as not valid, and the walk goes on after it. Bytes that are
 no batch end the walk: it says how many are left, and raises CorruptRecordError. The zeros behind
-the last batch of a file that is still being written are no damage.
+the last batch of a file that is still being written are no damage. The records of a compressed
+batch cannot be shown: the walk goes on, and UnsupportedCompressionTypeError is raised at its end.
 """
 
 import struct
@@ -11,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eoslog.bindings.record_batch import crc32c, decode_records, iter_batches
-from eoslog.errors import CorruptRecordError
+from eoslog.errors import CorruptRecordError, UnsupportedCompressionTypeError
 from eoslog.record_decoders import Decoder
 from eoslog.steady_file import SteadyFile
 
@@ -37,9 +38,10 @@ def dump_log(
     A decoder says what keys and values are; one that it cannot read is shown as it is.
     """
     position_bytes = 0
+    unreadable: UnsupportedCompressionTypeError | None = None
     while prefix := file.read(position_bytes, _BATCH_PREFIX.size):
         if not any(prefix) and _only_zeros(file, position_bytes):
-            return
+            break
         left_bytes = len(prefix)
         if left_bytes == _BATCH_PREFIX.size:
             left_bytes = max(file.size_bytes - position_bytes, left_bytes)
@@ -55,8 +57,13 @@ def dump_log(
         fields = _batch_fields(batch, position_bytes)
         yield fields
         if deep and fields["isvalid"]:
-            yield from _records(path, batch, fields, decoder)
+            try:
+                yield from _records(path, batch, fields, decoder)
+            except UnsupportedCompressionTypeError as error:
+                unreadable = unreadable or error
         position_bytes += batch_bytes
+    if unreadable is not None:
+        raise unreadable
 
 
 def _only_zeros(file: SteadyFile, position_bytes: int) -> bool:
@@ -127,9 +134,9 @@ def _batch_fields(batch: bytes, position_bytes: int) -> Fields:
 def _records(
     path: Path, batch: bytes, batch_fields: Fields, decoder: Decoder | None
 ) -> Iterator[Fields]:
-    if batch_fields["compresscodec"] != "none":
-        reason = f"records compressed with {batch_fields['compresscodec']} cannot be shown"
-        raise CorruptRecordError(str(path), batch_fields["position"], reason)
+    codec = batch_fields["compresscodec"]
+    if codec != "none":
+        raise UnsupportedCompressionTypeError(str(path), batch_fields["position"], codec)
     header = iter_batches(batch)[0]
     for record in decode_records(batch):
         sequence = -1

@@ -31,7 +31,6 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from eoslog.bindings.one_at_a_time import ReentrantCallError
-from eoslog.bindings.record_batch import iter_batches
 from eoslog.bindings.shared_page import LOCK_TIMEOUT_S, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.errors import LogClosedError, ProducerFencedError
@@ -448,10 +447,10 @@ def last_sequences_of(partition: Partition, producer_id: int, epoch_min: int) ->
     found: dict[int, int] = {}
     offset = partition.log_start_offset
     while offset < partition.log_end_offset:
-        data = partition.read(offset, _SCAN_BYTES)
-        if not data:
+        headers = partition.read_headers(offset, _SCAN_BYTES)
+        if not headers:
             break
-        for header in iter_batches(data):
+        for header in headers:
             offset = header.last_offset + 1
             if header.producer_id == producer_id and header.producer_epoch >= epoch_min:
                 last = header.base_sequence + header.last_offset_delta

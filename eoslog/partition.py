@@ -20,7 +20,7 @@ from eoslog.bindings.partition_log import (
     OpenTransaction,
     PartitionLog,
 )
-from eoslog.bindings.record_batch import Record
+from eoslog.bindings.record_batch import BatchHeader, Record, iter_batches
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.config import INT64_MAX
@@ -346,13 +346,26 @@ class Partition(PartitionLosses):
         """Whole batches as they stand in the log, from the one that holds `offset` on.
 
         The first may begin below `offset`. Empty at the end. With "read_committed" batches of
-        aborted transactions are left out, the markers stay. Raises OffsetOutOfRangeError.
+        aborted transactions are left out, the markers stay. Raises OffsetOutOfRangeError,
+        UnsupportedCompressionTypeError.
         """
+        return self._read(offset, max_bytes, isolation_level, compressed=False)
+
+    @keeping_up
+    def read_headers(
+        self, offset: int, max_bytes: int = 1 << 20, isolation_level: str = "read_uncommitted"
+    ) -> list[BatchHeader]:
+        """The headers of what `read` gives, and those of compressed batches too."""
+        return iter_batches(self._read(offset, max_bytes, isolation_level, compressed=True))
+
+    def _read(
+        self, offset: int, max_bytes: int, isolation_level: str, *, compressed: bool
+    ) -> bytes:
         if offset < self._first_offset:
             self._check_beginning(offset)
         committed = check_isolation_level(isolation_level) == "read_committed"
         end = self.readable_end(isolation_level)
-        return self._log.read(offset, max_bytes, end, committed)
+        return self._log.read(offset, max_bytes, end, committed, compressed=compressed)
 
     def readable_end(self, isolation_level: str) -> int:
         """Up to where a consumer of that isolation level reads."""

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from eoslog.bindings.record_batch import Record
 from eoslog.bindings.transaction_record import decode_transaction_value
-from eoslog.damage import Problem, problem, problem_of
+from eoslog.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.errors import CorruptRecordError
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
@@ -58,7 +58,7 @@ def verify_state_log(
         try:
             partition = partitions.state_partition(number)
             problems += _PartitionCheck(partition, index, decided).problems()
-        except CorruptRecordError as error:
+        except UNREADABLE as error:
             problems.append(problem_of(error))
     return problems, decided
 

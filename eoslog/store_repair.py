@@ -20,7 +20,7 @@ from eoslog.atomic_file import sync_directory, sync_file
 from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.checkpoint_verification import read_checkpoints, verify_lost_partitions
 from eoslog.clean_close import read_last_stop
-from eoslog.damage import Problem
+from eoslog.damage import Problem, is_damage
 from eoslog.errors import CorruptRecordError, NotAStoreError
 from eoslog.file_system import mount_of
 from eoslog.log_at_rest import BrokenTail, LogAtRest
@@ -174,7 +174,7 @@ class StoreRepair:
         refused = []
         for one in problems:
             path, reason = Path(str(one["path"])), str(one["reason"])
-            if path in changes or self._is_mended(path, reason):
+            if path in changes or self._is_mended(path, reason) or not is_damage(one):
                 continue
             advice = self._why_not(path)
             if advice is None:

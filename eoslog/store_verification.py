@@ -15,9 +15,9 @@ from eoslog.checkpoint_verification import (
     verify_checkpoints,
     verify_lost_partitions,
 )
-from eoslog.damage import Problem, problem, problem_of
+from eoslog.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.directory_verification import verify_directories
-from eoslog.errors import CorruptRecordError, EoslogError
+from eoslog.errors import EoslogError
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.group_verification import verify_groups
 from eoslog.opened_partitions import OpenedPartitions
@@ -97,7 +97,7 @@ class StoreVerification:
     ) -> list[Problem]:
         try:
             partition = self._opened(where)
-        except CorruptRecordError as error:
+        except UNREADABLE as error:
             return [problem_of(error)]
         if partition is None:
             return []

@@ -4,7 +4,6 @@ Offsets are also taken by the markers of transactions, and by records of aborted
 distance between two offsets is what lies there at most.
 """
 
-from eoslog.bindings.record_batch import iter_batches
 from eoslog.durability import IsolationLevel
 from eoslog.partition import Partition
 
@@ -25,10 +24,10 @@ def count_visible(
     count = 0
     offset = first
     while offset < upper_bound:
-        data = partition.read(offset, _READ_BYTES, isolation_level)
-        if not data:
+        headers = partition.read_headers(offset, _READ_BYTES, isolation_level)
+        if not headers:
             break
-        for header in iter_batches(data):
+        for header in headers:
             if header.base_offset >= upper_bound:
                 return count
             if not header.is_control:

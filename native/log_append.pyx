@@ -26,10 +26,10 @@ from eoslog.native.partition_log cimport (
 )
 from eoslog.native.producer_table cimport table_find_whole, table_insert
 from eoslog.native.record_batch cimport (
-    ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME,
-    ATTRIBUTE_TRANSACTIONAL, BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_LEADER_EPOCH,
-    BatchHeader, BatchIdentity, Record, RecordCursor, batch_check, batch_header_load,
-    batch_terminate, cursor_next, cursor_open, sequence_add,
+    ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, BATCH_BASE_OFFSET,
+    BATCH_HEADER_BYTES, BATCH_LEADER_EPOCH, BatchHeader, BatchIdentity, Record, RecordCursor,
+    batch_check, batch_header_load, batch_terminate, check_uncompressed, cursor_next, cursor_open,
+    sequence_add,
 )
 from eoslog.native.segment cimport Segment, segment_note_batch, segment_reserve
 from eoslog.native.segment_pages cimport segment_pages_written
@@ -400,9 +400,9 @@ cdef Status check_client_batch(
                      0, header.producer_id)
     if header.attributes & ATTRIBUTE_LOG_APPEND_TIME:
         return fault(out, STATUS_INVALID_TIMESTAMP, "clients cannot set log append time", 0, 1)
-    if header.attributes & ATTRIBUTE_COMPRESSION_MASK:
-        return fault(out, STATUS_INVALID_RECORD, "compressed batches are not taken",
-                     0, header.attributes & ATTRIBUTE_COMPRESSION_MASK)
+    status = check_uncompressed(header, out)
+    if status != STATUS_OK:
+        return status
     if header.producer_id >= 0 and (header.base_sequence < 0 or header.producer_epoch < 0):
         return fault(out, STATUS_INVALID_RECORD, "a producer's batch has an epoch and a sequence",
                      0, header.base_sequence)

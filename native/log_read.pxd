@@ -1,5 +1,5 @@
 # Reading a partition's log: by offset, by time, into columns.
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 
 from eoslog.native.abort_index cimport AbortedFilter
 from eoslog.native.partition_log cimport PartitionLog
@@ -13,6 +13,7 @@ cdef struct ReadRange:
     int64_t data_bytes
     int64_t position_bytes           # Of data[0] in the segment file.
     int64_t next_offset              # Behind the last batch of the range.
+    int16_t attributes               # All bits that any of its batches has.
     AbortedFilter filter             # Takes out nothing unless the read is of decided data.
 
 # What the records of a range need, from fetch_measure.
@@ -54,6 +55,7 @@ cdef void fetch_copy(
     const FetchCells* cells, int64_t record_count, uint8_t* data, uint8_t* validity
 ) noexcept nogil
 cdef int64_t range_copy(ReadRange* found, uint8_t* target) noexcept nogil
+cdef Status range_end_at_compressed(ReadRange* found, Fault* out) noexcept nogil
 cdef Status scan_headers(
     PartitionLog* log, int64_t offset, int64_t upper_bound, int64_t* batch_count,
     int64_t* record_count, int64_t* next_offset, Fault* out) noexcept nogil

@@ -21,7 +21,7 @@ from eoslog.native.partition_log cimport (
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, BATCH_ATTRIBUTES, BATCH_HEADER_BYTES,
     BatchHeader, Record, RecordCursor, batch_check, batch_counts_check, batch_frame_check,
-    batch_header_load, cursor_next, cursor_open,
+    batch_header_load, check_uncompressed, cursor_next, cursor_open,
 )
 from eoslog.native.segment cimport batch_end_offset, batch_in_chain, segment_find
 from eoslog.native.status cimport (
@@ -124,6 +124,7 @@ cdef Status range_of(
     found.data = segment.map + position
     found.position_bytes = position
     found.data_bytes = 0
+    found.attributes = 0
     while position + BATCH_HEADER_BYTES <= used_bytes:
         status = batch_in_chain(segment, position, used_bytes, base_offset_min, &header, out)
         if status != STATUS_OK:
@@ -155,6 +156,7 @@ cdef Status range_of(
         if found.data_bytes > 0 and header.base_offset == base_offset_min:
             last_bytes = 0
         found.data_bytes += header.batch_bytes
+        found.attributes |= header.attributes
         found.next_offset = batch_end_offset(&header)
         base_offset_min = found.next_offset
         position += header.batch_bytes
@@ -197,6 +199,32 @@ cdef int64_t range_copy(ReadRange* found, uint8_t* target) noexcept nogil:
             copied += header.batch_bytes
         position += header.batch_bytes
     return copied
+
+
+cdef Status range_end_at_compressed(ReadRange* found, Fault* out) noexcept nogil:
+    """End the range before its first compressed batch; as the first one it is the answer.
+
+    One that is left out of the range anyway stays in it.
+    """
+    cdef int64_t position = 0
+    cdef bint taken_out
+    cdef BatchHeader header
+    cdef Status status
+    if not found.attributes & ATTRIBUTE_COMPRESSION_MASK:
+        return STATUS_OK
+    filter_rewind(&found.filter)
+    while position < found.data_bytes:
+        batch_header_load(found.data + position, &header)
+        taken_out = filter_takes_out(&found.filter, &header)
+        status = check_uncompressed(&header, out)
+        if status != STATUS_OK and not taken_out:
+            if position == 0:
+                return corrupt_at(found, position, status, out)
+            found.data_bytes = position
+            found.next_offset = header.base_offset
+            return STATUS_OK
+        position += header.batch_bytes
+    return STATUS_OK
 
 
 cdef Status corrupt_at(
@@ -279,13 +307,6 @@ cdef int64_t passed_over(
 cdef inline void batch_passed(const BatchHeader* header, FetchSizes* sizes) noexcept nogil:
     if batch_end_offset(header) > sizes.next_offset:
         sizes.next_offset = batch_end_offset(header)
-
-
-cdef Status check_uncompressed(const BatchHeader* header, Fault* out) noexcept nogil:
-    if header.attributes & ATTRIBUTE_COMPRESSION_MASK:
-        return fault(out, STATUS_CORRUPT, "compressed batches cannot be read by this version",
-                     0, header.attributes & ATTRIBUTE_COMPRESSION_MASK)
-    return STATUS_OK
 
 
 cdef Status batch_failed(
@@ -530,6 +551,8 @@ cdef Status time_in_segment(
             status = batch_check(segment.map + position, used_bytes - position, &header, out)
             out.base_offset = segment.base_offset
             out.position_bytes = position
+            if status == STATUS_OK:
+                status = check_uncompressed(&header, out)
             if status != STATUS_OK:
                 return status
             cursor_open(&cursor, segment.map + position, &header)

@@ -17,7 +17,7 @@ from eoslog.native.producer_table cimport (
     table_at, table_find, table_insert, table_note_incomplete,
 )
 from eoslog.native.record_batch cimport (
-    ATTRIBUTE_CONTROL, Record, RecordCursor, cursor_next, cursor_open,
+    ATTRIBUTE_COMPRESSION_MASK, ATTRIBUTE_CONTROL, Record, RecordCursor, cursor_next, cursor_open,
 )
 from eoslog.native.sequence_window cimport entry_marker, entry_replay
 from eoslog.native.status cimport STATUS_NO_MEMORY, STATUS_OK, Fault
@@ -60,7 +60,7 @@ cdef bint marker_load(
     cdef RecordCursor cursor
     cdef Record record
     cdef Fault ignored
-    if header.record_count <= 0:
+    if header.record_count <= 0 or header.attributes & ATTRIBUTE_COMPRESSION_MASK:
         return False
     cursor_open(&cursor, batch, header)
     if cursor_next(&cursor, &record, &ignored) != STATUS_OK or (

@@ -1,7 +1,7 @@
 # Record batch v2: header, validator, record cursor.
 from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t, uint32_t
 
-from eoslog.native.status cimport Fault, Status
+from eoslog.native.status cimport STATUS_COMPRESSED, STATUS_OK, Fault, Status, fault
 
 cdef extern from "record_batch_layout.h" nogil:
     enum:
@@ -100,6 +100,13 @@ cdef void cursor_open(
     RecordCursor* cursor, const uint8_t* batch, const BatchHeader* header
 ) noexcept nogil
 cdef Status cursor_next(RecordCursor* cursor, Record* record, Fault* out) noexcept nogil
+
+cdef inline Status check_uncompressed(const BatchHeader* header, Fault* out) noexcept nogil:
+    """STATUS_COMPRESSED if the batch's records cannot be decoded without decompression."""
+    if header.attributes & ATTRIBUTE_COMPRESSION_MASK:
+        return fault(out, STATUS_COMPRESSED, "the batch is compressed", 0,
+                     header.attributes & ATTRIBUTE_COMPRESSION_MASK)
+    return STATUS_OK
 
 cdef inline int32_t sequence_add(int32_t sequence, int32_t delta) noexcept nogil:
     # Sequences wrap from 2**31 - 1 to 0. Widen first: signed overflow is undefined in C.

@@ -27,6 +27,7 @@ cdef enum Status:
     STATUS_COORDINATOR_FENCED = -20  # A newer coordinator has written a marker.
     STATUS_LOCK_HELD = -21           # For too long by another process, which the fault names.
     STATUS_FELL_BEHIND = -22         # What this process did not look at yet was deleted.
+    STATUS_COMPRESSED = -23          # The batch is whole; the fault has its compression type.
 
 # Details for the message of the exception; filled by whoever answers with a negative status.
 cdef struct Fault:
