@@ -81,10 +81,8 @@ cdef class KnownTransaction:
     """One transactional id as the newest record has it, and the logs of its partitions."""
 
     def __cinit__(self, str transactional_id not None, PartitionLog state_log not None,
-                  Py_ssize_t coordinator_epoch, bint durable, EntryLock lock=None):
+                  bint durable, EntryLock lock=None):
         transaction_init(&self._txn)
-        if not 0 <= coordinator_epoch <= 0x7FFFFFFF:
-            raise ValueError(f"coordinator epoch {coordinator_epoch}")
         state_log._check_open()
         self._key = transaction_key(transactional_id)
         self.transactional_id = transactional_id
@@ -94,7 +92,6 @@ cdef class KnownTransaction:
         self._txn.key = <const uint8_t*>PyBytes_AS_STRING(self._key)
         self._txn.key_bytes = PyBytes_GET_SIZE(self._key)
         self._txn.state_log = &state_log._log
-        self._txn.coordinator_epoch = <int32_t>coordinator_epoch
         self._txn.durable = durable
 
     def __dealloc__(self):
@@ -197,10 +194,6 @@ cdef class KnownTransaction:
     def prepare_offset(self):
         """Offset of the decision while its markers are not all written, else -1."""
         return self._txn.prepare_offset
-
-    @property
-    def coordinator_epoch(self):
-        return self._txn.coordinator_epoch
 
     @property
     def changed(self):

@@ -58,7 +58,7 @@ class PartitionLog(LogTransactions):
         self,
         producer_id: int,
         producer_epoch: int,
-        coordinator_epoch: int,
+        coordinator_epoch: int | None,
         commit: bool,
         *,
         timestamp_ms: int,

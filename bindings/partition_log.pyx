@@ -33,7 +33,7 @@ from eoslog.native.log_adopt cimport log_adopt, log_adopt_file
 from eoslog.native.log_append cimport (
     AppendOutcome, ProducerStamp, log_append_batch, log_append_columns,
 )
-from eoslog.native.log_marker cimport Marker, log_append_marker
+from eoslog.native.log_marker cimport LOCAL_COORDINATOR, Marker, log_append_marker
 from eoslog.native.log_recovery cimport log_truncate
 from eoslog.native.log_sync cimport log_flush, log_sync_up_to
 from eoslog.native.log_roll cimport log_roll
@@ -257,10 +257,12 @@ cdef class PartitionLog(LogTransactions):
         return (outcome.base_offset, outcome.record_count) if adopted else None
 
     def append_marker(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch,
-                      Py_ssize_t coordinator_epoch, bint commit, *, Py_ssize_t timestamp_ms,
+                      object coordinator_epoch, bint commit, *, Py_ssize_t timestamp_ms,
                       bint newer_epoch=True):
         """End a producer's transaction here with a control batch; an AppendResult.
 
+        `coordinator_epoch`: None for this store's own coordinator, which is never fenced: the
+        marker gets the highest epoch that the partition has seen of the producer, 0 if none.
         `newer_epoch`: the marker's epoch is above that of the transaction's batches, as transaction
         version 2 has it. A marker that did its work before is a success and is not written again:
         the result is a duplicate without offsets (-1).
@@ -268,6 +270,7 @@ cdef class PartitionLog(LogTransactions):
         Raises InvalidProducerEpochError, TransactionCoordinatorFencedError or a StoreError; nothing
         was written then.
         """
+        cdef Py_ssize_t given = LOCAL_COORDINATOR
         cdef Marker marker
         cdef AppendOutcome outcome
         cdef Fault fault
@@ -275,11 +278,13 @@ cdef class PartitionLog(LogTransactions):
         self._check_open()
         if producer_id < 0 or not 0 <= producer_epoch <= 0x7FFF:
             raise ValueError(f"producer id {producer_id}, epoch {producer_epoch}")
-        if not 0 <= coordinator_epoch <= 0x7FFFFFFF:
-            raise ValueError(f"coordinator epoch {coordinator_epoch}")
+        if coordinator_epoch is not None:
+            given = coordinator_epoch
+            if not 0 <= given <= 0x7FFFFFFF:
+                raise ValueError(f"coordinator epoch {given}")
         marker.producer_id = producer_id
         marker.producer_epoch = <int16_t>producer_epoch
-        marker.coordinator_epoch = <int32_t>coordinator_epoch
+        marker.coordinator_epoch = <int32_t>given
         marker.commit = commit
         marker.newer_epoch = newer_epoch
         marker.timestamp_ms = timestamp_ms

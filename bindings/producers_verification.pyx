@@ -101,6 +101,10 @@ cdef class ProducersCheck:
         if self._decisions is None:
             return None
         decided = self._decisions.get((header.producer_id, header.producer_epoch))
+        if (decided is None and entry != NULL and entry.current_txn_first_offset >= 0
+                and header.producer_epoch > <int32_t>entry.producer_epoch + 1):
+            # Another coordinator's marker took the place of that with the epoch after the batches'.
+            decided = self._decisions.get((header.producer_id, entry.producer_epoch + 1))
         if decided is None or decided == commit:
             return None
         there, wanted = ("commits", "abort") if commit else ("aborts", "commit")

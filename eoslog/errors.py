@@ -229,7 +229,11 @@ class ConcurrentTransactionsError(KafkaError):
 
 
 class TransactionCoordinatorFencedError(KafkaError):
-    """A newer coordinator has written to the partition: this one must stop."""
+    """Another coordinator, with a newer epoch, has ended the producer's transactions there.
+
+    Of a marker: it was not written. Of a commit or an abort: that is decided, and holds in the
+    other partitions; in the one that the error names, the other coordinator's word stands.
+    """
 
     code = 52
     fatal = True

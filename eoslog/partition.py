@@ -223,7 +223,7 @@ class Partition(PartitionLosses):
         self,
         producer_id: int,
         producer_epoch: int,
-        coordinator_epoch: int,
+        coordinator_epoch: int | None,
         commit: bool,
         *,
         timestamp_ms: int = -1,
@@ -231,6 +231,8 @@ class Partition(PartitionLosses):
     ) -> AppendResult:
         """End a producer's transaction here with a control batch, for its coordinator.
 
+        A coordinator with an older `coordinator_epoch` than the partition has seen of the producer
+        is refused. None stands for this store's own coordinator, which writes the highest one seen.
         `newer_epoch`: the marker's epoch is above the transaction's, as transaction version 2 has
         it; else it may be the same. One that did its work before is a success without offsets (-1).
         Raises InvalidProducerEpochError, TransactionCoordinatorFencedError, StoreError: nothing was

@@ -42,7 +42,7 @@ from eoslog.partition import Partition
 from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.state_key import (
     APPLICATION,
-    COORDINATOR_EPOCH,
+    DURABILITY,
     NAMED_PRODUCER,
     PRODUCER_ID_BLOCK,
     RECENT_JOBS,
@@ -68,7 +68,7 @@ from eoslog.store_wide_lock import held_in_all
 
 __all__ = [
     "APPLICATION",
-    "COORDINATOR_EPOCH",
+    "DURABILITY",
     "NAMED_PRODUCER",
     "PRODUCER_ID_BLOCK",
     "RECENT_JOBS",
@@ -181,7 +181,7 @@ class StateLog:
         return self._held(state_key(record_type, name))
 
     def _held(self, key: bytes) -> AbstractContextManager[bool]:
-        of_all = type_of(key) in (PRODUCER_ID_BLOCK, COORDINATOR_EPOCH)
+        of_all = type_of(key) in (PRODUCER_ID_BLOCK, DURABILITY)
         return held_in_all(self._shared, LOCK_PRODUCER_IDS if of_all else SharedPage.lock_of(key))
 
     def catch_up(self, number: int) -> None:

@@ -227,7 +227,7 @@ class TransactionAdmin:
             partition.append_marker(
                 hanging.producer_id,
                 hanging.producer_epoch,
-                max(hanging.coordinator_epoch, 0),
+                None,
                 False,
                 newer_epoch=False,
             )

@@ -293,4 +293,6 @@ class TransactionClient(TransactionalSender, Producer):
 
     def _complete_entry(self) -> None:
         # What it cannot do now is tried again when the next transaction begins to write.
-        self._coordinator.complete(self._known_entry())
+        entry = self._known_entry()
+        self._coordinator.complete(entry)
+        self._coordinator.check_not_refused(entry)

@@ -20,6 +20,7 @@ from eoslog.errors import (
     ProducerFencedError,
     StoreFailedError,
     TransactionAbortableError,
+    TransactionCoordinatorFencedError,
     UnknownProducerIdError,
 )
 
@@ -126,6 +127,7 @@ _REACTIONS: Mapping[type[EoslogError], Mapping[Request, Reaction]] = MappingProx
         InvalidTransactionTimeoutError: {_INIT: _R.FATAL},
         UnknownProducerIdError: {_INIT: _R.FATAL, _OFFSETS: _R.FATAL},
         TransactionAbortableError: {_INIT: _R.ABORTABLE},
+        TransactionCoordinatorFencedError: {_END: _R.FATAL},
         # The disk refused a flush: whether the decision is in the log, only recovery can say.
         StoreFailedError: {_INIT: _R.FATAL, _END: _R.FATAL},
     }

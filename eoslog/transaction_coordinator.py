@@ -35,9 +35,11 @@ from eoslog.errors import (
     ConcurrentTransactionsError,
     EoslogError,
     FellBehindError,
+    InvalidProducerEpochError,
     InvalidRequestError,
     InvalidTransactionTimeoutError,
     TransactionalIdNotFoundError,
+    TransactionCoordinatorFencedError,
     UnknownTopicOrPartitionError,
 )
 from eoslog.partition import Partition
@@ -176,7 +178,8 @@ class TransactionCoordinator:
 
         Returns the producer id and epoch for the next one. The decision is made when this returns;
         if its markers could not all be written, that is tried again by the id's next transaction,
-        in the background, and when the store is opened.
+        in the background, and when the store is opened. Raises TransactionCoordinatorFencedError
+        if a partition refuses its marker.
         """
         with entry.lock:
             before = entry.producer_id
@@ -194,7 +197,22 @@ class TransactionCoordinator:
                 self.appended(touched)
                 raise
             self._after_decision(entry, touched, before)
+            self.check_not_refused(entry)
             return answer
+
+    def check_not_refused(self, entry: TransactionEntry) -> None:
+        """Raise TransactionCoordinatorFencedError if the transaction is decided, and a partition
+        refuses its marker for good: another coordinator has ended it there.
+        """
+        refusal = entry.completion_error
+        if entry.state in PREPARE_STATES and isinstance(refusal, InvalidProducerEpochError):
+            error = TransactionCoordinatorFencedError(
+                f"transactional id {entry.transactional_id!r}: the transaction is decided "
+                f"({entry.state}), but a partition refuses its marker. There the marker of another "
+                f"coordinator stands, whatever that says: {refusal}"
+            )
+            error.outcome = "unknown"
+            raise error from refusal
 
     def complete(self, entry: TransactionEntry) -> bool:
         """Carry out a decision that could not be carried out before; whether it is now."""

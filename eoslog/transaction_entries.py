@@ -6,8 +6,8 @@ read without the lock may be older, but was true once.
 
 Invariants: an id has one entry at a time in a process; whoever works on it holds its lock and has
 seen, under that lock, that it is still the one. An undecided transaction's entry, and one whose
-record the index does not have yet, stays in memory. The coordinator's epoch is raised, durably,
-before the first entry is made in a life of the store, by whichever process makes it.
+record the index does not have yet, stays in memory. Before the first entry is made in a life of the
+store, the state log says how durable that life is.
 """
 
 import logging
@@ -20,11 +20,7 @@ from eoslog.bindings.entry_lock import AllKeysHeld, EntryLock
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.bindings.held_locks import HeldLocks
-from eoslog.bindings.shared_page import (
-    COUNTER_COORDINATOR_EPOCH,
-    LOCK_PRODUCER_IDS,
-    SharedPage,
-)
+from eoslog.bindings.shared_page import SharedPage
 from eoslog.bindings.thread_lock import called_from_handler
 from eoslog.bindings.transaction_entry import TransactionEntry, decode_transaction_value
 from eoslog.errors import (
@@ -35,7 +31,7 @@ from eoslog.errors import (
 )
 from eoslog.partition import Partition
 from eoslog.process_slots import ProcessSlots
-from eoslog.state_log import COORDINATOR_EPOCH, StateLog, TransactionRecord, transaction_key
+from eoslog.state_log import DURABILITY, StateLog, TransactionRecord, transaction_key
 from eoslog.transaction_owner import TransactionOwner, taken_elsewhere
 
 _log = logging.getLogger(__name__)
@@ -48,7 +44,6 @@ UNDECIDED_STATES = PREPARE_STATES | {ONGOING}
 # Settled entries that stay for their next use; of more than these, the unused go.
 ENTRIES_KEPT = 10_000
 _LOOKS_MAX = 3
-_NO_EPOCH = -1
 
 
 class NewestRecord:
@@ -107,8 +102,7 @@ class TransactionEntries:
         self._entries: dict[str, TransactionEntry] = {}
         self._state_partitions: dict[str, Partition] = {}
         self._owners: dict[str, TransactionOwner] = {}
-        self._epoch = _NO_EPOCH
-        self._epoch_raised = False
+        self._durability_is_noted = False
         state_log.follow(self)
         if shared is not None:
             state_log.on_foreign = self._note_foreign
@@ -118,60 +112,22 @@ class TransactionEntries:
         """The slot of this process; None if it is alone."""
         return None if self._slots is None else self._slots.own
 
-    @property
-    def epoch(self) -> int:
-        """The coordinator's epoch; the first look in a life of the store raises it, durably.
-
-        Takes locks that come before those of the entries together.
+    def _note_durability(self) -> None:
+        """Have the log say how durable this life of the store is, synced: the next one reads there
+        what a power cut may have taken. Takes locks that come before those of the entries together.
         """
-        if not self._epoch_raised:
-            if self._shared is None:
-                self._raise_epoch()
-            else:
-                self._state_log.partition_of("")  # What opens it has locks that come first.
-                with self._shared.held(LOCK_PRODUCER_IDS):
-                    self._raise_epoch()
-        return self._epoch
-
-    def _raise_epoch(self) -> None:
-        """Write the record, unless this process or another one of the session has done so."""
-        with self._lock:
-            if self._epoch_raised:
-                return
-            shared = self._shared
-            if shared is not None and shared.counter(COUNTER_COORDINATOR_EPOCH):
-                state = self._state_log.get(COORDINATOR_EPOCH, "")
-                self._epoch = 0 if state is None else int(state["coordinator_epoch"])
-            else:
-                self._epoch = _NO_EPOCH if shared is not None else self._epoch
-                # How durable this life is tells the next one what it may have lost.
-                record = {"coordinator_epoch": self.plan_epoch(), "durable": self._durable}
-                self._state_log.append(COORDINATOR_EPOCH, "", record, sync=True)
-                if shared is not None:
-                    shared.raise_counter(COUNTER_COORDINATOR_EPOCH)
-            self._epoch_raised = True
+        if self._durability_is_noted:
+            return
+        self._state_log.partition_of("")  # What opens it has locks that come first.
+        with self._state_log.held(DURABILITY, ""):
+            if self.last_life_was_durable() != self._durable:
+                self._state_log.append(DURABILITY, "", {"durable": self._durable}, sync=True)
+            self._durability_is_noted = True
 
     def last_life_was_durable(self) -> bool:
         """Whether the last life of the store that had entries synced what it decided."""
-        state = self._state_log.get(COORDINATOR_EPOCH, "")
+        state = self._state_log.get(DURABILITY, "")
         return state is None or bool(state.get("durable", True))
-
-    def plan_epoch(self) -> int:
-        """The epoch as it will be raised to in this life of the store, if it was not yet."""
-        with self._lock:
-            if self._epoch == _NO_EPOCH:
-                raised = self._shared is not None and bool(
-                    self._shared.counter(COUNTER_COORDINATOR_EPOCH)
-                )
-                state = self._state_log.get(COORDINATOR_EPOCH, "")
-                known = _NO_EPOCH if state is None else int(state["coordinator_epoch"])
-                self._epoch = known if raised else known + 1
-            return self._epoch
-
-    @property
-    def planned_epoch(self) -> int:
-        """As `plan_epoch` found it. Takes no lock."""
-        return max(0, self._epoch)
 
     # Entries.
 
@@ -214,7 +170,7 @@ class TransactionEntries:
         if not create and self._state_log.transaction(transactional_id) is None:
             raise _not_found(transactional_id)
         # Both before the lock is taken: they may wait for other processes.
-        epoch = self.epoch
+        self._note_durability()
         partition = self._state_log.partition_of(transactional_id)
         with self._lock:
             entry = self._entries.get(transactional_id)
@@ -222,7 +178,7 @@ class TransactionEntries:
                 record = self._state_log.transaction(transactional_id)
                 if record is None and not create:
                     raise _not_found(transactional_id)
-                entry = self._made(transactional_id, record, partition, epoch)
+                entry = self._made(transactional_id, record, partition)
                 self._state_partitions[transactional_id] = partition
                 self._entries[transactional_id] = entry
             return entry
@@ -232,12 +188,11 @@ class TransactionEntries:
         transactional_id: str,
         record: TransactionRecord | None,
         partition: Partition,
-        epoch: int,
     ) -> TransactionEntry:
         lock = None
         if self._shared is not None:
             lock = EntryLock(self._shared, transactional_id, partition.log, self)
-        entry = TransactionEntry(transactional_id, partition.log, epoch, self._durable, lock)
+        entry = TransactionEntry(transactional_id, partition.log, self._durable, lock)
         if record is not None:
             self._load(entry, record, partition)
         return entry

@@ -122,7 +122,6 @@ class TransactionRecovery:
             self._load(transactional_id)
         data = {where for where in unrecovered if where.topic != TRANSACTION_STATE_TOPIC}
         if data:
-            self._entries.plan_epoch()
             for where in unrecovered:
                 if where.topic == TRANSACTION_STATE_TOPIC:
                     self._read_decisions(where, data)
@@ -149,7 +148,6 @@ class TransactionRecovery:
         # Before a partition is opened that this process may be the first to recover.
         for transactional_id in self._state_log.undecided_transactions():
             self._load(transactional_id)
-        self._entries.plan_epoch()
         self._partitions.watch_recovered(self.resolve)
         try:
             self._coordinator.settle_the_dead()
@@ -328,7 +326,7 @@ class TransactionRecovery:
                 partition.append_marker(
                     producer_id,
                     decision.marker_epoch,
-                    self._entries.planned_epoch,
+                    None,
                     decision.commit,
                     newer_epoch=decision.newer_epoch,
                 )

@@ -34,7 +34,9 @@ cdef enum:
         BATCH_HEADER_BYTES + RECORD_OVERHEAD_BYTES_MAX + MARKER_KEY_BYTES + MARKER_VALUE_BYTES)
 
 
-cdef int64_t marker_encode(uint8_t* batch, const Marker* marker) noexcept nogil:
+cdef int64_t marker_encode(
+    uint8_t* batch, const Marker* marker, int32_t coordinator_epoch
+) noexcept nogil:
     """Write the control batch, its base offset aside; its size."""
     cdef uint8_t key[MARKER_KEY_BYTES]
     cdef uint8_t value[MARKER_VALUE_BYTES]
@@ -43,7 +45,7 @@ cdef int64_t marker_encode(uint8_t* batch, const Marker* marker) noexcept nogil:
     store_be16(key, MARKER_VERSION)
     store_be16(&key[2], MARKER_COMMIT if marker.commit else MARKER_ABORT)
     store_be16(value, MARKER_VERSION)
-    store_be32(&value[2], marker.coordinator_epoch)
+    store_be32(&value[2], coordinator_epoch)
     end = record_encode(
         batch + BATCH_HEADER_BYTES, 0, 0, key, MARKER_KEY_BYTES, value, MARKER_VALUE_BYTES, NULL, 0)
     identity.base_offset = 0
@@ -66,7 +68,8 @@ cdef Status marker_verdict(
     if marker.producer_epoch < entry.producer_epoch:
         return fault(out, STATUS_FENCED, "the marker's epoch is older than the newest seen",
                      entry.producer_epoch, marker.producer_epoch)
-    if marker.coordinator_epoch < entry.coordinator_epoch:
+    if (marker.coordinator_epoch != LOCAL_COORDINATOR
+            and marker.coordinator_epoch < entry.coordinator_epoch):
         return fault(out, STATUS_COORDINATOR_FENCED, "a newer coordinator has written a marker",
                      entry.coordinator_epoch, marker.coordinator_epoch)
     if marker.newer_epoch and marker.producer_epoch == entry.producer_epoch:
@@ -84,22 +87,29 @@ cdef Status log_append_marker(
 
     STATUS_DUPLICATE: it was ended by this marker before, and nothing is written.
     """
-    cdef uint8_t batch[MARKER_BATCH_BYTES_MAX]
-    cdef int64_t batch_bytes = marker_encode(batch, marker)
     cdef Status status = log_lock(log, out)
     if status != STATUS_OK:
         return status
-    status = marker_locked(log, marker, batch, batch_bytes, outcome, out)
+    status = marker_locked(log, marker, outcome, out)
     log_unlock(log)
     return status
 
 
+cdef int32_t epoch_to_write(const ProducerEntry* entry, const Marker* marker) noexcept nogil:
+    """The coordinator's epoch in the marker; `entry` may be NULL."""
+    if marker.coordinator_epoch != LOCAL_COORDINATOR:
+        return marker.coordinator_epoch
+    return entry.coordinator_epoch if entry != NULL and entry.coordinator_epoch > 0 else 0
+
+
 cdef Status marker_locked(
-    PartitionLog* log, const Marker* marker, const uint8_t* batch, int64_t batch_bytes,
-    AppendOutcome* outcome, Fault* out,
+    PartitionLog* log, const Marker* marker, AppendOutcome* outcome, Fault* out
 ) noexcept nogil:
+    cdef uint8_t batch[MARKER_BATCH_BYTES_MAX]
     cdef bint row_needed = False
     cdef ProducerEntry* entry = table_find_whole(&log.producers, marker.producer_id, &row_needed)
+    cdef int32_t coordinator_epoch = epoch_to_write(entry, marker)
+    cdef int64_t batch_bytes = marker_encode(batch, marker, coordinator_epoch)
     cdef int64_t offset = log_end(log)
     cdef Status status
     if row_needed:
@@ -119,7 +129,7 @@ cdef Status marker_locked(
         status = log_end_transaction(
             &log.ongoing, &log.aborts, entry, marker.commit, offset)
         EOS_CHECK(status == STATUS_OK, "marker: there is room in the abort index")
-    entry_marker(entry, marker.producer_epoch, marker.coordinator_epoch, marker.timestamp_ms)
+    entry_marker(entry, marker.producer_epoch, coordinator_epoch, marker.timestamp_ms)
     log_place(log, batch, batch_bytes)
     entry.changed_at_offset = log_end(log)
     outcome.base_offset = offset

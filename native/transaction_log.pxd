@@ -25,7 +25,6 @@ cdef struct Transaction:
     int64_t record_offset            # Of the newest record, -1 if there is none.
     int64_t prepare_offset           # Of the decision while its markers are not all written, or -1.
     int32_t registration             # How many records added parts to this transaction.
-    int32_t coordinator_epoch
     int32_t failed_part              # Where the last call failed: a part, or FAILED_STATE_LOG.
     bint durable
     bint taken_over                  # The transaction was begun under an earlier coordinator.

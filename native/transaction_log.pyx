@@ -14,7 +14,7 @@ from eoslog.native.batch_encode cimport RecordColumns
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.column cimport COLUMN_FIXED, COLUMN_NULL
 from eoslog.native.log_append cimport ProducerStamp, log_append_batch, log_append_columns
-from eoslog.native.log_marker cimport Marker, log_append_marker
+from eoslog.native.log_marker cimport LOCAL_COORDINATOR, Marker, log_append_marker
 from eoslog.native.mapped_io cimport eos_now_ms
 from eoslog.native.log_sync cimport log_sync_up_to
 from eoslog.native.record_batch cimport (
@@ -354,7 +354,7 @@ cdef Status transaction_decide(
 cdef Status write_markers(Transaction* txn, Fault* out) noexcept nogil:
     """Write the marker of each part that has none; one that fails does not hold up the others.
 
-    The first failure is answered.
+    A refusal is answered, which stays; else the first failure.
     """
     cdef Marker marker
     cdef AppendOutcome outcome
@@ -365,7 +365,7 @@ cdef Status write_markers(Transaction* txn, Fault* out) noexcept nogil:
     cdef int32_t index
     marker.producer_id = txn.state.producer_id
     marker.timestamp_ms = eos_now_ms()
-    marker.coordinator_epoch = txn.coordinator_epoch
+    marker.coordinator_epoch = LOCAL_COORDINATOR
     marker.producer_epoch = txn.state.producer_epoch
     marker.commit = txn.state.status == TRANSACTION_PREPARE_COMMIT
     marker.newer_epoch = state_data_epoch(&txn.state) < txn.state.producer_epoch
@@ -384,7 +384,7 @@ cdef Status write_markers(Transaction* txn, Fault* out) noexcept nogil:
             status = STATUS_DUPLICATE
         if status >= 0:
             part.marked = True
-        elif first == STATUS_OK:
+        elif first == STATUS_OK or (status == STATUS_FENCED and first != STATUS_FENCED):
             first = status
             txn.failed_part = index
             out[0] = later

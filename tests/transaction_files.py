@@ -29,7 +29,6 @@ from eoslog.bindings.transaction_entry import (
 )
 
 ID = "my-transaction"
-COORDINATOR_EPOCH = 9
 TIMEOUT_MS = 60_000
 FILLER = b"filler"
 
@@ -54,8 +53,8 @@ class TransactionFiles:
         self.files[name] = PartitionFiles(self.root / name, {"segment.ms": EVER_MS} | config)
         return self.files[name].open()
 
-    def make_entry(self, coordinator_epoch: int = COORDINATOR_EPOCH) -> TransactionEntry:
-        return TransactionEntry(ID, self.state, coordinator_epoch, self.durable)
+    def make_entry(self) -> TransactionEntry:
+        return TransactionEntry(ID, self.state, self.durable)
 
     def part(self, topic: str, partition: int = 0) -> TransactionPart:
         if (topic, partition) not in self.parts:
@@ -95,7 +94,7 @@ class TransactionFiles:
     def reload(self) -> None:
         """A new entry, as the next coordinator would make it from the state log."""
         record = all_records(self.state)[-1]
-        self.entry = self.make_entry(self.entry.coordinator_epoch + 1)
+        self.entry = self.make_entry()
         self.entry.load(record.value, record.offset)
         self.entry.attach(list(self.parts.values()))
 

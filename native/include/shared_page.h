@@ -21,7 +21,7 @@
 #include "crash_point.h"
 
 #define SHARED_PAGE_MAGIC UINT64_C(0x31305248534f45) /* "EOSHR01", little-endian. */
-#define SHARED_PAGE_VERSION 3
+#define SHARED_PAGE_VERSION 4
 #define SHARED_COUNTERS 32
 #define SHARED_LOCKS_OF_KEYS 1024
 #define SHARED_LOCKS_NAMED 64

@@ -78,12 +78,12 @@ def main(root: Path) -> None:
     calls = Calls(root)
     state = PartitionFiles(root / "state").open()
     data = PartitionFiles(root / "data").open()
-    entry = TransactionEntry("id", state, 1, False)
+    entry = TransactionEntry("id", state, False)
     part = TransactionPart("a", 0, data)
     for _ in range(2):
         for name, good in entry_calls(entry, part).items():
             calls.each_argument(name, getattr(entry, name), good, allowed=ALLOWED)
-    good = {"transactional_id": "id", "state_log": state, "coordinator_epoch": 0, "durable": False}
+    good = {"transactional_id": "id", "state_log": state, "durable": False}
     calls.each_argument("TransactionEntry", TransactionEntry, good)
     calls.each_argument(
         "TransactionPart", TransactionPart, {"topic": "a", "partition": 0, "log": data}

@@ -33,7 +33,7 @@ from eoslog.errors import (
     StoreInUseError,
 )
 from eoslog.prepared_transaction import PreparedTransaction, parse_token
-from eoslog.state_log import transaction_key
+from eoslog.state_log import DURABILITY, state_key, transaction_key
 from eoslog.transaction_timeouts import abort_timed_out, expire_ids
 
 ID = "wanted"
@@ -106,7 +106,7 @@ def write_record(hand: Hand, state: str) -> None:
 def write_marker(hand: Hand, commit: bool, number: int) -> None:
     entry = entry_of(hand)
     hand.store.partition(TOPIC, number).append_marker(
-        entry.producer_id, hand.kept["decided"][0], entry.coordinator_epoch, commit
+        entry.producer_id, hand.kept["decided"][0], None, commit
     )
 
 
@@ -614,21 +614,17 @@ def test_the_safe_point_stays_below_a_decision_of_another_process(store, crew, p
     assert recovery.safe_so_far(state.topic_partition) == state.log_end_offset
 
 
-def test_one_coordinator_epoch_in_a_session(path, durability, crew):
+def test_a_session_says_once_how_durable_it_is(path, durability, crew):
     members = [crew.join() for _ in range(3)]
     for number, member in enumerate(members):
         member.begin(store_calls.init, f"id-{number}")
     for member in members:
         member.answer()
-    epochs = {member.call(coordinator_epoch) for member in members}
-    assert len(epochs) == 1
     crew.all_leave()
     with eoslog.open(path, durability=durability, config=QUIET) as store:
-        assert store._transactions.entries.epoch == epochs.pop() + 1
-
-
-def coordinator_epoch(hand: Hand) -> int:
-    return hand.store._transactions.entries.epoch
+        records = store._partitions.state_partition(0).fetch_records(0, 1000, 1 << 20)[0]
+        said = [one for one in records if one.key == state_key(DURABILITY, "")]
+        assert len(said) == (durability == "process")
 
 
 def test_no_transaction_moves_while_another_process_stands_still(store, crew):

@@ -167,14 +167,13 @@ class TransactionMachine(RuleBasedStateMachine):
     def end_an_open_transaction(self, data, commit, epoch_step):
         one = data.draw(st.sampled_from(self.world.model.open_transactions()))
         epoch = min(one.producer_epoch + epoch_step, LAST_EPOCH)
-        coordinator_epoch = max(one.coordinator_epoch, 0)
-        self.mark(MarkerSent(one.producer_id, epoch, coordinator_epoch, commit))
+        self.mark(MarkerSent(one.producer_id, epoch, None, commit))
 
     @rule(
         producer_id=producer_ids,
         commit=st.booleans(),
         epoch_step=st.integers(-1, 2),
-        coordinator_step=st.sampled_from((0, 0, 1, 5, -1)),
+        coordinator_step=st.sampled_from((None, 0, 0, 1, 5, -1)),
         newer_epoch=st.booleans(),
         age_ms=st.integers(0, 86_400_000),
     )
@@ -182,7 +181,9 @@ class TransactionMachine(RuleBasedStateMachine):
         """Of an unknown producer, of no open transaction, of an old epoch or coordinator too."""
         entry = self.world.model.producers.entry(producer_id)
         epoch = min(max(entry.producer_epoch + epoch_step, 0), LAST_EPOCH)
-        coordinator_epoch = max(entry.coordinator_epoch + coordinator_step, 0)
+        coordinator_epoch = None
+        if coordinator_step is not None:
+            coordinator_epoch = max(entry.coordinator_epoch + coordinator_step, 0)
         self.mark(
             MarkerSent(producer_id, epoch, coordinator_epoch, commit, newer_epoch, BASE_MS + age_ms)
         )

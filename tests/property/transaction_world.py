@@ -51,7 +51,7 @@ class MarkerSent:
 
     producer_id: int
     epoch: int
-    coordinator_epoch: int
+    coordinator_epoch: int | None  # None: the store's own coordinator.
     commit: bool
     newer_epoch: bool = True
     timestamp_ms: int = BASE_MS

@@ -105,7 +105,7 @@ class LogModel:
         self,
         producer_id: int,
         producer_epoch: int,
-        coordinator_epoch: int,
+        coordinator_epoch: int | None,
         commit: bool,
         *,
         timestamp_ms: int,
@@ -113,6 +113,8 @@ class LogModel:
     ) -> ModelAppend | None:
         """A transaction's end: refused, written, or None where it is in the log already."""
         entry = self.producers.entry(producer_id)
+        if coordinator_epoch is None:  # The store's own, which goes by the others'.
+            coordinator_epoch = max(entry.coordinator_epoch, 0)
         if not entry.judge_marker(producer_epoch, coordinator_epoch, newer_epoch):
             return None
         marker = encode_marker(

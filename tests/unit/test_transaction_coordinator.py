@@ -3,16 +3,18 @@
 Names begin with the scenario they are of. What a single entry does is in test_transaction_entry.py.
 """
 
+import json
 import threading
 import time
 
 import pytest
 from conftest import abandon
-from coordinated_store import ID, SMALL, TIMEOUT_MS, CoordinatedStore
+from coordinated_store import ID, SMALL, TIMEOUT_MS, CoordinatedStore, batches_of
 from transaction_files import fill_up, full_disk
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.bindings.record_batch import decode_records
 from eoslog.errors import (
     ConcurrentTransactionsError,
     CorruptRecordError,
@@ -31,7 +33,7 @@ from eoslog.errors import (
 )
 from eoslog.prepared_transaction import PreparedTransaction
 from eoslog.producer_ids import STAGED_PRODUCER_ID_MIN
-from eoslog.state_log import PRODUCER_ID_BLOCK, state_partition_of
+from eoslog.state_log import DURABILITY, PRODUCER_ID_BLOCK, state_key, state_partition_of
 from eoslog.transaction_entries import ENTRIES_KEPT
 from eoslog.transaction_owner import TransactionOwner
 from eoslog.transaction_timeouts import abort_timed_out, expire_ids
@@ -825,18 +827,192 @@ def test_k03_a_topic_deleted_while_the_store_was_closed_for_its_decision(open_st
     assert at.markers("b-1") == [(7, 4, "COMMIT")]
 
 
-def test_k07_the_coordinators_epoch_rises_with_each_opening(open_store):
-    epochs = []
+def coordinator_epochs(at, place, producer_id=0):
+    """What the markers of a producer say, in the log's order, and what the partition remembers."""
+    written = [
+        int.from_bytes(decode_records(data)[0].value[2:6], "big")
+        for header, data in batches_of(at.partition(place))
+        if header.is_control and header.producer_id == producer_id
+    ]
+    return written, at.partition(place).producer(producer_id).coordinator_epoch
+
+
+def test_k07_the_coordinators_epoch_stays_0_over_any_number_of_openings(open_store):
     for _ in range(3):
         at = CoordinatedStore(open_store())
         at.end(at.begun("a-0"))
-        epochs.append(at.partition("a-0").producer(0).coordinator_epoch)
         at.store.close()
-    assert epochs == [0, 1, 2]
-    partition = open_store().partition("a", 0)
+    at = CoordinatedStore(open_store())
+    assert coordinator_epochs(at, "a-0") == ([0, 0, 0], 0)
+
+
+# How a transaction ends after a broker's marker with coordinator epoch 5 is in its partition.
+
+
+def commits(at):
+    at.end(at.begun("a-0"))
+
+
+def aborts(at):
+    at.end(at.begun("a-0"), commit=False)
+
+
+def is_fenced(at):
+    at.begun("a-0")
+    at.init()
+
+
+def is_terminated(at):
+    at.begun("a-0")
+    at.store.abort_transaction(ID)
+
+
+def times_out(at):
+    at.begun("a-0")
+    assert abort_timed_out(at.coordinator, time.time_ns() // 1_000_000 + TIMEOUT_MS + 1000) == 1
+
+
+def commits_what_was_prepared(at):
+    begun = at.begun("a-0")
+    with begun.entry.lock:
+        begun.entry.prepare(begun.producer_id, begun.producer_epoch)
+    at.store.commit_prepared([PreparedTransaction(ID, begun.producer_id, begun.producer_epoch)])
+
+
+def hangs(at):
+    end = at.partition("a-0").log_end_offset
+    at.partition("a-0")._log.append_columns(
+        [b"x"], timestamp_ms=1, producer_id=0, producer_epoch=9, base_sequence=0, transactional=True
+    )
+    at.store.abort_transaction(topic="a", partition=0, start_offset=end)
+
+
+@pytest.mark.parametrize("evicted", [False, True])
+@pytest.mark.parametrize(
+    "end",
+    [
+        commits,
+        aborts,
+        is_fenced,
+        is_terminated,
+        times_out,
+        commits_what_was_prepared,
+        hangs,
+    ],
+)
+def test_k07_a_brokers_marker_fences_none_of_ours(open_store, end, evicted):
+    at = CoordinatedStore(open_store(eoslog__producers__cached__max=1))
+    epoch = at.end(at.begun("a-0")).producer_epoch
+    at.partition("a-0").append_marker(0, epoch + 1, 5, True)
+    at.store.close()
+    at = CoordinatedStore(open_store(eoslog__producers__cached__max=1))
+    if evicted:
+        at.store.producer().append("a", 0, [b"other"])
+        at.store._partitions.persist_producers(at.partition("a-0"))
+        assert at.partition("a-0")._log.producer(0) is None
+        at.coordinator.hold_producer(0, "a", 0)
+    end(at)
+    partition = at.partition("a-0")
+    assert partition.last_stable_offset == partition.log_end_offset
+    assert coordinator_epochs(at, "a-0") == ([0, 5, 5], 5)
+    assert b"x" in at.committed("a-0")
+    assert not at.store.verify()
+    # An explicit epoch keeps Kafka's rule.
     with pytest.raises(TransactionCoordinatorFencedError):
-        partition.append_marker(0, 9, 1, True)
-    partition.append_marker(0, 9, 2, True)
+        partition.append_marker(0, 20, 4, True)
+    partition.append_marker(0, 20, 5, True)
+
+
+@pytest.mark.parametrize("state", ["Ongoing", "PrepareCommit", "PrepareAbort"])
+def test_k07_a_brokers_marker_fences_no_opening(open_store, state):
+    at = CoordinatedStore(open_store())
+    at.partition("a-0").append_marker(7, 0, 29, True)
+    at.partition("a-0")._log.append_columns(
+        [b"x"], timestamp_ms=1, producer_id=7, producer_epoch=1, base_sequence=0, transactional=True
+    )
+    epoch = 1 if state == "Ongoing" else 2
+    at.record(producer_epoch=epoch, state=state, partitions=[("a", 0)])
+    abandon(at.store)
+    at = CoordinatedStore(open_store())
+    kind = "COMMIT" if state == "PrepareCommit" else "ABORT"
+    assert at.markers("a-0") == [(7, 0, "COMMIT"), (7, 2, kind)]
+    assert coordinator_epochs(at, "a-0", 7) == ([29, 29], 29)
+
+
+def test_k07_a_brokers_marker_fences_no_end_of_what_nobody_knows(open_store):
+    at = CoordinatedStore(open_store())
+    at.partition("a-0").append_marker(7, 0, 29, True)
+    at.partition("a-0")._log.append_columns(
+        [b"x"], timestamp_ms=1, producer_id=7, producer_epoch=1, base_sequence=0, transactional=True
+    )
+    abandon(at.store)
+    at = CoordinatedStore(open_store())
+    assert at.partition("a-0").open_transactions() == []
+    assert coordinator_epochs(at, "a-0", 7) == ([29, 29], 29)
+
+
+@pytest.mark.parametrize("way", ["producer", "prepared"])
+@pytest.mark.parametrize("commit", [True, False])
+def test_an_end_that_a_partition_refuses_is_an_error(open_store, way, commit):
+    """Another coordinator ended the transaction there: what it decided need not be the same."""
+    at = CoordinatedStore(open_store())
+    producer = at.store.producer(transactional_id=ID)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.append("a", 0, [b"x"])
+    producer.append("b", 0, [b"x"])
+    own = (producer.producer_id, producer.producer_epoch)
+    prepared = producer.prepare_transaction() if way == "prepared" else None
+    at.partition("a-0").append_marker(own[0], own[1] + 5, 0, not commit)
+    with pytest.raises(TransactionCoordinatorFencedError, match="a-0") as raised:
+        if prepared is not None:
+            decide = at.store.commit_prepared if commit else at.store.abort_prepared
+            decide([prepared])
+        elif commit:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+    assert raised.value.outcome == "unknown"
+    assert at.committed("b-0") == ([b"x"] if commit else [])
+    if way == "producer":
+        with pytest.raises(TransactionCoordinatorFencedError):
+            producer.begin_transaction()
+    at.store.close()
+    at = CoordinatedStore(open_store())
+    [problem] = at.store.verify()
+    assert "its coordinator decided" in str(problem)
+
+
+def test_a_refusal_is_told_before_a_full_disk(at):
+    begun = at.begun("a-0", "b-0")
+    part = at.partition("a-0")
+    fill_up(part._log, ROOM_BYTES)
+    at.partition("b-0").append_marker(0, 9, 0, False)
+    with full_disk(), pytest.raises(TransactionCoordinatorFencedError, match="b-0"):
+        at.end(begun)
+
+
+def test_the_state_log_says_how_durable_a_life_is_where_that_changes(open_store, store_path):
+    for durability in ("commit", "commit", "process", "process", "always", "commit"):
+        at = CoordinatedStore(open_store(durability=durability))
+        at.init()
+        at.store.close()
+    at = CoordinatedStore(open_store())
+    partition = at.store._partitions.state_partition(0)
+    records = partition.fetch_records(0, 1000, 1 << 20)[0]
+    found = [json.loads(one.value) for one in records if one.key == state_key(DURABILITY, "")]
+    assert [one["durable"] for one in found] == [False, True]
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_the_record_of_an_older_version_counts_openings_too(open_store, durable):
+    store = open_store()
+    store._state_log.append(DURABILITY, "", {"coordinator_epoch": 29, "durable": durable})
+    abandon(store)
+    at = CoordinatedStore(open_store(durability="commit"))
+    at.end(at.begun("a-0"))
+    assert coordinator_epochs(at, "a-0") == ([0], 0)
+    assert at.coordinator.entries.last_life_was_durable()
 
 
 def test_k13_sequences_begin_anew_after_the_marker(at):

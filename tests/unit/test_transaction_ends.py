@@ -3,7 +3,6 @@
 import pytest
 from partition_files import all_records
 from transaction_files import (
-    COORDINATOR_EPOCH,
     TransactionFiles,
     batches,
     committed,
@@ -118,7 +117,7 @@ def test_the_records_of_a_commit(files):
     assert files.entry.prepare_offset == -1
     assert decode_transaction_value(files.entry.value()) == complete
     marker = all_records(files.part("a").log)
-    assert files.part("a").log.producer(7).coordinator_epoch == COORDINATOR_EPOCH
+    assert files.part("a").log.producer(7).coordinator_epoch == 0
     assert [record.value for record in marker] == [b"y"]
 
 

@@ -5,7 +5,6 @@ import threading
 import pytest
 from partition_files import all_records
 from transaction_files import (
-    COORDINATOR_EPOCH,
     ID,
     TIMEOUT_MS,
     TransactionFiles,
@@ -52,7 +51,7 @@ def test_a_new_entry_knows_nothing(files):
     assert (entry.start_ms, entry.last_update_ms, entry.next_producer_epoch) == (-1, -1, -1)
     assert (entry.record_offset, entry.prepare_offset, entry.changed) == (-1, -1, False)
     assert (entry.partitions, entry.value(), entry.prepared) == ([], b"", False)
-    assert (entry.completion_error, entry.coordinator_epoch) == (None, COORDINATOR_EPOCH)
+    assert entry.completion_error is None
     with pytest.raises(InvalidProducerIdMappingError):
         entry.add_partitions(-1, -1, [])
 
@@ -243,7 +242,7 @@ def test_s04_a_decision_is_carried_out_by_the_next_coordinator(files, commit):
     files.entry.complete()
     for part in parts:
         assert batches(part.log) == [(7, 4, -1, "COMMIT" if commit else "ABORT")]
-        assert part.log.producer(7).coordinator_epoch == COORDINATOR_EPOCH
+        assert part.log.producer(7).coordinator_epoch == 0
     assert files.states() == ["CompleteCommit" if commit else "CompleteAbort"]
     assert (files.entry.producer_epoch, files.entry.partitions) == (4, [])
 
@@ -276,7 +275,7 @@ def test_markers_that_stand_already_are_not_written_again(files):
     files.initialize()
     files.entry.commit(7, 0, [filled(part, b"x")])
     prepare = all_records(files.state)[2]
-    entry = files.make_entry(COORDINATOR_EPOCH + 1)
+    entry = files.make_entry()
     entry.load(prepare.value, prepare.offset)
     entry.attach([part])
     entry.complete()
@@ -292,7 +291,7 @@ def test_a_decision_taken_over_is_behind_a_partition_with_a_later_epoch(files, s
     files.entry.commit(7, 0, [filled(part, b"x")])
     files.entry.flush(7, 1, [filled(part, b"y")])
     if seen == "marker":
-        part.log.append_marker(7, 2, COORDINATOR_EPOCH, False, timestamp_ms=1)
+        part.log.append_marker(7, 2, None, False, timestamp_ms=1)
     before = batches(part.log)
     files.load("PrepareCommit", epoch=1, parts=[part, other])
     assert (files.entry.data_epoch, files.entry.producer_epoch) == (0, 1)
@@ -305,7 +304,7 @@ def test_a_decision_taken_over_is_behind_a_partition_with_a_later_epoch(files, s
 def test_an_abort_of_what_was_taken_over_asks_no_more_of_such_a_partition(files):
     """Without durability the power may take more of the state log than of the data."""
     part, other = files.part("a"), files.part("b")
-    part.log.append_marker(7, 9, COORDINATOR_EPOCH, False, timestamp_ms=1)
+    part.log.append_marker(7, 9, None, False, timestamp_ms=1)
     files.load("Ongoing", epoch=5, parts=[part, other])
     files.entry.fence()
     assert files.entry.completion_error is None
@@ -417,8 +416,8 @@ def test_arguments_are_checked(files):
         lambda: files.entry.attach([None]),
         lambda: files.entry.append_columns(7, 0, None, [b"x"], timestamp_ms=1),
         lambda: TransactionPart("a", 0, None),
-        lambda: TransactionEntry(ID, None, 0, False),
-        lambda: TransactionEntry(None, files.state, 0, False),
+        lambda: TransactionEntry(ID, None, False),
+        lambda: TransactionEntry(None, files.state, False),
         lambda: TransactionEntry.__new__(TransactionEntry),
     ):
         with pytest.raises(TypeError):
@@ -426,8 +425,7 @@ def test_arguments_are_checked(files):
     for call in (
         lambda: TransactionPart("", 0, files.state),
         lambda: TransactionPart("a", -1, files.state),
-        lambda: TransactionEntry("", files.state, 0, False),
-        lambda: TransactionEntry(ID, files.state, -1, False),
+        lambda: TransactionEntry("", files.state, False),
     ):
         with pytest.raises(ValueError, match=r"\w"):
             call()
@@ -443,7 +441,7 @@ def test_a_log_that_is_not_open_is_refused(files):
         with pytest.raises(LogClosedError):
             TransactionPart("a", 0, one)
         with pytest.raises(LogClosedError):
-            TransactionEntry(ID, one, 0, False)
+            TransactionEntry(ID, one, False)
 
 
 def test_one_accumulator_is_appended_once(files):
@@ -510,7 +508,7 @@ def test_threads_with_ids_of_their_own_share_logs(files):
 
     def write(number):
         try:
-            entry = TransactionEntry(f"id-{number}", files.state, 0, False)
+            entry = TransactionEntry(f"id-{number}", files.state, False)
             entry.initialize(
                 producer_id=number, producer_epoch=0, last_producer_epoch=-1,
                 previous_producer_id=-1, timeout_ms=1, now_ms=1,

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from partition_files import all_records
 from transaction_files import (
-    COORDINATOR_EPOCH,
     TransactionFiles,
     batches,
     committed,
@@ -31,7 +30,6 @@ from eoslog.errors import (
     RecordTooLargeError,
     StoreError,
     StoreFullError,
-    TransactionCoordinatorFencedError,
 )
 
 # More than a record's size and the room an append asks for differ by.
@@ -204,7 +202,7 @@ def test_a_partition_that_saw_a_newer_epoch_fences(files):
     part = files.part("a")
     files.initialize()
     files.entry.flush(7, 0, [filled(part, b"x")])
-    part.log.append_marker(7, 5, COORDINATOR_EPOCH, False, timestamp_ms=1)
+    part.log.append_marker(7, 5, None, False, timestamp_ms=1)
     with pytest.raises(InvalidProducerEpochError):
         files.entry.flush(7, 0, [filled(part, b"y")])
     assert files.entry.end(7, 0, False) == (7, 1)
@@ -212,14 +210,14 @@ def test_a_partition_that_saw_a_newer_epoch_fences(files):
     assert files.entry.state == "PrepareAbort"
 
 
-def test_k07_a_newer_coordinator_stops_this_one(files):
+def test_k07_no_other_coordinators_epoch_stops_this_one(files):
     part = files.part("a")
-    part.log.append_marker(7, 0, COORDINATOR_EPOCH + 1, False, timestamp_ms=1)
+    part.log.append_marker(7, 0, 2**31 - 1, False, timestamp_ms=1)
     files.initialize()
     files.entry.commit(7, 0, [filled(part, b"x")])
-    assert isinstance(files.entry.completion_error, TransactionCoordinatorFencedError)
-    assert files.entry.state == "PrepareCommit"
-    assert committed(part.log) == []
+    assert files.entry.completion_error is None
+    assert part.log.producer(7).coordinator_epoch == 2**31 - 1
+    assert committed(part.log) == [b"x"]
 
 
 # Producers that are on the disk only.

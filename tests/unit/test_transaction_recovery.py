@@ -324,10 +324,8 @@ def test_what_cannot_be_completed_on_opening_is_tried_again(open_store, monkeypa
     assert at.markers("b-0") == [(0, 1, "ABORT")]
 
 
-def test_a_disk_too_full_for_the_coordinators_epoch_lets_the_store_be_opened(
-    open_store, monkeypatch
-):
-    at = CoordinatedStore(open_store("commit"))
+def test_a_disk_too_full_for_the_durability_lets_the_store_be_opened(open_store, monkeypatch):
+    at = CoordinatedStore(open_store("process"))
     begun = at.begun("a-0")
     with begun.entry.lock:
         begun.entry.prepare(0, 0)

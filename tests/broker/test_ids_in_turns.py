@@ -1,0 +1,66 @@
+"""Transactional ids and producer ids that a store and a broker use in turns, in the same files."""
+
+import pytest
+from kafka_broker import move_logs_into_store, wait_until
+
+import eoslog
+
+pytestmark = pytest.mark.broker
+
+
+def commit_once(path, transactional_id, value):
+    with eoslog.open(path) as store:
+        producer = store.producer(transactional_id=transactional_id)
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send("t", value, partition=0)
+
+
+def values_of(path):
+    with eoslog.open(path) as store, store.consumer(isolation_level="read_committed") as consumer:
+        consumer.assign([eoslog.TopicPartition("t", 0)])
+        assert not store.verify()
+        return [one.value for one in consumer.poll(timeout=0)]
+
+
+def commit_in_broker(broker, transactional_id, value):
+    with broker.producer(transactional_id) as producer:
+        producer.begin_transaction()
+        producer.send("t", value, partition=0).get(60)
+        producer.commit_transaction()
+
+
+def test_the_coordinator_of_a_broker_goes_on_with_an_id_of_a_store(make_broker, tmp_path):
+    with eoslog.open(tmp_path / "store", create=True) as store:
+        store.create_topic("t", partitions=1)
+    for number in range(30):
+        commit_once(tmp_path / "store", "x", b"store-%d" % number)
+    broker = make_broker()
+    broker.load(tmp_path / "store")
+    commit_in_broker(broker, "x", b"broker")
+    expected = [b"store-%d" % number for number in range(30)] + [b"broker"]
+    assert [one.value for one in broker.records("t")] == expected
+    wait_until(
+        "the markers are written",
+        lambda: "CompleteCommit" in broker.transactions("describe", "--transactional-id", "x"),
+    )
+
+
+def test_a_store_goes_on_with_an_id_of_a_broker(make_broker, tmp_path):
+    broker = make_broker()
+    broker.create_topics({"t": 1})
+    for number in range(3):  # Each start of the broker raises the coordinator's epoch.
+        commit_in_broker(broker, "x", b"broker-%d" % number)
+        broker.stop()
+        if number < 2:
+            broker.start()
+    path = tmp_path / "store"
+    move_logs_into_store(broker.logs, path)
+    with eoslog.open(path) as store:
+        state = store.partition("t", 0).producers()[0]
+        assert state.coordinator_epoch > 0
+    commit_once(path, "x", b"store")
+    assert values_of(path) == [b"broker-0", b"broker-1", b"broker-2", b"store"]
+    with eoslog.open(path) as store:
+        [after] = store.partition("t", 0).producers()
+        assert after.coordinator_epoch == state.coordinator_epoch
