@@ -80,7 +80,7 @@ cdef class AbortIndexCheck:
     ) except -1:
         """Compare what was followed of a segment, up to an offset, with the index and its file.
 
-        `described` is an entry of PartitionLog.segments().
+        `described` is an entry of PartitionLog.segment_files().
         """
         cdef list expected = self._aborted
         cdef AbortIndexView view

@@ -133,7 +133,7 @@ cdef class LogProducers(LogReader):
 
     def _segment_ranges(self):
         """Base offset of each segment, and of the one behind it."""
-        bases = [segment["base_offset"] for segment in self.segments()]
+        bases = [segment["base_offset"] for segment in self.segment_files()]
         return zip(bases, [*bases[1:], 0x7FFFFFFFFFFFFFFF])
 
     cdef int _trim_abort_files(self) except -1:

@@ -33,11 +33,11 @@ def verify_segment(
 ):
     """Check a segment's batches and indexes; its problems go to the list. The offset behind it.
 
-    `described` is an entry of PartitionLog.segments(): what stands behind its size is left alone.
-    `expected` is the end of the segment before, -1 for the first; from `log_start` on no offset may
-    be missing. `aborts` follows the transactions of the sound batches, `producers` their writers.
-    `log_end()` is asked for where the last segment ends, which may have moved on meanwhile; None
-    for others.
+    `described` is an entry of PartitionLog.segment_files(): what stands behind its size is left
+    alone. `expected` is the end of the segment before, -1 for the first; from `log_start` on no
+    offset may be missing. `aborts` follows the transactions of the sound batches, `producers` their
+    writers. `log_end()` is asked for where the last segment ends, which may have moved on
+    meanwhile; None for others.
     """
     cdef BatchHeader header
     cdef Fault found

@@ -10,7 +10,7 @@ import time
 from contextlib import suppress
 
 from eoslog import errors
-from eoslog.bindings.file_descriptor import open_regular
+from eoslog.bindings.segment_times import newest_timestamp
 from eoslog.bindings.snapshot_files import (
     SEGMENT_NAME, remove_spoiled_snapshots, remove_stray_snapshots, snapshot_offsets,
     snapshot_path,
@@ -514,41 +514,65 @@ cdef class OpenedLog:
             pthread_mutex_unlock(&self._log.segments_lock)
         return total
 
-    def segments(self):
-        """One dict a segment, oldest first: base_offset, size_bytes, largest_timestamp_ms, path."""
+    def segment_files(self):
+        """One dict a segment, oldest first: base_offset, size_bytes, path. No file is looked at."""
         cdef list found = []
-        cdef Segment* segment
         cdef int32_t index
         self._check_open()
         self._view()
         log_view_end(&self._log)
         pthread_mutex_lock(&self._log.segments_lock)
         for index in range(self._log.segment_count):
-            segment = self._log.segments[index]
-            found.append([segment.base_offset, segment.used_bytes, segment.max_timestamp,
-                          segment.loaded, segment.time_index.count])
+            found.append((self._log.segments[index].base_offset,
+                          self._log.segments[index].used_bytes))
         pthread_mutex_unlock(&self._log.segments_lock)
-        described = [self._describe(*fields) for fields in found]
-        return [one for one in described if one is not None]
+        return [{"base_offset": base_offset, "size_bytes": size_bytes,
+                 "path": os.path.join(self.path, f"{base_offset:020d}.log")}
+                for base_offset, size_bytes in found]
+
+    def segments(self):
+        """As `segment_files`, with largest_timestamp_ms; one that is deleted meanwhile is left out.
+        """
+        described = [
+            segment | {"largest_timestamp_ms": self.largest_timestamp_ms(segment["base_offset"])}
+            for segment in self.segment_files()
+        ]
+        return [one for one in described if one["largest_timestamp_ms"] is not None]
+
+    def largest_timestamp_ms(self, Py_ssize_t base_offset):
+        """The greatest timestamp of a segment's records; where none has one, when its file was last
+        written to. None if there is no segment at that offset, or no more.
+        """
+        cdef int64_t newest = -1
+        cdef int32_t index
+        cdef bint is_active = False
+        cdef bint is_known = False
+        self._check_open()
+        self._refresh()
+        pthread_mutex_lock(&self._log.segments_lock)
+        for index in range(self._log.segment_count):
+            if self._log.segments[index].base_offset == base_offset:
+                is_known = True
+                is_active = index == self._log.segment_count - 1
+                newest = self._log.segments[index].max_timestamp
+        pthread_mutex_unlock(&self._log.segments_lock)
+        if not is_known:
+            return None
+        path = os.path.join(self.path, f"{base_offset:020d}.log")
+        try:
+            if not is_active:
+                found = newest_timestamp(path)
+                newest = -1 if found is None else found
+            return newest if newest >= 0 else int(os.path.getmtime(path) * 1000)
+        except FileNotFoundError:
+            if not self._was_deleted(base_offset):
+                raise
+            return None
 
     cdef bint _was_deleted(self, int64_t base_offset) except -1:
         """Whether a segment that was listed went since; its files went after this was so."""
         self._check_open()
         return control_load(&self._log.page.first_base_offset) > base_offset
-
-    def _describe(self, base_offset, size_bytes, max_timestamp, loaded, time_entries):
-        path = os.path.join(self.path, f"{base_offset:020d}.log")
-        if max_timestamp < 0 and not loaded:
-            max_timestamp = _last_time_entry(path[:-4] + ".timeindex")
-        if max_timestamp < 0:
-            try:
-                max_timestamp = int(os.path.getmtime(path) * 1000)
-            except FileNotFoundError:
-                if not self._was_deleted(base_offset):
-                    raise
-                return None
-        return {"base_offset": base_offset, "size_bytes": size_bytes,
-                "largest_timestamp_ms": max_timestamp, "path": path}
 
     def _snapshot_path(self, offset):
         return snapshot_path(self.path, offset)
@@ -573,16 +597,3 @@ cdef class LogOpening:
         self._log = None
         if kind is not None and log is not None:
             log._give_up_opening()
-
-
-def _last_time_entry(path):
-    """Timestamp of a .timeindex file's last entry, -1 if there is none."""
-    try:
-        with open(path, "rb", opener=open_regular) as file:
-            entry_count = os.fstat(file.fileno()).st_size // 12
-            if not entry_count:
-                return -1
-            file.seek((entry_count - 1) * 12)
-            return int.from_bytes(file.read(8), "big", signed=True)
-    except FileNotFoundError:
-        return -1

@@ -488,7 +488,7 @@ cdef class PartitionLog(LogTransactions):
         cdef ProducersCheck producers = None
         self._check_open()
         log_start = self.log_start_offset
-        segments = self.segments()
+        segments = self.segment_files()
         for segment in segments:
             pieces = open_segment(segment["path"])
             if pieces is None and self._was_deleted(segment["base_offset"]):

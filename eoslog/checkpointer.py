@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from eoslog.config import NO_LIMIT
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.fellow_processes import FellowProcesses
 from eoslog.lasting_thread import LastingThread
@@ -23,7 +24,7 @@ from eoslog.offset_checkpoints import LastOffsets, last_offsets
 from eoslog.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
-from eoslog.retention import apply_retention, may_be_released
+from eoslog.retention import OldestRecords, apply_retention
 from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_timeouts import abort_timed_out, expire_ids
@@ -68,6 +69,7 @@ class Checkpointer:
         self._unwritten: set[Partition] = set()  # Not in the checkpoint files; the thread's.
         self._fellows = FellowProcesses(store, self._note, self._keep)
         self._day = store._day_clock
+        self._oldest_records = OldestRecords(self._day.age_ms)
         now_s = time.monotonic()
         self._fellows_due_s = now_s
         delay_s = self._config["log.initial.task.delay.ms"] / 1000
@@ -356,28 +358,33 @@ class Checkpointer:
     def _retain(self) -> None:
         """Apply every topic's retention, to partitions that nobody opened too."""
         deleted_before = self._counts["segments_deleted"]
+        limited: list[TopicPartition] = []
         for topic in self._store.topics().values():
             config = self._store._partitions.config_of(topic)
+            if config["retention.ms"] == config["retention.bytes"] == NO_LIMIT:
+                continue
+            limited += topic.topic_partitions()
             for where in topic.topic_partitions():
                 if self._stopped:
                     return
                 try:
-                    deleted = self._retain_one(where, config)
+                    deleted = self._retain_one(where, topic.topic_id, config)
                 except LogClosedError:
                     continue  # Deleted meanwhile.
                 except REFUSALS as error:
                     self._keep(error, str(where))
                     continue
                 self._count("segments_deleted", deleted)
+        self._oldest_records.forget_all_but(limited)
         if self._counts["segments_deleted"] != deleted_before:
             self._attempt(self._write_offsets, "writing checkpoints")
 
-    def _retain_one(self, where: TopicPartition, config: dict[str, int]) -> int:
+    def _retain_one(self, where: TopicPartition, topic_id: str, config: dict[str, int]) -> int:
         store = self._store
-        age_ms = self._day.age_ms
+        directory = store._files.paths.partition(where)
         with named_os_errors(f"looking at {where}"):
             try:
-                if not may_be_released(store._files.paths.partition(where), config, age_ms):
+                if not self._oldest_records.may_be_released(where, topic_id, directory, config):
                     return 0
             except FileNotFoundError:
                 return 0  # The topic was deleted meanwhile.
@@ -385,7 +392,7 @@ class Checkpointer:
         if partition is None or partition.failed:
             return 0
         cached_max = self._config["eoslog.producers.cached.max"]
-        return apply_retention(partition, store._names, config, cached_max, age_ms)
+        return apply_retention(partition, store._names, config, cached_max, self._day.age_ms)
 
     # Errors and counts.
 

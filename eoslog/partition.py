@@ -110,9 +110,24 @@ class Partition(PartitionLosses):
 
     @keeping_up
     def segments(self) -> list[dict[str, object]]:
-        """One dict a segment: base_offset, size_bytes, largest_timestamp_ms, path."""
+        """One dict a segment: base_offset, size_bytes, largest_timestamp_ms, path.
+
+        The largest timestamp is that of the segment's records; where none has one, it is when the
+        file was last written to.
+        """
         with named_os_errors(f"listing the segments of {self.topic_partition}"):
             return self._log.segments()
+
+    @keeping_up
+    def segment_sizes(self) -> list[tuple[int, int]]:
+        """Base offset and bytes of each segment, oldest first."""
+        return [(one["base_offset"], one["size_bytes"]) for one in self._log.segment_files()]
+
+    @keeping_up
+    def largest_timestamp_ms(self, base_offset: int) -> int | None:
+        """That of a segment, as `segments` has it; None if there is no such segment, or no more."""
+        with named_os_errors(f"looking at the segments of {self.topic_partition}"):
+            return self._log.largest_timestamp_ms(base_offset)
 
     @property
     def attached(self) -> bool:

@@ -3,16 +3,20 @@
 Invariant: before a segment goes, what only it could tell is written down and synced: the producers
 of its batches (in LMDB's rows and in a snapshot), the positions of named producers, where the log
 begins without it, and that the log ends where it does. A crash between any two steps leaves more
-than is needed, never less.
+than is needed, never less. How old a segment is its records say; the time of its file counts only
+where no record has a timestamp.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
+from eoslog.bindings.segment_times import newest_timestamp
+from eoslog.bindings.snapshot_files import SEGMENT_NAME
 from eoslog.config import NO_LIMIT
 from eoslog.named_producers import NamedProducers
 from eoslog.partition import Partition
+from eoslog.topic_partition import TopicPartition
 
 # How old is what was written at a time of the day.
 AgeMs = Callable[[int], int]
@@ -42,22 +46,29 @@ def apply_retention(
 
 def _deletable_up_to(partition: Partition, config: Mapping[str, int], age_ms: AgeMs) -> int:
     """The base offset of the first segment that stays."""
-    segments = partition.segments()
-    sizes = [int(str(segment["size_bytes"])) for segment in segments]
-    gone = _count_by_size(sizes, config["retention.bytes"])
-    retention_ms = config["retention.ms"]
-    while retention_ms != NO_LIMIT and gone < len(segments):
-        newest_ms = int(str(segments[gone]["largest_timestamp_ms"]))
-        if age_ms(newest_ms) <= retention_ms or sizes[gone] == 0:
-            break
-        gone += 1
-    if gone == len(segments):
+    stays_at = _first_to_stay(partition, config, age_ms)
+    if stays_at is None:
         # Even the newest record is too old: the active segment is sealed, and an empty one follows.
-        return min(partition.roll(), partition.last_stable_offset)
-    bases = [int(str(segment["base_offset"])) for segment in segments]
+        # Somebody may have appended a younger record meanwhile: of a sealed one it is known.
+        end = partition.roll()
+        stays_at = _first_to_stay(partition, config, age_ms)
+        stays_at = end if stays_at is None else min(stays_at, end)
     # Neither a job that is being adopted nor an open transaction may lose its beginning before its
     # end is in.
-    return min(bases[gone], partition.last_stable_offset)
+    return min(stays_at, partition.last_stable_offset)
+
+
+def _first_to_stay(partition: Partition, config: Mapping[str, int], age_ms: AgeMs) -> int | None:
+    """The base offset of the first segment that neither size nor age releases; None if all are."""
+    segments = partition.segment_sizes()
+    gone = _count_by_size([size for _, size in segments], config["retention.bytes"])
+    for base_offset, size_bytes in segments[gone:]:
+        if config["retention.ms"] == NO_LIMIT or size_bytes == 0:
+            return base_offset
+        newest_ms = partition.largest_timestamp_ms(base_offset)
+        if newest_ms is not None and age_ms(newest_ms) <= config["retention.ms"]:
+            return base_offset
+    return None
 
 
 def _count_by_size(sizes: list[int], retention_bytes: int) -> int:
@@ -72,16 +83,53 @@ def _count_by_size(sizes: list[int], retention_bytes: int) -> int:
     return gone
 
 
-def may_be_released(directory: Path, config: Mapping[str, int], age_ms: AgeMs) -> bool:
-    """Whether a partition that is not open may hold segments to delete; a look at file names."""
-    oldest_age_ms, size_bytes = 0, 0
+class OldestRecords:
+    """Which partitions may hold segments to delete, found without opening them.
+
+    By its age nothing of a partition is released before its oldest segment is. How new that one's
+    newest record is stays true, or becomes newer: until it is too old the partition is not looked
+    at. Only the process that applies retention remembers it.
+    """
+
+    def __init__(self, age_ms: AgeMs) -> None:
+        self._age_ms = age_ms
+        self._newest_ms: dict[TopicPartition, tuple[str, int]] = {}
+
+    def may_be_released(
+        self, where: TopicPartition, topic_id: str, directory: Path, config: Mapping[str, int]
+    ) -> bool:
+        """Whether a partition may hold segments to delete. Raises OSError."""
+        by_size, by_age = (config[name] != NO_LIMIT for name in ("retention.bytes", "retention.ms"))
+        known_id, newest_ms = self._newest_ms.get(where, ("", 0))
+        is_young = known_id == topic_id and self._age_ms(newest_ms) <= config["retention.ms"]
+        if is_young and not by_size:
+            return False
+        segments = _segment_files(directory)
+        if by_size and sum(segments.values()) > config["retention.bytes"]:
+            return True
+        if is_young or not by_age or not segments:
+            return False
+        return self._is_oldest_too_old(where, topic_id, min(segments), config["retention.ms"])
+
+    def _is_oldest_too_old(
+        self, where: TopicPartition, topic_id: str, path: str, retention_ms: int
+    ) -> bool:
+        newest_ms = newest_timestamp(path)
+        if newest_ms is None:
+            return False  # It is empty, or was deleted just now.
+        if newest_ms >= 0:
+            self._newest_ms[where] = (topic_id, newest_ms)
+        else:
+            newest_ms = int(Path(path).stat().st_mtime * 1000)  # As in Kafka.
+        return self._age_ms(newest_ms) > retention_ms
+
+    def forget_all_but(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget the partitions that there are no more."""
+        for where in self._newest_ms.keys() - set(partitions):
+            del self._newest_ms[where]
+
+
+def _segment_files(directory: Path) -> dict[str, int]:
+    """The files of a partition's segments, and how long they are."""
     with os.scandir(directory) as entries:
-        for entry in entries:
-            if entry.name.endswith(".log"):
-                status = entry.stat()
-                size_bytes += status.st_size
-                if status.st_size:
-                    oldest_age_ms = max(oldest_age_ms, age_ms(int(status.st_mtime * 1000)))
-    by_size = config["retention.bytes"] != NO_LIMIT and size_bytes > config["retention.bytes"]
-    by_age = config["retention.ms"] != NO_LIMIT and oldest_age_ms > config["retention.ms"]
-    return by_size or by_age
+        return {one.path: one.stat().st_size for one in entries if SEGMENT_NAME.fullmatch(one.name)}

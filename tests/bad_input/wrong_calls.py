@@ -296,6 +296,7 @@ def log_calls(log: Any) -> dict[str, tuple[Callable[..., object], dict[str, Any]
         "prepare_spare": (log.prepare_spare, {"count": 1}, 0),
         "advance_log_start": (log.advance_log_start, {"offset": 0}, 0),
         "delete_segments": (log.delete_segments, {"up_to_offset": 0}, 0),
+        "largest_timestamp_ms": (log.largest_timestamp_ms, {"base_offset": 0}, 0),
         "take_snapshot": (log.take_snapshot, {"sync": False, "evicted_rows": b""}, 0),
         "restore_producers": (
             log.restore_producers,
@@ -315,6 +316,7 @@ def log_calls(log: Any) -> dict[str, tuple[Callable[..., object], dict[str, Any]
 READERS = (
     "roll",
     "segments",
+    "segment_files",
     "snapshots",
     "dirty_producers",
     "producers",

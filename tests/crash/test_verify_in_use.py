@@ -20,6 +20,7 @@ import pytest
 from forked import in_a_child
 from partition_files import PartitionFiles
 
+import eoslog.bindings.opened_log as opened_log
 import eoslog.bindings.partition_log as partition_log
 from eoslog.errors import LogClosedError
 
@@ -194,16 +195,14 @@ def test_a_segment_that_goes_while_the_segments_are_listed_is_left_out(files, mo
     files.close()
     # Nothing makes this opening look at the older segments.
     log = files.open(rows=rows, rows_offset=rows_offset, abort_files=[])
-    first, second, *_ = paths(files)
-    for path in (first, second):
-        path.with_suffix(".timeindex").unlink()
-    modified_at = os.path.getmtime
+    _, second, *_ = paths(files)
+    newest_timestamp = opened_log.newest_timestamp
 
-    def delete_first(path: str) -> float:
+    def delete_first(path: str) -> int | None:
         log.delete_segments(int(second.name[:20]))
-        return modified_at(path)
+        return newest_timestamp(path)
 
-    monkeypatch.setattr(os.path, "getmtime", delete_first)
+    monkeypatch.setattr(opened_log, "newest_timestamp", delete_first)
     assert [one["path"] for one in log.segments()][:1] == [str(second)]
     second.unlink()
     with pytest.raises(FileNotFoundError):

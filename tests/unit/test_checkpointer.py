@@ -165,11 +165,11 @@ def test_old_segments_go_by_size(open_store, store_path):
 
 
 def test_old_segments_go_by_age_the_active_one_too(open_store):
-    store = filled(open_store, {"retention.ms": 1000})
+    store = filled(open_store, {"retention.ms": 1_800_000})  # Their files are younger.
     producer = store.producer()
     now_ms = int(time.time() * 1000)
     for _ in range(10):
-        producer.append("t", 0, [bytes(400)], timestamps=[now_ms - 5000])
+        producer.append("t", 0, [bytes(400)], timestamps=[now_ms - 3_600_000])
     partition = store.partition("t", 0)
     eventually(lambda: partition.log_start_offset == 10)
     producer.append("t", 0, [b"young"], timestamps=[now_ms + 3_600_000])
