@@ -7,6 +7,7 @@ import click
 from rich.console import Console
 
 from eoslog.cli_options import Settings, echo_json, shared_options
+from eoslog.spark.csv_files import DEFAULT_DELIMITER
 from eoslog.spark.ingest import DEFAULT_PARTITIONS
 from eoslog.spark.ingest import ingest as ingest_files
 from eoslog.spark.input_files import FORMATS
@@ -27,6 +28,7 @@ from eoslog.spark.spark_session import LOCAL_MASTER, session_log
 @click.option("--id", "app_id", help="One id lands once. [default: from topic and contents]")
 @click.option("--format", "file_format", type=click.Choice(FORMATS), help="[default: by suffix]")
 @click.option("--multiline", is_flag=True, help="CSV: allow line ends inside quotes.")
+@click.option("--delimiter", default=DEFAULT_DELIMITER, show_default=True, help="CSV: or \\t.")
 @click.option("--master", default=LOCAL_MASTER, show_default=True, help="Spark's master.")
 @shared_options
 def ingest(
@@ -39,13 +41,15 @@ def ingest(
     app_id: str | None,
     file_format: str | None,
     multiline: bool,
+    delimiter: str,
     master: str,
 ) -> None:
     """Land all rows of CSV, JSON lines, Parquet or text FILES in a topic, exactly once.
 
     A CSV or Parquet row becomes a JSON object (of a CSV file's texts as they are), a line of JSON
-    or text stays as it is. Files may be packed: .gz (but for Parquet) and .zip. No row is visible
-    before all of them are in the log. A second run under the same --id adds nothing; without --id
+    or text stays as it is. What cannot be kept is refused with its file and line, and nothing
+    lands. Files may be packed: .gz (but for Parquet) and .zip. No row is visible before all of
+    them are in the log. A second run under the same --id adds nothing; without --id
     the same contents are landed in a topic once.
     """
     console = Console(stderr=True)
@@ -54,7 +58,7 @@ def ingest(
             files,
             topic=topic,
             store=settings.path(),
-            row_format=RowFormat(file_format, key, key_separator, multiline),
+            row_format=RowFormat(file_format, key, key_separator, multiline, delimiter),
             partitions=partitions,
             app_id=app_id,
             master=master,

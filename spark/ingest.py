@@ -15,9 +15,15 @@ from typing import TYPE_CHECKING
 
 import eoslog
 from eoslog.spark.failure_reason import reason_of
-from eoslog.spark.input_files import InputFileError, check_files, fingerprint, lay_out
-from eoslog.spark.partition_writer import EachTask, write_partitions
-from eoslog.spark.row_frame import RowFormat, row_frame
+from eoslog.spark.input_files import (
+    InputFileError,
+    InputFolder,
+    check_files,
+    fingerprint,
+    lay_out,
+)
+from eoslog.spark.partition_writer import EachTask, SparkJobFailedError, write_partitions
+from eoslog.spark.row_frame import SESSION_SETTINGS, RowFormat, fault_of, row_frame
 from eoslog.spark.spark_session import LOCAL_MASTER, session
 
 if TYPE_CHECKING:
@@ -64,9 +70,9 @@ def ingest(
     log already. `console` shows progress, if it is a terminal. `seconds` of the result begins when
     Spark runs. `each_task` is that of `write_partitions`.
 
-    Raises InputFileError for files that are missing, damaged or of unknown format,
-    SparkJobFailedError for rows that do not fit, MissingDependencyError, JavaNotFoundError; nothing
-    is in the log then.
+    Raises InputFileError for files that are missing, damaged or of unknown format and for CSV rows
+    that are broken, SparkJobFailedError for lines and Parquet rows that no record can be made of,
+    both with their place, MissingDependencyError, JavaNotFoundError; nothing is in the log then.
     """
     row_format = row_format or RowFormat()
     paths = check_files((Path(file) for file in files), row_format.file_format)
@@ -80,20 +86,20 @@ def ingest(
         with tempfile.TemporaryDirectory(prefix="eoslog-ingest-") as folder:
             inputs = lay_out(paths, Path(folder), row_format.file_format)
             spark = spark or session("eoslog ingest", master, log_path=log_path)
-            spark.conf.set("spark.sql.files.maxPartitionBytes", str(split_bytes))
             started_s = time.monotonic()
-            with _progress(spark, console, f"ingest into {topic}"):
-                with _named_errors(row_format.key):
-                    frame = row_frame(spark, inputs, row_format)
-                result = write_partitions(
-                    frame,
-                    log,
-                    topic,
-                    app_id=job_id,
-                    version=INGEST_VERSION,
-                    partitions=partitions,
-                    each_task=each_task,
-                )
+            with _progress(spark, console, f"ingest into {topic}"), _settings_kept(spark):
+                with _named_errors(inputs, row_format.key):
+                    frame = row_frame(spark, inputs, row_format, split_bytes)
+                with _named_faults(inputs, row_format):
+                    result = write_partitions(
+                        frame,
+                        log,
+                        topic,
+                        app_id=job_id,
+                        version=INGEST_VERSION,
+                        partitions=partitions,
+                        each_task=each_task,
+                    )
             seconds = time.monotonic() - started_s
     return IngestResult(
         job_id, topic, result.committed, result.records, seconds, result.task_retries
@@ -112,7 +118,19 @@ def _progress(spark: "SparkSession", console: "Console | None", what: str) -> It
 
 
 @contextmanager
-def _named_errors(key: str | None) -> Iterator[None]:
+def _settings_kept(spark: "SparkSession") -> Iterator[None]:
+    """Put back what `row_frame` sets in the session."""
+    before = {name: spark.conf.get(name) for name in SESSION_SETTINGS}
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is not None:
+                spark.conf.set(name, value)
+
+
+@contextmanager
+def _named_errors(inputs: InputFolder, key: str | None) -> Iterator[None]:
     """Turn what Spark says about the files and the key into an InputFileError."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
@@ -122,5 +140,16 @@ def _named_errors(key: str | None) -> Iterator[None]:
     except (PySparkException, Py4JError) as error:
         with_key = f" with the key {key!r}" if key is not None else ""
         raise InputFileError(
-            f"Spark cannot read the files{with_key}: {reason_of(error)}"
+            f"Spark cannot read the files{with_key}: {inputs.named(reason_of(error))}"
         ) from error
+
+
+@contextmanager
+def _named_faults(inputs: InputFolder, row_format: RowFormat) -> Iterator[None]:
+    """Let a job's failure name the file, and the line, that no record can be made of."""
+    try:
+        yield
+    except SparkJobFailedError as error:
+        place = fault_of(inputs, row_format)
+        words = inputs.named(str(error))
+        raise SparkJobFailedError(f"{words} ({place})" if place else words) from error

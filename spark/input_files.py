@@ -4,12 +4,16 @@ Spark reads a path as a pattern, skips files whose names begin with `_` or `.`, 
 So each input is linked, or unpacked, into a folder of its own under a plain name.
 """
 
+import gzip
 import hashlib
 import shutil
 import zipfile
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO, cast
 
 from eoslog.errors import EoslogError
 
@@ -33,11 +37,21 @@ class InputFileError(EoslogError, ValueError):
 
 @dataclass(frozen=True)
 class InputFolder:
-    """Files of one format that Spark can read, in the order they were given."""
+    """Files of one format that Spark can read, in the order they were given.
+
+    `names` are what the user calls the files; of a zip file's member also the member's name.
+    """
 
     paths: Sequence[Path]
+    names: Sequence[str]
     file_format: str
     size_bytes: int
+
+    def named(self, text: str) -> str:
+        """A text of Spark's with the user's names for the files that it mentions."""
+        for path, name in zip(self.paths, self.names, strict=True):
+            text = text.replace(f"file://{path}", name).replace(str(path), name)
+        return text
 
 
 def check_files(files: Iterable[Path], file_format: str | None = None) -> list[Path]:
@@ -91,17 +105,32 @@ def lay_out(files: Sequence[Path], folder: Path, file_format: str | None = None)
 
     Raises InputFileError for a damaged zip file, an unknown format, and inputs of several formats.
     """
-    inputs: list[tuple[Path, str]] = []
+    inputs: list[_Input] = []
     for path in files:
         if path.suffix.lower() == ".zip":
             inputs.extend(_unpack(path, folder, file_format, len(inputs)))
         else:
             inputs.append(_link(path, folder, file_format, len(inputs)))
-    formats = {found for _, found in inputs}
+    formats = {found for _, _, found in inputs}
     if len(formats) != 1:
         raise InputFileError(f"the files are of several formats: {', '.join(sorted(formats))}")
-    paths = [path for path, _ in inputs]
-    return InputFolder(paths, formats.pop(), sum(path.stat().st_size for path in paths))
+    paths = [path for path, _, _ in inputs]
+    names = [name for _, name, _ in inputs]
+    return InputFolder(paths, names, formats.pop(), sum(path.stat().st_size for path in paths))
+
+
+@contextmanager
+def opened_input(path: Path, name: str | None = None) -> Iterator[BinaryIO]:
+    """The bytes of a file, unpacked if it is a .gz file.
+
+    With a `name` a file that cannot be unpacked is an InputFileError that names it.
+    """
+    packed = path.suffix.lower() == ".gz"
+    try:
+        with gzip.open(path, "rb") if packed else open(path, "rb") as file:
+            yield cast("BinaryIO", file)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputFileError(f"{name or path}: a damaged gzip file: {error}") from error
 
 
 def _plain_name(number: int, name: Path, file_format: str) -> str:
@@ -109,19 +138,21 @@ def _plain_name(number: int, name: Path, file_format: str) -> str:
     return f"{number:06d}.{file_format}{packed}"
 
 
-def _link(path: Path, folder: Path, file_format: str | None, number: int) -> tuple[Path, str]:
+# Where Spark finds a file, what the user calls it, and its format.
+_Input = tuple[Path, str, str]
+
+
+def _link(path: Path, folder: Path, file_format: str | None, number: int) -> _Input:
     found = file_format or format_of(path)
     if found == "parquet" and path.suffix.lower() == ".gz":
         raise InputFileError(f"{path}: Parquet has compression of its own; unpack it first")
     link = folder / _plain_name(number, path, found)
     link.symlink_to(path)
-    return link, found
+    return link, str(path), found
 
 
-def _unpack(
-    path: Path, folder: Path, file_format: str | None, number: int
-) -> list[tuple[Path, str]]:
-    inputs: list[tuple[Path, str]] = []
+def _unpack(path: Path, folder: Path, file_format: str | None, number: int) -> list[_Input]:
+    inputs: list[_Input] = []
     try:
         with zipfile.ZipFile(path) as archive:
             for member in archive.infolist():
@@ -133,7 +164,7 @@ def _unpack(
                 # Reading to the end checks the member's checksum.
                 with archive.open(member) as packed, open(target, "wb") as unpacked:
                     shutil.copyfileobj(packed, unpacked, _READ_BYTES)
-                inputs.append((target, found))
+                inputs.append((target, f"{path}/{member.filename}", found))
     # zipfile raises RuntimeError for an encrypted member, NotImplementedError for a rare method.
     except (zipfile.BadZipFile, EOFError, RuntimeError) as error:
         raise InputFileError(f"{path}: {error}") from error

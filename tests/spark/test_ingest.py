@@ -9,10 +9,9 @@ from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 from read_back import records_in, staged_files, values_in
 
 import eoslog
-from eoslog.spark import SparkJobFailedError
 from eoslog.spark.ingest import ingest
 from eoslog.spark.input_files import InputFileError
-from eoslog.spark.row_frame import RowFormat
+from eoslog.spark.row_frame import SESSION_SETTINGS, RowFormat
 
 pytestmark = pytest.mark.spark
 
@@ -192,12 +191,108 @@ def test_another_number_of_partitions_than_the_topic_has_is_refused(store, fligh
 def test_a_row_in_the_middle_that_does_not_fit_fails_all_and_can_be_mended(store, tmp_path, spark):
     path = tmp_path / "flights.csv"
     path.write_text(csv_of(ROWS) + "UA,1,surplus\n" + csv_of(ROWS)[15:])
-    with pytest.raises(SparkJobFailedError, match="Malformed"):
+    with pytest.raises(InputFileError, match=r"flights\.csv, line 102: .* 2 columns: it has 3"):
         ingest([path], topic="flights", store=store, app_id="nightly", spark=spark)
-    assert values_in(store, "flights") == []
+    assert "flights" not in topics_of(store)
     path.write_text(csv_of(ROWS))
     result = ingest([path], topic="flights", store=store, app_id="nightly", spark=spark)
     assert (result.committed, result.records) == (True, len(ROWS))
+
+
+def topics_of(store):
+    with eoslog.open(store) as opened:
+        return opened.topics()
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "status", "words"),
+    [
+        ("a.csv", b"a\nx\nM\xfcller\n", WRONG_USE, "a.csv, line 3, byte 2 (byte 6 of the file)"),
+        ("a.csv.gz", gzip.compress(b"a\nM\xfc\n"), WRONG_USE, "a.csv.gz, line 2, byte 2 "),
+        ("a.csv.gz", gzip.compress(b"a\n1\n" * 99)[:-9], WRONG_USE, "a.csv.gz: a damaged gzip"),
+        ("a.csv", b'a\n"1\n2"\n', WRONG_USE, "--multiline"),
+        ("a.csv", b"a,a\n1,2\n", WRONG_USE, "column 'a' 2 times"),
+        ("a.jsonl", b'{"a":1}\n{"a":"M\xfc"}\n', FAILED, "a.jsonl, line 2, byte 8 (byte 16 "),
+        ("a.jsonl", b'{"a":1}\n\n{"a":\n', FAILED, "a.jsonl, line 3: it is not JSON"),
+        ("a.jsonl.gz", gzip.compress(b"1\nx\n"), FAILED, "a.jsonl.gz, line 2: it is not JSON"),
+        ("a.jsonl", '{"a":1}\n'.encode("utf-16"), WRONG_USE, "UTF-16"),
+        ("a.txt", "a\n".encode("utf-16"), WRONG_USE, "UTF-16"),
+        ("a.parquet", b"PAR1", WRONG_USE, "a.parquet: not a sound Parquet file"),
+    ],
+)
+def test_what_is_broken_in_a_file_is_named_and_nothing_lands(
+    store, tmp_path, name, data, status, words
+):
+    (tmp_path / name).write_bytes(data)
+    answer = call("ingest", tmp_path / name, "--topic", "t", "--store", store)
+    assert_mistake(answer, status, words)
+    assert str(tmp_path / name) in answer.stderr
+    assert "t" not in topics_of(store) or values_in(store, "t") == []
+
+
+def test_a_damaged_packed_file_of_lines_is_named(store, tmp_path):
+    path = tmp_path / "a.txt.gz"
+    path.write_bytes(gzip.compress(b"x\n" * 1000)[:-9])
+    answer = call("ingest", path, "--topic", "t", "--store", store)
+    assert answer.status != DONE
+    assert "a.txt.gz: a damaged gzip file" in answer.stderr
+
+
+def test_a_member_of_a_zip_file_is_named(store, tmp_path):
+    with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
+        archive.writestr("in/b.csv", b"a\n\xff\n")
+    answer = call("ingest", tmp_path / "a.zip", "--topic", "t", "--store", store)
+    assert_mistake(answer, WRONG_USE, "a.zip/in/b.csv, line 2, byte 1 ")
+
+
+def test_a_parquet_text_that_is_not_utf_8_is_named(store, tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    texts = pa.array([b"x", b"M\xfcller"]).view(pa.string())
+    parquet.write_table(pa.table({"a": texts}), tmp_path / "a.parquet")
+    answer = call("ingest", tmp_path / "a.parquet", "--topic", "t", "--store", store)
+    assert_mistake(answer, FAILED, "a.parquet, column a, rows 1 to 2: ")
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t", "\\t"])
+def test_a_delimiter_can_be_given(store, tmp_path, delimiter):
+    path = tmp_path / "a.csv"
+    path.write_text("a;b\n1;2\n".replace(";", delimiter.replace("\\t", "\t")))
+    call("ingest", path, "--topic", "t", "--delimiter", delimiter, "--store", store)
+    assert values_in(store, "t") == [b'{"a":"1","b":"2"}']
+
+
+def test_a_delimiter_of_two_characters_is_a_mistake(store, flights_csv):
+    answer = call("ingest", flights_csv, "--topic", "t", "--delimiter", "::", "--store", store)
+    assert_mistake(answer, WRONG_USE, "one ASCII character")
+
+
+def test_the_settings_of_the_session_are_put_back(store, tmp_path, spark):
+    before = {name: spark.conf.get(name) for name in SESSION_SETTINGS}
+    path = tmp_path / "a.csv"
+    path.write_text("ID,id\n1,2\n")
+    ingest([path], topic="t", store=store, spark=spark)
+    assert {name: spark.conf.get(name) for name in SESSION_SETTINGS} == before
+
+
+def test_a_large_csv_file_is_read_by_several_tasks(store, tmp_path, spark):
+    path = tmp_path / "a.csv"
+    path.write_text("a,b\n" + "".join(f"{row},{'x' * 100}\n" for row in range(60_000)))
+    tasks = tmp_path / "tasks"
+    tasks.mkdir()
+
+    def note(batches):
+        from pyspark import TaskContext
+
+        (tasks / str(TaskContext.get().partitionId())).touch()
+        return batches
+
+    result = ingest(
+        [path], topic="t", store=store, spark=spark, split_bytes=1 << 20, each_task=note
+    )
+    assert result.records == 60_000
+    assert len(list(tasks.iterdir())) >= 5
 
 
 def test_no_session_is_started_for_what_is_in_the_log(store, flights_csv, spark, monkeypatch):
