@@ -1,4 +1,7 @@
-"""One open store for each process and path, lent to whoever needs it for a moment.
+"""One open store for each process and directory, lent to whoever needs it for a moment.
+
+A process has a store open once, so what counts is the directory, by its device and inode: links,
+relative paths and mounts of the same directory lead to one object.
 
 Spark runs parts of a query in processes of its own, keeps them for the next micro-batch, leaves
 them idle and kills them without a word. So a store stays open from one use to the next, and is
@@ -24,6 +27,9 @@ if TYPE_CHECKING:
 
 # From the last use of a store until it is closed. Opening one anew takes some 20 ms on a disk.
 IDLE_S = 3.0
+
+# A directory, by device and inode.
+Identity = tuple[int, int]
 
 _log = logging.getLogger(__name__)
 
@@ -54,35 +60,42 @@ class _OpenStores:
         # Taken as it is: an interrupt between the condition's own steps would leave it held.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
-        self._lent: dict[Path, _Lent] = {}
+        self._lent: dict[Identity, _Lent] = {}
         self._closer: threading.Thread | None = None
 
-    def borrow(self, path: Path, durability: str | None) -> _Lent:
+    def borrow(self, path: Path, durability: str | None) -> tuple[Identity, _Lent]:
         import eoslog
 
         with self._lock:
-            known = self._lent.get(path)
+            # A link may lead elsewhere while the store is open.
+            path = Path(os.path.realpath(path))
+            known = None
+            with suppress(OSError):  # No store: opening it says so.
+                where = _identity(path)
+                known = self._lent.get(where)
             if known is not None:
                 fits = durability in (None, known.store.durability)
                 # A spoiled one that is in use stays: its calls say what is wrong.
                 usable = known.users > 0 or not (known.spoiled or known.was_replaced())
                 if fits and usable and not known.store.closed:
                     known.users += 1
-                    return known
+                    return where, known
                 if known.users == 0 or known.store.closed:
-                    self._close(path)
+                    self._close(where)
+            self._close_replaced()
             # If it is in use with another durability, opening it says so.
             made = _Lent(eoslog.open(path, durability=durability), users=1)
-            self._lent[path] = made
-            return made
+            where = _identity(path)
+            self._lent[where] = made
+            return where, made
 
-    def give_back(self, path: Path, lent: _Lent, spoiled: bool) -> None:
+    def give_back(self, where: Identity, lent: _Lent, spoiled: bool) -> None:
         with self._lock:
             lent.users -= 1
             lent.idle_since_s = time.monotonic()
             lent.spoiled |= spoiled
-            if lent.users == 0 and lent.spoiled and self._lent.get(path) is lent:
-                self._close(path)
+            if lent.users == 0 and lent.spoiled and self._lent.get(where) is lent:
+                self._close(where)
             elif self._closer is None:
                 closer = threading.Thread(
                     target=self._close_idle, name="eoslog-spark-stores", daemon=True
@@ -95,18 +108,24 @@ class _OpenStores:
 
     def close_unused(self) -> None:
         with self._lock:
-            for path, lent in list(self._lent.items()):
+            for where, lent in list(self._lent.items()):
                 if lent.users == 0:
-                    self._close(path)
+                    self._close(where)
             self._changed.notify_all()
 
-    def _close(self, path: Path) -> None:
+    def _close_replaced(self) -> None:
+        """Close what another store has taken the path of: it is of no use to anyone."""
+        for where, lent in list(self._lent.items()):
+            if lent.users == 0 and not lent.store.closed and lent.was_replaced():
+                self._close(where)
+
+    def _close(self, where: Identity) -> None:
         """Close a store that nobody uses. Whatever it could not do, its next opening does."""
-        lent = self._lent.pop(path)
+        lent = self._lent.pop(where)
         try:
             lent.store.close()
         except Exception as error:
-            _log.warning("closing %s: %s", path, error)
+            _log.warning("closing %s: %s", lent.store.path, error)
 
     def _close_idle(self) -> None:
         """The thread: close what has not been used for a while; end when nothing is open."""
@@ -114,16 +133,21 @@ class _OpenStores:
             while self._lent:
                 now_s = time.monotonic()
                 due_s = now_s + IDLE_S
-                for path, lent in list(self._lent.items()):
+                for where, lent in list(self._lent.items()):
                     if lent.users:
                         continue
                     if lent.idle_since_s + IDLE_S <= now_s:
-                        self._close(path)
+                        self._close(where)
                     else:
                         due_s = min(due_s, lent.idle_since_s + IDLE_S)
                 if self._lent:
                     self._changed.wait(max(0.0, due_s - now_s))
             self._closer = None
+
+
+def _identity(path: Path) -> Identity:
+    found = path.stat()
+    return found.st_dev, found.st_ino
 
 
 _stores = _OpenStores()
@@ -147,14 +171,16 @@ os.register_at_fork(after_in_child=_begin_anew)
 def lent_store(path: str | os.PathLike[str], durability: str | None = None) -> "Iterator[Store]":
     """The store at a path, open for the length of the block; do not close it.
 
+    Whatever path leads to it, it is one object.
+
     `durability` is that of `eoslog.open`: None takes the store as other processes have it open. A
     store is closed after an error that leaves doubts about it, and opened anew by the next block.
     Raises what `eoslog.open` raises, and MemoryLimitError where a limit of Spark is the reason.
     """
     stores = _stores
-    where = Path(path).absolute()
-    with explained(where):
-        lent = stores.borrow(where, durability)
+    absolute = Path(path).absolute()
+    with explained(absolute):
+        where, lent = stores.borrow(absolute, durability)
         try:
             yield lent.store
         except BaseException as error:

@@ -40,10 +40,19 @@ def store_path(options: Mapping[str, str]) -> Path:
     }
     if not found:
         raise ValueError('no store: say which, .option("store", "/path/of/the/store")')
-    if len(set(found.values())) > 1:
+    first, *others = found.values()
+    if not all(_is_same(first, other) for other in others):
         names = ", ".join(f"{name}={path}" for name, path in found.items())
         raise ValueError(f"options name different stores: {names}")
-    return next(iter(found.values()))
+    return first
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    """Return True if two paths lead to one directory, or are the same text where there is none."""
+    try:
+        return path.samefile(other)
+    except OSError:
+        return path == other
 
 
 def _store_text(name: str, value: str | None) -> str | None:

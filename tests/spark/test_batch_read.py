@@ -273,3 +273,41 @@ def test_what_is_read_can_be_written_again(spark, store, read):
     result = write_partitions(frame, store, "copy")
     assert result.records == 100
     assert sorted(numbers(read(subscribe="copy"))) == list(range(100))
+
+
+def test_a_store_and_a_link_to_it_are_one_store(spark, store_path, tmp_path, read):
+    link = tmp_path / "link"
+    link.symlink_to(store_path)
+    with eoslog.open(store_path) as store:
+        fill(store, 3)
+
+    def written(path, first):
+        (
+            spark.range(first, first + 2)
+            .selectExpr("CAST(id AS STRING) AS value")
+            .write.format("eoslog")
+            .options(store=str(path), topic="orders")
+            .mode("append")
+            .save()
+        )
+
+    written(link, 10)
+    written(store_path, 20)
+    rows = read(store=str(link)).union(read(store=f"{store_path}/")).union(read(store=str(link)))
+    assert Counter(numbers(rows)) == dict.fromkeys((0, 1, 2, 10, 11, 20, 21), 3)
+    read(store=str(link)).selectExpr("value").write.format("eoslog").options(
+        store=str(store_path), topic="orders"
+    ).mode("append").save()
+    query = (
+        spark.readStream.format("eoslog")
+        .options(store=str(link), subscribe="orders", startingOffsets="earliest")
+        .load()
+        .select("value")
+        .writeStream.format("eoslog")
+        .options(store=str(store_path), topic="copies", partitions=1)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    assert len(numbers(read(subscribe="copies", store=str(link)))) == 14

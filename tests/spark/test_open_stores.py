@@ -1,8 +1,11 @@
-"""One open store for each process and path: lent, kept for the next, closed when idle."""
+"""One open store for each process and directory: lent, kept for the next, closed when idle."""
 
 import os
+import shutil
+import subprocess
 import threading
 import time
+from contextlib import ExitStack
 
 import pytest
 
@@ -57,6 +60,75 @@ def test_stores_of_two_paths(store_path, tmp_path):
     eoslog.open(tmp_path / "other", create=True).close()
     with lent_store(store_path) as first, lent_store(tmp_path / "other") as second:
         assert first.path != second.path
+
+
+@pytest.fixture
+def other_paths(store_path, tmp_path, monkeypatch):
+    """Other texts that lead to the same directory."""
+    (tmp_path / "link").symlink_to(store_path)
+    (tmp_path / "link of a link").symlink_to("link")
+    (tmp_path / "parent").symlink_to(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return [
+        tmp_path / "link",
+        tmp_path / "link of a link",
+        tmp_path / "parent" / "store",
+        tmp_path / "parent" / ".." / tmp_path.name / "link",
+        f"{store_path}/",
+        f"{store_path}//.",
+        "store",
+        "./link/",
+        "../" + tmp_path.name + "/store",
+    ]
+
+
+def test_every_path_of_a_store_leads_to_one_object(store_path, other_paths):
+    with ExitStack() as loans:
+        found = [loans.enter_context(lent_store(path)) for path in [store_path, *other_paths]]
+    assert len(set(map(id, found))) == 1
+    with lent_store(other_paths[0]) as again:
+        assert again is found[0]
+        with pytest.raises(StoreInUseError, match="this process"):
+            eoslog.open(store_path)
+
+
+def test_a_mount_of_a_store_leads_to_the_same_object(store_path, tmp_path):
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    mount = shutil.which("mount")
+    if (
+        mount is None
+        or subprocess.run([mount, "--bind", store_path, mounted], check=False).returncode
+    ):
+        pytest.skip("nothing can be mounted here")
+    try:
+        with lent_store(store_path) as first, lent_store(mounted) as second:
+            assert first is second
+        close_unused_stores()
+    finally:
+        subprocess.run(["umount", mounted], check=True)
+
+
+def test_a_link_that_leads_elsewhere_now_leads_to_another_store(store_path, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(store_path)
+    eoslog.open(tmp_path / "other", create=True).close()
+    with lent_store(link) as first:
+        link.unlink()
+        link.symlink_to(tmp_path / "other")
+        with lent_store(link) as second, lent_store(store_path) as same:
+            assert second.topics() == {}
+            assert same is first
+            assert "orders" in same.topics()
+
+
+def test_a_store_that_was_moved_is_found_at_its_new_place(store_path, tmp_path):
+    with lent_store(store_path) as first:
+        pass
+    store_path.rename(tmp_path / "moved")
+    with lent_store(tmp_path / "moved") as second:
+        assert first.closed
+        assert "orders" in second.topics()
 
 
 def test_a_store_that_was_closed_behind_ones_back_is_opened_anew(store_path):

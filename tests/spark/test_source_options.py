@@ -36,6 +36,13 @@ def test_the_store_is_named_by_any_of_three_options(options):
     assert store_path(options) == Path("/data/store")
 
 
+def test_options_may_name_one_store_by_several_paths(tmp_path):
+    (tmp_path / "store").mkdir()
+    (tmp_path / "link").symlink_to("store")
+    options = {"store": f"{tmp_path}/link", "path": f"{tmp_path}/link/../store/"}
+    assert store_path(options) == tmp_path / "link"
+
+
 def test_a_relative_path_is_made_absolute():
     assert store_path({"store": "data"}) == Path.cwd() / "data"
     assert store_path({"kafka.bootstrap.servers": "eoslog:data"}) == Path.cwd() / "data"
