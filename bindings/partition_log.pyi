@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, final
 
 from typing_extensions import Buffer
@@ -12,6 +12,7 @@ from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES as PRODUCER_ROW_BY
 from eoslog.bindings.producer_state import ProducerState as ProducerState
 from eoslog.bindings.producer_state import empty_row as empty_row
 from eoslog.bindings.producer_state import row_state as row_state
+from eoslog.bindings.producers_verification import TransactionFollower
 from eoslog.bindings.status import ProducerNotCached as ProducerNotCached
 
 @final
@@ -82,7 +83,7 @@ class PartitionLog(LogTransactions):
     def verify(
         self,
         *,
-        decisions: Mapping[tuple[int, int], bool] | None = None,
+        transactions: TransactionFollower | None = None,
         rows: Callable[[], tuple[str, Iterable[bytes], int] | None] | None = None,
         expiration_ms: int = 86_400_000,
     ) -> list[dict[str, Any]]: ...

@@ -473,14 +473,14 @@ cdef class PartitionLog(LogTransactions):
                 log_detach(&self._log)
             self._let_others_in()
 
-    def verify(self, *, decisions=None, rows=None, Py_ssize_t expiration_ms=86_400_000):
+    def verify(self, *, transactions=None, rows=None, Py_ssize_t expiration_ms=86_400_000):
         """Check every batch and index entry, and what is remembered of producers and transactions;
         a list of {"path", "position_bytes", "reason"}.
 
-        `decisions`: see ProducersCheck. `rows()` gives stored rows when the log was followed: where
-        they are kept, the rows, and at which offset they are true. Runs beside appends, rolls and
-        deletions, by other processes too. What is appended later is not looked at; a segment that
-        is deleted meanwhile is passed over.
+        `transactions`: see ProducersCheck. `rows()` gives stored rows when the log was followed:
+        where they are kept, the rows, and at which offset they are true. Runs beside appends, rolls
+        and deletions, by other processes too. What is appended later is not looked at; a segment
+        that is deleted meanwhile is passed over.
         """
         cdef list problems = []
         cdef int64_t expected = -1
@@ -498,7 +498,7 @@ cdef class PartitionLog(LogTransactions):
                 continue
             if aborts is None:
                 aborts = AbortIndexCheck(segment["base_offset"])
-                producers = ProducersCheck(segment["base_offset"], decisions, expiration_ms)
+                producers = ProducersCheck(segment["base_offset"], transactions, expiration_ms)
             if pieces is None:
                 aborts.lose_track()
                 producers.lose_track()

@@ -8,13 +8,15 @@ from eoslog.native.sequence_window cimport ProducerEntry
 
 cdef class ProducersCheck:
     cdef ProducerTable _table
-    cdef object _decisions           # (producer id, epoch of the marker): whether it is a commit.
+    cdef object _transactions        # Is called with what the log has of them; or None.
     cdef int64_t _log_first_offset
+    cdef int64_t _next_offset        # -1 before the first batch.
     cdef int64_t _expiration_ms
     cdef bint _lost
 
     cdef object follow(self, const uint8_t* batch, const BatchHeader* header)
     cdef void lose_track(self) noexcept
+    cdef int _note_batch(self, const ProducerEntry* entry, const BatchHeader* header) except -1
     cdef object _wrong_marker(
         self, const ProducerEntry* entry, const BatchHeader* header, bint commit)
     cdef object _wrong_batch(self, ProducerEntry* entry, const BatchHeader* header)

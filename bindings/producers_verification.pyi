@@ -1,12 +1,27 @@
-from collections.abc import Iterable, Mapping
-from typing import Any, final
+from collections.abc import Iterable
+from typing import Any, Protocol, final, type_check_only
+
+@type_check_only
+class TransactionFollower(Protocol):
+    def begin(self, log_first_offset: int) -> None: ...
+    def wrote(self, producer_id: int, epoch: int, offset: int) -> None: ...
+    def ended(
+        self,
+        producer_id: int,
+        epoch: int,
+        data_epoch: int,
+        commit: bool,
+        timestamp_ms: int,
+        offset: int,
+    ) -> str | None: ...
+    def lose_track(self) -> None: ...
 
 @final
 class ProducersCheck:
     def __init__(
         self,
         log_first_offset: int,
-        decisions: Mapping[tuple[int, int], bool] | None = None,
+        transactions: TransactionFollower | None = None,
         expiration_ms: int = 86_400_000,
     ) -> None: ...
     def check_snapshot(

@@ -2,7 +2,8 @@
 """Whether each producer's batches follow one another, and whether what is remembered of them is so.
 
 The log is followed into a table of its own, from its oldest batch on. Against it are held: the next
-batch of each producer, the markers that coordinators decided, `.snapshot` files, and stored rows.
+batch of each producer, `.snapshot` files, and stored rows; what there is of transactions is told to
+who can say what coordinators decided.
 
 What cannot be known is no problem: a producer of which the log has nothing may begin anywhere, and
 so may one that was silent for so long that it may have expired.
@@ -22,7 +23,9 @@ from eoslog.native.log_replay cimport MARKER_COMMIT, marker_load
 from eoslog.native.producer_table cimport (
     ProducerTable, table_at, table_find, table_free, table_init, table_insert,
 )
-from eoslog.native.record_batch cimport ATTRIBUTE_CONTROL, BatchHeader
+from eoslog.native.record_batch cimport (
+    ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader,
+)
 from eoslog.native.sequence_window cimport (
     NO_SEQUENCE, BatchMetadata, ProducerEntry, entry_marker, entry_replay, window_at,
     window_last_sequence,
@@ -39,19 +42,26 @@ cdef enum:
 cdef class ProducersCheck:
     """Follows a log from its oldest segment on, which begins at `log_first_offset`.
 
-    `decisions` has what coordinators decided: (producer id, epoch of the markers) -> whether they
-    commit.
+    `transactions` is called with what the log has of producers and of their transactions, if it is
+    given: `begin(log_first_offset)`, then `wrote(producer_id, epoch, offset)` where a producer's
+    epoch is new or a transaction begins, and `ended(producer_id, epoch, data_epoch,
+    commit, timestamp_ms, offset)` for each marker, which returns what is wrong with it, or None.
+    `data_epoch` is that of the open transaction, -1 if none is known. `lose_track()` says that
+    batches are missing in between.
     """
 
     def __cinit__(self):
         table_init(&self._table)
 
-    def __init__(self, Py_ssize_t log_first_offset, decisions=None,
+    def __init__(self, Py_ssize_t log_first_offset, transactions=None,
                  Py_ssize_t expiration_ms=86_400_000):
         self._log_first_offset = log_first_offset
-        self._decisions = decisions
+        self._transactions = transactions
         self._expiration_ms = expiration_ms
+        self._next_offset = -1
         self._lost = False
+        if transactions is not None:
+            transactions.begin(log_first_offset)
 
     def __dealloc__(self):
         table_free(&self._table)
@@ -64,6 +74,9 @@ cdef class ProducersCheck:
         cdef int64_t timestamp = 0
         cdef object reason = None
         cdef bint known
+        if self._transactions is not None and 0 <= self._next_offset < header.base_offset:
+            self._transactions.lose_track()
+        self._next_offset = header.base_offset + header.last_offset_delta + 1
         if header.producer_id < 0:
             return None
         entry = table_find(&self._table, header.producer_id)
@@ -72,8 +85,10 @@ cdef class ProducersCheck:
             if not marker_load(batch, header, &marker_type, &coordinator_epoch, &timestamp):
                 return None
             reason = self._wrong_marker(entry, header, marker_type == MARKER_COMMIT)
-        elif known:
-            reason = self._wrong_batch(entry, header)
+        else:
+            if known:
+                reason = self._wrong_batch(entry, header)
+            self._note_batch(entry, header)
         if not known:
             entry = table_insert(&self._table, header.producer_id)
             if entry == NULL:
@@ -90,6 +105,19 @@ cdef class ProducersCheck:
         table_free(&self._table)
         table_init(&self._table)
         self._lost = True
+        if self._transactions is not None:
+            self._transactions.lose_track()
+
+    cdef int _note_batch(self, const ProducerEntry* entry, const BatchHeader* header) except -1:
+        """Tell of a batch with a new epoch, and of the first one of a transaction."""
+        cdef bint transactional = header.attributes & ATTRIBUTE_TRANSACTIONAL != 0
+        if self._transactions is None:
+            return 0
+        if entry == NULL or entry.producer_epoch != header.producer_epoch or (
+                transactional and entry.current_txn_first_offset < 0):
+            self._transactions.wrote(
+                header.producer_id, header.producer_epoch, header.base_offset)
+        return 0
 
     cdef object _wrong_marker(
         self, const ProducerEntry* entry, const BatchHeader* header, bint commit
@@ -98,18 +126,14 @@ cdef class ProducersCheck:
                 header.max_timestamp - entry.last_timestamp < self._expiration_ms):
             return (f"a marker of producer {header.producer_id} with epoch "
                     f"{header.producer_epoch}, behind epoch {entry.producer_epoch}")
-        if self._decisions is None:
+        if self._transactions is None:
             return None
-        decided = self._decisions.get((header.producer_id, header.producer_epoch))
-        if (decided is None and entry != NULL and entry.current_txn_first_offset >= 0
-                and header.producer_epoch > <int32_t>entry.producer_epoch + 1):
-            # Another coordinator's marker took the place of that with the epoch after the batches'.
-            decided = self._decisions.get((header.producer_id, entry.producer_epoch + 1))
-        if decided is None or decided == commit:
-            return None
-        there, wanted = ("commits", "abort") if commit else ("aborts", "commit")
-        return (f"a marker {there} the transaction of producer {header.producer_id}, epoch "
-                f"{header.producer_epoch}; its coordinator decided to {wanted} it")
+        data_epoch = -1
+        if entry != NULL and entry.current_txn_first_offset >= 0:
+            data_epoch = entry.producer_epoch
+        return self._transactions.ended(
+            header.producer_id, header.producer_epoch, data_epoch, commit, header.max_timestamp,
+            header.base_offset)
 
     cdef object _wrong_batch(self, ProducerEntry* entry, const BatchHeader* header):
         cdef int32_t last = window_last_sequence(entry)

@@ -61,6 +61,13 @@ class JobPart:
         return bool(left) and (begun or log.first_offset <= self.bound)
 
 
+def complete_job_parts(
+    paths: StorePaths, records: Iterator[tuple[bytes, bytes]]
+) -> Iterator[tuple[TopicPartition, JobPart]]:
+    """The parts of all jobs that the records of one partition show to be complete, oldest first."""
+    return _job_parts(paths, records, {})
+
+
 def job_parts(
     paths: StorePaths, records: Iterator[tuple[bytes, bytes]]
 ) -> Iterator[tuple[TopicPartition, JobPart]]:
@@ -68,8 +75,23 @@ def job_parts(
 
     `records` are keys and values; those of other types are passed over.
     """
-    topic_ids = _TopicIds(paths)
     prepared: dict[str, Mapping[str, Any]] = {}
+    yield from _job_parts(paths, records, prepared)
+    topic_ids = _TopicIds(paths)
+    for decided in prepared.values():
+        try:
+            yield from _of_job(paths, decided, topic_ids, only_if_gone=True)
+        except CorruptRecordError:
+            continue
+
+
+def _job_parts(
+    paths: StorePaths,
+    records: Iterator[tuple[bytes, bytes]],
+    prepared: dict[str, Mapping[str, Any]],
+) -> Iterator[tuple[TopicPartition, JobPart]]:
+    """Those of complete jobs; the records of others are in `prepared` at the end."""
+    topic_ids = _TopicIds(paths)
     for key, value in records:
         if len(key) < TYPE_BYTES or type_of(key) not in (APPLICATION, RECENT_JOBS):
             continue
@@ -87,11 +109,6 @@ def job_parts(
                     yield from _of_job(paths, decided, topic_ids)
         except CorruptRecordError:
             continue  # What it says is for the check of that log.
-    for decided in prepared.values():
-        try:
-            yield from _of_job(paths, decided, topic_ids, only_if_gone=True)
-        except CorruptRecordError:
-            continue
 
 
 class _TopicIds:

@@ -4,10 +4,10 @@ Invariant: what the log says is always of the whole log, whichever process wrote
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Never, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
 from eoslog.absent_log import ClosedLog, LogOfParent
 from eoslog.append_signal import AppendSignal
@@ -39,6 +39,9 @@ from eoslog.partition_offsets import NO_HOLD
 from eoslog.partition_producers import keeping_up
 from eoslog.producer_state_store import ProducerStateStore
 from eoslog.whole_number import whole_number
+
+if TYPE_CHECKING:
+    from eoslog.bindings.producers_verification import TransactionFollower
 
 # Kafka's own default.
 PRODUCER_EXPIRATION_MS = 86_400_000
@@ -481,19 +484,21 @@ class Partition(PartitionLosses):
     @keeping_up
     def verify(
         self,
-        decisions: Mapping[tuple[int, int], bool] | None = None,
+        transactions: "TransactionFollower | None" = None,
         *,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
     ) -> list[dict[str, object]]:
         """Check every batch and index entry, the producers' sequences and epochs, and what memory,
         snapshots and LMDB say of them: a dict of path, position_bytes, reason per problem.
 
-        `decisions` has what coordinators decided: (producer id, epoch of the markers) -> whether
-        they commit. A producer that was silent for `producer_expiration_ms` may begin anew.
+        `transactions` follows what the log has of transactions, and judges their markers. A
+        producer that was silent for `producer_expiration_ms` may begin anew.
         """
         with named_os_errors(f"verifying {self.topic_partition}"):
             return self._log.verify(
-                decisions=decisions, rows=self.stored_rows, expiration_ms=producer_expiration_ms
+                transactions=transactions,
+                rows=self.stored_rows,
+                expiration_ms=producer_expiration_ms,
             )
 
     # Maintenance; for the store.

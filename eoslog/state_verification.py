@@ -1,23 +1,29 @@
 """Whether `__transaction_state` says of each key what may follow, and LMDB's index says the same.
 
-It also finds what was decided of transactions, for the check of the partitions: their markers have
-to say the same. A decision that is read here was taken before; so nothing that comes in while the
-partitions are looked at can look wrong.
+It also finds what was decided of transactions, and which staged jobs are complete, for the check of
+the partitions: they have to say the same.
 """
 
 import json
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any, NamedTuple
 
+from eoslog.acknowledged_jobs import complete_job_parts
 from eoslog.bindings.record_batch import Record
 from eoslog.bindings.transaction_record import decode_transaction_value
 from eoslog.damage import UNREADABLE, Problem, problem, problem_of
+from eoslog.decided_transactions import DecidedTransactions
 from eoslog.errors import CorruptRecordError
+from eoslog.named_producers import NamedIdentity
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
 from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.state_key import (
+    APPLICATION,
+    NAMED_PRODUCER,
     PRODUCER_ID_BLOCK,
+    RECENT_JOBS,
     TYPE_BYTES,
     is_transaction_key,
     name_of,
@@ -25,6 +31,8 @@ from eoslog.state_key import (
     type_of,
 )
 from eoslog.state_partition import records_from
+from eoslog.store_paths import StorePaths
+from eoslog.topic_partition import TopicPartition
 
 _DECISIONS = {"PrepareCommit": True, "PrepareAbort": False}
 _COMPLETIONS = {"CompleteCommit": True, "CompleteAbort": False}
@@ -32,47 +40,71 @@ _COMPLETIONS = {"CompleteCommit": True, "CompleteAbort": False}
 _OFFSET_BYTES = 8
 
 
-class Decided(NamedTuple):
-    """What is decided of transactions, as far as the log still has it.
-
-    `markers`: (producer id, epoch of the markers) -> whether they commit; `complete`: producer id
-    -> the greatest epoch of which all markers are written.
-    """
-
-    markers: dict[tuple[int, int], bool]
-    complete: dict[int, int]
-
-
 class _Newest(NamedTuple):
     value: bytes | None
     offset: int
 
 
-def verify_state_log(
-    partitions: OpenedPartitions, index: ProducerStateStore
-) -> tuple[list[Problem], Decided]:
-    """What is wrong with the log's records or their index; and what they decide."""
-    decided = Decided({}, {})
-    problems: list[Problem] = []
-    for number in partitions.existing_state_partitions():
-        try:
-            partition = partitions.state_partition(number)
-            problems += _PartitionCheck(partition, index, decided).problems()
-        except UNREADABLE as error:
-            problems.append(problem_of(error))
-    return problems, decided
+class StateVerification:
+    """The check of all partitions of the log, and what their records say of other partitions."""
+
+    def __init__(
+        self, paths: StorePaths, partitions: OpenedPartitions, index: ProducerStateStore
+    ) -> None:
+        self._paths = paths
+        self._partitions = partitions
+        self._index = index
+        self._checks: dict[int, _PartitionCheck] = {}
+        self.decided = DecidedTransactions()
+
+    def problems(self) -> list[Problem]:
+        """What is wrong with the log's records or their index; `decided` is known then."""
+        problems: list[Problem] = []
+        for number in self._partitions.existing_state_partitions():
+            try:
+                problems += self._check_of(number).problems()
+            except UNREADABLE as error:
+                problems.append(problem_of(error))
+        return problems
+
+    def read_on(self) -> None:
+        """Have `decided` know what was written since."""
+        for number in self._partitions.existing_state_partitions():
+            with suppress(*UNREADABLE):  # The next check says it.
+                self._check_of(number).read_on()
+
+    def _check_of(self, number: int) -> "_PartitionCheck":
+        if number not in self._checks:
+            partition = self._partitions.state_partition(number)
+            self._checks[number] = _PartitionCheck(partition, self._index, self.decided)
+        return self._checks[number]
+
+    def jobs_reached(self) -> dict[TopicPartition, tuple[int, str]]:
+        """Up to where partitions hold staged jobs that are complete, and which job that is."""
+        reached: dict[TopicPartition, tuple[int, str]] = {}
+        for check in self._checks.values():
+            for where, part in complete_job_parts(self._paths, iter(check.of_jobs)):
+                if part.offset_min > reached.get(where, (0, ""))[0]:
+                    reached[where] = part.offset_min, part.name
+        return reached
 
 
 class _PartitionCheck:
     """Of one partition, from its first record to its end as it was when this began."""
 
-    def __init__(self, partition: Partition, index: ProducerStateStore, decided: Decided) -> None:
+    def __init__(
+        self, partition: Partition, index: ProducerStateStore, decided: DecidedTransactions
+    ) -> None:
         self._partition = partition
         self._index = index
         self._decided = decided
         self._newest: dict[bytes, _Newest] = {}
         self._problems: list[Problem] = []
         self._next_producer_id = -1
+        self._next_offset = 0
+        self._has_all = True  # Nothing was deleted or compacted so far.
+        self._producer_ids: set[int] = set()
+        self.of_jobs: list[tuple[bytes, bytes]] = []  # Keys and values, in the log's order.
 
     def problems(self) -> list[Problem]:
         # Before the log is read: all that the index is true of is read then.
@@ -80,14 +112,23 @@ class _PartitionCheck:
             true_at = self._index.read_applied(self._partition.partition) or 0
         except StateStoreDamagedError:
             true_at = 0  # It was begun anew.
-        start, end = self._partition.log_start_offset, self._partition.log_end_offset
-        for record in records_from(self._partition, start, end):
-            self._follow(record)
+        end = self.read_on()
         if true_at > end:
             self._note_index(f"it knows of offset {true_at - 1}, the log ends at {end}")
         else:
             self._check_index(true_at, end)
         return self._problems
+
+    def read_on(self) -> int:
+        """Follow the records that were not followed yet; the log's end."""
+        end = self._partition.log_end_offset
+        for record in records_from(self._partition, self._next_offset, end):
+            if record.offset > self._next_offset:
+                self._has_all = False
+                self._decided.note_gone(self._producer_ids)
+            self._next_offset = record.offset + 1
+            self._follow(record)
+        return end
 
     def _note(self, reason: str, offset: int) -> None:
         self._problems.append(problem(self._partition.path, f"at offset {offset}: {reason}"))
@@ -110,6 +151,8 @@ class _PartitionCheck:
             self._follow_transaction(transactional_id_of(key), before, value, record.offset)
         elif type_of(key) >= PRODUCER_ID_BLOCK:
             self._follow_own(key, value, record.offset)
+        if type_of(key) in (APPLICATION, RECENT_JOBS):
+            self.of_jobs.append((key, value))
 
     def _follow_transaction(
         self, transactional_id: str, before: _Newest | None, value: bytes, offset: int
@@ -136,18 +179,12 @@ class _PartitionCheck:
             found = _COMPLETIONS.get(name)
             if wanted is not None and found is not None and wanted != found:
                 self._note(f"{transactional_id!r} goes from {older['state']} to {name}", offset)
-        is_commit = _DECISIONS.get(name)
-        if is_commit is not None:
-            known = self._decided.markers.setdefault((producer_id, epoch), is_commit)
-            if known != is_commit:
-                self._note(
-                    f"{transactional_id!r}, producer {producer_id}, epoch {epoch} is decided a "
-                    "second time, and otherwise",
-                    offset,
-                )
-        if name in _COMPLETIONS:
-            done = self._decided.complete
-            done[producer_id] = max(done.get(producer_id, -1), epoch)
+        reason = self._decided.follow(
+            f"transactional id {transactional_id!r}", state, older, has_all=self._has_all
+        )
+        self._producer_ids.add(producer_id)
+        if reason is not None:
+            self._note(reason, offset)
 
     def _follow_own(self, key: bytes, value: bytes, offset: int) -> None:
         try:
@@ -156,6 +193,8 @@ class _PartitionCheck:
         except (ValueError, KeyError, TypeError):
             self._note(f"the record of {name_of(key)!r} is not JSON with a version", offset)
             return
+        if type_of(key) == NAMED_PRODUCER:
+            self._follow_named(key, state)
         if type_of(key) == PRODUCER_ID_BLOCK:
             found = state.get("next_producer_id")
             if not isinstance(found, int) or found < self._next_producer_id:
@@ -165,6 +204,11 @@ class _PartitionCheck:
                 )
             else:
                 self._next_producer_id = found
+
+    def _follow_named(self, key: bytes, state: dict[str, Any]) -> None:
+        with suppress(CorruptRecordError):  # The opening of the name says it.
+            named = NamedIdentity.of_state(name_of(key), state)
+            self._decided.follow_named(f"producer {named.name!r}", named.producer_id, named.epoch)
 
     # The index.
 

@@ -23,6 +23,7 @@ from eoslog.clean_close import read_last_stop
 from eoslog.damage import Problem, is_damage
 from eoslog.errors import CorruptRecordError, NotAStoreError
 from eoslog.file_system import mount_of
+from eoslog.followed_transactions import AHEAD, BEHIND
 from eoslog.log_at_rest import BrokenTail, LogAtRest
 from eoslog.lost_end import LostEnd
 from eoslog.meta_properties import FILE_NAME as META_PROPERTIES
@@ -77,6 +78,7 @@ COPY_ADVICE = "Put the file back from a copy, or read what is whole with `eoslog
 LOST_ADVICE = (
     "Put the directory back from a copy, or make an empty one in its place to go on without it"
 )
+TORN_ADVICE = "Copy the store once more, all of it, while no process has it open"
 SYNCED_ADVICE = "Records that were synced are damaged or gone. " + COPY_ADVICE
 
 
@@ -176,7 +178,7 @@ class StoreRepair:
             path, reason = Path(str(one["path"])), str(one["reason"])
             if path in changes or self._is_mended(path, reason) or not is_damage(one):
                 continue
-            advice = self._why_not(path)
+            advice = TORN_ADVICE if reason.startswith((AHEAD, BEHIND)) else self._why_not(path)
             if advice is None:
                 changes[path] = self._set_aside(path, reason)
             else:

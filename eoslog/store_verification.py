@@ -3,7 +3,8 @@
 The order matters where the store is in use: what says something of a log is read first, the log
 after it. The log only grows; so it holds whatever was said of it. Which topics there are is read
 before all of that: a topic that is still the same at the end was it all the time, and whatever was
-read of its name is of it. One that is not is left out, and so is one that came later.
+read of its name is of it. One that is not is left out, and so is one that came later. What looks
+ahead of the state log is judged by what that says afterwards (`followed_transactions`).
 """
 
 from collections.abc import Callable, Mapping
@@ -18,12 +19,13 @@ from eoslog.checkpoint_verification import (
 from eoslog.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.directory_verification import verify_directories
 from eoslog.errors import EoslogError
+from eoslog.followed_transactions import BEHIND, TORN, FollowedTransactions, behind
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.group_verification import verify_groups
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
 from eoslog.producer_state_store import ProducerStateStore
-from eoslog.state_verification import Decided, verify_state_log
+from eoslog.state_verification import StateVerification
 from eoslog.store_paths import StorePaths
 from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.topic_partition import TopicPartition
@@ -63,8 +65,9 @@ class StoreVerification:
             )
             for name, error in self.unremoved.items()
         ]
-        of_state, decided = verify_state_log(self.partitions, self.rows)
-        found += of_state
+        state = StateVerification(self.paths, self.partitions, self.rows)
+        found += state.problems()
+        check = _PartitionsCheck(self, checkpoints, state)
         targets = [
             (topic, where)
             for topic in topics
@@ -74,52 +77,83 @@ class StoreVerification:
         for done, (topic, where) in enumerate(targets):
             if progress is not None:
                 progress(done, len(targets), where)
-            found += self._unless_deleted(topic, where, checkpoints, decided)
-        return found + self.verify_staged()
+            found += check.problems_of(topic, where)
+        return found + check.problems_of_all() + self.verify_staged()
 
-    def _unless_deleted(
-        self,
-        topic: TopicDescription,
-        where: TopicPartition,
-        checkpoints: Checkpoints,
-        decided: Decided,
-    ) -> list[Problem]:
+
+class _PartitionsCheck:
+    """Of one partition after the other, given what the state log says of them."""
+
+    def __init__(
+        self, store: StoreVerification, checkpoints: Checkpoints, state: StateVerification
+    ) -> None:
+        self._store = store
+        self._checkpoints = checkpoints
+        self._state = state
+        self._jobs_reached = state.jobs_reached()
+        self._followed: dict[str, list[FollowedTransactions]] = {}
+        self._topics: dict[str, TopicDescription] = {}
+
+    def problems_of(self, topic: TopicDescription, where: TopicPartition) -> list[Problem]:
+        """What is wrong with a partition; nothing if its topic was deleted meanwhile."""
+        registry = self._store.registry
         try:
-            found = self._of(where, checkpoints, decided)
+            found = self._of(topic, where)
         except EoslogError:
-            if self.registry.get(topic.name) == topic:
+            if registry.get(topic.name) == topic:
                 raise
             return []
-        return found if self.registry.get(topic.name) == topic else []
+        return found if registry.get(topic.name) == topic else []
 
-    def _of(
-        self, where: TopicPartition, checkpoints: Checkpoints, decided: Decided
-    ) -> list[Problem]:
+    def problems_of_all(self) -> list[Problem]:
+        """What shows only where the partitions of a topic are looked at together."""
+        return [
+            problem(self._store.paths.partition(where), reason)
+            for name, of_topic in self._followed.items()
+            for where, reason in behind(of_topic)
+            if self._store.registry.get(name) == self._topics[name]
+        ]
+
+    def _of(self, topic: TopicDescription, where: TopicPartition) -> list[Problem]:
+        store = self._store
         try:
             partition = self._opened(where)
         except UNREADABLE as error:
             return [problem_of(error)]
         if partition is None:
             return []
-        found = verify_partition(partition, decided, self.producer_expiration_ms)
+        followed = FollowedTransactions(where, self._state.decided)
+        found = verify_partition(
+            partition, followed, self._state.read_on, store.producer_expiration_ms
+        )
         if where.topic == CONSUMER_OFFSETS_TOPIC and not found:
-            found += verify_groups(partition, GroupOffsetsIndex(self.rows))
-        if where in self.made_anew:
+            found += verify_groups(partition, GroupOffsetsIndex(store.rows))
+        if where in store.made_anew:
             return found
-        return found + verify_checkpoints(self.paths, checkpoints, where, partition.log_end_offset)
+        self._topics[topic.name] = topic
+        self._followed.setdefault(topic.name, []).append(followed)
+        end = partition.log_end_offset
+        reached, job = self._jobs_reached.get(where, (0, ""))
+        if reached > end:
+            reason = f"{BEHIND}{job} is complete, and went up to offset {reached}; the log ends at "
+            found.append(problem(partition.path, f"{reason}{end}{TORN}"))
+        return found + verify_checkpoints(store.paths, self._checkpoints, where, end)
 
     def _opened(self, where: TopicPartition) -> Partition | None:
-        topic = self.registry.get(where.topic)
+        topic = self._store.registry.get(where.topic)
         if topic is not None and topic.internal:
-            return self.partitions.internal_partition(where.topic, where.partition)
-        return self.partitions.find(where)
+            return self._store.partitions.internal_partition(where.topic, where.partition)
+        return self._store.partitions.find(where)
 
 
 def verify_partition(
-    partition: Partition, decided: Decided, producer_expiration_ms: int
+    partition: Partition,
+    followed: FollowedTransactions,
+    read_on: Callable[[], None],
+    producer_expiration_ms: int,
 ) -> list[Problem]:
-    """What is wrong with a partition, given what was decided before."""
-    found = partition.verify(decided.markers, producer_expiration_ms=producer_expiration_ms)
+    """What is wrong with a partition; `read_on` reads what coordinators wrote meanwhile."""
+    found = partition.verify(followed, producer_expiration_ms=producer_expiration_ms)
     noted = (
         partition.lost_beginning,
         partition.lost_end,
@@ -127,12 +161,5 @@ def verify_partition(
         partition.lost_producers,
     )
     found += [problem(partition.path, str(one)) for one in noted if one is not None]
-    for one in partition.open_transactions():
-        complete = decided.complete.get(one.producer_id, -1)
-        if one.producer_epoch < complete:
-            reason = (
-                f"the transaction of producer {one.producer_id}, epoch {one.producer_epoch}, is "
-                f"complete at its coordinator, and open here since offset {one.first_offset}"
-            )
-            found.append(problem(partition.path, reason))
-    return found
+    reasons = followed.ahead(partition.open_transactions(), read_on)
+    return found + [problem(partition.path, reason) for reason in reasons]

@@ -259,7 +259,7 @@ def test_a_state_log_that_cannot_be(path, change, words):
             for name in ("producer_id", "producer_epoch", "timeout_ms", "last_update_ms")
         }
         fields |= {"state": state["state"], "start_ms": state["last_update_ms"]}
-        fields |= {"partitions": [("moved", 0)]} | change
+        fields |= {"partitions": [("moved", 0)], "client_transaction_version": 2} | change
         partition.append_columns([encode_transaction_value(**fields)], [transaction_key(ID)])
         reasons = [str(one["reason"]) for one in store.verify()]
         assert any(words in reason for reason in reasons), reasons

@@ -35,14 +35,16 @@ from power_loss.workload import (
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import OutOfOrderSequenceError, ProducerFencedError, StagedJobIncompleteError
+from eoslog.followed_transactions import AHEAD, BEHIND
 
 Key = tuple[Any, ...]
 JOB_IS_LOST = "a decided job whose staged files are gone: it holds back its partitions' readers"
 JOB_IS_TWICE = "a staged job that is in twice: that it was complete is lost"
-DECISION_IS_LOST = "a transaction that was decided anew beside a marker: its decision is lost"
+DECISION_IS_LOST = "a transaction that is not everywhere as it was decided: a part of it is lost"
 _OTHER_DECISION = re.compile(
     r"a marker (commits|aborts) the transaction of producer \d+, epoch \d+; "
     r"its coordinator decided to (abort|commit) it"
+    rf"|({AHEAD}|{BEHIND}).*"
 )
 TEMPORARY_PLACE = f"{TEMPORARY}/0"
 

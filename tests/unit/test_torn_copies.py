@@ -1,0 +1,439 @@
+"""`verify` of copies whose files are of different moments, and of stores that only look like it."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cli_calls import FAILED, call
+from staged_jobs import key_of, value_of
+
+import eoslog
+from eoslog import TopicPartition, log_settings
+from eoslog.bindings.transaction_record import encode_transaction_value
+from eoslog.followed_transactions import AHEAD, BEHIND
+from eoslog.state_compaction import compact_state_partition
+from eoslog.state_key import transaction_key
+from eoslog.state_log import state_partition_of
+from eoslog.store_repair import TORN_ADVICE
+from eoslog.transaction_timeouts import expire_ids
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+BOTH = (T0, T1)
+ID = "writer"
+GROUP = "readers"
+Work = Callable[[eoslog.Store, int], None]
+
+
+def commit(
+    store: eoslog.Store,
+    number: int,
+    partitions: Iterable[TopicPartition] = BOTH,
+    *,
+    transactional_id: str = ID,
+    group: str | None = None,
+    abort: bool = False,
+) -> None:
+    """One transaction, by a producer of its own."""
+    with store.producer(transactional_id=transactional_id) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for where in partitions:
+            producer.send(where.topic, b"%d" % number, partition=where.partition)
+        if group is not None:
+            producer.send_offsets_to_transaction({T0: number}, group)
+        if abort:
+            producer.flush()
+            producer.abort_transaction()
+        else:
+            producer.commit_transaction()
+
+
+def by_one_id(store: eoslog.Store, number: int) -> None:
+    commit(store, number)
+
+
+def by_an_id_each(store: eoslog.Store, number: int) -> None:
+    commit(store, number, transactional_id=f"{ID}-{number}")
+
+
+def to_the_last_only(store: eoslog.Store, number: int) -> None:
+    commit(store, number, (T1,))
+
+
+def aborted(store: eoslog.Store, number: int) -> None:
+    commit(store, number, abort=True)
+
+
+def open_store(path: Path, **options: Any) -> eoslog.Store:
+    store = eoslog.open(path, create=True, **options)
+    store.create_topic("t", partitions=2, exist_ok=True)
+    return store
+
+
+def only(
+    path: Path, names: Iterable[str], *, without: bool = False
+) -> Callable[[str, list[str]], list[str]]:
+    """What `copytree` leaves out to copy only these of the store's directories, or all others."""
+    wanted = set(names)
+
+    def left_out(directory: str, found: list[str]) -> list[str]:
+        if directory != str(path):
+            return []
+        return [name for name in found if (name in wanted) == without]
+
+    return left_out
+
+
+def torn_copy(
+    tmp_path: Path,
+    late: Iterable[str],
+    work: Work,
+    *,
+    closed: bool,
+    before: Work | None = by_one_id,
+    count: int = 2,
+) -> Path:
+    """Commit once, copy all but the `late` directories, commit again, and copy these.
+
+    `closed`: the store is closed while it is copied.
+    """
+    source, copy = tmp_path / "store", tmp_path / "copy"
+    names = set(late)
+    store = open_store(source)
+    if before is not None:
+        before(store, 1)
+    if closed:
+        store.close()
+    shutil.copytree(source, copy, ignore=only(source, names, without=True))
+    if closed:
+        store = eoslog.open(source)
+    for number in range(2, 2 + count):
+        work(store, number)
+    if closed:
+        store.close()
+    shutil.copytree(source, copy, ignore=only(source, names), dirs_exist_ok=True)
+    store.close()
+    return copy
+
+
+def reasons_of(path: Path, where: TopicPartition, words: str) -> list[str]:
+    """What `verify` says of a partition of a copy with these words."""
+    with eoslog.open(path) as store:
+        found = store.verify()
+    return [
+        str(one["reason"])
+        for one in found
+        if one["path"] == str(path / str(where)) and str(one["reason"]).startswith(words)
+    ]
+
+
+def all_but(*names: str) -> list[str]:
+    """The directories and files of a store with topic t, but for these."""
+    internal = [
+        f"{topic}-{number}"
+        for topic in ("__transaction_state", "__consumer_offsets")
+        for number in range(50)
+    ]
+    checkpoints = [
+        f"{kind}-checkpoint"
+        for kind in ("recovery-point-offset", "replication-offset", "log-start-offset")
+    ]
+    others = ["t-0", "t-1", "state", "staging", "meta.properties", ".kafka_cleanshutdown"]
+    return [one for one in internal + checkpoints + others if one not in names]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("work", [by_one_id, to_the_last_only, aborted])
+def test_a_partition_that_was_copied_last_is_ahead(tmp_path, work, closed):
+    copy = torn_copy(tmp_path, ["t-1"], work, closed=closed)
+    (reason,) = reasons_of(copy, T1, AHEAD)
+    assert repr(ID) in reason
+    assert reasons_of(copy, T1, AHEAD) == [reason]  # It was opened, and closed cleanly.
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("work", [by_one_id, by_an_id_each, to_the_last_only])
+def test_a_partition_that_was_copied_first_is_behind(tmp_path, work, closed):
+    copy = torn_copy(tmp_path, all_but("t-1"), work, closed=closed)
+    (reason,) = reasons_of(copy, T1, BEHIND)
+    assert repr(ID)[:-1] in reason
+    assert reasons_of(copy, T1, BEHIND) == [reason]
+
+
+def test_a_partition_is_behind_although_nothing_else_knows_how_far_it_went(tmp_path):
+    copy = torn_copy(tmp_path, all_but("t-1", "state"), by_one_id, closed=False)
+    for checkpoint in copy.glob("*-checkpoint"):
+        checkpoint.unlink()
+    assert len(reasons_of(copy, T1, BEHIND)) == 1
+
+
+def test_a_partition_without_a_record_is_behind_where_its_topic_has_the_transaction(tmp_path):
+    copy = torn_copy(tmp_path, all_but("t-1"), by_one_id, closed=True, before=None, count=1)
+    assert len(reasons_of(copy, T1, BEHIND)) == 1
+
+
+@pytest.mark.parametrize("late", [["t-1"], all_but("t-1")])
+def test_a_repair_leaves_a_torn_copy_and_says_what_to_do(tmp_path, late):
+    copy = torn_copy(tmp_path, late, by_one_id, closed=False)
+    for checkpoint in copy.glob("*-checkpoint"):
+        checkpoint.unlink()
+    shutil.rmtree(copy / "state" / "control", ignore_errors=True)
+    answer = call("verify", "--store", copy, "--repair", "--json")
+    assert answer.status == FAILED
+    assert [one["advice"] for one in answer.json["refused"]] == [TORN_ADVICE]
+
+
+def offsets_directory() -> str:
+    return f"__consumer_offsets-{state_partition_of(GROUP)}"
+
+
+def with_offsets(store: eoslog.Store, number: int) -> None:
+    commit(store, number, group=GROUP)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("last", [True, False])
+def test_offsets_of_another_moment_than_their_transactions(tmp_path, closed, last):
+    name = offsets_directory()
+    late = [name] if last else all_but(name)
+    copy = torn_copy(tmp_path, late, with_offsets, closed=closed, before=with_offsets)
+    where = TopicPartition.parse(name)
+    assert len(reasons_of(copy, where, AHEAD if last else BEHIND)) == 1
+
+
+def test_it_is_ahead_still_once_the_id_has_had_the_same_epochs(tmp_path):
+    copy = torn_copy(tmp_path, ["t-1"], by_one_id, closed=True)
+    with eoslog.open(copy) as store:
+        for number in range(10):
+            commit(store, number, (T0,))
+    (reason,) = reasons_of(copy, T1, AHEAD)
+    assert "was never decided" in reason
+
+
+def test_a_transaction_that_its_coordinator_does_not_know_is_open(tmp_path):
+    source, copy = tmp_path / "store", tmp_path / "copy"
+    store = open_store(source)
+    commit(store, 1)
+    store.close()
+    shutil.copytree(source, copy, ignore=only(source, ["t-1"], without=True))
+    store = eoslog.open(source)
+    producer = store.producer(transactional_id=ID)
+    producer.init_transactions()
+    with eoslog.open(copy) as other:  # So that both have given out the same epoch.
+        other.producer(transactional_id=ID).init_transactions()
+    producer.begin_transaction()
+    producer.send("t", b"open", partition=1)
+    producer.prepare_transaction()
+    store.close()
+    shutil.rmtree(copy / "t-1", ignore_errors=True)
+    shutil.copytree(source, copy, ignore=only(source, ["t-1"]), dirs_exist_ok=True)
+    (reason,) = reasons_of(copy, T1, AHEAD)
+    assert "its coordinator has none" in reason
+
+
+def named(store: eoslog.Store, number: int) -> None:
+    with store.producer(name=ID) as producer:
+        producer.send("t", b"%d" % number, partition=1)
+
+
+def test_a_named_producer_has_written_under_an_epoch_that_it_was_not_given(tmp_path):
+    copy = torn_copy(tmp_path, ["t-1"], named, closed=True, before=named)
+    assert len(reasons_of(copy, T1, AHEAD)) == 1
+
+
+def staged(store: eoslog.Store) -> None:
+    with store.producer(transactional_id="bulk", staged=True) as producer:
+        producer.init_transactions()
+        producer.begin_transaction()
+        for number in range(20):
+            producer.send("t", value_of(number), key=key_of(number))
+        producer.commit_transaction()
+
+
+def test_a_partition_without_a_staged_job_that_is_complete_is_behind(tmp_path):
+    source, copy = tmp_path / "store", tmp_path / "copy"
+    open_store(source).close()
+    shutil.copytree(source, copy, ignore=only(source, ["t-0", "t-1"]))
+    with eoslog.open(source) as store:
+        staged(store)
+    shutil.copytree(
+        source, copy, ignore=only(source, ["t-0", "t-1"], without=True), dirs_exist_ok=True
+    )
+    assert any(reasons_of(copy, where, BEHIND) for where in BOTH)
+
+
+# What only looks like it.
+
+
+def sound(store: eoslog.Store) -> bool:
+    return store.verify() == []
+
+
+@pytest.fixture
+def small_segments(monkeypatch):
+    config = {"segment.bytes": 16_384, "max.message.bytes": 16_384}
+    monkeypatch.setattr(log_settings, "_INTERNAL_TOPIC_CONFIG", config)
+
+
+def compact_state(store: eoslog.Store, transactional_id: str) -> int:
+    partition = store._partitions.state_partition(state_partition_of(transactional_id))
+    partition.roll()
+    commit(store, 0, transactional_id=transactional_id)
+    return compact_state_partition(
+        partition,
+        store._state_log,
+        store._files.transactions.entries,
+        lambda _: partition.log_end_offset,
+    )
+
+
+def test_compaction_of_the_state_log_takes_decisions_away(tmp_path, small_segments):
+    with open_store(tmp_path / "store") as store:
+        for number in range(10):
+            commit(store, number)
+            commit(store, number, transactional_id="other")
+        assert compact_state(store, ID) == 1
+        assert sound(store)
+        commit(store, 11, transactional_id="other")
+        assert sound(store)
+    with eoslog.open(tmp_path / "store") as store:
+        assert sound(store)
+
+
+def test_ids_that_expired(tmp_path, small_segments):
+    with open_store(tmp_path / "store") as store:
+        commit(store, 1)
+        coordinator = store._files.transactions
+        assert expire_ids(coordinator, store._state_log, 1 << 60, 1) == 1
+        assert sound(store)
+        commit(store, 2)
+        assert sound(store)
+        compact_state(store, ID)
+        assert sound(store)
+
+
+def test_retention_takes_markers_away(tmp_path):
+    with open_store(tmp_path / "store") as store:
+        for number in range(4):
+            commit(store, number)
+            store.partition("t", 1).roll()
+        commit(store, 5, transactional_id="other")
+        store.partition("t", 1).roll()
+        partition = store.partition("t", 1)
+        for end in (3, 6, partition.log_end_offset):
+            partition.delete_segments(end)
+            assert sound(store)
+    with eoslog.open(tmp_path / "store") as store:
+        assert sound(store)
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_transactions_that_are_open_or_prepared(tmp_path, prepared):
+    with open_store(tmp_path / "store") as store:
+        commit(store, 1)
+        producer = store.producer(transactional_id=ID)
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("t", b"v", partition=1)
+        producer.flush()
+        assert sound(store)
+        if prepared:
+            producer.prepare_transaction()
+            assert sound(store)
+    with eoslog.open(tmp_path / "store") as store:
+        assert sound(store)
+
+
+def test_a_topic_that_was_deleted_and_made_again(tmp_path):
+    with open_store(tmp_path / "store") as store:
+        commit(store, 1)
+        store.delete_topic("t")
+        assert sound(store)
+        store.create_topic("t", 2)
+        assert sound(store)
+        commit(store, 2, (T0,))
+        assert sound(store)
+        commit(store, 3, (T0,), transactional_id="other")
+        assert sound(store)
+        commit(store, 4)
+        assert sound(store)
+
+
+def test_producer_ids_that_are_used_up(tmp_path):
+    path = tmp_path / "store"
+    with open_store(path) as store:
+        commit(store, 1)
+        partition = store._partitions.state_partition(state_partition_of(ID))
+        value = encode_transaction_value(
+            producer_id=0,
+            producer_epoch=32_765,
+            timeout_ms=60_000,
+            state="Empty",
+            partitions=None,
+            last_update_ms=1,
+            start_ms=-1,
+            client_transaction_version=2,
+        )
+        partition.append_columns([value], [transaction_key(ID)])
+        store._abandon()
+    with eoslog.open(path) as store:
+        for number in range(2, 6):
+            commit(store, number)
+        assert store.describe_transaction(ID).producer_id != 0
+        assert sound(store)
+    with eoslog.open(path) as store:
+        assert sound(store)
+
+
+def test_an_operator_ends_a_hanging_transaction(tmp_path):
+    with open_store(tmp_path / "store") as store:
+        commit(store, 1)
+        known = store.describe_transaction(ID)
+        partition = store.partition("t", 1)
+        partition.append_columns(
+            [b"hangs"],
+            producer_id=known.producer_id,
+            producer_epoch=known.producer_epoch,
+            base_sequence=0,
+            transactional=True,
+        )
+        (hanging,) = partition.open_transactions()
+        store.abort_transaction(topic="t", partition=1, start_offset=hanging.first_offset)
+        assert sound(store)
+
+
+def test_a_store_in_which_transactions_go_on(tmp_path):
+    with open_store(tmp_path / "store") as store:
+        stop = threading.Event()
+
+        def go_on(name: str) -> None:
+            number = 0
+            while not stop.is_set():
+                number += 1
+                commit(store, number, transactional_id=f"{name}-{number % 3}", group=GROUP)
+
+        threads = [threading.Thread(target=go_on, args=(name,)) for name in ("a", "b")]
+        for thread in threads:
+            thread.start()
+        try:
+            for _ in range(8):
+                assert store.verify() == []
+        finally:
+            stop.set()
+            for thread in threads:
+                thread.join()
+
+
+def test_staged_jobs_and_their_offsets(tmp_path):
+    with open_store(tmp_path / "store") as store:
+        staged(store)
+        commit(store, 1)
+        staged(store)
+        assert sound(store)
+    with eoslog.open(tmp_path / "store") as store:
+        assert sound(store)
