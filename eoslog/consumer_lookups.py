@@ -64,7 +64,11 @@ class PartitionLookups:
     def offsets_for_times(
         self, timestamps_ms: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first record of each partition at or after a time (ms, 0 or more); None if none."""
+        """The first record of each partition at or after a time (ms, 0 or more); None if none.
+
+        The answer is a record, of an aborted transaction too; Kafka's may be the offset of a
+        transaction's marker (rule R4).
+        """
         self._check_open()
         if not isinstance(timestamps_ms, Mapping):
             raise TypeError(f"a mapping of partitions to times, not {type(timestamps_ms).__name__}")

@@ -446,6 +446,7 @@ class Partition(PartitionLosses):
         """The first record at or after a time as (offset, timestamp in ms), or None.
 
         As in Kafka a record of an aborted transaction may be found; reading from there passes it.
+        A transaction's marker is never found, which is not as in Kafka (rule R4).
         """
         end = self.readable_end(check_isolation_level(isolation_level))
         return from_what_is_left(

@@ -377,6 +377,31 @@ def test_ends_and_lag_stop_at_the_last_stable_offset(topic):
     assert committed.position(T0) == 13
 
 
+def test_a_search_by_time_finds_records_and_no_markers(store):
+    """Kafka answers with the marker's offset (rule R4)."""
+    store.create_topic("t")
+    producer = store.producer(transactional_id="t")
+    producer.init_transactions()
+    for commits in (True, False):
+        producer.begin_transaction()
+        producer.append("t", 0, [b"old"], timestamps=[1])
+        producer.commit_transaction() if commits else producer.abort_transaction()
+    # Offsets 0 and 2 are records, 1 and 3 are markers, which have the time of their writing.
+    later = {T0: 1_600_000_000_000}
+    for level in ("read_committed", "read_uncommitted"):
+        consumer = reader(store, isolation_level=level)
+        assert consumer.end_offsets([T0]) == {T0: 4}
+        assert consumer.offsets_for_times({T0: 1}) == {T0: (0, 1)}
+        assert consumer.offsets_for_times(later) == {T0: None}
+    far_ms = 6_000_000_000_000
+    store.producer().append("t", 0, [b"late"], timestamps=[far_ms])
+    for level in ("read_committed", "read_uncommitted"):
+        consumer = reader(store, isolation_level=level)
+        assert consumer.offsets_for_times(later) == {T0: (4, far_ms)}
+        consumer.seek(T0, 1)  # Where Kafka's answer is.
+        assert consumer.poll(timeout=0)[-1].offset == 4
+
+
 def test_lag_counts_the_records_that_are_to_come(topic, monkeypatch):
     producer = topic.producer(transactional_id="t")
     producer.init_transactions()
