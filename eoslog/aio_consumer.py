@@ -95,8 +95,9 @@ class AsyncConsumer(ClosedByBlock):
         self._waiter.wake(self)
 
     async def unsubscribe(self) -> None:
-        """Leave the group, and read nothing until the next `subscribe` or `assign`."""
+        """Leave the group, or give up what was assigned. See `Consumer.unsubscribe`."""
         await self._call(self._consumer.unsubscribe)
+        self._waiter.wake(self)
 
     async def subscription(self) -> list[str]:
         """The topics that the consumer subscribed to, with those that match a pattern now."""

@@ -7,6 +7,7 @@ Invariant: a position lies behind every record that was handed out and in front 
 that what a commit writes down is what the caller has seen.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from types import TracebackType
@@ -53,6 +54,8 @@ __all__ = ["ARROW_BYTES_MAX", "Consumer", "OffsetAndTimestamp"]
 
 # What a core still has in a cache of its own is copied out at two thirds of the cost.
 ARROW_BYTES_MAX = 2 << 20
+
+_log = logging.getLogger(__name__)
 
 
 class Consumer(ConsumerFetches, PartitionLookups):
@@ -112,6 +115,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
         self._strategies = strategies
         self._max_poll_interval_ms = int(settings["max.poll.interval.ms"])
         self._polling = False
+        self._warned_of: set[str] = set()
 
     def __reduce__(self) -> Never:
         raise TypeError("a consumer cannot be pickled or copied: make one where it is needed")
@@ -121,7 +125,8 @@ class Consumer(ConsumerFetches, PartitionLookups):
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions from now on; those that stay keep their positions.
 
-        Raises IllegalStateError if the consumer is subscribed: see `unsubscribe`.
+        No partitions at all: a read needs another `assign` or a `subscribe`. Raises
+        IllegalStateError if the consumer is subscribed: see `unsubscribe`.
         """
         self._check_movable()
         self._end_leaving()
@@ -142,16 +147,17 @@ class Consumer(ConsumerFetches, PartitionLookups):
     ) -> None:
         """Read these topics from now on, shared with the other members of the group.
 
-        A topic that does not exist yet is read once it does. A name that begins with "^", and
-        `pattern`, is a regular expression: all topics are read whose names match it from their
-        beginning on. The group is joined by the next poll, and polls are where partitions come and
-        go: `on_assigned(consumer, partitions)` is called with those that are new, before they are
-        read, and once after joining; `on_revoked(consumer, partitions)` before partitions go to
-        others: what was read of them can be committed there, and no other member has them yet.
-        `on_lost`, or `on_revoked` without it, is called with what was taken away because the
-        consumer did not poll for "max.poll.interval.ms". In place of the functions a `listener` can
-        have Kafka's methods `on_partitions_assigned`, `on_partitions_revoked` and
-        `on_partitions_lost`. What a function raises is raised by the poll; the change stands.
+        A topic that does not exist yet is read once it does; a warning is logged. A name that
+        begins with "^", and `pattern`, is a regular expression: all topics are read whose names
+        match it from their beginning on. The group is joined by the next poll, and polls are where
+        partitions come and go: `on_assigned(consumer, partitions)` is called with those that are
+        new, before they are read, and once after joining; `on_revoked(consumer, partitions)` before
+        partitions go to others: what was read of them can be committed there, and no other member
+        has them yet. `on_lost`, or `on_revoked` without it, is called with what was taken away
+        because the consumer did not poll for "max.poll.interval.ms". In place of the functions a
+        `listener` can have Kafka's methods `on_partitions_assigned`, `on_partitions_revoked` and
+        `on_partitions_lost`. What a function raises is raised by the poll; the change stands. They
+        must be plain functions, not async ones.
 
         Subscribed again, the consumer reads the new topics in place of the others. No topics at all
         are an `unsubscribe`. Raises IllegalStateError without a group, or if partitions were
@@ -166,6 +172,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
         self._end_leaving()
         if self._subscription is not None:
             self._subscription.wanted, self._subscription.told = wanted, told
+            self._warn_of_absent_topics(wanted.names)
             return
         if self._group is None:
             raise IllegalStateError("the consumer has no group: make it with group=...")
@@ -184,9 +191,23 @@ class Consumer(ConsumerFetches, PartitionLookups):
         if self._closing:  # By another thread, which may not have seen this one.
             self._subscription = None
             raise _closed_error()
+        self._warn_of_absent_topics(wanted.names)
+
+    def _warn_of_absent_topics(self, names: Iterable[str]) -> None:
+        """Log a warning of each subscribed topic that does not exist, once."""
+        for name in names:
+            if name not in self._warned_of and self._store._files.registry.get(name) is None:
+                self._warned_of.add(name)
+                _log.warning(
+                    "a consumer of group %s subscribed to topic %r, which does not exist in %s: "
+                    "it is read once it does",
+                    self._group,
+                    name,
+                    self._store.path,
+                )
 
     def unsubscribe(self) -> None:
-        """Leave the group, and read nothing until the next `subscribe` or `assign`.
+        """Leave the group, or give up what was assigned; a read needs a `subscribe` or an `assign`.
 
         The partitions go to other members at once; `on_revoked` is called before.
         """
@@ -377,7 +398,8 @@ class Consumer(ConsumerFetches, PartitionLookups):
         `max_records` the setting "max.poll.records" holds; any large number stands for all that one
         poll reads.
 
-        Raises OffsetOutOfRangeError or NoOffsetForPartitionError if `auto_offset_reset` is "none".
+        Raises IllegalStateError if the consumer was neither assigned partitions nor subscribed;
+        OffsetOutOfRangeError or NoOffsetForPartitionError if `auto_offset_reset` is "none".
         """
         return self._given(self._polled, timeout, max_records)
 
@@ -399,7 +421,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
         """Records one after the other, for ever; ends when the consumer is closed.
 
         The positions move with the records that are handed out: a `commit` in the loop covers the
-        record at hand, and a loop that is left early loses none.
+        record at hand, and a loop that is left early loses none. Raises as `poll` does.
         """
         while True:
             try:

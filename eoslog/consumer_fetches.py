@@ -15,7 +15,7 @@ from eoslog.config import INT64_MAX
 from eoslog.consumer_positions import ConsumerPositions
 from eoslog.consumer_subscription import ConsumerSubscription
 from eoslog.consumer_turns import ConsumerTurns
-from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
+from eoslog.errors import IllegalStateError, LogClosedError, UnknownTopicOrPartitionError
 from eoslog.handing_out import handed_out
 from eoslog.partition import Partition
 from eoslog.topic_partition import TopicPartition
@@ -42,6 +42,7 @@ class ConsumerFetches:
     _poll_records_max: int
     _bytes_max: int
     _closed: bool
+    _closing: bool
     _polling: bool
 
     def _given(self, poll: Callable[[*Ts], T], *arguments: *Ts) -> T:
@@ -120,6 +121,7 @@ class ConsumerFetches:
                 if subscription is not None:
                     subscription.member.follow()
                     self._check_open()
+                self._check_has_source()
                 self._poll_under_way.begin_reading()
                 try:
                     return fetch(limit)
@@ -136,6 +138,16 @@ class ConsumerFetches:
                     # Else the topic is gone, and the group reads it no more.
         finally:
             self._polling = False
+
+    def _check_has_source(self) -> None:
+        """Raise IllegalStateError if there is nothing that could ever be read."""
+        # Also after a function that the group called: it may have unsubscribed. A close in another
+        # thread has given up the partitions, and the next look finds the consumer closed.
+        has_none = not self._positions.partitions and self._subscription is None
+        if has_none and not self._closing:
+            raise IllegalStateError(
+                "the consumer has no partitions to read: call assign() or subscribe() first"
+            )
 
     def _look_for_topics_made_again(self) -> None:
         """Have the next poll of a subscribed consumer read the new topic of a deleted one's name:

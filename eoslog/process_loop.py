@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from eoslog.bindings.record_batch import Record
 from eoslog.errors import (
     CommitFailedError,
+    InvalidRequestError,
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
@@ -74,8 +75,9 @@ def read_process_write(
 
     A transaction, and so a call of `process`, may take `transaction_timeout_ms`.
 
-    Raises TypeError; UnknownTopicOrPartitionError, also as soon as one of the topics is deleted,
-    though there may be a new one of its name; and what the producer and the consumer raise.
+    Raises TypeError; InvalidRequestError if `topics` is empty; UnknownTopicOrPartitionError, also
+    as soon as one of the topics is deleted, though there may be a new one of its name; and what the
+    producer and the consumer raise.
     """
     check_synchronous(process, "process")
     if stop is not None:
@@ -195,7 +197,10 @@ def _partitions(store: "Store", topics: Iterable[str | TopicPartition]) -> list[
 def _listed(topics: Iterable[str | TopicPartition]) -> list[str | TopicPartition]:
     if isinstance(topics, (str, TopicPartition)):
         raise TypeError("topics: a list of names or partitions")
-    return list(topics)
+    listed = list(topics)
+    if not listed:
+        raise InvalidRequestError("topics is empty: name at least one topic or partition")
+    return listed
 
 
 def _described(

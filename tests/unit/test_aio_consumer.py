@@ -9,6 +9,7 @@ from async_stores import Gate, run_with_store
 
 from eoslog import TopicPartition
 from eoslog.errors import (
+    IllegalStateError,
     LogClosedError,
     NoOffsetForPartitionError,
     UnknownTopicOrPartitionError,
@@ -46,6 +47,49 @@ def test_records_are_read_one_by_one_and_by_poll(tmp_path):
             await consumer.poll(timeout=-1)
         with pytest.raises(ValueError, match="below 1"):
             await consumer.poll(max_records=0)
+
+    run_with_store(tmp_path / "s", body)
+
+
+READS = {
+    "poll": lambda consumer: consumer.poll(),
+    "poll_arrow": lambda consumer: consumer.poll_arrow(),
+    "getone": lambda consumer: consumer.getone(),
+    "getmany": lambda consumer: consumer.getmany(),
+    "getmany that waits": lambda consumer: consumer.getmany(timeout_ms=10**9),
+    "iteration": lambda consumer: anext(aiter(consumer)),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("way", ["new", "unsubscribed", "assigned nothing"])
+def test_without_an_assignment_or_a_subscription_a_read_is_refused_at_once(tmp_path, read, way):
+    async def body(store):
+        consumer = await store.consumer(group="g") if way == "new" else await reader(store)
+        if way == "unsubscribed":
+            await consumer.unsubscribe()
+        elif way == "assigned nothing":
+            await consumer.assign([])
+        with pytest.raises(IllegalStateError, match="call assign"):
+            await READS[read](consumer)
+        await write(store, b"0")
+        await consumer.assign([T0])
+        assert (await consumer.getone()).value == b"0"
+
+    run_with_store(tmp_path / "s", body)
+
+
+@pytest.mark.parametrize("way", ["unsubscribe", "assign nothing"])
+@pytest.mark.parametrize("read", ["getone", "getmany that waits", "iteration"])
+def test_a_read_that_waits_ends_when_its_consumer_is_left_without_partitions(tmp_path, read, way):
+    async def body(store):
+        consumer = await reader(store)
+        reading = asyncio.create_task(READS[read](consumer))
+        await asyncio.sleep(0.05)
+        assert not reading.done()
+        await (consumer.unsubscribe() if way == "unsubscribe" else consumer.assign([]))
+        with pytest.raises(IllegalStateError, match="call assign"):
+            await asyncio.wait_for(reading, 60)
 
     run_with_store(tmp_path / "s", body)
 

@@ -9,6 +9,7 @@ from conftest import abandon
 from eoslog import OffsetAndTimestamp, TopicPartition
 from eoslog.errors import (
     CorruptRecordError,
+    IllegalStateError,
     InvalidConfigError,
     LogClosedError,
     NoOffsetForPartitionError,
@@ -283,10 +284,51 @@ def test_iterating_tails_the_log(topic):
     assert seen == [b"0:%d" % number for number in range(10)] + [b"tail", b"end"]
 
 
-def test_without_an_assignment_there_is_nothing_to_read(topic):
+READS = {
+    "poll": lambda consumer: consumer.poll(),
+    "a long poll": lambda consumer: consumer.poll(timeout=1e9),
+    "poll_arrow": lambda consumer: consumer.poll_arrow(),
+    "iteration": lambda consumer: next(iter(consumer)),
+}
+WAYS_TO_HAVE_NOTHING = {
+    "new": lambda consumer: None,
+    "unsubscribe": lambda consumer: (consumer.assign([T0]), consumer.unsubscribe()),
+    "unsubscribe twice": lambda consumer: (consumer.unsubscribe(), consumer.unsubscribe()),
+    "assign nothing": lambda consumer: (consumer.assign([T0]), consumer.assign([])),
+    "subscribe to nothing": lambda consumer: (consumer.subscribe(["t"]), consumer.subscribe([])),
+    "leave the group": lambda consumer: (
+        consumer.subscribe(["t"]),
+        consumer.poll(timeout=0),
+        consumer.unsubscribe(),
+    ),
+}
+
+
+@pytest.mark.parametrize("group", [None, "g"])
+@pytest.mark.parametrize("way", WAYS_TO_HAVE_NOTHING)
+@pytest.mark.parametrize("read", READS)
+def test_without_an_assignment_or_a_subscription_a_read_is_refused_at_once(topic, read, way, group):
+    if group is None and way in ("subscribe to nothing", "leave the group"):
+        pytest.skip("a subscription needs a group")
+    consumer = topic.consumer(group=group)
+    WAYS_TO_HAVE_NOTHING[way](consumer)
+    with pytest.raises(IllegalStateError, match="call assign"):
+        READS[read](consumer)
+    # The consumer is as it was.
+    consumer.assign([T0])
+    assert len(consumer.poll(timeout=0)) == 10
+    consumer.close()
+    with pytest.raises(LogClosedError):
+        consumer.poll()
+    assert list(consumer) == []
+
+
+def test_a_loop_whose_body_gives_up_what_was_assigned_does_not_hang(topic):
     consumer = topic.consumer()
-    assert consumer.poll(timeout=0.05) == []
-    assert consumer.poll_arrow(timeout=0.05).num_rows == 0
+    consumer.assign([T0])
+    with pytest.raises(IllegalStateError, match="call assign"):
+        for _ in consumer:
+            consumer.unsubscribe()
 
 
 # Wrong use.

@@ -100,6 +100,13 @@ def test_an_exception_ends_the_loop_and_the_records_come_again(topics):
     check(topics, range(20))
 
 
+@pytest.mark.parametrize("share", [True, False])
+def test_a_loop_without_topics_is_refused_before_it_fences_another(topics, share):
+    with pytest.raises(errors.InvalidRequestError, match="topics is empty"):
+        caught_up(topics, topics=[], share=share)
+    assert topics.transactions() == []
+
+
 def test_output_and_offsets_appear_together(topics):
     def looks(producer: Producer, records: list[Record]) -> None:
         upper(producer, records)

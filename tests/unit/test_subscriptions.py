@@ -352,6 +352,46 @@ def test_a_new_member_without_partitions_is_told_once(topic):
         assert told.calls == [("on_assigned", [])]
 
 
+def test_a_subscription_that_was_given_nothing_waits(topic):
+    with member(topic), topic.consumer(group="g") as idle:
+        idle.subscribe(["to-come"])
+        assert idle.poll(timeout=0.05) == []
+        assert idle.poll_arrow(timeout=0.05).num_rows == 0
+
+
+@pytest.mark.parametrize("name", ["on_assigned", "on_revoked"])
+def test_a_poll_whose_function_unsubscribes_ends(topic, name):
+    consumer = member(topic, polled=False)
+    functions = {name: lambda consumer, _: consumer.unsubscribe()}
+    consumer.subscribe(["t"], **functions)
+    if name == "on_revoked":
+        consumer.poll(timeout=0)
+        consumer.subscribe(["another"], **functions)
+    with pytest.raises(IllegalStateError, match="call assign"):
+        consumer.poll(timeout=1e9)
+
+
+def test_a_topic_that_does_not_exist_is_warned_of_once(topic, caplog):
+    def warned():
+        return [one.args[1] for one in caplog.records if "does not exist" in one.getMessage()]
+
+    consumer = topic.consumer(group="g")
+    consumer.subscribe(["t"], pattern="nothing.*")
+    assert warned() == []
+    consumer.subscribe(["t", "one", "two"])
+    assert warned() == ["one", "two"]
+    consumer.subscribe(["one", "three"])
+    consumer.poll(timeout=0)
+    consumer.unsubscribe()
+    consumer.subscribe(["one"])
+    assert warned() == ["one", "two", "three"]
+    assert {one.levelname for one in caplog.records} == {"WARNING"}
+    topic.create_topic("one")
+    another = topic.consumer(group="g")
+    another.subscribe(["one", "two"])
+    assert warned() == ["one", "two", "three", "two"]
+
+
 def test_a_listener_as_kafka_python_has_it(topic):
     class Listener:
         calls = []  # noqa: RUF012
