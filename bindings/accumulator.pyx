@@ -53,7 +53,8 @@ cdef class RecordAccumulator:
     def clear(self):
         """Forget the records held."""
         if self._busy:
-            raise RuntimeError("the accumulator is being appended by another thread")
+            raise errors.ConcurrentAccessError(
+                "two threads use one accumulator at once: this call did nothing")
         self.reset()
 
     def add(self, value, key=None, headers=None, Py_ssize_t timestamp_ms=-1):
@@ -77,7 +78,8 @@ cdef class RecordAccumulator:
         cdef bytes encoded = None
         cdef uint8_t* grown
         if self._busy:
-            raise RuntimeError("the accumulator is being appended by another thread")
+            raise errors.ConcurrentAccessError(
+                "two threads use one accumulator at once: this call did nothing")
         if timestamp_ms < -1:
             raise ValueError(f"timestamp_ms {timestamp_ms}")
         if type(value) is bytes:
@@ -152,7 +154,8 @@ cdef class RecordAccumulator:
     cdef int finish(self, const BatchIdentity* identity) except -1:
         """Write the header: the buffer's first _used_bytes are then one whole batch."""
         if self._busy:
-            raise RuntimeError("the accumulator is being appended by another thread")
+            raise errors.ConcurrentAccessError(
+                "two threads use one accumulator at once: this call did nothing")
         if self._record_count == 0:
             raise ValueError("no records to append")
         with nogil:

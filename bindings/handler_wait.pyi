@@ -1,8 +1,8 @@
 from typing import final
 
-from eoslog.bindings.one_at_a_time import ReentrantCallError
-
 HANDLER_WAIT_S: float
+
+class ReentrantCallError(RuntimeError): ...
 
 def gave_up() -> ReentrantCallError: ...
 @final

@@ -12,8 +12,16 @@ from time import monotonic
 cimport cython
 from cpython.object cimport PyObject_CallObject
 
-from eoslog.bindings.one_at_a_time import ReentrantCallError
 from eoslog.signal_handlers import is_within_a_call
+
+
+class ReentrantCallError(RuntimeError):
+    """A handler of a signal called what its own thread is in the middle of, and did nothing.
+
+    The engine's own locks raise it. It is no EoslogError: no part of the engine takes it for what
+    became of its work.
+    """
+
 
 # Longer than an append or a sync takes as a rule.
 HANDLER_WAIT_S = 1.0

@@ -1,7 +1,5 @@
 from typing import final
 
-class ReentrantCallError(RuntimeError): ...
-
 @final
 class OneAtATime:
     def __enter__(self) -> None: ...

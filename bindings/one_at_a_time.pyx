@@ -8,15 +8,13 @@ thread in. Numbered like the outer append, the inner one would pass for it.
 
 cimport cython
 
-
-class ReentrantCallError(RuntimeError):
-    """A thread called in the middle of a call of its own, and the inner call did nothing."""
+from eoslog.errors import ConcurrentAccessError
 
 
 @cython.final
 cdef class OneAtATime:
     """The block; whoever enters holds a lock that keeps other threads out. Raises
-    ReentrantCallError.
+    ConcurrentAccessError.
     """
 
     def __cinit__(self):
@@ -40,7 +38,7 @@ cdef class OneAtATime:
 
     cdef int look(self) except -1:
         if self.entered:
-            raise ReentrantCallError(
+            raise ConcurrentAccessError(
                 "a producer was called in the middle of a call of its own by the same thread, from "
                 "a handler of a signal or a method of what is appended: this call did nothing")
         return 0

@@ -11,7 +11,7 @@ The reading's end is no Python code: no interrupt leaves the consumer refusing a
 
 cimport cython
 
-from eoslog.bindings.one_at_a_time import ReentrantCallError
+from eoslog.errors import ConcurrentAccessError
 
 
 @cython.final
@@ -35,7 +35,7 @@ cdef class PollUnderWay:
         """Poll, and leave the positions in front of what was read. After an error or an interrupt
         nothing counts as read.
 
-        Raises ReentrantCallError if the consumer is just reading.
+        Raises ConcurrentAccessError if the consumer is just reading.
         """
         try:
             return self.read(poll, *arguments)
@@ -97,8 +97,9 @@ cdef class PollUnderWay:
         self.end()
 
     def check(self):
-        """Raise ReentrantCallError if the consumer is just reading."""
+        """Raise ConcurrentAccessError if the consumer is just reading."""
         if self._busy:
-            raise ReentrantCallError(
-                "a consumer in the middle of a poll was called from a handler of a signal, from a "
-                "function that its poll calls or from another thread: this call did nothing")
+            raise ConcurrentAccessError(
+                "two threads use one consumer at once, or one thread uses it from a handler of a "
+                "signal while it reads: this call did nothing; a consumer is for one thread at a "
+                "time, so make one for each thread")

@@ -74,7 +74,7 @@ cdef class Exclusive:
         self.give_back()
 
     def check_outermost(self):
-        """Raise ReentrantCallError if the thread, which has it, is in another call, too."""
+        """Raise ConcurrentAccessError if the thread, which has it, is in another call, too."""
         if self._depth > 1:
             raise called_from_handler()
 

@@ -11,14 +11,23 @@ cimport cython
 
 from eoslog.bindings.handler_wait cimport acquired_by
 
-from eoslog.bindings.one_at_a_time import ReentrantCallError
+from eoslog.bindings.handler_wait import ReentrantCallError
+from eoslog.errors import ConcurrentAccessError
+
+
+cdef str CALLED_FROM_HANDLER = (
+    "the store was called from a handler of a signal, in the middle of a call of the same thread "
+    "that holds a lock: do it once that call has returned")
 
 
 def called_from_handler():
-    """The error for a thread that would come between the steps of its own call."""
-    return ReentrantCallError(
-        "the store was called from a handler of a signal, in the middle of a call of the same "
-        "thread that holds a lock: do it once that call has returned")
+    """The error for a call that would come between the steps of one of the same thread."""
+    return ConcurrentAccessError(CALLED_FROM_HANDLER)
+
+
+def refused_to_holder():
+    """The error for a thread that would take a lock of the engine's which it has."""
+    return ReentrantCallError(CALLED_FROM_HANDLER)
 
 
 @cython.final
@@ -54,14 +63,14 @@ cdef class ThreadLock:
             return False
         if self._entered:
             self._lock.release()
-            raise called_from_handler()
+            raise refused_to_holder()
         self._entered = True
         return True
 
     def check(self):
-        """Raise ReentrantCallError if the thread is in it; whoever asks keeps other threads out."""
+        """Raise ReentrantCallError if the thread is in it; the caller keeps other threads out."""
         if self._entered:
-            raise called_from_handler()
+            raise refused_to_holder()
 
     def locked(self):
         """Whether a thread has it."""

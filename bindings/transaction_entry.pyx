@@ -380,7 +380,8 @@ cdef class TransactionEntry(KnownTransaction):
         for index in range(len(filled)):
             accumulator, part = filled[index]
             if accumulator._busy:
-                raise RuntimeError("the accumulator is being appended by another thread")
+                raise errors.ConcurrentAccessError(
+                    "two threads use one accumulator at once: this call did nothing")
             batches[index].record_count = accumulator._record_count
             if accumulator._record_count == 0:
                 batches[index].appended = True   # There is nothing to append.

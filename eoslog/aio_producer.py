@@ -30,6 +30,7 @@ from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.config import INT64_MAX
 from eoslog.errors import (
+    ConcurrentAccessError,
     InvalidTimestampError,
     LogClosedError,
     RecordTooLargeError,
@@ -224,7 +225,10 @@ class AsyncProducer(ClosedByBlock):
 
     def _check_loop(self) -> None:
         if not self.belongs_to(asyncio.get_running_loop()):
-            raise RuntimeError("this producer belongs to another event loop: make one in this loop")
+            raise ConcurrentAccessError(
+                "this producer belongs to another event loop, which runs in another thread or has "
+                "ended: make one in this loop"
+            )
 
     def _check_appendable(self) -> None:
         """Whether records are taken now."""

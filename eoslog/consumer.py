@@ -61,7 +61,8 @@ _log = logging.getLogger(__name__)
 class Consumer(ConsumerFetches, PartitionLookups):
     """Reads partitions of a store; `Store.consumer` makes it. Not for several threads at once.
 
-    Only `close` may be called from another thread: it ends a poll or an iteration under way. A
+    Only `close` may be called from another thread: it ends a poll or an iteration under way. What
+    is found to be in use by another thread raises ConcurrentAccessError, and did nothing. A
     consumer starts at a partition where its group stands, else where `auto_offset_reset` says,
     unless it was sent elsewhere by `seek`. Positions end with the consumer, but for those that it
     commits. Under "read_committed" it does not start while an undecided transaction may move the

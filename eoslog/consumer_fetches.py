@@ -58,7 +58,7 @@ class ConsumerFetches:
             self._poll_under_way.is_read = True
 
     def _check_nobody_polls(self) -> None:
-        """Raises ReentrantCallError in the middle of a poll; what `_check_open` raises before it:
+        """Raise ConcurrentAccessError in the middle of a poll; what `_check_open` raises before it:
         in a forked child the poll of one of the parent's threads never ends.
         """
         if not self._poll_under_way.is_read:

@@ -361,6 +361,14 @@ class IllegalStateError(EoslogError, RuntimeError):
     """
 
 
+class ConcurrentAccessError(EoslogError, RuntimeError):
+    """Two threads used an object at once that takes one call at a time; this call did nothing.
+
+    Give each thread an object of its own, or take turns with a lock. A signal handler that calls
+    what its own thread is in the middle of gets this error too.
+    """
+
+
 class NoOffsetForPartitionError(EoslogError):
     """There is no position to start from and `auto_offset_reset` is "none": seek first."""
 

@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from eoslog.bindings.one_at_a_time import ReentrantCallError
+from eoslog.bindings.handler_wait import ReentrantCallError
 from eoslog.bindings.shared_page import LOCK_TIMEOUT_S, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.errors import LogClosedError, ProducerFencedError

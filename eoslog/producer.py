@@ -9,13 +9,14 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, overload
 
-from eoslog.bindings.one_at_a_time import ReentrantCallError
+from eoslog.bindings.handler_wait import ReentrantCallError
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sender import PartitionBuffer
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.column_placement import placed_columns
 from eoslog.config import PRODUCER_SETTINGS, parse_config, with_defaults
 from eoslog.errors import (
+    ConcurrentAccessError,
     EoslogError,
     FellBehindError,
     InvalidProducerEpochError,
@@ -63,8 +64,8 @@ class Producer(GatheringSender, TransactionCalls):
       producer asks `next_sequence`;
     - ProducerFencedError, OutOfOrderSequenceError: somebody else has the name, or wrote under this
       producer's id. It takes nothing more;
-    - RuntimeError: a handler of a signal called from within an append of this producer; the call
-      did nothing (a `close` closed nothing), and the append it came into goes on;
+    - ConcurrentAccessError: a handler of a signal called from within an append of this producer;
+      the call did nothing (a `close` closed nothing), and the append it came into goes on;
     - any other: the call's records were not taken. If a gathered batch is refused (a timestamp
       beyond the topic's limits), it stays until `discard_gathered`.
     """
@@ -204,7 +205,7 @@ class Producer(GatheringSender, TransactionCalls):
         producer without a name it counts what this object wrote.
 
         Raises UnknownTopicOrPartitionError, ProducerFencedError, LogClosedError; ValueError without
-        idempotence; RuntimeError from a handler of a signal in the middle of a call.
+        idempotence; ConcurrentAccessError from a handler of a signal in the middle of a call.
         """
         if not self._idempotent:
             raise ValueError("without enable.idempotence records are not numbered")
@@ -281,7 +282,7 @@ class Producer(GatheringSender, TransactionCalls):
             while not errors and not self._refuse_if_empty(closed_error):
                 errors = self._append_gathered()  # What a handler of a signal sent meanwhile.
             self._closed_whole = not errors
-        except ReentrantCallError:
+        except (ConcurrentAccessError, ReentrantCallError):
             ends, self._closed = False, was_closed  # A handler's, in the middle of an append.
             raise
         finally:
@@ -431,6 +432,8 @@ class Producer(GatheringSender, TransactionCalls):
         for buffer in self._filled_buffers():
             try:
                 self._drain(buffer)
+            except ConcurrentAccessError:
+                raise
             except EoslogError as error:
                 if error is not self._lost:
                     errors.append(error)
@@ -462,6 +465,8 @@ class Producer(GatheringSender, TransactionCalls):
 
     def _understood(self, error: EoslogError, where: TopicPartition) -> EoslogError:
         """The error as the caller is to see it; what it means for this producer is done."""
+        if isinstance(error, ConcurrentAccessError):
+            return error
         sequenced = self._identity.known(where)
         before = 0 if sequenced is None else sequenced.position
         if isinstance(error, LogClosedError) and not self._store.closed:
@@ -493,8 +498,8 @@ class Producer(GatheringSender, TransactionCalls):
     def fence(self, reason: str) -> None:
         """Take part in nothing more; waits for a call that is under way.
 
-        Raises ReentrantCallError from a handler in the middle of a call of this producer: what that
-        appends next would be counted by neither.
+        Raises ConcurrentAccessError from a handler in the middle of a call of this producer: what
+        that appends next would be counted by neither.
         """
         with self.exclusive:
             self.exclusive.check_outermost()

@@ -4,7 +4,7 @@ Invariant: `last_sequence` and `position` are those of the log unless `in_doubt`
 ended in an error, or in an interrupt, leaves a doubt: it may have written all of its records, some
 or none. The partition's own entry of the producer settles it before the next append; so an append
 is never numbered like one that is in the log, which would pass for its duplicate. An append from
-within an append, by a handler of a signal, is refused: RuntimeError.
+within an append, by a handler of a signal, is refused: ConcurrentAccessError.
 """
 
 from contextlib import AbstractContextManager
@@ -104,7 +104,7 @@ class SequencedPartition(SequencedLog):
     def settle(self) -> None:
         """Learn from the partition what the last append wrote, if that is not known.
 
-        Raises ReentrantCallError in the middle of an append by the same thread, which counts
+        Raises ConcurrentAccessError in the middle of an append by the same thread, which counts
         itself what it writes.
         """
         if self.in_doubt:

@@ -15,6 +15,7 @@ from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import PartitionLost, ProducerIdNeeded, TransactionEntry
 from eoslog.bindings.transactional_sender import TransactionalSender
 from eoslog.errors import (
+    ConcurrentAccessError,
     ConcurrentTransactionsError,
     EoslogError,
     FellBehindError,
@@ -126,7 +127,7 @@ class TransactionClient(TransactionalSender, Producer):
 
     def _take_in(self, error: Exception, request: Request) -> Exception:
         """Do what an error means for this producer; the error as the caller is to see it."""
-        if not isinstance(error, EoslogError):
+        if not isinstance(error, EoslogError) or isinstance(error, ConcurrentAccessError):
             if self._state is S.COMMITTING_TRANSACTION:
                 self._move(S.PREPARED_TRANSACTION if self._is_prepared else S.ABORTABLE_ERROR)
             return error

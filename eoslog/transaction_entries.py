@@ -21,7 +21,7 @@ from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.shared_page import SharedPage
-from eoslog.bindings.thread_lock import called_from_handler
+from eoslog.bindings.thread_lock import refused_to_holder
 from eoslog.bindings.transaction_entry import TransactionEntry, decode_transaction_value
 from eoslog.errors import (
     CorruptRecordError,
@@ -150,7 +150,7 @@ class TransactionEntries:
             entry = self._find(transactional_id, create)
             with entry.lock:
                 if entry.lock.is_entered_again:
-                    raise called_from_handler()
+                    raise refused_to_holder()
                 if self._entries.get(transactional_id) is not entry:
                     continue  # It was forgotten, or it expired, meanwhile.
                 try:

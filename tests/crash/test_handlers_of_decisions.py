@@ -16,7 +16,7 @@ from crash.interrupted_lines import called_at
 from crash.rows_topic import opened_with_rows, values
 
 from eoslog import PreparedTransaction
-from eoslog.errors import EoslogError
+from eoslog.errors import ConcurrentAccessError, EoslogError
 
 pytestmark = pytest.mark.crash
 
@@ -68,11 +68,11 @@ def test_a_handler_at_each_line_of_a_decision(tmp_path, outer, inner, staged):
                 nonlocal refused
                 try:
                     answers["inner"] = CALLS[inner](producer)
-                except EoslogError:
-                    pass  # It does not fit where the outer call is.
-                except RuntimeError as error:
+                except ConcurrentAccessError as error:
                     assert "this call did nothing" in str(error)
                     refused += 1
+                except EoslogError:
+                    pass  # It does not fit where the outer call is.
 
             with called_at(line, is_of_producers, handle) as seen:
                 try:

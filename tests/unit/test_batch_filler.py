@@ -11,7 +11,7 @@ import pytest
 from eoslog.bindings.batch_filler import DONE, NO_ROOM, BatchFiller, checked_records
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.bindings.record_batch import batch_crc32c, crc32c, decode_records, iter_batches
-from eoslog.errors import RecordTooLargeError
+from eoslog.errors import ConcurrentAccessError, RecordTooLargeError
 
 OWN = -1
 ROOM = 1 << 30
@@ -189,8 +189,8 @@ def test_a_second_thread_is_refused_while_batches_are_filled():
             try:
                 filler.held(0)
                 filler.empty(0)
-            except RuntimeError as error:
-                assert "another thread" in str(error)
+            except ConcurrentAccessError as error:
+                assert "two threads" in str(error)
                 refused += 1
         other.join()
         if refused:
