@@ -18,10 +18,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cli_output.name_standard_output()
     try:
         cli.main(args=list(arguments) if arguments is not None else None, prog_name="eoslog")
+    except cli_output.ReaderGoneError:
+        sys.exit(0)
     except OSError as error:  # Of a help text: commands see to their own.
         if error.filename != cli_output.NAME:
             raise
-        cli_output.give_up_standard_output()
+        cli_output.give_up(sys.stdout.fileno())
         sys.exit(f"Error: {cli_output.NAME}: {error.strerror}")
 
 

@@ -7,6 +7,7 @@ import click
 import eoslog
 from eoslog import Record, TopicPartition
 from eoslog.cli_options import Settings, json_line, shared_options, standard_output
+from eoslog.cli_output import end_with_reader
 
 POLL_RECORDS_MAX = 1000
 ISOLATION_LEVELS = ("read_committed", "read_uncommitted")
@@ -55,6 +56,7 @@ def consume(
         raise click.UsageError("--group says where to begin: no --offset, no --from-beginning")
     separator = key_separator.encode() if key_separator is not None else None
     out = standard_output()
+    end_with_reader()
     with settings.open() as store, store.consumer(group, isolation, "none") as consumer:
         reader = TopicReader(store, consumer, topic, partitions)
         if offset is not None:

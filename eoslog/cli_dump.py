@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from eoslog.cli_options import Settings, json_line, json_value, shared_options, standard_output
+from eoslog.cli_output import end_with_reader
 from eoslog.file_dump import Fields, dump_file
 from eoslog.record_decoders import (
     Decoded,
@@ -54,6 +55,7 @@ def dump(
     if transaction_log and offsets:
         raise click.UsageError("--transaction-log-decoder and --offsets-decoder exclude each other")
     standard_output()
+    end_with_reader()
     named = _decoder_named(transaction_log, offsets)
     for path in files:
         path.stat()  # One that is not there is named as such, whatever its name is.

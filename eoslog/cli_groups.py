@@ -7,6 +7,7 @@ import click
 import eoslog
 from eoslog import TopicPartition
 from eoslog.cli_options import Settings, confirm, echo_json, shared_options
+from eoslog.cli_output import note_of_work_done
 from eoslog.cli_table import print_rows
 
 # Kafka's columns and their order; "-" stands for what there is not.
@@ -153,7 +154,8 @@ def reset_offsets(
         return
     print_rows(RESET_COLUMNS, [list(row.values()) for row in rows])
     if not execute:
-        click.echo("nothing was changed: add --execute to do it", err=True)
+        with note_of_work_done():
+            click.echo("nothing was changed: add --execute to do it", err=True)
 
 
 def show_groups(settings: Settings) -> None:

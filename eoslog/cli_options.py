@@ -74,7 +74,7 @@ def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:
             if os.environ.get(TRACEBACK_VARIABLE) or isinstance(error, BrokenPipeError):
                 raise
             if isinstance(error, OSError) and error.filename == cli_output.NAME and sys.stdout:
-                cli_output.give_up_standard_output()
+                cli_output.give_up(sys.stdout.fileno())
             raise as_click_error(error) from error
         return result
 

@@ -1,22 +1,38 @@
 """Standard output that says its name where it takes no more.
 
-Else a full disk below it would read as one below the store.
+Else a full disk below it would read as one below the store. A reader that has gone (`| head`) is no
+failure: the exit status is that of the work, and a command that prints records ends there.
 """
 
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 NAME = "standard output"
 
 
+class ReaderGoneError(Exception):
+    """The reader of the records that a command prints has gone. No OSError: nothing is to catch it
+    but the end of the program.
+    """
+
+
 class _NamedOutput(io.FileIO):
     """The bytes go out as from any file; an error carries the name."""
+
+    ends_with_reader = False
 
     def write(self, data: Any) -> int:
         try:
             return super().write(data)
+        except BrokenPipeError as error:
+            give_up(self.fileno())
+            if self.ends_with_reader:
+                raise ReaderGoneError(NAME) from error
+            return len(data)
         except OSError as error:
             if error.filename is None:
                 error.filename = NAME
@@ -37,8 +53,24 @@ def name_standard_output() -> None:
     )
 
 
-def give_up_standard_output() -> None:
+def end_with_reader() -> None:
+    """From now on a command that prints records raises ReaderGoneError where nobody reads them."""
+    raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if isinstance(raw, _NamedOutput):
+        raw.ends_with_reader = True
+
+
+def give_up(descriptor: int) -> None:
     """Nothing more goes there, also of what is buffered: a second error would say nothing new."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
+    os.dup2(nowhere, descriptor)
     os.close(nowhere)
+
+
+@contextmanager
+def note_of_work_done() -> Iterator[None]:
+    """A block that prints to standard error what was done: that nobody reads it is no failure."""
+    try:
+        yield
+    except BrokenPipeError:
+        give_up(sys.stderr.fileno())

@@ -17,6 +17,7 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 import eoslog
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.cli_options import Settings, echo_json, shared_options, standard_input
+from eoslog.cli_output import note_of_work_done
 from eoslog.errors import InvalidRecordError
 
 Line = tuple[bytes | None, bytes]
@@ -67,7 +68,8 @@ def produce(
         echo_json({"topic": topic, **asdict(done)})
     else:
         skipped = f", {done.already_there:,} were there already" if name is not None else ""
-        click.echo(f"{done.appended:,} records appended to {topic}{skipped}", err=True)
+        with note_of_work_done():
+            click.echo(f"{done.appended:,} records appended to {topic}{skipped}", err=True)
 
 
 @contextmanager

@@ -95,7 +95,8 @@ def describe_transaction(settings: Settings, transactional_id: str) -> None:
     if settings.as_json:
         echo_json({**asdict(found), "topic_partitions": _names(found)})
     else:
-        print_rows(DESCRIBE_COLUMNS, [_description_row(found)])
+        # On a narrow terminal the partitions fold, which they do as a list.
+        print_rows(DESCRIBE_COLUMNS, [[*_description_row(found)[:-1], _names(found)]])
 
 
 @transactions.command("describe-producers")

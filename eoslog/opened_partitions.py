@@ -454,7 +454,7 @@ class OpenedPartitions(InternalPartitions):
     @guarded_block
     def _opening(self, where: TopicPartition) -> Iterator[None]:
         """A block in which nobody else, in any process, opens the partition or removes its
-        directory. Raises RuntimeError for a thread that is in it. The caller has the lock.
+        directory. Raises ConcurrentAccessError for a thread that is in it. The caller has the lock.
         """
         being_opened = self._being_opened.setdefault(where, ThreadLock())
         with HeldLocks() as held:
