@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from eoslog.errors import EoslogError, UnknownTopicOrPartitionError
+from eoslog.spark.active_session import keep_active
 from eoslog.spark.decision import opened
 from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.hadoop_files import HadoopFiles, spark_path
@@ -152,8 +153,7 @@ def _into_files(
             f"{directory.url} holds files, and {progress.path} has no progress of a copy of topic "
             f"{topic.name!r} to it: name an empty directory, or the checkpoint of that copy"
         )
-    # Spark looks formats up in its thread's session; rows give it to a thread that has none.
-    spark.createDataFrame([], "value string")
+    keep_active(spark)
     records = (
         spark.readStream.format("eoslog")
         .option("store", store_path)

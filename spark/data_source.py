@@ -22,7 +22,16 @@ class EoslogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` is given."""
+        """What `format()` is given.
+
+        In a driver it is asked for when the class is registered: from then on the format is found
+        from every thread.
+        """
+        from eoslog.spark.active_session import instantiated_session, keep_active
+
+        spark = instantiated_session()
+        if spark is not None:
+            keep_active(spark)
         return "eoslog"
 
     def schema(self) -> "StructType":

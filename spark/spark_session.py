@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eoslog.errors import EoslogError, MissingDependencyError
+from eoslog.spark.active_session import instantiated_session, keep_active
 from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.java import find_java
 
@@ -51,6 +52,7 @@ def session(
     process and the Python workers print goes to the end of that file, not to the terminal.
 
     A session that exists is returned as Spark does it: with the SQL settings of `config` applied.
+    In it `format("eoslog")` works from every thread, also after an interrupt of a call (Ctrl-C).
     Raises MissingDependencyError without pyspark, JavaNotFoundError without a Java 17 or newer,
     SparkNotStartedError if Spark refuses the master or a setting, or SPARK_HOME is another Spark.
     """
@@ -66,6 +68,9 @@ def session(
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app_name).master(master)
+    known = instantiated_session()
+    if known is not None:
+        keep_active(known)
     running = SparkSession.getActiveSession() is not None
     if not running:
         _check_spark_home()
@@ -86,6 +91,7 @@ def session(
             ) from error
     if not running:
         spark.sparkContext.setLogLevel("ERROR")
+    keep_active(spark)
     return spark
 
 

@@ -1,0 +1,65 @@
+"""A Spark session that stays active: Spark looks formats up in the session of Java's own thread.
+
+Each connection to Java is a thread there. A thread of Python's that has not called Java yet gets a
+new one, and so does one in which a call was interrupted (Ctrl-C): the interrupted call goes on in
+the old one. A new thread of Java's has no active session, and where there is none Spark knows no
+format that is written in Python.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_NAME = "_eoslog_active_session"
+
+
+def instantiated_session() -> "SparkSession | None":
+    """The session of this process, as PySpark's builder finds it, in whatever thread."""
+    from pyspark.sql import SparkSession
+
+    found = SparkSession._instantiatedSession
+    return found if found is not None and found.sparkContext._jsc is not None else None
+
+
+def keep_active(spark: "SparkSession") -> None:
+    """Make the session the active one of this thread, and of each new one of Java's, that has none.
+
+    It is done when a connection to Java is made, and costs other calls nothing. The last session
+    that this was called with counts, until its context is stopped.
+    """
+    _activate(spark)
+    client: Any = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
+    connect = getattr(client, "_create_new_connection", None)
+    if connect is None:
+        return  # Threads share connections (PYSPARK_PIN_THREAD=false).
+    already = hasattr(client, _NAME)
+    setattr(client, _NAME, spark)
+    if already:
+        return
+
+    def connect_and_activate() -> Any:
+        connection = connect()
+        try:
+            _activate(getattr(client, _NAME))
+        finally:
+            # The calls have left it among the idle ones, from which its user is to take it.
+            if connection in client.deque:
+                client.deque.remove(connection)
+        return connection
+
+    client._create_new_connection = connect_and_activate
+
+
+def _activate(spark: "SparkSession") -> None:
+    from py4j.protocol import Py4JError
+
+    java: Any = spark._jsparkSession
+    try:
+        if java.sparkContext().isStopped():
+            return
+        sessions = type(spark)._get_j_spark_session_class(spark._jvm)
+        if not sessions.getActiveSession().isDefined():
+            sessions.setActiveSession(java)
+    except Py4JError:
+        return  # Java is ending: the call that wanted the connection says so.

@@ -1,0 +1,177 @@
+"""The format is found in every thread, and after an interrupt of whatever call of Spark."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+from gates import LONGEST_WAIT_S
+from read_back import numbers_in
+
+from eoslog.spark import JavaNotFoundError, find_java, session
+from eoslog.spark.active_session import keep_active
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def write(spark, store_path):
+    def write_three(path=store_path):
+        rows = spark.range(3).selectExpr("CAST(id AS STRING) AS value")
+        rows.write.format("eoslog").option("topic", "orders").mode("append").save(str(path))
+
+    return write_three
+
+
+@pytest.fixture
+def interrupt(spark, tmp_path):
+    """Interrupt a call that waits for a job, as Ctrl-C in a notebook does."""
+    begun, go_on = tmp_path / "begun", tmp_path / "go on"
+
+    def wait(batches):
+        begun.touch()
+        end_s = time.monotonic() + LONGEST_WAIT_S
+        while not go_on.exists() and time.monotonic() < end_s:
+            time.sleep(0.05)
+        yield from batches
+
+    def press():
+        while not begun.exists():
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    def interrupted():
+        thread = threading.Thread(target=press, daemon=True)
+        thread.start()
+        with pytest.raises(KeyboardInterrupt):
+            spark.range(3).mapInArrow(wait, "id long").collect()
+            pytest.fail("the call was not interrupted")
+        thread.join()
+
+    yield interrupted
+    go_on.touch()
+    spark.sparkContext.cancelAllJobs()
+
+
+def test_a_write_and_a_read_after_an_interrupted_call(spark, store_path, write, interrupt):
+    write()
+    interrupt()
+    write()
+    found = spark.read.format("eoslog").option("subscribe", "orders").load(str(store_path))
+    assert found.count() == 6
+    assert numbers_in(store_path) == [0, 0, 1, 1, 2, 2]
+
+
+def test_an_interrupt_does_not_make_session_take_the_session_for_a_new_one(spark, interrupt):
+    name = "spark.sql.session.timeZone"
+    spark.conf.set(name, "Europe/Paris")
+    try:
+        interrupt()
+        assert session().sparkContext is spark.sparkContext
+        assert spark.conf.get(name) == "Europe/Paris"
+    finally:
+        spark.conf.set(name, "UTC")
+
+
+def test_threads_find_the_format_and_leave_no_connection(spark, store_path, write):
+    client = spark.sparkContext._gateway._gateway_client
+    errors = []
+
+    def in_a_thread():
+        try:
+            write()
+        except Exception as error:
+            errors.append(error)
+
+    counts = []
+    for _ in range(4):
+        thread = threading.Thread(target=in_a_thread)
+        thread.start()
+        thread.join()
+        counts.append(len(client.deque))
+    # One more at first: of a thread of Py4J's own.
+    assert max(counts[1:]) <= counts[0] + 1
+    assert errors == []
+    assert numbers_in(store_path) == sorted([0, 1, 2] * 4)
+
+
+def test_it_is_arranged_once(spark):
+    client = spark.sparkContext._gateway._gateway_client
+    before = client._create_new_connection
+    keep_active(spark)
+    session()
+    assert client._create_new_connection == before
+
+
+OWN_SESSION = """
+import sys, threading
+from pyspark.sql import SparkSession
+
+
+def write(spark):
+    rows = spark.range(1).selectExpr("CAST(id AS STRING) AS value")
+    rows.write.format("eoslog").option("topic", "orders").mode("append").save(sys.argv[1])
+
+
+def in_a_thread(spark):
+    found = []
+
+    def run():
+        try:
+            write(spark)
+            found.append("written")
+        except Exception as error:
+            found.append("not found" if "DATA_SOURCE_NOT_FOUND" in str(error) else str(error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    return found[0]
+
+
+def made():
+    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    return builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
+
+
+spark = made()
+print(in_a_thread(spark))
+from eoslog.spark import EoslogDataSource, session
+if sys.argv[2] == "register":
+    spark.dataSource.register(EoslogDataSource)
+else:
+    spark.conf.set("spark.sql.session.timeZone", "Europe/Paris")
+    found = []
+    thread = threading.Thread(target=lambda: found.append(session()))
+    thread.start()
+    thread.join()
+    assert found[0].sparkContext is spark.sparkContext
+    assert spark.conf.get("spark.sql.session.timeZone") == "Europe/Paris"
+print(in_a_thread(spark))
+spark.stop()
+spark = made() if sys.argv[2] == "register" else session(master="local[1]")
+if sys.argv[2] == "register":
+    spark.dataSource.register(EoslogDataSource)
+print(in_a_thread(spark))
+"""
+
+
+@pytest.mark.parametrize("way", ["register", "session"])
+def test_a_session_of_ones_own(store_path, way):
+    try:
+        java = find_java()
+    except JavaNotFoundError as error:
+        pytest.skip(str(error))
+    environment = {**os.environ, "JAVA_HOME": str(java.home), "PYSPARK_PYTHON": sys.executable}
+    answer = subprocess.run(
+        [sys.executable, "-c", OWN_SESSION, store_path, way],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=LONGEST_WAIT_S,
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert answer.stdout.splitlines() == ["not found", "written", "written"]
