@@ -4,9 +4,9 @@ Nothing is imported before it is needed: Spark looks at this class in every sess
 Python data source.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -35,9 +35,16 @@ class EoslogDataSource(DataSource):
         return "eoslog"
 
     def schema(self) -> "StructType":
-        """The columns that a read gives."""
-        from eoslog.spark.read_schema import schema_of
+        """The columns that a read gives.
 
+        Spark asks for them at `load()`, unless it is given a schema. Raises ValueError for an
+        option that no read has.
+        """
+        from eoslog.spark.read_options import KNOWN_OPTIONS
+        from eoslog.spark.read_schema import schema_of
+        from eoslog.spark.source_options import check_options
+
+        check_options(self.options, KNOWN_OPTIONS, "read")
         return schema_of(self.options)
 
     def reader(self, schema: "StructType") -> "BatchReader":
@@ -46,11 +53,14 @@ class EoslogDataSource(DataSource):
 
         return BatchReader(self.options, schema)
 
-    def streamReader(self, schema: "StructType") -> "StreamReader":  # noqa: N802
+    def streamReader(self, schema: "StructType") -> "StreamReader | RefusedStream":  # noqa: N802
         """For `spark.readStream`."""
         from eoslog.spark.stream_reader import StreamReader
 
-        return StreamReader(self.options, schema)
+        try:
+            return StreamReader(self.options, schema)
+        except ValueError as error:
+            return RefusedStream(error)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "BatchWriter":
         """For `df.write`."""
@@ -63,3 +73,25 @@ class EoslogDataSource(DataSource):
         from eoslog.spark.stream_writer import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite)
+
+
+class RefusedStream(DataSourceStreamReader):
+    """A stream that cannot be read, as Spark's first call says.
+
+    Spark stops a reader that it could not make, and reports the failure of that instead.
+    """
+
+    def __init__(self, error: ValueError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> NoReturn:  # noqa: N802
+        raise self._error
+
+    def latestOffset(self, *_: Any) -> NoReturn:  # noqa: N802
+        raise self._error
+
+    def partitions(self, *_: Any) -> NoReturn:
+        raise self._error
+
+    def read(self, *_: Any) -> NoReturn:
+        raise self._error
