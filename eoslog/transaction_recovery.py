@@ -208,7 +208,8 @@ class TransactionRecovery:
                 where = TopicPartition(*place)
                 if where in data:
                     of_data = (fields["producer_id"], epoch)
-                    self._decided.setdefault(where, {})[of_data] = decision
+                    decisions = self._decided.setdefault(where, {})
+                    decisions[of_data] = _with_older(decision, decisions.get(of_data))
 
     def _open_decided(self) -> None:
         """Open, and so resolve, the partitions of these decisions: some marker may be missing."""
@@ -309,9 +310,11 @@ class TransactionRecovery:
         for found in partition.open_transactions():
             producer_id, epoch = found.producer_id, found.producer_epoch
             decision = decided.get((producer_id, epoch))
+            # One that shares its epoch with those before it may be newer than what was decided.
+            may_be_newer = decision is None or not decision.newer_epoch
+            if may_be_newer and self._is_known(where, producer_id, epoch, known):
+                continue
             if decision is None:
-                if self._is_known(where, producer_id, epoch, known):
-                    continue
                 newer = epoch < EPOCH_MAX
                 decision = Decision(False, epoch + 1 if newer else epoch, newer, -1, -1)
                 _log.warning(
@@ -322,12 +325,24 @@ class TransactionRecovery:
                     epoch,
                     found.first_offset,
                 )
+            commit = decision.commit
+            if commit is None:
+                _log.error(
+                    "%s: the transaction of producer id %d, epoch %d, open since offset %d, is "
+                    "over, and nothing tells how it was decided: it stays open until an operator "
+                    "ends it",
+                    where,
+                    producer_id,
+                    epoch,
+                    found.first_offset,
+                )
+                continue
             try:
                 partition.append_marker(
                     producer_id,
                     decision.marker_epoch,
                     None,
-                    decision.commit,
+                    commit,
                     newer_epoch=decision.newer_epoch,
                 )
             except InvalidProducerEpochError:
@@ -537,6 +552,14 @@ class TransactionRecovery:
             for decision in decisions.values():
                 left.add(TopicPartition(TRANSACTION_STATE_TOPIC, decision.state_partition))
         return frozenset(left)
+
+
+def _with_older(decision: Decision, older: Decision | None) -> Decision:
+    """The decision, together with one before it of the same producer id and epoch."""
+    if older is None:
+        return decision
+    commit = decision.commit if older.commit == decision.commit else None
+    return decision._replace(commit=commit, offset=older.offset)
 
 
 def _decided_epochs(entry: _Known) -> tuple[int, ...]:

@@ -24,9 +24,13 @@ _LOCK_NAME = "unended.lock"
 
 
 class Decision(NamedTuple):
-    """What a partition's open transaction of a producer id and epoch came to, and where that is."""
+    """What a partition's open transaction of a producer id and epoch came to, and where that is.
 
-    commit: bool
+    Transactions of older protocols share an epoch, and their markers do not have a newer one.
+    `commit` is None if those of one epoch were decided in both ways.
+    """
+
+    commit: bool | None
     marker_epoch: int
     newer_epoch: bool
     state_partition: int

@@ -365,6 +365,10 @@ def move_logs_into_store(
             kept = metadata[topic].read_bytes()
             _replace(store / folder.name, folder, kept)
             metadata[topic] = store / folder.name / "partition.metadata"
+    for folder in partition_folders(store):
+        # Of the one transaction above, where Kafka's logs do not have the partition.
+        if not (logs / folder.name).exists():
+            shutil.rmtree(folder)
     for name in (".kafka_cleanshutdown", *_CHECKPOINTS):
         (store / name).unlink(missing_ok=True)
     for name in ("lmdb", "control"):
