@@ -290,6 +290,7 @@ cdef class LogProducers(LogReader):
             if status != STATUS_OK:
                 self._raise_read(status, &fault, offset)
             if batches.segment == NULL:
+                offset = max(offset, batches.next_offset)
                 break
             position = 0
             while position < batches.data_bytes:

@@ -1,10 +1,16 @@
-from typing import final
+from typing import NamedTuple, final
 
 import numpy
 import numpy.typing
 
 from eoslog.bindings.opened_log import OpenedLog
 from eoslog.bindings.record_batch import Record
+
+class Holes(NamedTuple):
+    first: list[tuple[int, int]]
+    hole_count: int
+    offset_count: int
+    below: int
 
 @final
 class Columns:
@@ -61,6 +67,11 @@ class LogReader(OpenedLog):
         self, offset: int, max_records: int, max_bytes: int, committed: bool
     ) -> tuple[list[Record], int, int]: ...
     def scan_headers(self, offset: int = 0, upper_bound: int = -1) -> tuple[int, int, int]: ...
+    def holes(self, shown_max: int) -> Holes: ...
+    @property
+    def holes_below(self) -> int: ...
+    @holes_below.setter
+    def holes_below(self, offset: int) -> None: ...
     def offset_for_timestamp(
         self, timestamp_ms: int, upper_bound: int = -1
     ) -> tuple[int, int] | None: ...

@@ -4,19 +4,21 @@
 No lock is taken: a read holds the mapping of its segment, and sees what was published before it.
 """
 
+from typing import NamedTuple
+
 import numpy
 
 from eoslog import errors
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
-from libc.stdint cimport int32_t, int64_t, uint8_t
+from libc.stdint cimport INT64_MAX, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, malloc
 
 from eoslog.bindings.record_batch cimport make_record
 from eoslog.native.abort_index cimport filter_rewind, filter_takes_out
 from eoslog.native.log_read cimport (
-    FetchCells, FetchColumns, fetch_copy, fetch_decode, fetch_measure, fetch_records_max,
+    FetchCells, FetchColumns, fetch_copy, fetch_decode, fetch_measure, fetch_records_max, find_hole,
     offset_for_timestamp, range_copy, range_end_at_compressed, read_close, read_open, scan_headers,
 )
 from eoslog.native.record_batch cimport (
@@ -24,6 +26,15 @@ from eoslog.native.record_batch cimport (
     RecordCursor, batch_check, batch_header_load, cursor_next, cursor_open,
 )
 from eoslog.native.status cimport STATUS_OK
+
+
+class Holes(NamedTuple):
+    """Offsets that no batch of a log holds."""
+
+    first: list                              # Of (first offset, the one behind the last).
+    hole_count: int
+    offset_count: int
+    below: int                               # None is missing from here on.
 
 
 @cython.final
@@ -96,7 +107,8 @@ cdef class LogReader(OpenedLog):
         """Records from `offset` on as Columns, checksums verified; None where there are none.
 
         Control records are passed over, and with `committed` those of aborted transactions:
-        `next_offset` is where to go on. A single batch may exceed max_bytes.
+        `next_offset` is where to go on, also behind offsets that compaction left out. A single
+        batch may exceed max_bytes.
         """
         cdef ReadRange found
         cdef FetchSizes sizes
@@ -112,13 +124,15 @@ cdef class LogReader(OpenedLog):
                 &self._log, offset, bound, max_bytes, committed, &found, &fault)
         if status != STATUS_OK:
             self._raise_read(status, &fault, offset)
-        if found.segment == NULL:
+        if found.segment == NULL and found.next_offset == offset:
             return None
         try:
             columns = Columns.__new__(Columns)
             status = self._decode(&found, offset, bound, max_records, &sizes, columns, &fault)
             if status != STATUS_OK:
                 self._raise_read(status, &fault, offset)
+            if found.segment == NULL:
+                columns.next_offset = found.next_offset
             if sizes.header_count:
                 columns.headers = self._headers(&found, offset, sizes.record_count)
             return columns
@@ -229,7 +243,7 @@ cdef class LogReader(OpenedLog):
         if status != STATUS_OK:
             self._raise_read(status, &fault, offset)
         if found.segment == NULL:
-            return [], offset
+            return [], found.next_offset
         try:
             with nogil:
                 status = fetch_measure(&found, offset, bound, max_records, &sizes, &fault)
@@ -270,6 +284,45 @@ cdef class LogReader(OpenedLog):
         if status != STATUS_OK:
             self._raise_read(status, &fault, next_offset)
         return batch_count, record_count, next_offset
+
+    def holes(self, Py_ssize_t shown_max):
+        """The Holes of the log from its beginning on, the first `shown_max` by themselves."""
+        cdef int64_t first = 0
+        cdef int64_t upper_bound = 0
+        cdef int64_t below = 0
+        cdef int64_t count = 0
+        cdef int64_t offset_count = 0
+        cdef Fault fault
+        cdef Status status
+        cdef list shown = []
+        self._check_open()
+        first = self.log_start_offset
+        while True:
+            self._fault_init(&fault)
+            with nogil:
+                status = find_hole(&self._log, first, &first, &upper_bound, &fault)
+            if status != STATUS_OK:
+                self._raise_read(status, &fault, first)
+            if upper_bound < 0:
+                break
+            offset_count += upper_bound - first
+            if count == 0 or first > below:
+                count += 1
+                if count <= shown_max:
+                    shown.append((first, upper_bound))
+            elif count <= shown_max:
+                shown[-1] = (shown[-1][0], upper_bound)    # It goes on in the next segment.
+            first = below = upper_bound
+        return Holes(shown, count, offset_count, below)
+
+    @property
+    def holes_below(self):
+        """Missing offsets from here on are damage; compaction may have left out some below."""
+        return self._log.options.holes_below if self._log.options.contiguous else INT64_MAX
+
+    @holes_below.setter
+    def holes_below(self, Py_ssize_t offset):
+        self._log.options.holes_below = offset
 
     def offset_for_timestamp(self, Py_ssize_t timestamp_ms, Py_ssize_t upper_bound=-1):
         """First record with a timestamp >= timestamp_ms as (offset, timestamp), or None."""

@@ -11,7 +11,7 @@ def verify_segment(
     expected: int,
     aborts: AbortIndexCheck,
     producers: ProducersCheck,
-    log_start: int,
+    contiguous_from: int,
     log_end: Callable[[], int] | None,
     problems: list[dict[str, Any]],
 ) -> int: ...

@@ -29,14 +29,14 @@ cdef enum:
 
 def verify_segment(
     dict described, SegmentPieces pieces, Py_ssize_t expected, AbortIndexCheck aborts,
-    ProducersCheck producers, Py_ssize_t log_start, object log_end, list problems
+    ProducersCheck producers, Py_ssize_t contiguous_from, object log_end, list problems
 ):
     """Check a segment's batches and indexes; its problems go to the list. The offset behind it.
 
     `described` is an entry of PartitionLog.segment_files(): what stands behind its size is left
-    alone. `expected` is the end of the segment before, -1 for the first; from `log_start` on no
-    offset may be missing. `aborts` follows the transactions of the sound batches, `producers` their
-    writers. `log_end()` is asked for where the last segment ends, which may have moved on
+    alone. `expected` is the end of the segment before, -1 for the first; from `contiguous_from` on
+    no offset may be missing. `aborts` follows the transactions of the sound batches, `producers`
+    their writers. `log_end()` is asked for where the last segment ends, which may have moved on
     meanwhile; None for others.
     """
     cdef BatchHeader header
@@ -49,20 +49,23 @@ def verify_segment(
     cdef dict peaks = {}
     cdef int64_t greatest_time = -1
     cdef bint is_whole = True
-    reason = misplaced(described["base_offset"], expected, log_start, producers._lost)
+    reason = misplaced(described["base_offset"], expected, contiguous_from, producers._lost)
     if reason is not None:
         problems.append({"path": described["path"], "position_bytes": 0, "reason": reason})
+    if 0 <= expected < described["base_offset"]:
+        producers.pass_hole(described["base_offset"])
     expected = max(expected, described["base_offset"])
     while position < size:
         memset(&found, 0, sizeof(Fault))
         status = verify_batch(
             pieces, position, size - position, expected, &batch, &header, &found)
         if status == STATUS_OK:
+            if header.base_offset > expected:
+                producers.pass_hole(header.base_offset)
             reason = producers.follow(batch, &header)
-            if header.base_offset > expected and header.base_offset > log_start and (
+            if header.base_offset > expected and header.base_offset > contiguous_from and (
                     not producers._lost):
-                reason = (f"offsets {max(expected, log_start)} to {header.base_offset - 1} are "
-                          "missing")
+                reason = missing(max(expected, contiguous_from), header.base_offset)
             if reason is not None:
                 problems.append(
                     {"path": described["path"], "position_bytes": position, "reason": reason})
@@ -98,7 +101,7 @@ cdef dict unreadable(str path, int64_t position, const BatchHeader* header):
 
 
 cdef object misplaced(
-    Py_ssize_t base_offset, Py_ssize_t expected, Py_ssize_t log_start, bint lost_track
+    Py_ssize_t base_offset, Py_ssize_t expected, Py_ssize_t contiguous_from, bint lost_track
 ):
     """Why a segment of this name does not follow on the one that ends at `expected`; None if it
     does, or if there is none before it.
@@ -106,9 +109,13 @@ cdef object misplaced(
     if 0 <= base_offset < expected:
         return (f"the file begins at offset {base_offset} by its name, where the one before it "
                 f"goes on to {expected - 1}")
-    if 0 <= expected < base_offset and base_offset > log_start and not lost_track:
-        return f"offsets {max(expected, log_start)} to {base_offset - 1} are missing"
+    if 0 <= expected < base_offset and base_offset > contiguous_from and not lost_track:
+        return missing(max(expected, contiguous_from), base_offset)
     return None
+
+
+cdef str missing(Py_ssize_t first, Py_ssize_t upper_bound):
+    return f"offsets {first} to {upper_bound - 1} are missing"
 
 
 cdef object reason_of(Status status, const Fault* found, dict described):

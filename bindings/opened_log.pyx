@@ -123,6 +123,7 @@ cdef class OpenedLog:
         self._log.options.spare_segments = config.get("eoslog.spare.segments", 1)
         self._log.options.leader_epoch = 0
         self._log.options.contiguous = config.get("eoslog.contiguous", 0) != 0
+        self._log.options.holes_below = config.get("eoslog.holes.below", 0)
         if not 0 < self._log.options.segment.segment_bytes <= 0x7FFFFFFF:
             raise ValueError(f"segment.bytes {config['segment.bytes']}")
         if self._log.options.segment.fill_bytes < 4096:

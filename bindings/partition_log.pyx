@@ -509,7 +509,8 @@ cdef class PartitionLog(LogTransactions):
                 producers.check_snapshot(segment["path"][:-4] + ".snapshot", problems)
             end_of_log = (lambda: self.log_end_offset) if segment is segments[-1] else None
             expected = verify_segment(
-                segment, pieces, expected, aborts, producers, log_start, end_of_log, problems)
+                segment, pieces, expected, aborts, producers, max(log_start, self.holes_below),
+                end_of_log, problems)
             aborts.check_segment(&self._log, segment, expected, problems)
         if 0 <= expected < log_start:
             problems.append({"path": self.path, "position_bytes": 0, "reason": (

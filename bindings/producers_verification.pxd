@@ -10,11 +10,13 @@ cdef class ProducersCheck:
     cdef ProducerTable _table
     cdef object _transactions        # Is called with what the log has of them; or None.
     cdef int64_t _log_first_offset
-    cdef int64_t _next_offset        # -1 before the first batch.
     cdef int64_t _expiration_ms
     cdef bint _lost
+    cdef int64_t _hole_end           # Behind the last offsets that are missing; -1: none are.
 
     cdef object follow(self, const uint8_t* batch, const BatchHeader* header)
+    cdef int pass_hole(self, int64_t upper_bound) except -1
+    cdef bint _may_lack(self, const ProducerEntry* entry) noexcept
     cdef void lose_track(self) noexcept
     cdef int _note_batch(self, const ProducerEntry* entry, const BatchHeader* header) except -1
     cdef object _wrong_marker(

@@ -6,7 +6,8 @@ batch of each producer, `.snapshot` files, and stored rows; what there is of tra
 who can say what coordinators decided.
 
 What cannot be known is no problem: a producer of which the log has nothing may begin anywhere, and
-so may one that was silent for so long that it may have expired.
+so may one that was silent for so long that it may have expired, or of which batches may have been
+in a hole that compaction left.
 """
 
 import os
@@ -58,8 +59,8 @@ cdef class ProducersCheck:
         self._log_first_offset = log_first_offset
         self._transactions = transactions
         self._expiration_ms = expiration_ms
-        self._next_offset = -1
         self._lost = False
+        self._hole_end = -1
         if transactions is not None:
             transactions.begin(log_first_offset)
 
@@ -74,9 +75,6 @@ cdef class ProducersCheck:
         cdef int64_t timestamp = 0
         cdef object reason = None
         cdef bint known
-        if self._transactions is not None and 0 <= self._next_offset < header.base_offset:
-            self._transactions.lose_track()
-        self._next_offset = header.base_offset + header.last_offset_delta + 1
         if header.producer_id < 0:
             return None
         entry = table_find(&self._table, header.producer_id)
@@ -99,6 +97,17 @@ cdef class ProducersCheck:
             entry_replay(entry, header)
         entry.changed_at_offset = header.base_offset + header.last_offset_delta + 1
         return reason
+
+    cdef int pass_hole(self, int64_t upper_bound) except -1:
+        """The offsets up to this one are missing: of any producer, batches may be among them."""
+        self._hole_end = upper_bound
+        if self._transactions is not None:
+            self._transactions.lose_track()
+        return 0
+
+    cdef bint _may_lack(self, const ProducerEntry* entry) noexcept:
+        """Whether a hole came after what the log has of a producer."""
+        return self._hole_end > entry.changed_at_offset
 
     cdef void lose_track(self) noexcept:
         """A batch cannot be read: nothing is known of any producer from here on."""
@@ -145,6 +154,8 @@ cdef class ProducersCheck:
                     f"{header.producer_epoch}, behind epoch {entry.producer_epoch}")
         if header.base_sequence < 0:
             return None              # Of a transaction's offsets, which are not numbered.
+        if self._may_lack(entry):
+            return None              # The ones before it may have been compacted away.
         if header.producer_epoch == entry.producer_epoch and entry.batch_count > 0:
             if last == NO_SEQUENCE:
                 return None
@@ -238,10 +249,10 @@ cdef class ProducersCheck:
             last = opened
             if remembered.batch_count > 0:
                 last = max(last, window_at(remembered, remembered.batch_count - 1).last_offset)
-            if last >= self._log_first_offset:
+            if last >= max(self._log_first_offset, self._hole_end):
                 return f"{name} is said to have written at offset {last}, the log has nothing of it"
             return None
-        if entry.changed_at_offset > true_at:
+        if entry.changed_at_offset > true_at or self._may_lack(entry):
             return None
         if remembered.producer_epoch != entry.producer_epoch:
             return (f"{name} is said to have epoch {remembered.producer_epoch}, in the log it has "

@@ -10,8 +10,9 @@ import eoslog
 from eoslog.cli_options import Settings, confirm, echo_json, shared_options
 from eoslog.cli_producers import find_partition
 from eoslog.cli_table import print_rows
-from eoslog.config import parse_topic_config
+from eoslog.config import CLEANUP_POLICY, parse_topic_config
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
+from eoslog.log_settings import cleanup_policy_of
 from eoslog.topic_name import INTERNAL_TOPICS, check_user_topic_name
 
 _INTERNAL_OPTION = click.option(
@@ -131,10 +132,12 @@ def partition_rows(store: "eoslog.Store", name: str) -> list[dict[str, int]]:
     ]
 
 
-def topic_config(store: "eoslog.Store", name: str) -> dict[str, int]:
+def topic_config(store: "eoslog.Store", name: str) -> dict[str, int | str]:
     """A topic's settings: its own, else the store's, else the defaults."""
     topic = store._files.registry.get(name)
-    return {} if topic is None else store._partitions.config_of(topic)
+    if topic is None:
+        return {}
+    return {**store._partitions.config_of(topic), CLEANUP_POLICY: cleanup_policy_of(topic)}
 
 
 def internal_topics(store: "eoslog.Store") -> list[str]:

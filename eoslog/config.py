@@ -15,6 +15,7 @@ INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 # In a setting that limits how long or how much is kept: no limit.
 NO_LIMIT = -1
+CLEANUP_POLICY = "cleanup.policy"
 
 ConfigValue = int | str | bool
 
@@ -83,6 +84,10 @@ TOPIC_SETTINGS = _by_name(
     Setting("retention.bytes", NO_LIMIT, unlimited=True),
     Setting("message.timestamp.before.max.ms", INT64_MAX),
     Setting("message.timestamp.after.max.ms", INT64_MAX),
+    # What was compacted elsewhere is kept and read; nothing is compacted here.
+    Setting(
+        CLEANUP_POLICY, "delete", choices=("delete", "compact", "compact,delete", "delete,compact")
+    ),
 )
 
 # The names under which Kafka's brokers know the defaults of the topics' settings.
@@ -154,7 +159,6 @@ CONSUMER_SETTINGS = _by_name(
 
 # Kafka's settings that are not carried out, each with the values that describe what is done anyway.
 _FIXED: dict[str, tuple[str, ...]] = {
-    "cleanup.policy": ("delete",),
     "compression.type": ("producer", "none"),
     "delete.retention.ms": (),
     "file.delete.delay.ms": (),
@@ -245,7 +249,7 @@ def parse_store_config(
     return {name: int(value) for name, value in store.items()}, topic_defaults
 
 
-def parse_topic_config(given: Mapping[str, object] | None) -> dict[str, int]:
+def parse_topic_config(given: Mapping[str, object] | None) -> dict[str, int | str]:
     """The settings a topic is created with, in their own types, without the defaults."""
     parsed = parse_config(given, TOPIC_SETTINGS, "topic")
     segment_bytes = parsed.get("segment.bytes", TOPIC_SETTINGS["segment.bytes"].default)
@@ -254,7 +258,7 @@ def parse_topic_config(given: Mapping[str, object] | None) -> dict[str, int]:
         raise InvalidConfigError(
             f"max.message.bytes={message_bytes}: more than segment.bytes={segment_bytes}"
         )
-    return {name: int(value) for name, value in parsed.items()}
+    return parsed
 
 
 def _unknown_name(name: object, settings: Mapping[str, Setting], what: str) -> str:

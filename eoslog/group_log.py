@@ -284,6 +284,9 @@ class GroupLog:
     def _replay_some(self, groups: GroupPartition) -> None:
         partition = groups.partition
         data = memoryview(partition.read(groups.applied_offset, _READ_BYTES))
+        if not data:
+            # Of what was compacted away before the store had it, nothing is left.
+            _, groups.applied_offset = partition.fetch_records(groups.applied_offset, 1, 1)
         for header in iter_batches(data):
             if header.last_offset < groups.applied_offset:
                 continue

@@ -84,15 +84,18 @@ class LogAtRest:
                 for header, position in _whole_batches(data, base_offset_of(path)):
                     yield header, data[position : position + header.batch_bytes]
 
-    def broken_tail(self, recovery_point: int) -> BrokenTail | None:
-        """What recovery would cut off, which looks at what is not below the recovery point."""
+    def broken_tail(self, recovery_point: int, holes_below: int = 0) -> BrokenTail | None:
+        """What recovery would cut off, which looks at what is not below the recovery point.
+
+        Offsets below `holes_below` may be missing, as those that compaction took out are.
+        """
         segments = self.segments
         bases = [base_offset_of(path) for path in segments]
         first = max((one for one, base in enumerate(bases) if base <= recovery_point), default=0)
         # A roll may have been cut short just there: the segment before has its zeros still.
         for index in range(max(0, first - 1), len(segments)):
             behind = tuple(segments[index + 1 :])
-            found = _look(segments[index], behind)
+            found = _look(segments[index], behind, holes_below)
             if found is not None:
                 return found
         return None
@@ -182,12 +185,15 @@ def batch_at(data: _FileBytes | bytes, position: int, offset_min: int) -> BatchH
     return header
 
 
-def _look(path: Path, behind: tuple[Path, ...]) -> BrokenTail | None:
+def _look(path: Path, behind: tuple[Path, ...], holes_below: int) -> BrokenTail | None:
     with _FileBytes(path) as data:
         position, offset = 0, base_offset_of(path)
         for header, at in _whole_batches(data, offset):
             position, offset = at + header.batch_bytes, header.last_offset + 1
-        is_complete = not behind or base_offset_of(behind[0]) == offset
+        next_base = base_offset_of(behind[0]) if behind else offset
+        is_complete = next_base == offset or (
+            offset < next_base <= holes_below and position == len(data)
+        )
         used = _used_bytes(data, position)
         # Behind a terminator stands what the file held in a former life.
         ended = not data[position : position + _TERMINATOR_BYTES].strip(b"\0")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from eoslog.config import TOPIC_SETTINGS
+from eoslog.config import CLEANUP_POLICY, NO_LIMIT, TOPIC_SETTINGS
 from eoslog.durability import Durability
 from eoslog.topic_registry import TopicDescription
 
@@ -15,12 +15,30 @@ _INTERNAL_FILL_BYTES = 1 << 14
 _INTERNAL_TOPIC_CONFIG = {"segment.bytes": 104_857_600, "max.message.bytes": 67_108_864}
 
 
+def cleanup_policy_of(topic: TopicDescription) -> str:
+    """What Kafka does with a topic's old records: "delete", "compact", or both."""
+    return str(topic.config.get(CLEANUP_POLICY, TOPIC_SETTINGS[CLEANUP_POLICY].default))
+
+
+def is_compacted(topic: TopicDescription) -> bool:
+    """Whether offsets may be missing anywhere in the topic."""
+    return "compact" in cleanup_policy_of(topic)
+
+
 def settings_of(topic: TopicDescription, topic_defaults: Mapping[str, int]) -> dict[str, int]:
-    """A topic's settings: its own, else the store's, else the defaults."""
-    defaults = {name: int(setting.default) for name, setting in TOPIC_SETTINGS.items()}
-    config = {**defaults, **topic_defaults, **topic.config}
+    """A topic's settings that are numbers: its own, else the store's, else the defaults."""
+    defaults = {
+        name: int(setting.default)
+        for name, setting in TOPIC_SETTINGS.items()
+        if isinstance(setting.default, int)
+    }
+    own = {name: int(one) for name, one in topic.config.items() if name != CLEANUP_POLICY}
+    config = {**defaults, **topic_defaults, **own}
     if topic.internal:
         config = {**defaults, **_INTERNAL_TOPIC_CONFIG}
+    if cleanup_policy_of(topic) == "compact":
+        # The newest record of each key holds, however old it is.
+        config["retention.ms"] = config["retention.bytes"] = NO_LIMIT
     # A batch has to fit into a segment.
     config["max.message.bytes"] = min(config["max.message.bytes"], config["segment.bytes"])
     return config
@@ -31,6 +49,7 @@ def log_settings(
     topic_settings: Mapping[str, int],
     store_settings: Mapping[str, int],
     durability: Durability,
+    holes_below: int,
 ) -> dict[str, int]:
     """What the log of a topic's partition is opened with."""
     fill_bytes = _FILL_BYTES[durability]
@@ -39,6 +58,7 @@ def log_settings(
     return {
         **topic_settings,
         "eoslog.spare.segments": 0 if topic.internal else store_settings["eoslog.spare.segments"],
-        "eoslog.contiguous": 1,  # Nothing is compacted record by record.
+        "eoslog.contiguous": not is_compacted(topic),
+        "eoslog.holes.below": holes_below,
         "eoslog.fill.bytes": fill_bytes,
     }

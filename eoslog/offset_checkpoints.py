@@ -82,6 +82,12 @@ class OffsetCheckpoints:
         """Whether a log start offset is written down."""
         return where in self._of(LOG_START_OFFSET)
 
+    def knows(self, where: TopicPartition) -> bool:
+        """Whether anything is written down of a partition."""
+        return any(
+            where in self._of(name) for name in (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK)
+        )
+
     def note_if_lost(self, where: TopicPartition, synced_offset: int) -> None:
         """A partition is about to be made that has no directory: it may have had one.
 

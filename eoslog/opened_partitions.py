@@ -29,6 +29,7 @@ from eoslog.file_lock import directory_locked
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.internal_partitions import InternalPartitions
 from eoslog.kafka_uuid import id_bytes
+from eoslog.legal_holes import LegalHoles
 from eoslog.log_settings import log_settings, settings_of
 from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints, last_offsets
 from eoslog.os_errors import named_os_errors
@@ -82,6 +83,7 @@ class OpenedPartitions(InternalPartitions):
         self._registry = registry
         self._checkpoints = checkpoints
         self._rows = rows
+        self._holes = LegalHoles(paths, registry, checkpoints, rows)
         self._group_rows = GroupOffsetsIndex(rows)
         self._config = config
         self._topic_defaults = topic_defaults
@@ -443,8 +445,12 @@ class OpenedPartitions(InternalPartitions):
             with self._opening(where), LogOpening() as opening:
                 self._check_topic(topic)
                 check_identity(self._paths.partition(where), topic.name, topic.topic_id)
-                clean = where not in self._unrecovered
+                unknown = self._holes.is_unknown(topic, where)
+                clean = where not in self._unrecovered and not unknown
                 partition = self._opened_log(topic, where, clean, opening)
+                if unknown and not partition.attached:
+                    with named_os_errors(f"opening {where}"):
+                        self._holes.look(topic, where, partition.log)
                 self._take_up(partition, clean)
                 self._opened[where] = partition
             if self._on_opened is not None:
@@ -499,7 +505,13 @@ class OpenedPartitions(InternalPartitions):
     def _opened_log(
         self, topic: TopicDescription, where: TopicPartition, clean: bool, opening: LogOpening
     ) -> Partition:
-        config = log_settings(topic, self.config_of(topic), self._config, self._durability)
+        config = log_settings(
+            topic,
+            self.config_of(topic),
+            self._config,
+            self._durability,
+            self._holes.below(topic, where),
+        )
         recovery_point = self._checkpoints.recovery_point(where)
         with named_os_errors(f"opening {where}"):
             log = PartitionLog(

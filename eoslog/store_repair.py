@@ -11,7 +11,7 @@ cut short is finished by the next one, and one of a sound store changes nothing.
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from eoslog.atomic_file import sync_directory, sync_file
 from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.checkpoint_verification import read_checkpoints, verify_lost_partitions
 from eoslog.clean_close import read_last_stop
+from eoslog.config import INT64_MAX
 from eoslog.damage import Problem, is_damage
 from eoslog.errors import CorruptRecordError, NotAStoreError
 from eoslog.file_system import mount_of
@@ -34,7 +35,8 @@ from eoslog.store_directory import why_no_store
 from eoslog.store_lock import StoreLock
 from eoslog.store_paths import StorePaths
 from eoslog.topic_partition import TopicPartition
-from eoslog.topic_registry import partition_directories
+from eoslog.topic_registry import partition_directories, read_topics
+from eoslog.unknown_log import has_control_page
 
 _DERIVED = (".index", ".timeindex", ".txnindex")
 _COPY_BYTES = 1 << 20
@@ -110,13 +112,14 @@ class StoreRepair:
         paths = self._paths
         unrecovered = read_last_stop(paths.clean_marker, paths.unrecovered).unrecovered
         recovery_points = self._recovery_points()
+        legal_holes = self._legal_holes()
         known: Acknowledged | None = None
         torn: list[BrokenTail] = []
         refused = self._lost_partitions()
         for where, path in partition_directories(paths.root):
             is_clean = unrecovered is not None and where not in unrecovered
             log = LogAtRest(path)
-            tail = log.broken_tail(recovery_points.get(where, 0))
+            tail = log.broken_tail(recovery_points.get(where, 0), legal_holes(where))
             if tail is None:
                 refused += self._lost_end(where, log)
                 continue
@@ -127,6 +130,25 @@ class StoreRepair:
             else:
                 refused.append(refusal)
         return torn, refused
+
+    def _legal_holes(self) -> Callable[[TopicPartition], int]:
+        """What says below which offset missing ones are no damage in a partition."""
+        try:
+            topics = read_topics(self._paths.state) or {}
+        except CorruptRecordError:
+            topics = {}  # Opening the store says so.
+        checkpoints, _ = read_checkpoints(self._paths)
+        checkpointed = {where for offsets in checkpoints.values() for where in offsets}
+
+        def below(where: TopicPartition) -> int:
+            topic = topics.get(where.topic)
+            if topic is None:
+                return 0
+            is_known = where in checkpointed or has_control_page(self._paths, where)
+            # Of one that is not, the opening will find out.
+            return topic.holes_below.get(where.partition, 0 if is_known else INT64_MAX)
+
+        return below
 
     def _lost_partitions(self) -> list[Refusal]:
         """What internal logs said of the others, those that are gone can say no more."""

@@ -52,16 +52,21 @@ class TopicDescription:
     name: str
     topic_id: str
     partitions: int
-    config: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    config: Mapping[str, int | str] = field(default_factory=lambda: MappingProxyType({}))
     internal: bool = False
     deleting: bool = False
+    # By partition: missing offsets below it are no damage (`legal_holes`). Found out when the
+    # partition is opened; so it makes no other topic.
+    holes_below: Mapping[int, int] = field(
+        default_factory=lambda: MappingProxyType({}), compare=False
+    )
 
     def topic_partitions(self) -> list[TopicPartition]:
         return [TopicPartition(self.name, number) for number in range(self.partitions)]
 
     def __reduce__(self) -> tuple[type["TopicDescription"], tuple[object, ...]]:
         fields = (self.name, self.topic_id, self.partitions, dict(self.config))
-        return type(self), (*fields, self.internal, self.deleting)
+        return type(self), (*fields, self.internal, self.deleting, dict(self.holes_below))
 
 
 def nothing_to_check() -> None:
@@ -106,11 +111,11 @@ class TopicRegistry:
         """
         registry = cls(state_path, {}, shared)
         with registry._changing():
-            content = read_if_there(registry._path)
-            if content is None:
+            topics = read_topics(state_path)
+            if topics is None:
                 registry._replace(topics_of_directories(store_path))
             else:
-                registry._topics = _parse(registry._path, content)
+                registry._topics = topics
         return registry
 
     def get(self, name: str) -> TopicDescription | None:
@@ -183,6 +188,18 @@ class TopicRegistry:
             marked = replace(self._topics[name], deleting=True)
             self._replace({**self._topics, name: marked})
 
+    def note_holes(self, name: str, partition: int, below: int) -> None:
+        """From now on missing offsets below one are no damage in a partition; 0: all are."""
+        with self._changing():
+            topic = self._topics[name]
+            noted = {
+                number: one for number, one in topic.holes_below.items() if number != partition
+            }
+            if below:
+                noted[partition] = below
+            changed = replace(topic, holes_below=MappingProxyType(noted))
+            self._replace({**self._topics, name: changed})
+
     def remove(self, name: str) -> None:
         """Forget a topic whose directories are gone."""
         with self._changing():
@@ -215,7 +232,7 @@ class TopicRegistry:
                 found = _parse(self._path, content)
                 # A topic that is as it was stays the same object.
                 self._topics = {
-                    name: before[name] if before.get(name) == topic else topic
+                    name: before[name] if _is_as_it_was(before.get(name), topic) else topic
                     for name, topic in found.items()
                 }
                 self._generation += 1
@@ -251,7 +268,21 @@ class TopicRegistry:
             self._count = self._shared.raise_counter(COUNTER_TOPICS)
 
 
-def new_topic(name: str, partitions: int, config: Mapping[str, int]) -> TopicDescription:
+def read_topics(state_path: Path) -> dict[str, TopicDescription] | None:
+    """What the file says now, topics that are being deleted too; None if there is no file.
+
+    Raises CorruptRecordError or StoreVersionError.
+    """
+    path = state_path / FILE_NAME
+    content = read_if_there(path)
+    return None if content is None else _parse(path, content)
+
+
+def _is_as_it_was(before: TopicDescription | None, topic: TopicDescription) -> bool:
+    return before is not None and before == topic and before.holes_below == topic.holes_below
+
+
+def new_topic(name: str, partitions: int, config: Mapping[str, int | str]) -> TopicDescription:
     """A topic with a new id that is in no registry yet."""
     return TopicDescription(
         name, new_id(), partitions, MappingProxyType(dict(config)), name in INTERNAL_TOPICS
@@ -266,6 +297,8 @@ def _entry(topic: TopicDescription) -> dict[str, object]:
     }
     if topic.deleting:
         entry["deleting"] = True
+    if topic.holes_below:
+        entry["holes_below"] = {str(number): one for number, one in topic.holes_below.items()}
     return entry
 
 
@@ -310,6 +343,9 @@ def _parse_entry(name: str, entry: dict[str, object]) -> TopicDescription:
     if not isinstance(topic_id, str) or not isinstance(config, dict):
         raise TypeError(f"{name}: topic_id {topic_id!r}, config {config!r}")
     id_bytes(topic_id)
+    holes_below = entry.get("holes_below", {})
+    if not isinstance(holes_below, dict):
+        raise TypeError(f"{name}: holes_below {holes_below!r}")
     return TopicDescription(
         name,
         topic_id,
@@ -317,6 +353,7 @@ def _parse_entry(name: str, entry: dict[str, object]) -> TopicDescription:
         MappingProxyType(parse_topic_config(config)),
         name in INTERNAL_TOPICS,
         entry.get("deleting") is True,
+        MappingProxyType({int(number): int(below) for number, below in holes_below.items()}),
     )
 
 

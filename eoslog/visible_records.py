@@ -4,6 +4,7 @@ Offsets are also taken by the markers of transactions, and by records of aborted
 distance between two offsets is what lies there at most.
 """
 
+from eoslog.bindings.record_batch import BatchHeader
 from eoslog.durability import IsolationLevel
 from eoslog.partition import Partition
 
@@ -31,7 +32,19 @@ def count_visible(
             if header.base_offset >= upper_bound:
                 return count
             if not header.is_control:
-                end = min(header.last_offset + 1, upper_bound)
-                count += max(0, end - max(header.base_offset, offset))
+                count += _count_of(partition, header, offset, upper_bound)
             offset = max(offset, header.last_offset + 1)
     return count
+
+
+def _count_of(partition: Partition, header: BatchHeader, first: int, upper_bound: int) -> int:
+    """The records of a batch in [first, upper_bound); compaction may have taken some out."""
+    first = max(first, header.base_offset)
+    upper_bound = min(upper_bound, header.last_offset + 1)
+    offset_count = header.last_offset - header.base_offset + 1
+    if header.record_count == offset_count:
+        return max(0, upper_bound - first)
+    if upper_bound - first == offset_count:
+        return header.record_count
+    records, _ = partition.fetch_records(first, offset_count, 1)  # Of one batch.
+    return sum(record.offset < upper_bound for record in records)

@@ -59,6 +59,9 @@ cdef Status range_end_at_compressed(ReadRange* found, Fault* out) noexcept nogil
 cdef Status scan_headers(
     PartitionLog* log, int64_t offset, int64_t upper_bound, int64_t* batch_count,
     int64_t* record_count, int64_t* next_offset, Fault* out) noexcept nogil
+cdef Status find_hole(
+    PartitionLog* log, int64_t offset, int64_t* first, int64_t* upper_bound, Fault* out
+) noexcept nogil
 cdef Status offset_for_timestamp(
     PartitionLog* log, int64_t timestamp, int64_t upper_bound, int64_t* offset_out,
     int64_t* timestamp_out, Fault* out) noexcept nogil

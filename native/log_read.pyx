@@ -52,20 +52,26 @@ cdef Status read_open(
 ) noexcept nogil:
     """Hold the batches from the one with `offset` on: at least one, at most bytes_max, one segment.
 
-    `found.segment` is NULL when there is nothing between offset and upper bound. `committed`: the
-    bound is the last stable offset or below, and batches of aborted transactions are left out of
-    whatever is made of the range.
+    `found.segment` is NULL when there is nothing between offset and upper bound; `next_offset` is
+    above the offset then where compaction left the offsets out. `committed`: the bound is the last
+    stable offset or below, and batches of aborted transactions are left out of whatever is made of
+    the range.
     """
     cdef Segment* segment = NULL
     cdef int64_t position = 0
     cdef int64_t used_bytes
-    cdef int64_t behind
+    cdef int64_t behind = -1
+    cdef int64_t contiguous_from = offset
     cdef Status status = check_offset(log, offset, out)
+    if not log.options.contiguous:
+        contiguous_from = INT64_MAX
+    elif contiguous_from < log.options.holes_below:
+        contiguous_from = log.options.holes_below
     found.segment = NULL
     found.data_bytes = 0
     found.next_offset = offset
     filter_init(&found.filter)
-    if status == STATUS_OK and offset < upper_bound:
+    while status == STATUS_OK and offset < upper_bound:
         status = log_acquire(log, offset, &segment, out)
         if status != STATUS_OK:
             return status
@@ -76,11 +82,11 @@ cdef Status read_open(
             return status
         used_bytes = load_acquire_64(&segment.used_bytes)
         status = segment_find(segment, offset, used_bytes, &position, out)
+        behind = log_next_base(log, segment)
         if status == STATUS_OK and position < used_bytes:
-            behind = log_next_base(log, segment)
             status = range_of(
-                segment, position, used_bytes, offset if log.options.contiguous else INT64_MAX,
-                upper_bound, bytes_max, behind if behind >= 0 else log_end(log), found, out)
+                segment, position, used_bytes, contiguous_from, upper_bound, bytes_max,
+                behind if behind >= 0 else log_end(log), found, out)
             if status == STATUS_OK and found.data_bytes > 0:
                 found.segment = segment
                 if committed:
@@ -89,19 +95,23 @@ cdef Status read_open(
                         read_close(log, found)
                         return fault(out, status, "no memory for aborted transactions", 0, 0)
                 return STATUS_OK
-            log_release(log, segment)
-            return status
-        # Nothing from `offset` on in this segment, and the next one begins behind it: something is
-        # missing, as no log leaves offsets out.
-        behind = log_next_base(log, segment)
-        out.base_offset = segment.base_offset
-        out.position_bytes = used_bytes
-        log_release(log, segment)
-        if status == STATUS_OK and behind > offset:
+            behind = -1              # What is there begins at the bound or behind it.
+        elif status == STATUS_OK and behind > contiguous_from:
+            out.base_offset = segment.base_offset
+            out.position_bytes = used_bytes
             status = fault(
-                out, STATUS_CORRUPT, "offsets are missing behind the end of a segment", offset,
-                behind)
-        return status
+                out, STATUS_CORRUPT, "offsets are missing behind the end of a segment",
+                contiguous_from, behind)
+        log_release(log, segment)
+        if behind < 0:
+            break
+        offset = behind
+    if status == STATUS_OK:
+        # No batch is below the bound: a reader goes on behind what compaction left out.
+        if contiguous_from > upper_bound:
+            contiguous_from = upper_bound
+        if found.next_offset < contiguous_from:
+            found.next_offset = contiguous_from
     return status
 
 
@@ -111,8 +121,8 @@ cdef Status range_of(
 ) noexcept nogil:
     """Take whole batches from `position` on until a bound is met.
 
-    From `contiguous_from` on, which is below the bound, no offset may be missing: a batch behind a
-    hole ends the range; as the first one it is the answer. `segment_end` is where the segment's
+    From `contiguous_from` on no offset may be missing: a batch behind a hole that reaches further
+    ends the range; as the first one it is the answer. `segment_end` is where the segment's
     offsets end for readers, taken after used_bytes. Each batch is compared with the next one too: a
     base offset that was damaged upwards shows there alone.
     """
@@ -149,7 +159,7 @@ cdef Status range_of(
             return beyond_segment(segment, position, segment_end, &header, found, out)
         if found.data_bytes > 0 and (
                 found.data_bytes + header.batch_bytes > bytes_max
-                or contiguous_from != INT64_MAX and header.base_offset > base_offset_min):
+                or header.base_offset > base_offset_min and header.base_offset > contiguous_from):
             break
         last_bytes = header.batch_bytes
         last_base = header.base_offset
@@ -491,6 +501,8 @@ cdef Status scan_headers(
     next_offset[0] = offset
     while True:
         status = read_open(log, next_offset[0], upper_bound, 0x7FFFFFFF, False, &found, out)
+        if status == STATUS_OK:
+            next_offset[0] = found.next_offset
         if status != STATUS_OK or found.segment == NULL:
             return status
         position = 0
@@ -499,8 +511,52 @@ cdef Status scan_headers(
             batch_count[0] += 1
             record_count[0] += header.record_count
             position += header.batch_bytes
-        next_offset[0] = found.next_offset
         read_close(log, &found)
+
+
+cdef Status find_hole(
+    PartitionLog* log, int64_t offset, int64_t* first, int64_t* upper_bound, Fault* out
+) noexcept nogil:
+    """The first offsets from `offset` on that no batch holds, [first, upper_bound).
+
+    upper_bound is -1 if there are none below the log end.
+    """
+    cdef int64_t end = log_end(log)
+    cdef int64_t behind = 0
+    cdef Segment* segment = NULL
+    cdef Status status = STATUS_OK
+    first[0] = offset
+    upper_bound[0] = -1
+    while status == STATUS_OK and upper_bound[0] < 0 and 0 <= behind and first[0] < end:
+        status = log_acquire(log, first[0], &segment, out)
+        if status != STATUS_OK:
+            return status
+        behind = log_next_base(log, segment)
+        status = hole_in_segment(
+            segment, behind if behind >= 0 else end, first, upper_bound, out)
+        log_release(log, segment)
+    return status
+
+
+cdef Status hole_in_segment(
+    const Segment* segment, int64_t segment_end, int64_t* first, int64_t* upper_bound, Fault* out
+) noexcept nogil:
+    """`first` becomes the end of the segment where there is none."""
+    cdef int64_t used_bytes = load_acquire_64(&segment.used_bytes)
+    cdef int64_t position = 0
+    cdef int64_t base_offset_min = segment.base_offset
+    cdef BatchHeader header
+    cdef Status status = segment_find(segment, first[0], used_bytes, &position, out)
+    while status == STATUS_OK and position + BATCH_HEADER_BYTES <= used_bytes:
+        status = batch_in_chain(segment, position, used_bytes, base_offset_min, &header, out)
+        if status == STATUS_OK and header.base_offset > first[0]:
+            upper_bound[0] = header.base_offset
+            return status
+        base_offset_min = first[0] = batch_end_offset(&header)
+        position += header.batch_bytes
+    if status == STATUS_OK and first[0] < segment_end:
+        upper_bound[0] = segment_end
+    return status
 
 
 cdef Status offset_for_timestamp(

@@ -171,6 +171,7 @@ cdef Status recover(
     """
     cdef int32_t index
     cdef int64_t known_end
+    cdef int64_t next_base
     cdef Segment* segment
     cdef bint cut = False
     cdef bint last
@@ -196,8 +197,13 @@ cdef Status recover(
         if not last:
             # Each segment begins where the one before it ended. Otherwise a power cut took whole
             # batches from the end of this one, and what stands behind the hole goes too, or it
-            # would never be noticed.
-            cut = end[0] != log.segments[index + 1].base_offset
+            # would never be noticed. A hole that compaction left is behind a file that is whole.
+            next_base = log.segments[index + 1].base_offset
+            if end[0] == next_base or (
+                    end[0] < next_base <= log.options.holes_below and not cut):
+                cut = False
+            else:
+                cut = True
         if cut and not last:
             status = drop_segments_behind(log, index, out)
             if status != STATUS_OK:

@@ -26,6 +26,7 @@ cdef struct LogOptions:
     int32_t spare_segments
     int32_t leader_epoch
     bint contiguous                  # No offset is missing: Kafka's compacted logs leave some out.
+    int64_t holes_below              # ... but for such below this, of a log that was moved here.
 
 # What a directory listing says of one segment.
 cdef struct SegmentFile:

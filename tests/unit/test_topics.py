@@ -74,7 +74,7 @@ def test_wrong_numbers_of_partitions(store, partitions):
 
 
 def test_wrong_settings(store):
-    for config in ({"segment.byte": 1}, {"segment.bytes": "many"}, {"cleanup.policy": "compact"}):
+    for config in ({"segment.byte": 1}, {"segment.bytes": "many"}, {"cleanup.policy": "compress"}):
         with pytest.raises(InvalidConfigError):
             store.create_topic("t", config=config)
     store.create_topic("t", config={"cleanup.policy": "delete"})
