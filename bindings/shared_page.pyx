@@ -38,7 +38,7 @@ LOCKS_OF_KEYS = SHARED_LOCKS_OF_KEYS
 # The last: whoever looks at the clock may hold any other.
 LOCK_CLOCK = SHARED_LOCKS - 1
 (COUNTER_TOPICS, COUNTER_GROUPS, COUNTER_STATE_PARTITIONS, COUNTER_STAGED_BEGUN,
- COUNTER_STAGED_SETTLED) = range(5)
+ COUNTER_STAGED_SETTLED, COUNTER_ARRIVALS) = range(6)
 # Whoever waits longer for a lock is told who holds it: that process hangs, or was stopped.
 LOCK_TIMEOUT_S = 30.0
 # A waiter comes up so often to let Python handle signals.

@@ -1,9 +1,11 @@
 """The background thread of a store: what makes opening and recovery short, and the disk not full.
 
 For partitions that were appended to: producers' rows to LMDB, spare segment files, syncs, the
-checkpoint files. For all: retention, expired producers, staged files that nobody needs. It sleeps
-while nothing is appended, but for a look at the other processes of the store; each process has
-such a thread, for what it appended itself, and one of them does what is for all. It never stands in
+checkpoint files. For all: retention, expired producers, transactions that timed out or whose
+process died, staged files that nobody needs. It sleeps while nothing is appended, but for a look
+once a second whether there are other processes, and transactions that timed out; each process has
+such a thread, from the opening on, for what it appended itself, and one of them does what is for
+all. It never stands in
 the way of an append for longer than one look at the producer table takes. What goes wrong is kept
 for `Store.metrics()`, logged, and tried again.
 """
@@ -17,7 +19,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from eoslog.config import NO_LIMIT
-from eoslog.errors import EoslogError, LogClosedError
+from eoslog.errors import EoslogError, LogClosedError, OutOfMemoryError
 from eoslog.fellow_processes import FellowProcesses
 from eoslog.lasting_thread import LastingThread
 from eoslog.offset_checkpoints import LastOffsets, last_offsets
@@ -27,11 +29,15 @@ from eoslog.partition import Partition
 from eoslog.retention import OldestRecords, apply_retention
 from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from eoslog.topic_partition import TopicPartition
-from eoslog.transaction_timeouts import abort_timed_out, expire_ids
+from eoslog.transaction_timeouts import NextTimeout, abort_timed_out, expire_ids
 
 if TYPE_CHECKING:
     from eoslog.store import Store
 
+# What is due so soon is done at once, and not by waking up for it alone.
+TOGETHER_S = 0.05
+# What could not be ended is tried again after so many looks for transactions that timed out.
+RETRY_INTERVALS = 10
 # How often a partition that is being appended to is looked at.
 LOOK_S = 1.0
 ERRORS_KEPT = 20
@@ -54,7 +60,7 @@ class _Watched:
 
 
 class Checkpointer:
-    """One thread for one store; it starts with the first partition that is opened."""
+    """One thread for one store, which runs while the store is open."""
 
     def __init__(self, store: "Store") -> None:
         self._store = store
@@ -70,14 +76,17 @@ class Checkpointer:
         self._fellows = FellowProcesses(store, self._note, self._keep)
         self._day = store._day_clock
         self._oldest_records = OldestRecords(self._day.age_ms)
+        files = store._files
+        self._next_timeout = NextTimeout(files.transactions, files.state_log, self._day.age_ms)
         now_s = time.monotonic()
-        self._fellows_due_s = now_s
+        self._fellows_due_s = now_s + self._fellows.interval_s
+        self._timeouts_due_s = now_s + self._transactions_interval_s()
         delay_s = self._config["log.initial.task.delay.ms"] / 1000
         self._checkpoint_due_s = now_s + self._seconds("log.flush.offset.checkpoint.interval.ms")
         self._retention_due_s = now_s + delay_s
         self._expiration_due_s = now_s + delay_s
         self._offsets_due_s = now_s + delay_s
-        self._transactions_due_s = now_s + self._transactions_interval_s()
+        self._transactions_due_s = now_s + RETRY_INTERVALS * self._transactions_interval_s()
         self._ids_due_s = now_s + delay_s
         self._counts = {
             "rounds": 0,
@@ -110,6 +119,15 @@ class Checkpointer:
                 return False
             self._thread.start()
             return True
+
+    def start_if_possible(self) -> None:
+        """Have the thread run; where none may be started, the first partition that is opened asks
+        for it again.
+        """
+        try:
+            self.start()
+        except OutOfMemoryError as error:
+            _log.warning("nobody looks after the store yet: %s", error)
 
     def _note(self, partition: Partition) -> None:
         with self._lock:
@@ -144,8 +162,14 @@ class Checkpointer:
             while self._wait():
                 try:
                     now_s = time.monotonic()
-                    if now_s >= self._fellows_due_s:
-                        self._look_after_fellows()
+                    if now_s + TOGETHER_S >= self._fellows_due_s:
+                        if self._fellows.is_due(now_s):
+                            self._look_after_fellows()
+                        else:
+                            self._fellows_due_s = now_s + self._fellows.interval_s
+                    if now_s + TOGETHER_S >= self._timeouts_due_s:
+                        self._timeouts_due_s = now_s + self._transactions_interval_s()
+                        self._attempt(self._abort_timed_out, "looking at open transactions")
                     if self._is_due(now_s):
                         self._round(now_s)
                 except Exception as error:  # Whatever it is: the thread goes on, it is shown.
@@ -159,7 +183,7 @@ class Checkpointer:
             woken = False
             while not self._stopped:
                 now_s = time.monotonic()
-                due_s = min(self._due_s(), self._fellows_due_s)
+                due_s = min(self._due_s(), self._fellows_due_s, self._timeouts_due_s)
                 if due_s <= now_s or (woken and self._noted):
                     return True
                 if self._noted or self._watched or self._leftovers:
@@ -225,8 +249,8 @@ class Checkpointer:
             )
             self._expire_producers()
         if now_s >= self._transactions_due_s:
-            self._transactions_due_s = now_s + self._transactions_interval_s()
-            self._attempt(self._look_at_transactions, "looking at open transactions")
+            self._transactions_due_s = now_s + RETRY_INTERVALS * self._transactions_interval_s()
+            self._attempt(self._retry_transactions, "completing transactions")
         if now_s >= self._ids_due_s:
             self._ids_due_s = now_s + self._seconds(
                 "transaction.remove.expired.transaction.cleanup.interval.ms"
@@ -320,14 +344,20 @@ class Checkpointer:
                 continue  # Deleted meanwhile.
         return known
 
-    def _look_at_transactions(self) -> None:
-        """Abort those that timed out, and complete what could not be completed before."""
-        files = self._store._files
-        timed_out = abort_timed_out(files.transactions, self._day.now_ms(), self._day.age_ms)
+    def _abort_timed_out(self) -> None:
+        """Abort the transactions that were open for too long, of any process."""
+        if not self._next_timeout.has_come():
+            return
+        coordinator = self._store._files.transactions
+        timed_out = abort_timed_out(coordinator, self._day.now_ms(), self._day.age_ms)
         self._count("transactions_timed_out", timed_out)
         if timed_out:
             self._store._notice_replacements()
-        files.transaction_recovery.retry()
+
+    def _retry_transactions(self) -> None:
+        """Complete and abort what could not be before."""
+        self._next_timeout.forget()
+        self._store._files.transaction_recovery.retry()
 
     def _expire_ids(self) -> None:
         files = self._store._files

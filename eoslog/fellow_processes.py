@@ -8,6 +8,7 @@
   lock of a file that is held until the thread ends: when the process dies, another one takes it.
 """
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from eoslog.store import Store
 
 LEAD_FILE_NAME = "lead.lock"
-# How often a process looks after the others, and how often whether there are any.
+# How often a process looks after the others, or whether one has come; and one that is alone after
+# what it left itself.
 LOOK_S = 1.0
 LOOK_ALONE_S = 5.0
 
@@ -41,12 +43,20 @@ class FellowProcesses:
         self._session = store._files.session
         self._lead: UpgradableLock | None = None
         self._leads = False
+        self._looked_s = -LOOK_ALONE_S
+        self._arrivals = -1
         self.any = False
 
     @property
     def interval_s(self) -> float:
-        """How soon it is to be looked after them again."""
-        return LOOK_S if self.any else LOOK_ALONE_S
+        """How soon `is_due` is to be asked again."""
+        return min(LOOK_S, LOOK_ALONE_S)
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether it is to be looked after them. Costs next to nothing."""
+        if self.any or self._session.arrivals != self._arrivals:
+            return True
+        return now_s >= self._looked_s + LOOK_ALONE_S
 
     def leads(self) -> bool:
         """Whether this process does what one of them is to do."""
@@ -68,6 +78,8 @@ class FellowProcesses:
         Whatever else goes wrong is told, and the rest is done.
         """
         store = self._store
+        # First: one that comes from here on is found by the next look.
+        self._looked_s, self._arrivals = time.monotonic(), self._session.arrivals
         store._look_at_files()
         slots = self._session.slots
         try:

@@ -110,6 +110,8 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
             else:
                 self._staged.join()
             self._partitions.watch_opened(self._checkpointer.watch)
+            # Also where no partition is used: what dead processes left is everybody's to end.
+            self._checkpointer.start_if_possible()
             opened(self)
             return self  # noqa: TRY300 -- not behind the guard.
         except BaseException:

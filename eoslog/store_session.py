@@ -27,7 +27,7 @@ from typing import NoReturn
 
 from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.bindings.clearing_up import clear_up
-from eoslog.bindings.shared_page import SESSION_BYTES, SharedPage
+from eoslog.bindings.shared_page import COUNTER_ARRIVALS, SESSION_BYTES, SharedPage
 from eoslog.config import TOPIC_SETTINGS
 from eoslog.durability import Durability, check_durability
 from eoslog.errors import StoreFailedError, StoreInUseError
@@ -131,6 +131,8 @@ class StoreSession:
             else:
                 self._join(durability, topic_defaults)
             self.slots = ProcessSlots(paths.state, self.id)
+            # After it has its slot, and before it does anything that others would have to end.
+            self.shared.raise_counter(COUNTER_ARRIVALS)
             # What must not become other files while the store is open.
             self._files = {
                 path: _identity(path)
@@ -266,6 +268,11 @@ class StoreSession:
     def may_be_shared(self) -> bool:
         """Whether other processes may join, now or later."""
         return JOINING and not self._mount.network
+
+    @property
+    def arrivals(self) -> int:
+        """How many processes took part in the session so far."""
+        return self.shared.counter(COUNTER_ARRIVALS)
 
     @property
     def needs_tick(self) -> bool:

@@ -6,7 +6,7 @@ nothing open or undecided, and who comes back with it gets another producer id.
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import chain
 
 from eoslog.bindings.status import ProducerNotCached
@@ -58,6 +58,38 @@ def abort_timed_out(
     return aborted
 
 
+class NextTimeout:
+    """When the first of the open transactions times out, found anew only once one of them moved."""
+
+    def __init__(
+        self,
+        coordinator: TransactionCoordinator,
+        state_log: StateLog,
+        age_ms: Callable[[int], int],
+    ) -> None:
+        self._entries = coordinator.entries
+        self._state_log = state_log
+        self._age_ms = age_ms
+        self._ends: Mapping[int, int] | None = None
+        self._first: tuple[int, int] | None = None  # When it was begun, and its timeout.
+
+    def has_come(self) -> bool:
+        """Whether a transaction of any process timed out that was not told of yet."""
+        ends = self._state_log.ends()
+        if ends != self._ends:
+            waiting = [one for one in self._entries.undecided() if _may_time_out(one)]
+            times = [(one.start_ms, one.timeout_ms) for one in waiting]
+            self._first, self._ends = min(times, key=sum, default=None), ends
+        if self._first is None or self._age_ms(self._first[0]) <= self._first[1]:
+            return False
+        self._first = None  # What cannot be aborted now is not tried all the time.
+        return True
+
+    def forget(self) -> None:
+        """Look again at all of them, though none moved."""
+        self._ends = None
+
+
 def expire_ids(
     coordinator: TransactionCoordinator, state_log: StateLog, now_ms: int, expiration_ms: int
 ) -> int:
@@ -81,9 +113,11 @@ def expire_ids(
 
 
 def _has_timed_out(entry: TransactionEntry | NewestRecord, age_ms: Callable[[int], int]) -> bool:
-    if entry.state != ONGOING or entry.prepared or entry.timeout_ms == NEVER_MS:
-        return False
-    return age_ms(entry.start_ms) > entry.timeout_ms
+    return _may_time_out(entry) and age_ms(entry.start_ms) > entry.timeout_ms
+
+
+def _may_time_out(entry: TransactionEntry | NewestRecord) -> bool:
+    return entry.state == ONGOING and not entry.prepared and entry.timeout_ms != NEVER_MS
 
 
 def _expired_records(state_log: StateLog, oldest_ms: int) -> Iterator[str]:

@@ -103,15 +103,20 @@ def test_nor_does_it_wait_for_a_thread_that_never_begins(store, monkeypatch):
     assert values_of(store)[-1] == b"two"
 
 
-def test_a_partition_that_nobody_can_look_after_is_refused_by_name(store, monkeypatch):
-    producer = store.producer()
+def test_a_partition_that_nobody_can_look_after_is_refused_by_name(tmp_path, monkeypatch, caplog):
     with monkeypatch.context() as limited:
         refuse_threads(limited)
+        # Where nothing is appended the store can do without.
+        store = eoslog.open(tmp_path / "store", create=True, durability="process")
+        assert "nobody looks after the store yet" in caplog.text
+        store.create_topic("rows")
+        producer = store.producer()
         for _ in range(2):
             with pytest.raises(OutOfMemoryError, match="cannot be started: can't start"):
                 producer.append("rows", 0, values=[b"one"])
     producer.append("rows", 0, values=[b"one"])
     assert values_of(store) == [b"one"]
+    store.close()
 
 
 def test_refused_threads_are_not_kept(monkeypatch):
