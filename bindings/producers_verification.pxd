@@ -16,7 +16,7 @@ cdef class ProducersCheck:
 
     cdef object follow(self, const uint8_t* batch, const BatchHeader* header)
     cdef int pass_hole(self, int64_t upper_bound) except -1
-    cdef bint _may_lack(self, const ProducerEntry* entry) noexcept
+    cdef bint _may_lack(self, ProducerEntry* entry) noexcept
     cdef void lose_track(self) noexcept
     cdef int _note_batch(self, const ProducerEntry* entry, const BatchHeader* header) except -1
     cdef object _wrong_marker(

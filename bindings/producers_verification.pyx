@@ -105,9 +105,14 @@ cdef class ProducersCheck:
             self._transactions.lose_track()
         return 0
 
-    cdef bint _may_lack(self, const ProducerEntry* entry) noexcept:
-        """Whether a hole came after what the log has of a producer."""
-        return self._hole_end > entry.changed_at_offset
+    cdef bint _may_lack(self, ProducerEntry* entry) noexcept:
+        """Whether a hole came after the last batch that the log has of a producer.
+
+        A marker may stand behind the hole: in older versions of transactions it ends no epoch.
+        """
+        if entry.batch_count == 0:
+            return self._hole_end > entry.changed_at_offset
+        return self._hole_end > window_at(entry, entry.batch_count - 1).last_offset
 
     cdef void lose_track(self) noexcept:
         """A batch cannot be read: nothing is known of any producer from here on."""

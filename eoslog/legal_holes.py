@@ -88,4 +88,5 @@ def _shown(holes: Holes) -> str:
     shown = ", ".join(f"{first} to {upper_bound - 1}" for first, upper_bound in holes.first)
     left = holes.hole_count - len(holes.first)
     more = f" and {left} more" if left else ""
-    return f"{shown}{more} ({holes.offset_count} offsets in {holes.hole_count} holes)"
+    count = f"{holes.hole_count} hole{'s' if holes.hole_count > 1 else ''}"
+    return f"{shown}{more} ({holes.offset_count} offsets in {count})"

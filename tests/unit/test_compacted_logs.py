@@ -476,6 +476,22 @@ def test_a_snapshot_may_remember_what_was_compacted_since(moved, store_path, ope
     assert is_sound(store)
 
 
+def test_a_marker_behind_a_hole_ends_no_count_of_sequences(moved):
+    """In older versions of transactions it has the epoch of the batches before and after it."""
+    store = moved(
+        {
+            0: transactional(0, 2, [0, 1], 6, base_sequence=0)
+            + marker(codec.COMMIT, 2, 6)
+            # The batch with sequences 2 and 3 was aborted, and is gone.
+            + marker(codec.ABORT, 5, 6)
+            + transactional(6, 2, [7], 6, base_sequence=4)
+            + marker(codec.COMMIT, 8, 6)
+        }
+    )
+    assert store.partition(*WHERE).producer(6).last_sequence == 5
+    assert is_sound(store)
+
+
 def test_retention_deletes_nothing_of_a_topic_that_is_only_compacted(open_store):
     store = open_store()
     limits = {"retention.ms": 1, "retention.bytes": 1, "segment.bytes": 1024}
@@ -522,3 +538,30 @@ def test_a_range_of_spark_has_what_is_left_in_it(moved_once, level):
                 for offset in batch.column("offset").to_pylist()
             ]
             assert found == [one[0] for one in RECORDS if first <= one[0] < upper_bound], wanted
+
+
+@pytest.mark.parametrize("clean", [True, False], ids=["clean", "unclean"])
+def test_lost_records_whose_log_nothing_knows_any_more_are_named(
+    store_path, open_store, caplog, clean
+):
+    """A lost segment of ours, with all that was derived from the log: the one case that looks like
+    a log that was moved here.
+    """
+    with open_store() as store:
+        store.create_topic("t", config={"segment.bytes": 1024})
+        for index in range(9):
+            store.producer().append("t", 0, [b"%d" % index * 400])
+        bases = [int(str(one["base_offset"])) for one in store.partition(*WHERE).segments()]
+    assert len(bases) > 3
+    marker = (store_path / ".kafka_cleanshutdown").read_bytes()
+    forget_all(store_path)
+    if clean:
+        (store_path / ".kafka_cleanshutdown").write_bytes(marker)
+    (store_path / "t-0" / f"{bases[1]:020d}.log").unlink()
+    with open_store() as store:
+        found = [one[0] for one in read_all(store)]
+        assert found == [*range(bases[1]), *range(bases[2], 9)]
+    assert f"{bases[1]} to {bases[2] - 1} ({bases[2] - bases[1]} offsets in 1 hole)" in caplog.text
+    (store_path / "t-0" / f"{bases[3]:020d}.log").unlink()
+    with open_store() as store, pytest.raises(CorruptRecordError, match="offsets are missing"):
+        read_all(store)
