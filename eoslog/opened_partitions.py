@@ -497,8 +497,9 @@ class OpenedPartitions(InternalPartitions):
             _log.warning("%s: no second copy of its producers: %s", where, error)
         if where.topic == CONSUMER_OFFSETS_TOPIC:
             self._group_rows.forget_beyond(where.partition, partition.log_end_offset)
+        self._report_cut(partition)
         if not clean:
-            self._recovered(partition)
+            self._unrecovered.discard(where)
             if self._on_recovered is not None:
                 self._on_recovered(partition)
 
@@ -552,9 +553,8 @@ class OpenedPartitions(InternalPartitions):
             partition.note_lost_beginning(start_offset, first_offset)
         return partition
 
-    def _recovered(self, partition: Partition) -> None:
+    def _report_cut(self, partition: Partition) -> None:
         where = partition.topic_partition
-        self._unrecovered.discard(where)
         if partition.cut_bytes:
             self.cut_bytes += partition.cut_bytes
             kept, end = self._paths.cut_of(where), partition.log_end_offset

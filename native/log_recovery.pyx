@@ -78,10 +78,11 @@ cdef Status log_open(
         status = open_active(log, recovery_point, &end, out)
     else:
         status = recover(log, recovery_point, &end, out)
+    if status == STATUS_OK and end < log_start_offset:
+        status = begin_at_start(log, log_start_offset, out)
+        end = log_start_offset
     if status != STATUS_OK:
         return status
-    if end < log_start_offset:
-        end = log_start_offset
     control_store(&log.page.recovery_point, end)
     if not clean and recovery_point < end:
         control_store(&log.page.recovery_point, recovery_point)
@@ -90,6 +91,24 @@ cdef Status log_open(
         control_store(&log.page.log_start_offset, log.segments[0].base_offset)
     log_publish(log, end)
     return STATUS_OK
+
+
+cdef Status begin_at_start(
+    PartitionLog* log, int64_t log_start_offset, Fault* out
+) noexcept nogil:
+    """The log ends below its start: all that is there was deleted before. The segments are set
+    aside, and an empty one at the start takes their place, so that each begins where the one before
+    it ends.
+    """
+    cdef Status status = drop_segments_behind(log, -1, out)
+    if status == STATUS_OK:
+        status = log_start_segment(log, log_start_offset, out)
+    if status == STATUS_OK:
+        out.os_errno = eos_sync_directory(log.directory)
+        if out.os_errno != 0:
+            status = fault(
+                out, STATUS_IO, "the log's directory could not be synced", 0, out.os_errno)
+    return status
 
 
 cdef Status open_active(
@@ -357,7 +376,9 @@ cdef Status cut_tail(
 
 
 cdef Status drop_segments_behind(PartitionLog* log, int32_t index, Fault* out) noexcept nogil:
-    """Make segment `index` the last one; the files behind it go to the cut directory."""
+    """Make segment `index` the last one, or none with -1; the files after it go to the cut
+    directory.
+    """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef char kept[SEGMENT_PATH_BYTES_MAX]
     cdef Segment* segment
@@ -367,7 +388,7 @@ cdef Status drop_segments_behind(PartitionLog* log, int32_t index, Fault* out) n
         snprintf(kept, SEGMENT_PATH_BYTES_MAX, "%s/%020lld.log.0.%lld", log.cut_directory,
                  <long long>segment.base_offset, <long long>eos_now_ms())
         if rename(path, kept) != 0:
-            return fault(out, STATUS_IO, "a segment behind a torn one could not be set aside",
+            return fault(out, STATUS_IO, "a segment could not be set aside",
                          segment.base_offset, 0)
         log.cut_bytes += segment.used_bytes
         derived_files_remove(log, segment.base_offset)
