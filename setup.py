@@ -47,12 +47,15 @@ CYTHON_LAYERS = ("native", "bindings")
 HEADERS = Path("native/include")
 STAGED_PXD = Path("build/pxd")
 HINT_IN_NATIVE = re.compile(r"^performance hint: (?:\S*/)?native/", re.MULTILINE)
+# A compiler takes some hundred megabytes: not more of them than that.
+CORES = min(len(os.sched_getaffinity(0)), 8)
 INCLUDED_HEADER = re.compile(r'^\s*#\s*include\s+[<"]([^">]+)[">]', re.MULTILINE)
 
 DEBUG = os.environ.get("EOSLOG_DEBUG", "") not in ("", "0")
 SANITIZERS = os.environ.get("EOSLOG_SANITIZE", "")
 COVERAGE = os.environ.get("EOSLOG_COVERAGE", "")
 CRASH_POINTS = os.environ.get("EOSLOG_CRASH_POINTS", "") not in ("", "0")
+FOR_TESTS = bool(DEBUG or SANITIZERS or CRASH_POINTS)
 WARNINGS_ARE_ERRORS = os.environ.get("EOSLOG_WERROR", "") not in ("", "0")
 
 DIRECTIVES = {
@@ -78,8 +81,7 @@ def compile_flags() -> list[str]:
     # Cython writes unused parameters, partial initialisers and casts of method pointers.
     flags += ["-Wno-unused-parameter", "-Wno-missing-field-initializers"]
     flags += ["-Wno-cast-function-type", "-Wno-unused-function", "-Wno-sign-compare"]
-    for_tests = DEBUG or SANITIZERS or CRASH_POINTS
-    flags += ["-O1", "-g", "-fno-omit-frame-pointer"] if for_tests else ["-O3"]
+    flags += ["-O1", "-g", "-fno-omit-frame-pointer"] if FOR_TESTS else ["-O3"]
     if SANITIZERS:
         flags += [f"-fsanitize={SANITIZERS}", "-fno-sanitize-recover=all"]
     if COVERAGE:
@@ -193,7 +195,12 @@ class BuildExtensions(build_ext):
     def finalize_options(self) -> None:
         super().finalize_options()
         if self.parallel is None:
-            self.parallel = 2
+            self.parallel = CORES
+        if not self.inplace and not FOR_TESTS:
+            # What is installed has no debug information, which Python's own flags ask for.
+            for extension in self.extensions:
+                extension.extra_compile_args.append("-g0")
+                extension.extra_link_args.append("-Wl,--strip-all")
 
     def run(self) -> None:
         with one_build_at_a_time():
@@ -220,7 +227,7 @@ class BuildExtensions(build_ext):
                 build_dir=str(generated),
                 include_path=[str(STAGED_PXD)],
                 compiler_directives=DIRECTIVES,
-                nthreads=2,
+                nthreads=CORES,
                 exclude_failures=True,
             )
         if HINT_IN_NATIVE.search("".join(messages)) and not DEBUG:

@@ -8,8 +8,18 @@ with eoslog.open("data/", create=True) as store:
         producer.send("orders", value=b"...", key=b"...")
 """
 
+import os
 from importlib import import_module
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
+
+# In a source tree the extension modules are elsewhere, and an editable install finds them there.
+if not os.path.isdir(f"{__path__[0]}/bindings") and find_spec("eoslog.bindings") is None:  # noqa: PTH112
+    raise ImportError(
+        f"{__path__[0]} is eoslog's source code, not the installed package: run Python in another "
+        "directory after `pip install .`, or install it for work on the sources with "
+        "`pip install -e .`"
+    )
 
 from eoslog import errors
 from eoslog.topic_partition import TopicPartition

@@ -37,6 +37,7 @@ def check_modules_import(package: Path) -> None:
     modules = sorted(package.glob("native/*.so")) + sorted(package.glob("bindings/*.so"))
     assert modules, "the wheel holds no extension module"
     for path in modules:
+        assert b".debug_info" not in path.read_bytes(), f"{path} has debug information"
         importlib.import_module(f"eoslog.{path.parent.name}.{path.name.split('.')[0]}")
 
 
