@@ -3,6 +3,8 @@
 copied.
 """
 
+from collections.abc import Mapping
+
 import numpy
 
 from eoslog import errors
@@ -62,9 +64,23 @@ cdef ColumnHolder open_column(object source, str name):
     if isinstance(source, numpy.ndarray):
         open_numpy(holder, source, name)
         return holder
-    raise TypeError(
-        f"{name}: a column is a list of bytes, an Arrow binary or string array, or a numpy array "
-        f"of bytes, not {type(source).__name__}")
+    open_list(holder, series_as_list(source, name), name)
+    return holder
+
+
+def series_as_list(source, str name):
+    """A Series (of pandas, of polars) as a list, with None for what is missing. Raises TypeError
+    for anything else: it is the last kind of column that is looked for.
+    """
+    cells = source.to_list() if hasattr(source, "to_list") else None
+    if not isinstance(cells, list):
+        raise TypeError(
+            f"{name}: a column is a list of bytes, an Arrow binary or string array, a numpy array "
+            f"of bytes or a Series of them, not {type(source).__name__}")
+    if hasattr(source, "isna"):          # Pandas has nan and other things in their places.
+        cells = [None if is_missing else cell
+                 for cell, is_missing in zip(cells, source.isna(), strict=True)]
+    return cells
 
 
 cdef int open_list(ColumnHolder holder, object source, str name) except -1:
@@ -160,6 +176,8 @@ cdef int open_numpy(ColumnHolder holder, object source, str name) except -1:
         # numpy pads with zeros and hides them: a cell is what item access shows.
         return open_list(holder, source.tolist(), name)
     if source.dtype == numpy.uint8 and source.ndim == 2:
+        if numpy.ma.is_masked(source):
+            raise ValueError(f"{name}: bytes of a masked array are masked")
         source = numpy.ascontiguousarray(source)
         rows = source
         holder._owner = source
@@ -190,11 +208,14 @@ def timestamp_column(timestamps):
     """What a caller handed in as timestamps, as int64 milliseconds: the same memory where it can
     be. Raises TypeError, and ValueError for nulls and for what is beyond 64 bits.
     """
-    if hasattr(timestamps, "to_numpy"):
-        if getattr(timestamps, "null_count", 0):
-            raise ValueError("timestamps: nulls are not allowed")
-        timestamps = timestamps.to_numpy(zero_copy_only=False)
-    array = numpy.asarray(timestamps)
+    try:
+        has_nulls, array = array_of_times(timestamps)
+    except (ArithmeticError, AttributeError, NotImplementedError, TypeError, ValueError) as error:
+        raise TypeError(
+            "timestamps: a column of integers (milliseconds) or times, which "
+            f"{type(timestamps).__name__} is not: {error}") from error
+    if has_nulls:
+        raise ValueError("timestamps: nulls are not allowed")
     if array.dtype.kind == "M":
         array = milliseconds_of(array)
     if array.dtype.kind not in "iu" and array.size:
@@ -204,14 +225,43 @@ def timestamp_column(timestamps):
     return array.astype(numpy.int64, copy=False)
 
 
+cdef tuple array_of_times(object times):
+    """Whether there are nulls in a column of any library, and the column as a numpy array. Raises
+    whatever that library raises.
+    """
+    if isinstance(times, (str, bytes, bytearray)):
+        raise TypeError("it is no column")
+    if isinstance(times, numpy.ma.MaskedArray):
+        return numpy.ma.is_masked(times), numpy.asarray(times)
+    if not hasattr(times, "to_numpy"):
+        return False, numpy.asarray(times)
+    if hasattr(times, "to_pylist"):                          # Of Arrow.
+        return times.null_count, times.to_numpy(zero_copy_only=False)
+    if hasattr(times, "isna"):                               # Of pandas.
+        kind = times.dtype
+        unit = getattr(getattr(kind, "pyarrow_dtype", kind), "unit", None)
+        # Without its type one with a time zone would become an array of objects.
+        wanted = f"datetime64[{unit}]" if kind.kind == "M" and unit is not None else None
+        return numpy.any(times.isna()), times.to_numpy(dtype=wanted)
+    null_count = getattr(times, "null_count", 0)             # Of polars.
+    return null_count() if callable(null_count) else null_count, numpy.asarray(times.to_numpy())
+
+
 cdef object milliseconds_of(object times):
-    """Datetimes as milliseconds, rounded down. ValueError for what is beyond 64 bits of them."""
-    found = times.astype("datetime64[ms]")
-    # Numpy multiplies coarser units without a look at what becomes of it. What is no time differs
-    # from itself.
-    cdef bint is_coarser = numpy.can_cast(times.dtype, found.dtype, "safe")
-    if is_coarser and (found.astype(times.dtype) != times).any():
-        raise ValueError("timestamps: a time is beyond 64 bits of milliseconds")
+    """Datetimes as milliseconds, rounded down. ValueError for what is beyond 64 bits of them, and
+    for what is no time.
+    """
+    cdef bint is_beyond = numpy.isnat(times).any()
+    found = times
+    try:
+        found = times.astype("datetime64[ms]")
+        # Numpy before version 2.5 multiplies coarser units without a look at what becomes of it.
+        if numpy.can_cast(times.dtype, found.dtype, "safe"):
+            is_beyond |= (found.astype(times.dtype) != times).any()
+    except OverflowError:
+        is_beyond = True
+    if is_beyond:
+        raise ValueError("timestamps: a time is missing, or beyond 64 bits of milliseconds")
     return found.view(numpy.int64)
 
 
@@ -225,25 +275,87 @@ cdef int varint_append(bytearray out, Py_ssize_t value) except -1:
     return 0
 
 
-cdef bytes encode_headers(object headers):
-    """The header section of one record: count, then name and value of each."""
-    cdef bytearray out = bytearray()
-    cdef object pairs = list(headers.items()) if isinstance(headers, dict) else list(headers)
-    varint_append(out, len(pairs))
+def header_pairs(headers):
+    """One record's headers, a mapping or pairs of any kind, as a list of (str, bytes or None).
+
+    Raises TypeError, and ValueError for a name that is no UTF-8.
+    """
+    pairs = checked_pairs(headers)
+    for name, _ in pairs:
+        encoded_name(name)
+    return pairs
+
+
+cdef bytes encoded_name(str name):
+    try:
+        return name.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"headers: the name {name!r:.80}: {error}") from None
+
+
+cdef list checked_pairs(object headers):
+    cdef list pairs, checked
+    if headers is None:
+        return []
+    if type(headers) is list:
+        pairs = <list>headers
+    elif isinstance(headers, Mapping):
+        pairs = list(headers.items())
+    else:
+        try:
+            pairs = list(headers)
+        except TypeError:
+            raise TypeError(
+                f"headers: pairs of (str, bytes or None), not {type(headers).__name__}") from None
+    checked = []
     for pair in pairs:
         try:
-            name, value = pair
-        except (TypeError, ValueError):
+            # Arrow hands them out as dicts.
+            if type(pair) is not tuple and isinstance(pair, Mapping):
+                name, value = pair["key"], pair["value"]
+            else:
+                name, value = pair
+        except (TypeError, ValueError, KeyError):
             raise TypeError(f"headers: pairs of (str, bytes or None), not {pair!r:.80}") from None
         if not isinstance(name, str):
             raise TypeError(f"headers: a header's name is str, not {type(name).__name__}")
         if value is not None and not isinstance(value, bytes):
             raise TypeError(
                 f"headers: a header's value is bytes or None, not {type(value).__name__}")
+        checked.append((name, value))
+    return checked
+
+
+def header_cells(headers):
+    """A column of headers as a list with a cell for each record; None for no column.
+
+    Raises TypeError.
+    """
+    if headers is None or isinstance(headers, list):
+        return headers
+    if hasattr(headers, "to_pylist"):
+        return headers.to_pylist()
+    if isinstance(headers, numpy.ma.MaskedArray):
+        return headers.tolist()          # With None for what is masked.
+    if hasattr(headers, "to_list"):
+        return series_as_list(headers, "headers")
+    if not isinstance(headers, (str, bytes, bytearray, memoryview, Mapping)):
         try:
-            raw = name.encode()
-        except UnicodeEncodeError as error:
-            raise ValueError(f"headers: the name {name!r:.80}: {error}") from None
+            return list(headers)
+        except TypeError:
+            pass
+    raise TypeError(
+        f"headers: a list with the headers of each record, not {type(headers).__name__}")
+
+
+cdef bytes encode_headers(object headers):
+    """The header section of one record: count, then name and value of each."""
+    cdef bytearray out = bytearray()
+    cdef list pairs = checked_pairs(headers)
+    cdef bytes raw
+    varint_append(out, len(pairs))
+    for name, value in pairs:
+        raw = encoded_name(name)
         varint_append(out, len(raw))
         out += raw
         if value is None:
@@ -258,15 +370,7 @@ cdef ColumnHolder open_headers(object headers, Py_ssize_t count):
     """Encode each record's headers; None for no headers at all."""
     if headers is None:
         return open_column(None, "headers")
-    headers = headers.to_pylist() if hasattr(headers, "to_pylist") else list(headers)
+    headers = header_cells(headers)
     if len(headers) != count:
         raise ValueError(f"headers: {len(headers)} for {count} records")
-    return open_column(
-        [b"\x00" if not one else encode_headers(header_pairs(one)) for one in headers], "headers")
-
-
-cdef object header_pairs(object one):
-    """Arrow hands out headers as [{"key": …, "value": …}]; everything else is taken as it is."""
-    if isinstance(one, (list, tuple)) and one and isinstance(one[0], dict):
-        return [(item["key"], item["value"]) for item in one]
-    return one
+    return open_column([encode_headers(one) for one in headers], "headers")

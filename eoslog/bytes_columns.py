@@ -12,6 +12,7 @@ from typing import Any, Protocol, Self
 import numpy as np
 import numpy.typing as npt
 
+from eoslog.bindings.columns import series_as_list
 from eoslog.errors import MissingDependencyError
 
 Sizes = npt.NDArray[np.int64]
@@ -174,16 +175,15 @@ def bytes_column(source: object, name: str) -> BytesColumn:
         array = array.combine_chunks()
     if hasattr(array, "__arrow_c_array__"):
         return ArrowColumn.checked(_as_pyarrow(array), name)
-    raise TypeError(
-        f"{name}: a column is a list of bytes, an Arrow binary or string array, or a numpy array "
-        f"of bytes, not {type(source).__name__}"
-    )
+    return ListColumn.checked(series_as_list(source, name), name)
 
 
 def _numpy_column(source: npt.NDArray[Any], name: str) -> BytesColumn:
     if source.ndim == 1 and source.dtype.kind in "SO":
         return ListColumn.checked(source.tolist(), name)
     if source.ndim == 2 and source.dtype == np.uint8:
+        if np.ma.is_masked(source):
+            raise ValueError(f"{name}: bytes of a masked array are masked")
         return FixedColumn(np.array(source, order="C", copy=True))
     raise TypeError(
         f"{name}: a numpy array of dtype S or O, or a two-dimensional one of uint8, not "

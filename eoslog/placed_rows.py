@@ -5,13 +5,13 @@ partitioner puts the key; rows without one fill one partition's batch after the 
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from eoslog.bindings.columns import timestamp_column
+from eoslog.bindings.columns import header_cells, header_pairs, timestamp_column
 from eoslog.bindings.partitioner import partition_column
 from eoslog.bytes_columns import BytesColumn, Order, Sizes, bytes_column
 from eoslog.errors import InvalidTimestampError, RecordTooLargeError
@@ -254,28 +254,7 @@ def header_list(headers: object) -> Headers | None:
     """Each record's headers, checked and copied; None if there is no column of them."""
     if headers is None:
         return None
-    source: Any = headers
-    listed = source.to_pylist() if hasattr(source, "to_pylist") else list(source)
-    return [_header_pairs(one) for one in listed]
-
-
-def _header_pairs(one: Any) -> list[tuple[str, bytes | None]]:
-    """One record's headers, checked and copied."""
-    if not one:
-        return []
-    pairs = list(one.items()) if isinstance(one, Mapping) else list(one)
-    checked = []
-    for pair in pairs:
-        try:
-            name, value = (pair["key"], pair["value"]) if isinstance(pair, Mapping) else pair
-        except (TypeError, ValueError, KeyError):
-            raise TypeError(f"headers: pairs of (str, bytes or None), not {pair!r:.80}") from None
-        if not isinstance(name, str):
-            raise TypeError(f"headers: a header's name is str, not {type(name).__name__}")
-        if value is not None and not isinstance(value, bytes):
-            raise TypeError(f"headers: a value is bytes or None, not {type(value).__name__}")
-        checked.append((name, value))
-    return checked
+    return [header_pairs(one) for one in header_cells(headers) or ()]
 
 
 def _header_bytes(pairs: list[tuple[str, bytes | None]]) -> int:

@@ -141,8 +141,9 @@ class Producer(GatheringSender, TransactionCalls):
     ) -> AppendResult | dict[int, AppendResult]:
         """Append the records of columns now, in batches of at most the topic's `max.message.bytes`.
 
-        `values` and `keys` are lists of bytes and None, Arrow arrays of binary or string, or numpy
-        arrays of bytes; `timestamps` are milliseconds (0 or more, -1 for none), now if not given;
+        `values` and `keys` are lists of bytes and None, Arrow arrays of binary or string, numpy
+        arrays of bytes, or a Series of bytes of pandas or polars. `timestamps` are milliseconds (0
+        or more, -1 for none) or times, without nulls, of any of these libraries; now if not given.
         `headers` has for each record a list of (str, bytes or None). At most 2**30 records. Without
         a partition, keys choose it as in Kafka, and records without a key fill one partition's
         batch after the other. What `send` gathered for a partition goes first.

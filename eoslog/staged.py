@@ -119,11 +119,12 @@ class StagedWriter:
     ) -> None:
         """Add records, given as columns of equal length, to a partition or to where their keys go.
 
-        `values` and `keys` are lists of bytes and None, Arrow arrays of binary or string, or
-        numpy arrays of bytes; `timestamps` are milliseconds (-1 for none), now if not given;
-        `headers` are lists of (str, bytes or None) for each record. Without a partition, records
-        with a key go where Kafka's partitioner puts it, others to one partition after the other.
-        What is appended may be written at once or with a later call; the columns are read now.
+        `values` and `keys` are lists of bytes and None, Arrow arrays of binary or string, numpy
+        arrays of bytes, or a Series of bytes of pandas or polars; `timestamps` are milliseconds (-1
+        for none) or times, now if not given; `headers` are lists of (str, bytes or None) for each
+        record. Without a partition, records with a key go where Kafka's partitioner puts it, others
+        to one partition after the other. What is appended may be written at once or with a later
+        call; the columns are read now.
 
         Raises TypeError, ValueError, UnknownTopicOrPartitionError, InvalidTimestampError or
         RecordTooLargeError: nothing of the call was added, and the writer goes on. After
