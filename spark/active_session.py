@@ -22,12 +22,20 @@ def instantiated_session() -> "SparkSession | None":
     return found if found is not None and found.sparkContext._jsc is not None else None
 
 
+def is_connect(spark: "SparkSession") -> bool:
+    """Return True for a session of Spark Connect: its Java is another process's."""
+    return type(spark).__module__.startswith("pyspark.sql.connect.")
+
+
 def keep_active(spark: "SparkSession") -> None:
     """Make the session the active one of this thread, and of each new one of Java's, that has none.
 
     It is done when a connection to Java is made, and costs other calls nothing. The last session
-    that this was called with counts, until its context is stopped.
+    that this was called with counts, until its context is stopped. A session of Spark Connect needs
+    nothing of this.
     """
+    if is_connect(spark):
+        return
     _activate(spark)
     client: Any = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
     connect = getattr(client, "_create_new_connection", None)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from eoslog.errors import EoslogError, UnknownTopicOrPartitionError
-from eoslog.spark.active_session import keep_active
+from eoslog.spark.active_session import is_connect, keep_active
 from eoslog.spark.decision import opened
 from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.hadoop_files import HadoopFiles, spark_path
@@ -111,23 +111,35 @@ def copy(
     that a row names must exist in the topic. Where rows have `partition` and `offset`, their
     order is kept. A file that changes after it was copied is not looked at again.
 
-    Aborted and open transactions are not copied. Raises CopyError, UnknownTopicOrPartitionError,
+    Aborted and open transactions are not copied. A session of Spark Connect cannot copy. Raises
+    CopyError, UnknownTopicOrPartitionError,
     TypeError for two ends of one kind, ValueError.
     """
     if isinstance(source, Topic) and isinstance(target, Files):
         _check_format(target.format)
         if source.partitions is not None:
             raise ValueError("partitions is for a topic that is the target")
-        return _into_files(source, target, spark or session("eoslog copy"), checkpoint)
+        return _into_files(source, target, _session(spark), checkpoint)
     if isinstance(source, Files) and isinstance(target, Topic):
         _check_format(source.format)
         if target.options:
             raise ValueError("options of a topic are for reading it, and it is the target")
-        return _into_topic(source, target, spark or session("eoslog copy"), checkpoint)
+        return _into_topic(source, target, _session(spark), checkpoint)
     raise TypeError(
         f"a copy is from Topic to Files or from Files to Topic, not from "
         f"{type(source).__name__} to {type(target).__name__}"
     )
+
+
+def _session(spark: "SparkSession | None") -> "SparkSession":
+    found = spark or session("eoslog copy")
+    if is_connect(found):
+        raise CopyError(
+            "copy does not work over Spark Connect: call it in a process without SPARK_REMOTE, "
+            "with a session of eoslog.spark.session(), or write the stream yourself, "
+            'spark.readStream.format("eoslog") with writeStream.format("parquet") or the reverse'
+        )
+    return found
 
 
 def _check_format(name: str) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import eoslog
+from eoslog.spark.active_session import is_connect
 from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.input_files import (
     InputFileError,
@@ -108,7 +109,7 @@ def ingest(
 
 @contextmanager
 def _progress(spark: "SparkSession", console: "Console | None", what: str) -> Iterator[None]:
-    if console is None:
+    if console is None or is_connect(spark):  # Spark Connect does not say how far tasks are.
         yield
         return
     from eoslog.spark.job_progress import job_progress

@@ -20,15 +20,20 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.nameless_job import new_nameless_job
+from eoslog.spark.active_session import is_connect
 from eoslog.spark.columns import KAFKA_COLUMNS, check_column_types, check_columns
 from eoslog.spark.decision import opened
 from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.staging import MESSAGE_SCHEMA, as_messages, attempt_number, mark_of_store, stage
-from eoslog.spark.stream_context import StreamBatch, stream_batch_of_thread
+from eoslog.spark.stream_context import (
+    StreamBatch,
+    in_foreach_batch_of_connect,
+    stream_batch_of_thread,
+)
 from eoslog.synchronous_call import check_synchronous
 
 if TYPE_CHECKING:
-    from pyspark import RDD, SparkContext
+    from pyspark import RDD
     from pyspark.sql import DataFrame
 
     from eoslog import Store, TopicPartition
@@ -92,7 +97,8 @@ def write_partitions(
     tasks, and running it again adds the rows again. The rows of a version are those of the run that
     was committed: give a version to one set of rows only. Inside `foreachBatch` both are needed,
     the version is the batch's number, and the query counts: a batch that its checkpoint counts
-    anew is a StagedSourceError; another `app_id` begins anew. One with the newest batch's number
+    anew is a StagedSourceError; another `app_id` begins anew. With Spark Connect the number alone
+    counts. One with the newest batch's number
     and another number of rows is a StagedReplayError, unless `check_replays` is off: then the
     number alone makes it a repetition.
 
@@ -108,10 +114,10 @@ def write_partitions(
     if each_task is not None:
         check_synchronous(each_task, "each_task", may_be_generator=True)
     job_id, job_version = _job_name(app_id, version)
-    stream = stream_batch_of_thread(_spark_context(df_or_rdd))
+    stream = _stream_batch(df_or_rdd)
+    if app_id is None and (stream is not None or in_foreach_batch_of_connect()):
+        raise InvalidRequestError(RECIPE)
     if stream is not None:
-        if app_id is None:
-            raise InvalidRequestError(RECIPE)
         stream.check_version(job_version)
     with opened(store) as log:
         done = log.application(job_id)
@@ -151,19 +157,21 @@ def write_partitions(
     )
 
 
-def _spark_context(df_or_rdd: "DataFrame | RDD[Any]") -> "SparkContext":
+def _stream_batch(df_or_rdd: "DataFrame | RDD[Any]") -> StreamBatch | None:
+    """The micro-batch whose `foreachBatch` this is called in; Spark Connect does not say it."""
     from pyspark import RDD
     from pyspark.sql import DataFrame
 
-    if isinstance(df_or_rdd, DataFrame):
-        return df_or_rdd.sparkSession.sparkContext
     if isinstance(df_or_rdd, RDD):
-        return df_or_rdd.context
+        return stream_batch_of_thread(df_or_rdd.context)
+    if isinstance(df_or_rdd, DataFrame):
+        spark = df_or_rdd.sparkSession
+        return None if is_connect(spark) else stream_batch_of_thread(spark.sparkContext)
     raise TypeError(f"a DataFrame or an RDD is expected, not {type(df_or_rdd).__name__}")
 
 
 def _source(
-    stream: "StreamBatch | None", messages: "list[StagedMessage]", check_replays: bool
+    stream: StreamBatch | None, messages: "list[StagedMessage]", check_replays: bool
 ) -> "VersionSource | None":
     """The stream that counts the versions, for a job of `foreachBatch`."""
     from eoslog.staged import VersionSource

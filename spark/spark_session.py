@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eoslog.errors import EoslogError, MissingDependencyError
-from eoslog.spark.active_session import instantiated_session, keep_active
+from eoslog.spark.active_session import instantiated_session, is_connect, keep_active
 from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.java import find_java
 
@@ -89,7 +89,7 @@ def session(
             raise SparkNotStartedError(
                 f"Spark did not start with master {master!r}: {reason_of(error)}"
             ) from error
-    if not running:
+    if not running and not is_connect(spark):
         spark.sparkContext.setLogLevel("ERROR")
     keep_active(spark)
     return spark

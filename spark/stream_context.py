@@ -5,6 +5,7 @@ the same in a replay, and the run id is that of one start of the query.
 """
 
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ QUERY_ID = "sql.streaming.queryId"
 BATCH_ID = "streaming.sql.batchId"
 # A query's jobs are a group, which is named by the run id.
 RUN_ID = "spark.jobGroup.id"
+_CONNECT_WORKER = "pyspark.sql.connect.streaming.worker.foreach_batch_worker"
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 
@@ -61,6 +63,15 @@ def stream_batch_of_thread(spark_context: "SparkContext") -> StreamBatch | None:
     A thread that was begun there does not know it, unless `inheritable_thread_target` made it.
     """
     return _stream_batch(spark_context.getLocalProperty)
+
+
+def in_foreach_batch_of_connect() -> bool:
+    """Return True in the process in which Spark Connect runs the functions of `foreachBatch`.
+
+    Spark says there neither to it nor to its tasks which query and batch they are of.
+    """
+    main = getattr(sys.modules["__main__"], "__spec__", None)
+    return main is not None and main.name == _CONNECT_WORKER
 
 
 def _stream_batch(property_of: Callable[[str], str | None]) -> StreamBatch | None:
