@@ -1,7 +1,9 @@
 """`eoslog verify`: check a store against its logs; `--repair` cuts and makes anew what may be."""
 
-from contextlib import suppress
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -19,6 +21,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.producer_state_store import DIRECTORY_NAME as LMDB_NAME
+from eoslog.store_copy import copied_store
 from eoslog.store_repair import Change, Refusal, StoreRepair
 from eoslog.topic_registry import TopicDescription
 
@@ -44,7 +47,7 @@ class Findings:
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given again.")
 @click.option("--repair", is_flag=True, help="Cut what is torn, have made anew what is derived.")
 @click.option(
-    "--dry-run", is_flag=True, help="With --repair: say what would be cut, change nothing."
+    "--dry-run", is_flag=True, help="With --repair: repair a copy, and say what was done there."
 )
 @shared_options
 def verify(settings: Settings, topics: tuple[str, ...], repair: bool, dry_run: bool) -> None:
@@ -56,7 +59,15 @@ def verify(settings: Settings, topics: tuple[str, ...], repair: bool, dry_run: b
     if repair:
         if topics:
             raise click.UsageError("--repair is of the whole store: not with --topic")
-        sound = repair_store(settings, dry_run, console)
+        if dry_run:
+            repaired = rehearse_repair(settings.path(), console)
+            ends = f"; a repair would end with status {int(not repaired.succeeded)}"
+            show_rehearsal(settings, repaired, ends)
+            sound = repaired.succeeded and not repaired.possible
+        else:
+            repaired = repair_store(settings.path(), console)
+            show_repair(settings, repaired)
+            sound = repaired.succeeded
     else:
         with settings.open() as store:
             findings = verify_store(store, topics, console)
@@ -64,6 +75,11 @@ def verify(settings: Settings, topics: tuple[str, ...], repair: bool, dry_run: b
         sound = not findings.problems
     if not sound:
         click.get_current_context().exit(1)
+
+
+def shown(problem: dict[str, Any]) -> str:
+    """A problem in one line."""
+    return f"{problem['path']} at byte {problem['position_bytes']}: {problem['reason']}"
 
 
 def show(settings: Settings, findings: Findings, **more: Any) -> None:
@@ -77,7 +93,7 @@ def show(settings: Settings, findings: Findings, **more: Any) -> None:
             f"{one['offset']}; they are kept in {one['kept']}"
         )
     for problem in findings.problems:
-        click.echo(f"{problem['path']} at byte {problem['position_bytes']}: {problem['reason']}")
+        click.echo(shown(problem))
     count = len(findings.problems)
     verdict = f"{count} problem{'s' if count > 1 else ''}" if count else "sound"
     click.echo(
@@ -86,37 +102,93 @@ def show(settings: Settings, findings: Findings, **more: Any) -> None:
     )
 
 
-def repair_store(settings: Settings, dry_run: bool, console: Console) -> bool:
-    """Repair what may be repaired, and say what was done; whether the store is sound now."""
-    path = settings.path()
+@dataclass
+class Repair:
+    """What a repair did, and what it left, with the reason.
+
+    `possible` was not done, since something is refused. `findings` are those of the last check;
+    None if it was not reached.
+    """
+
+    done: list[Change] = field(default_factory=list)
+    possible: list[Change] = field(default_factory=list)
+    refused: list[Refusal] = field(default_factory=list)
+    findings: Findings | None = None
+
+    @property
+    def succeeded(self) -> bool:
+        return not self.refused and self.findings is not None and not self.findings.problems
+
+
+def repair_store(path: Path, console: Console) -> Repair:
+    """Repair what may be repaired."""
     with StoreRepair(path) as repair:
         torn, refused = repair.look_at_tails()
-        planned = repair.planned(torn)
-        if refused or dry_run:
-            return say_what_would_be(settings, planned, refused)
+        if refused:
+            return Repair(possible=repair.planned(torn), refused=refused)
         changes = repair.cut(torn)
     # Nobody else may come between the check and what follows it: what is derived changes with use.
-    findings = verified_alone(settings, console)
+    findings = verified_alone(path, console)
     if findings.problems:
         with StoreRepair(path) as repair:
             derived, refused = repair.remedies(findings.problems)
             if refused:
-                for one in changes:
-                    click.echo(f"done: {one}", err=settings.as_json)
-                return say_what_would_be(settings, derived, refused)
+                return Repair(changes, derived, refused)
             repair.set_aside(derived)
         changes += derived
-        findings = verified_alone(settings, console)
-    if not settings.as_json:
-        for one in changes:
-            click.echo(f"done: {one}")
-    show(settings, findings, changes=[one.described() for one in changes], refused=[])
-    return not findings.problems
+        findings = verified_alone(path, console)
+    return Repair(changes, findings=findings)
 
 
-def verified_alone(settings: Settings, console: Console) -> Findings:
+def rehearse_repair(path: Path, console: Console) -> Repair:
+    """Repair a copy of the store: what `repair_store` would do."""
+    with StoreRepair(path) as repair:  # Nobody changes the store meanwhile.
+        torn, refused = repair.look_at_tails()
+        if refused:
+            return Repair(possible=repair.planned(torn), refused=refused)
+        with copied_store(path.absolute()) as copy, _as_if_in(path.absolute(), copy):
+            return _moved(repair_store(copy, console), copy, path.absolute())
+
+
+@contextmanager
+def _as_if_in(path: Path, copy: Path) -> Iterator[None]:
+    """Have errors name the store and not its copy."""
+    try:
+        yield
+    except EoslogError as error:
+        error.args = tuple(
+            one.replace(str(copy), str(path)) if isinstance(one, str) else one for one in error.args
+        )
+        raise
+
+
+def _moved(repair: Repair, copy: Path, path: Path) -> Repair:
+    """The same in words of the store of which this was a copy."""
+
+    def moved(value: Any) -> Any:
+        if isinstance(value, Path):
+            return Path(moved(str(value)))
+        return value.replace(str(copy), str(path)) if isinstance(value, str) else value
+
+    def each(found: Iterable[Any]) -> list[Any]:
+        return [
+            replace(one, **{name: moved(value) for name, value in vars(one).items()})
+            for one in found
+        ]
+
+    findings = repair.findings
+    if findings is not None:
+        problems = [
+            {name: moved(value) for name, value in one.items()} for one in findings.problems
+        ]
+        findings = replace(findings, problems=problems)
+    possible = each(repair.done + repair.possible)
+    return Repair(possible=possible, refused=each(repair.refused), findings=findings)
+
+
+def verified_alone(path: Path, console: Console) -> Findings:
     """Open the store, check it, and close it; as it is, if what is wrong would be written again."""
-    with settings.open() as store:
+    with eoslog.open(path, create=False, durability=None) as store:
         if len(store.processes()) > 1:
             others = ", ".join(str(one.process_id) for one in store.processes()[1:])
             raise eoslog.errors.StoreInUseError(
@@ -129,24 +201,40 @@ def verified_alone(settings: Settings, console: Console) -> Findings:
         return findings
 
 
-def say_what_would_be(settings: Settings, planned: list[Change], refused: list[Refusal]) -> bool:
-    """Nothing was changed: what would be, and what stands against it."""
+def show_repair(settings: Settings, repair: Repair) -> None:
+    """Print what a repair did."""
+    for one in repair.done:
+        # Where something is refused, that alone is the JSON.
+        if not settings.as_json or repair.refused:
+            click.echo(f"done: {one}", err=settings.as_json)
+    if repair.refused or repair.findings is None:
+        show_rehearsal(settings, repair)
+        return
+    changes = [one.described() for one in repair.done]
+    show(settings, repair.findings, changes=changes, refused=[])
+
+
+def show_rehearsal(settings: Settings, repair: Repair, ends: str = "") -> None:
+    """Print what was not done: what would be, and what stands against it."""
+    planned, refused = repair.possible, repair.refused
+    left = [] if repair.findings is None else repair.findings.problems
     if settings.as_json:
-        echo_json(
-            {
-                "sound": not planned and not refused,
-                "planned": [one.described() for one in planned],
-                "refused": [one.described() for one in refused],
-            }
-        )
-    else:
-        for change in planned:
-            click.echo(f"would be done: {change}")
-        for refusal in refused:
-            click.echo(f"refused: {refusal}")
-        what = "nothing to cut" if not planned and not refused else "nothing was changed"
-        click.echo(f"{what}: {len(planned)} repairs possible, {len(refused)} refused")
-    return not planned and not refused
+        document = {
+            "sound": not planned and not refused and not left,
+            "planned": [one.described() for one in planned],
+            "refused": [one.described() for one in refused],
+        }
+        echo_json(document | ({"problems": left} if left else {}))
+        return
+    for change in planned:
+        click.echo(f"would be done: {change}")
+    for refusal in refused:
+        click.echo(f"refused: {refusal}")
+    for problem in left:
+        click.echo(f"would be left: {shown(problem)}")
+    changed = planned or refused or left
+    what = "nothing was changed" if changed else "nothing to repair"
+    click.echo(f"{what}: {len(planned)} repairs possible, {len(refused)} refused{ends}")
 
 
 def verify_store(store: "eoslog.Store", names: tuple[str, ...], console: Console) -> Findings:

@@ -29,7 +29,7 @@ from eoslog.log_at_rest import BrokenTail, LogAtRest
 from eoslog.lost_end import LostEnd
 from eoslog.meta_properties import FILE_NAME as META_PROPERTIES
 from eoslog.os_errors import named_os_errors
-from eoslog.private_files import private_opener
+from eoslog.private_files import make_directories, private_opener
 from eoslog.producer_state_store import DIRECTORY_NAME as LMDB_NAME
 from eoslog.store_directory import why_no_store
 from eoslog.store_lock import StoreLock
@@ -91,6 +91,8 @@ class StoreRepair:
         if not (root / META_PROPERTIES).exists():
             raise NotAStoreError(f"{root} is not a store: {why_no_store(root)}")
         self._paths = StorePaths(root.absolute())
+        with named_os_errors(f"opening {root}"):
+            make_directories(self._paths.state)
         self._lock = StoreLock(self._paths.state, joining=False)
         # Two at once are kept apart by the lock, and one after another by the time.
         self._now_ms = time.time_ns() // 1_000_000
