@@ -70,12 +70,12 @@ def describe_groups(
                 rows.append(state_row(description))
             else:
                 rows += group_rows(store, description, known[name])
-    if settings.as_json:
-        echo_json(rows)
-        return
-    shown = [["-" if cell is None else cell for cell in row.values()] for row in rows]
-    columns = MEMBERS_COLUMNS if members else STATE_COLUMNS if state else DESCRIBE_COLUMNS
-    print_rows(columns, [row[: len(columns)] for row in shown])
+        if settings.as_json:
+            echo_json(rows)
+            return
+        shown = [["-" if cell is None else cell for cell in row.values()] for row in rows]
+        columns = MEMBERS_COLUMNS if members else STATE_COLUMNS if state else DESCRIBE_COLUMNS
+        print_rows(columns, [row[: len(columns)] for row in shown])
 
 
 @groups.command("delete")
@@ -95,10 +95,10 @@ def delete_groups(settings: Settings, names: tuple[str, ...], yes: bool) -> None
             confirm(f"Delete {', '.join(names)} and all offsets?")
         for name in dict.fromkeys(names):
             store.delete_group(name)
-    if settings.as_json:
-        echo_json({"deleted": list(names)})
-    else:
-        click.echo(f"deleted {', '.join(names)}")
+        if settings.as_json:
+            echo_json({"deleted": list(names)})
+        else:
+            click.echo(f"deleted {', '.join(names)}")
 
 
 @groups.command("reset-offsets")
@@ -145,17 +145,22 @@ def reset_offsets(
             check_inactive(store, name)
             with store.consumer(group=name) as consumer:
                 consumer.commit(offsets)
-    rows = [
-        {"group": name, "topic": where.topic, "partition": where.partition, "new_offset": offset}
-        for where, offset in offsets.items()
-    ]
-    if settings.as_json:
-        echo_json({"executed": execute, "offsets": rows})
-        return
-    print_rows(RESET_COLUMNS, [list(row.values()) for row in rows])
-    if not execute:
-        with note_of_work_done():
-            click.echo("nothing was changed: add --execute to do it", err=True)
+        rows = [
+            {
+                "group": name,
+                "topic": where.topic,
+                "partition": where.partition,
+                "new_offset": offset,
+            }
+            for where, offset in offsets.items()
+        ]
+        if settings.as_json:
+            echo_json({"executed": execute, "offsets": rows})
+            return
+        print_rows(RESET_COLUMNS, [list(row.values()) for row in rows])
+        if not execute:
+            with note_of_work_done():
+                click.echo("nothing was changed: add --execute to do it", err=True)
 
 
 def show_groups(settings: Settings) -> None:
@@ -164,10 +169,10 @@ def show_groups(settings: Settings) -> None:
         rows = [
             {"group": name, "partitions": len(offsets)} for name, offsets in store.groups().items()
         ]
-    if settings.as_json:
-        echo_json(rows)
-    else:
-        print_rows(("group", "partitions"), [list(row.values()) for row in rows])
+        if settings.as_json:
+            echo_json(rows)
+        else:
+            print_rows(("group", "partitions"), [list(row.values()) for row in rows])
 
 
 def group_rows(

@@ -10,7 +10,8 @@ import functools
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, TextIO
@@ -40,9 +41,17 @@ class Settings:
             raise click.UsageError("--store: an empty path names no store")
         return Path(self.store_path)
 
-    def open(self) -> "eoslog.Store":
-        """Open the store, which must exist; as other processes have it open, if any do."""
-        return eoslog.open(self.path(), create=False, durability=None)
+    @contextmanager
+    def open(self) -> Iterator["eoslog.Store"]:
+        """A block with the store, which must exist; open as other processes have it, if any do.
+
+        What the block prints is out before the store is closed: an error of the close, on a full
+        disk say, comes after it.
+        """
+        with eoslog.open(self.path(), create=False, durability=None) as store:
+            yield store
+            if sys.stdout is not None:
+                sys.stdout.flush()
 
 
 def shared_options(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -26,10 +26,10 @@ def producers(settings: Settings, topic: str | None, partition: int | None) -> N
         raise click.UsageError("--partition needs --topic")
     with settings.open() as store:
         rows = producer_rows(store, topic, partition)
-    if settings.as_json:
-        echo_json(rows)
-        return
-    print_rows(_COLUMNS, [list(row.values()) for row in rows])
+        if settings.as_json:
+            echo_json(rows)
+            return
+        print_rows(_COLUMNS, [list(row.values()) for row in rows])
 
 
 def producer_rows(

@@ -69,12 +69,12 @@ def describe_topic(settings: Settings, name: str) -> None:
     with settings.open() as store:
         rows = partition_rows(store, name)
         config = topic_config(store, name)
-    if settings.as_json:
-        echo_json({"topic": name, "partitions": rows, "config": config})
-        return
-    columns = [column.removesuffix("_offset").replace("_", " ") for column in rows[0]]
-    print_rows(columns, [list(row.values()) for row in rows], title=name)
-    print_rows(("setting", "value"), list(config.items()))
+        if settings.as_json:
+            echo_json({"topic": name, "partitions": rows, "config": config})
+            return
+        columns = [column.removesuffix("_offset").replace("_", " ") for column in rows[0]]
+        print_rows(columns, [list(row.values()) for row in rows], title=name)
+        print_rows(("setting", "value"), list(config.items()))
 
 
 @topics.command("delete")
@@ -87,10 +87,10 @@ def delete_topic(settings: Settings, name: str, yes: bool) -> None:
         confirm(f"Delete {name} and all its records?")
     with settings.open() as store:
         store.delete_topic(name)
-    if settings.as_json:
-        echo_json({"deleted": name})
-    else:
-        click.echo(f"deleted {name}")
+        if settings.as_json:
+            echo_json({"deleted": name})
+        else:
+            click.echo(f"deleted {name}")
 
 
 def show_topics(settings: Settings, internal: bool) -> None:
@@ -102,10 +102,10 @@ def show_topics(settings: Settings, internal: bool) -> None:
             # Another process may delete it meanwhile.
             with suppress(UnknownTopicOrPartitionError, LogClosedError):
                 rows.append(topic_row(store, name))
-    if settings.as_json:
-        echo_json(rows)
-        return
-    print_rows(("topic", "partitions", "records"), [list(row.values()) for row in rows])
+        if settings.as_json:
+            echo_json(rows)
+            return
+        print_rows(("topic", "partitions", "records"), [list(row.values()) for row in rows])
 
 
 def topic_row(store: "eoslog.Store", name: str) -> dict[str, Any]:

@@ -92,11 +92,11 @@ def describe_transaction(settings: Settings, transactional_id: str) -> None:
     """Show all that is known of a transactional id."""
     with settings.open() as store:
         found = store.describe_transaction(transactional_id)
-    if settings.as_json:
-        echo_json({**asdict(found), "topic_partitions": _names(found)})
-    else:
-        # On a narrow terminal the partitions fold, which they do as a list.
-        print_rows(DESCRIBE_COLUMNS, [[*_description_row(found)[:-1], _names(found)]])
+        if settings.as_json:
+            echo_json({**asdict(found), "topic_partitions": _names(found)})
+        else:
+            # On a narrow terminal the partitions fold, which they do as a list.
+            print_rows(DESCRIBE_COLUMNS, [[*_description_row(found)[:-1], _names(found)]])
 
 
 @transactions.command("describe-producers")
@@ -110,7 +110,7 @@ def describe_producers(settings: Settings, topic: str, partition: int) -> None:
     """
     with settings.open() as store:
         states = find_partition(store, topic, partition).producers()
-    _print(settings, PRODUCER_COLUMNS, [_producer_row(state) for state in states])
+        _print(settings, PRODUCER_COLUMNS, [_producer_row(state) for state in states])
 
 
 @transactions.command("find-hanging")
@@ -140,11 +140,11 @@ def find_hanging(
             topic=topic,
             partition=partition,
         )
-    if settings.as_json:
-        echo_json([asdict(one) for one in found])
-        return
-    rows = [list(asdict(one).values())[: len(HANGING_COLUMNS)] for one in found]
-    print_rows(HANGING_COLUMNS, rows)
+        if settings.as_json:
+            echo_json([asdict(one) for one in found])
+            return
+        rows = [list(asdict(one).values())[: len(HANGING_COLUMNS)] for one in found]
+        print_rows(HANGING_COLUMNS, rows)
 
 
 @transactions.command("abort")
@@ -171,8 +171,8 @@ def abort_transaction(
             raise click.UsageError("--transactional-id excludes a topic, partition and offset")
         with settings.open() as store:
             store.abort_transaction(transactional_id)
-        _say_aborted(settings, {"transactional_id": transactional_id}, transactional_id)
-        return
+            _say_aborted(settings, {"transactional_id": transactional_id}, transactional_id)
+            return
     if topic is None or partition is None or start_offset is None:
         raise click.UsageError(
             "name a --transactional-id, or a --topic, --partition and --start-offset"
@@ -180,15 +180,15 @@ def abort_transaction(
     with settings.open() as store:
         find_partition(store, topic, partition)
         store.abort_transaction(topic=topic, partition=partition, start_offset=start_offset)
-    fields = {"topic": topic, "partition": partition, "start_offset": start_offset}
-    _say_aborted(settings, fields, f"{topic}-{partition} from offset {start_offset} on")
+        fields = {"topic": topic, "partition": partition, "start_offset": start_offset}
+        _say_aborted(settings, fields, f"{topic}-{partition} from offset {start_offset} on")
 
 
 def show_transactions(settings: Settings, **filters: Any) -> None:
     """Print the ids that the filters of `Store.transactions` let through."""
     with settings.open() as store:
         found = store.transactions(**filters)
-    _print(settings, LIST_COLUMNS, [asdict(one) for one in found])
+        _print(settings, LIST_COLUMNS, [asdict(one) for one in found])
 
 
 def _say_aborted(settings: Settings, fields: dict[str, Any], what: str) -> None:

@@ -71,7 +71,7 @@ def verify(settings: Settings, topics: tuple[str, ...], repair: bool, dry_run: b
     else:
         with settings.open() as store:
             findings = verify_store(store, topics, console)
-        show(settings, findings)
+            show(settings, findings)
         sound = not findings.problems
     if not sound:
         click.get_current_context().exit(1)

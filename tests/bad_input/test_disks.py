@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 from bad_input.small_store import PRODUCER, TOPIC, check_whole, make_store, read_values
+from cli_calls import call
 from forked import as_nobody
 
 import eoslog
+from eoslog import TopicPartition
 from eoslog.errors import (
     CorruptRecordError,
     EoslogError,
@@ -362,3 +364,33 @@ def test_files_deleted_under_an_open_store(tmp_path):
         assert len(read_values(store, 1)) == 90
         with pytest.raises(TopicAlreadyExistsError):
             store.create_topic(TOPIC)
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("room_pages", [0, 2, 3, 5])
+def test_commands_that_read_on_a_disk_with_little_room(small_disk, room_pages, clean):
+    """What could be read is printed whole; where the close finds no room, its error comes after."""
+    store = open_small(small_disk)
+    store.producer(name=PRODUCER).append(TOPIC, partition=0, values=[b"1", b"2"])
+    with store.producer(transactional_id="x") as producer:
+        producer.init_transactions()
+        with producer.transaction():
+            producer.send(TOPIC, b"3")
+    store.consumer("g").commit({TopicPartition(TOPIC, 0): 1})
+    store.close()
+    commands = [("topics",), ("topics", "describe", TOPIC), ("groups", "list"), ("verify",)]
+    commands += [("transactions", "list"), ("consume", TOPIC), ("producers",)]
+    commands = [(*command, "--store", small_disk / "store", "--json") for command in commands]
+    expected = [call(*command).stdout for command in commands]
+    if not clean:
+        (small_disk / "store" / ".kafka_cleanshutdown").unlink()
+    with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
+        while filler.write(bytes(4096)):
+            pass
+    size = (small_disk / "filler").stat().st_size
+    os.truncate(small_disk / "filler", size - 4096 * room_pages)
+    for command, wanted in zip(commands, expected, strict=True):
+        answer = call(*command)
+        assert answer.stdout in ("", wanted)
+        assert answer.status == (1 if answer.stderr else 0)
+        assert answer.stdout or "Error" in answer.stderr
