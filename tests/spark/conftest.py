@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from _pytest.runner import runtestprotocol
 from gates import Gates
 
 import eoslog
@@ -13,12 +14,34 @@ from eoslog.spark import JavaNotFoundError, session
 
 # Three tasks at a time, each tried up to three times.
 MASTER = "local[3,3]"
+# Spark waits 10 s for the Python process that plans a stream, whatever its settings say. On a
+# loaded machine such a process takes longer to begin.
+SLOW_START = "Python worker failed to connect back"
+STARTS_MAX = 4
 
 
 def pytest_configure(config):
     # Spark's mapInArrow asks for pandas, of which eoslog makes no use.
     text = "ignore:PySpark does not yet fully support pandas:FutureWarning"
     config.addinivalue_line("filterwarnings", text)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item, nextitem):
+    """Run a test again, with new fixtures, where Spark did not wait for a process to begin."""
+    if item.path.parent != Path(__file__).parent:
+        return None
+    item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+    for start in range(STARTS_MAX):
+        if start:
+            item._initrequest()
+        reports = runtestprotocol(item, nextitem=nextitem, log=False)
+        if not any(report.failed and SLOW_START in report.longreprtext for report in reports):
+            break
+    for report in reports:
+        item.ihook.pytest_runtest_logreport(report=report)
+    item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    return True
 
 
 @pytest.fixture(scope="session")

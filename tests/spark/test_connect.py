@@ -92,7 +92,7 @@ def test_what_works_over_spark_connect(store_path, tmp_path):
         capture_output=True,
         text=True,
         env=environment,
-        timeout=2 * LONGEST_WAIT_S,
+        timeout=3 * LONGEST_WAIT_S,
     )
     assert answer.returncode == 0, answer.stderr
     assert answer.stdout.split() == ["2", "0", "1"]

@@ -67,6 +67,8 @@ class Query:
                 assert query.awaitTermination(WAIT_S)
             else:
                 wait_until(lambda: has_read(query))
+                if query.exception() is not None:
+                    raise query.exception()
         finally:
             self.progress = [json.loads(one.json) for one in query.recentProgress]
             query.stop()
