@@ -464,6 +464,21 @@ cdef class LogProducers(LogReader):
             log_view_end(&self._log)
         return entries
 
+    def highest_producer_id(self, Py_ssize_t upper_bound):
+        """The highest producer id in memory below a bound, -1 if there is none."""
+        cdef int64_t highest = -1
+        cdef int64_t producer_id
+        cdef uint32_t index
+        self._check_open()
+        self._view()
+        with nogil:
+            for index in range(self._log.producers.entry_count):
+                producer_id = table_at(&self._log.producers, index).producer_id
+                if highest < producer_id < upper_bound:
+                    highest = producer_id
+            log_view_end(&self._log)
+        return highest
+
     @property
     def producer_count(self):
         """Producers in memory."""

@@ -26,9 +26,9 @@ from eoslog.native.shared_page cimport (
     EOWNERDEAD, ETIMEDOUT, SHARED_CLOCK_SETTINGS, SHARED_COUNTERS, SHARED_LOCKS,
     SHARED_LOCKS_OF_KEYS, SHARED_PAGE_MAGIC, SHARED_PAGE_VERSION, SharedClockSetting,
     shared_clock_count, shared_clock_look, shared_clock_looked, shared_clock_note,
-    shared_counter_load, shared_counter_raise, shared_lock_give, shared_lock_holder,
-    shared_lock_take, shared_page_init, shared_page_is_made, shared_word_load, shared_word_wait,
-    shared_word_wake,
+    shared_counter_lift, shared_counter_load, shared_counter_raise, shared_lock_give,
+    shared_lock_holder, shared_lock_take, shared_page_init, shared_page_is_made, shared_word_load,
+    shared_word_wait, shared_word_wake,
 )
 
 SESSION_BYTES = 16
@@ -38,7 +38,8 @@ LOCKS_OF_KEYS = SHARED_LOCKS_OF_KEYS
 # The last: whoever looks at the clock may hold any other.
 LOCK_CLOCK = SHARED_LOCKS - 1
 (COUNTER_TOPICS, COUNTER_GROUPS, COUNTER_STATE_PARTITIONS, COUNTER_STAGED_BEGUN,
- COUNTER_STAGED_SETTLED, COUNTER_ARRIVALS) = range(6)
+ COUNTER_STAGED_SETTLED, COUNTER_ARRIVALS, COUNTER_PRODUCER_IDS,
+ COUNTER_PRODUCER_IDS_FOUND) = range(8)
 # Whoever waits longer for a lock is told who holds it: that process hangs, or was stopped.
 LOCK_TIMEOUT_S = 30.0
 # A waiter comes up so often to let Python handle signals.
@@ -290,6 +291,11 @@ cdef class SharedPage:
         """Raise a counter by one, for all processes; its new value."""
         self._check_counter(number)
         return shared_counter_raise(self._page, number)
+
+    def lift_counter(self, int number, uint64_t value):
+        """Raise a counter to a value, for all processes, if it is lower."""
+        self._check_counter(number)
+        shared_counter_lift(self._page, number, value)
 
     cdef int _check_counter(self, int number) except -1:
         if self._page == NULL:

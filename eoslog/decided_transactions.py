@@ -199,8 +199,8 @@ class DecidedTransactions:
         if not marker.commit:
             if marker.epoch <= known.epoch + 1 or self._decisions_of(marker).kinds:
                 return None
-        elif marker.epoch <= known.decided_above or self._commits(marker):
-            return None
+        elif marker.data_epoch < 0 or marker.epoch <= known.decided_above or self._commits(marker):
+            return None  # One that ends nothing commits nothing.
         verb = "commits" if marker.commit else "aborts"
         return (
             f"a marker at offset {marker.offset} {verb} a transaction of {known.described}, "

@@ -36,9 +36,11 @@ from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
 from eoslog.partition_directory import (
     check_identity,
+    is_unused,
     remove_partition_files,
 )
-from eoslog.producer_state_store import ProducerStateStore
+from eoslog.producer_id_range import STAGED_PRODUCER_ID_MIN, FoundProducerIds
+from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.store_paths import StorePaths
 from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from eoslog.topic_partition import TopicPartition
@@ -67,6 +69,7 @@ class OpenedPartitions(InternalPartitions):
         topic_defaults: Mapping[str, int],
         durability: Durability,
         signal: AppendSignal,
+        found_ids: FoundProducerIds,
         *,
         session: bytes | None = None,
         shared: SharedPage | None = None,
@@ -89,6 +92,7 @@ class OpenedPartitions(InternalPartitions):
         self._topic_defaults = topic_defaults
         self._durability = durability
         self._signal = signal
+        self._found_ids = found_ids
         self._lock = ReentrantLock()
         self._opened: dict[TopicPartition, Partition] = {}
         self._being_opened: dict[TopicPartition, ThreadLock] = {}
@@ -181,6 +185,47 @@ class OpenedPartitions(InternalPartitions):
                 found = self.find_for_transaction(where)
                 if found is not None:
                     yield found
+
+    def find_producer_ids(self) -> None:
+        """Note the producer ids that the partitions hold.
+
+        LMDB has those of every partition that the store wrote to. One that neither LMDB nor a page
+        of an earlier session tells of came from elsewhere: it is opened, which reads its newest
+        snapshot and the batches after it.
+        """
+        try:
+            known = self._rows.highest_producer_ids(STAGED_PRODUCER_ID_MIN)
+        except StateStoreDamagedError:
+            known = {}  # It was begun anew, and is empty.
+        for highest in known.values():
+            self._found_ids.note(highest)
+        for topic in self._registry.all():
+            identity = id_bytes(topic.topic_id)
+            for where in topic.topic_partitions():
+                if (
+                    (identity, where.partition) not in known
+                    and where.topic != TRANSACTION_STATE_TOPIC  # It has no producers.
+                    and where not in self._opened
+                    and self._came_from_elsewhere(where, identity)
+                ):
+                    self._find_producer_ids_of(topic, where)
+
+    def _came_from_elsewhere(self, where: TopicPartition, identity: bytes) -> bool:
+        if not self.has_files(where) or is_unused(self._paths.partition(where)):
+            return False
+        with named_os_errors(f"looking at {where}"):
+            state = control_state(str(self._paths.control(where)))
+        return state is None or state.topic_id != identity
+
+    def _find_producer_ids_of(self, topic: TopicDescription, where: TopicPartition) -> None:
+        try:
+            self._open(topic, where)
+        except LogClosedError:
+            if not self._was_deleted(topic):
+                raise
+        except EoslogError as error:
+            # Nobody can write to it either.
+            _log.error("%s: its producer ids are not known: %s", where, error)
 
     def config_of(self, topic: TopicDescription) -> dict[str, int]:
         """A topic's settings: its own, else the store's, else the defaults."""
@@ -490,6 +535,8 @@ class OpenedPartitions(InternalPartitions):
         if partition.attached:
             self._unrecovered.discard(where)  # Another process saw to it.
             return
+        if partition.restored_from != "rows":
+            self._found_ids.note(partition.highest_producer_id(STAGED_PRODUCER_ID_MIN))
         try:
             partition.keep_both_copies(cached_max)
         except StoreError as error:

@@ -43,6 +43,12 @@ def make_partition_directory(paths: StorePaths, where: TopicPartition, topic_id:
     write_partition_metadata(path, topic_id)
 
 
+def is_unused(path: Path) -> bool:
+    """True if the directory is as it was made: nobody has opened the partition yet."""
+    with named_os_errors(f"looking at {path}"):
+        return all(one.name.startswith(PARTITION_METADATA) for one in path.iterdir())
+
+
 def check_identity(path: Path, topic: str, topic_id: str) -> None:
     """The directory is that topic's; metadata that is missing is written anew.
 

@@ -130,6 +130,10 @@ class PartitionProducers:
                 states.setdefault(producer_id, row_state(row))
         return [states[producer_id] for producer_id in sorted(states)]
 
+    def highest_producer_id(self, upper_bound: int) -> int:
+        """The highest producer id in memory below a bound, -1 if there is none."""
+        return self._log.highest_producer_id(upper_bound)
+
     @property
     def producer_count(self) -> int:
         """Producers in memory."""

@@ -38,6 +38,7 @@ ALL_ROWS = -1
 
 _KEY = struct.Struct(">16siQ")
 _PREFIX = struct.Struct(">16si")
+_PRODUCER_ID = struct.Struct(">Q")
 _HEAD = struct.Struct(">qq")
 _OFFSET = struct.Struct(">q")
 _OFFSETS = struct.Struct(">qq")
@@ -119,6 +120,24 @@ class ProducerStateStore(LmdbEnvironment):
                 found.append((_KEY.unpack(key)[2], row))
                 if len(found) == count:
                     break
+            return found
+
+        return self.within(read, write=False)
+
+    def highest_producer_ids(self, upper_bound: int) -> dict[tuple[bytes, int], int]:
+        """The highest producer id below a bound of every partition that was stored, -1 where there
+        is none; by (bytes of the topic id, partition).
+        """
+
+        def read(transaction: lmdb.Transaction) -> dict[tuple[bytes, int], int]:
+            found = {}
+            with (
+                transaction.cursor(db=self._heads) as heads,
+                transaction.cursor(db=self._producers) as cursor,
+            ):
+                for key in heads.iternext(keys=True, values=False):
+                    prefix = bytes(key)
+                    found[_PREFIX.unpack(prefix)] = _highest_id(cursor, prefix, upper_bound)
             return found
 
         return self.within(read, write=False)
@@ -481,6 +500,15 @@ class ProducerStateStore(LmdbEnvironment):
                         break
                     keys.append(bytes(key))
         return keys
+
+
+def _highest_id(cursor: lmdb.Cursor, prefix: bytes, upper_bound: int) -> int:
+    """The producer id of the last key of a partition below a bound, -1 if there is none."""
+    is_behind = cursor.set_range(prefix + _PRODUCER_ID.pack(upper_bound))
+    if not (cursor.prev() if is_behind else cursor.last()):
+        return -1
+    key = bytes(cursor.key())
+    return int(_KEY.unpack(key)[2]) if key.startswith(prefix) else -1
 
 
 def sealed(value: bytes) -> bytes:

@@ -34,6 +34,7 @@ from eoslog.named_producers import NamedProducers
 from eoslog.offset_checkpoints import OffsetCheckpoints
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.os_errors import named_os_errors
+from eoslog.producer_id_range import FoundProducerIds
 from eoslog.producer_ids import ProducerIds
 from eoslog.producer_state_store import DIRECTORY_NAME, ProducerStateStore
 from eoslog.state_log import StateLog
@@ -80,6 +81,7 @@ class StoreFiles:
         self.signal = AppendSignal(shared)
         self.was_stopped_uncleanly = False
         self.checkpoints = OffsetCheckpoints(self.paths.root, shared)
+        found_ids = FoundProducerIds(shared)
         self.partitions = OpenedPartitions(
             self.paths,
             self.registry,
@@ -89,12 +91,15 @@ class StoreFiles:
             self.session.topic_defaults,
             self.durability,
             self.signal,
+            found_ids,
             session=self.session.id,
             shared=shared,
             check_files=self.session.check,
         )
         self.state_log = StateLog(self.partitions, self.rows, durable, shared=shared)
-        self.producer_ids = ProducerIds(self.state_log)
+        self.producer_ids = ProducerIds(
+            self.state_log, found_ids, self.partitions.find_producer_ids
+        )
         self.transactions = TransactionCoordinator(
             self.state_log,
             self.producer_ids,

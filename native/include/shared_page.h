@@ -219,4 +219,12 @@ static inline uint64_t shared_counter_raise(SharedPageHead *page, int number) {
     return __atomic_add_fetch(&page->counters[number], 1, __ATOMIC_SEQ_CST);
 }
 
+/* A counter that several processes raise, each to a value of its own: the highest stays. */
+static inline void shared_counter_lift(SharedPageHead *page, int number, uint64_t value) {
+    uint64_t known = shared_counter_load(page, number);
+    while (known < value &&
+           !__atomic_compare_exchange_n(&page->counters[number], &known, value, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+    }
+}
+
 #endif

@@ -64,3 +64,43 @@ def test_a_store_goes_on_with_an_id_of_a_broker(make_broker, tmp_path):
     with eoslog.open(path) as store:
         [after] = store.partition("t", 0).producers()
         assert after.coordinator_epoch == state.coordinator_epoch
+
+
+def test_no_client_of_a_broker_is_taken_for_a_producer_of_a_store(make_broker, tmp_path):
+    path = tmp_path / "store"
+    with eoslog.open(path, create=True) as store:
+        store.create_topic("t", partitions=1)
+        for number in range(300):
+            store.producer().append("t", 0, [b"store-%d" % number])
+    commit_once(path, "x", b"of x")
+    broker = make_broker()
+    broker.load(path)
+    for number in range(3):
+        with broker.producer(enable_idempotence=True) as producer:
+            metadata = producer.send("t", b"broker-%d" % number, partition=0).get(60)
+            assert metadata.offset == 302 + number  # After the marker.
+    commit_in_broker(broker, "new", b"of new")
+    expected = [b"store-%d" % number for number in range(300)]
+    expected += [b"of x", b"broker-0", b"broker-1", b"broker-2", b"of new"]
+    assert [one.value for one in broker.records("t")] == expected
+
+
+def test_no_producer_of_a_store_is_taken_for_a_client_of_a_broker(make_broker, tmp_path):
+    broker = make_broker()
+    broker.create_topics({"t": 1})
+    expected = []
+    for number in range(5):
+        with broker.producer(enable_idempotence=True) as producer:
+            for part in range(2):
+                expected.append(b"broker-%d-%d" % (number, part))
+                producer.send("t", expected[-1], partition=0).get(60)
+    commit_in_broker(broker, "x", b"of x")
+    broker.stop()
+    path = tmp_path / "store"
+    move_logs_into_store(broker.logs, path)
+    with eoslog.open(path) as store, store.producer() as producer, store.producer("name") as named:
+        producer.append("t", 0, [b"anonymous"])
+        named.append("t", 0, [b"named"])
+        assert min(producer.producer_id, named.producer_id) >= 2**40
+    commit_once(path, "new", b"of new")
+    assert values_of(path) == [*expected, b"of x", b"anonymous", b"named", b"of new"]

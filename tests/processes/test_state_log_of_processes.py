@@ -22,6 +22,7 @@ from eoslog import TopicPartition, log_settings
 from eoslog.errors import ProducerFencedError
 from eoslog.named_producers import NamedProducers
 from eoslog.partition import Partition
+from eoslog.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.producer_ids import BLOCK_IDS, STAGED_PRODUCER_ID_MIN
 from eoslog.state_key import is_transaction_key, state_key, state_partition_of, transaction_key
 from eoslog.state_log import NAMED_PRODUCER, PRODUCER_ID_BLOCK, StateLog
@@ -329,8 +330,27 @@ def test_an_id_is_given_out_once_by_all_processes(crew):
         member.begin(take_ids, 3 * BLOCK_IDS + 7)
     taken = [one for member in members for one in member.answer()]
     assert len(set(taken)) == len(taken) == 3 * (3 * BLOCK_IDS + 7)
-    assert max(taken) < 12 * BLOCK_IDS + 1
+    assert min(taken) == FIRST
+    assert max(taken) < FIRST + 12 * BLOCK_IDS + 1
     crew.all_leave()
+
+
+def test_what_one_process_finds_in_a_log_ends_the_blocks_of_the_others(crew):
+    first, second = crew.join(), crew.join()
+    [before] = first.call(take_ids, 1)
+    second.call(find_id, before + 500)
+    assert first.call(take_ids, 1) == [before + BLOCK_IDS]
+    second.call(find_id, before + 50 * BLOCK_IDS)
+    taken = first.call(take_ids, 1) + second.call(take_ids, 1)
+    assert len(set(taken)) == 2
+    assert min(taken) == before + 50 * BLOCK_IDS + 1
+    third = crew.join()
+    assert third.call(take_ids, 1)[0] > max(taken)
+    crew.all_leave()
+
+
+def find_id(hand: Hand, producer_id: int) -> None:
+    hand.store._partitions._found_ids.note(producer_id)
 
 
 ID_KILLS = [
@@ -358,7 +378,7 @@ def test_no_id_twice_though_a_process_dies_taking_a_block(path, durability, kill
         assert in_child(other, path.parent) is None
         taken += [store._files.producer_ids.take() for _ in range(BLOCK_IDS)]
     assert len(set(taken)) == len(taken)
-    assert not set(taken) & set(range(BLOCK_IDS, 2 * BLOCK_IDS))
+    assert not set(taken) & set(range(FIRST + BLOCK_IDS, FIRST + 2 * BLOCK_IDS))
     assert max(taken) < STAGED_PRODUCER_ID_MIN
 
 

@@ -104,7 +104,7 @@ def test_list_as_json(store_path):
         (("--duration-filter", 0), ["c-prepared"]),
         (("--duration-filter", 3_600_000), []),
         (("--duration-filter", -1), ["a-commit", "b-abort", "c-prepared"]),
-        (("--producer-id", 1 << 40), []),
+        (("--producer-id", (1 << 40) - 1), []),
     ],
 )
 def test_list_can_be_narrowed(store_path, options, expected):

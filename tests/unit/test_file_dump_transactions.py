@@ -251,7 +251,7 @@ def test_the_stores_own_records_are_shown_as_their_json(store_path):
     assert named
     fields = json.loads(named[0].partition("payload: ")[2])
     assert fields["version"] == 1
-    assert any("eoslog::type=1003,name= " in line for line in lines)
+    assert any("eoslog::type=1000,name= " in line for line in lines)
 
     found = call("dump", "--deep", "--json", *logs_of(store_path, "__transaction_state"))
     records = [one for one in found.json_lines if isinstance(one.get("key"), dict)]

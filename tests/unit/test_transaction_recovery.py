@@ -18,6 +18,7 @@ from eoslog import TopicPartition, opened_partitions, staged_under_way, store_fi
 from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.errors import StoreFullError
 from eoslog.prepared_transaction import PreparedTransaction
+from eoslog.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.state_log import APPLICATION, state_partition_of
 
 PLACES = ("a-0", "a-1", "b-0", "b-1")
@@ -137,7 +138,7 @@ def test_a_power_cut_leaves_any_part_of_what_was_not_synced(
 # How many batches of the state log, of a-0 and of b-1 there are after each step of one commit:
 # T2 (epoch and init), T3, T4 twice, T6, T7 twice, T8.
 COMMIT_STEPS = {
-    "T1 the coordinator's epoch": (0, 0, 0, None),
+    "T1 the durability": (0, 0, 0, None),
     "T2 initialized": (1, 0, 0, None),
     "T3 registered": (2, 0, 0, False),
     "T4 first batch": (2, 1, 0, False),
@@ -234,8 +235,8 @@ def test_a_marker_that_the_power_took_is_written_again_though_its_transaction_is
     at = CoordinatedStore(open_store("commit"))
     assert_settled(at)
     assert at.committed("a-0") == [b"x"]
-    assert at.markers("a-0") == [(0, 1, "COMMIT")]
-    assert at.markers("b-0") == [(0, 3, "COMMIT")]
+    assert at.markers("a-0") == [(FIRST, 1, "COMMIT")]
+    assert at.markers("b-0") == [(FIRST, 3, "COMMIT")]
 
 
 def test_checkpoints_pass_a_decision_only_when_its_markers_are_synced(open_store, monkeypatch):
@@ -321,14 +322,14 @@ def test_what_cannot_be_completed_on_opening_is_tried_again(open_store, monkeypa
     recovery.retry()
     assert_settled(at)
     assert at.markers("a-0") == [(7, 4, "COMMIT")]
-    assert at.markers("b-0") == [(0, 1, "ABORT")]
+    assert at.markers("b-0") == [(FIRST, 1, "ABORT")]
 
 
 def test_a_disk_too_full_for_the_durability_lets_the_store_be_opened(open_store, monkeypatch):
     at = CoordinatedStore(open_store("process"))
     begun = at.begun("a-0")
     with begun.entry.lock:
-        begun.entry.prepare(0, 0)
+        begun.entry.prepare(FIRST, 0)
     abandon(at.store)
     with monkeypatch.context() as patch:
         patch.setattr(store_files.StateLog, "append", fail)
@@ -350,7 +351,7 @@ def test_a_transaction_that_nobody_registered_is_aborted_after_a_crash(open_stor
     at.partition("a-0")._log.append_columns(
         [b"lost"],
         timestamp_ms=1,
-        producer_id=0,
+        producer_id=FIRST,
         producer_epoch=0,
         base_sequence=0,
         transactional=True,
@@ -363,7 +364,7 @@ def test_a_transaction_that_nobody_registered_is_aborted_after_a_crash(open_stor
         return
     # Opened by whoever comes first; the id has gone on by then.
     at.end(at.begun("b-0"))
-    assert at.markers("a-0") == [(0, 1, "ABORT")]
+    assert at.markers("a-0") == [(FIRST, 1, "ABORT")]
     at.end(at.begun("a-0"))
     assert at.committed("a-0") == [b"x"]
 
@@ -413,7 +414,7 @@ def test_the_index_is_not_ahead_of_a_log_that_lost_its_tail(open_store, store_pa
     cut(store_path, STATE, size_bytes)
     at = CoordinatedStore(open_store("process"))
     assert at.entry().state == "Empty"
-    assert at.identity()[:2] == (0, 0)
+    assert at.identity()[:2] == (FIRST, 0)
 
 
 def test_a_synced_index_is_never_ahead_of_its_log(open_store):
@@ -571,16 +572,16 @@ def test_epochs_that_a_power_cut_took_are_not_given_out_again(
     abandon(at.store)
     cut(store_path, STATE, state_bytes)
     at = CoordinatedStore(open_store(next_durability))
-    assert at.identity()[:2] == (0, 0)
+    assert at.identity()[:2] == (FIRST, 0)
     found = at.init()
-    assert found[1:3] == (1000, 0)  # Of a new block.
-    assert at.identity()[3] == 0
+    assert found[1:3] == (FIRST + 1000, 0)  # Of a new block.
+    assert at.identity()[3] == FIRST
     at.write(found, "a-0", value=b"after")
     at.end(found)
     assert at.committed("a-0")[-1] == b"after"
     # Once is enough.
-    assert at.init()[1:3] == (1000, 2)
-    assert at.init(expected=(1000, 2))[1:3] == (1000, 3)
+    assert at.init()[1:3] == (FIRST + 1000, 2)
+    assert at.init(expected=(FIRST + 1000, 2))[1:3] == (FIRST + 1000, 3)
 
 
 @pytest.mark.parametrize(("durability", "stop"), [("commit", "abandon"), ("process", "close")])
@@ -589,7 +590,7 @@ def test_otherwise_an_id_keeps_its_producer_id(open_store, durability, stop):
     at.end(at.begun("a-0"))
     at.store.close() if stop == "close" else abandon(at.store)
     at = CoordinatedStore(open_store(durability))
-    assert at.init()[1:3] == (0, 2)
+    assert at.init()[1:3] == (FIRST, 2)
 
 
 def test_a_marker_written_on_opening_holds_its_decision_until_it_is_synced(open_store, store_path):
