@@ -130,7 +130,9 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         value = getattr(import_module(_MODULES[name]), name)
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from eoslog.other_clients import attribute_text
+
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{attribute_text(name)}")
     globals()[name] = value
     return value
 

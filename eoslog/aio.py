@@ -14,6 +14,7 @@ asyncio.run(main())
 
 import os
 from collections.abc import Mapping
+from typing import Never
 
 from eoslog import opening
 from eoslog.aio_calls import Calls
@@ -42,6 +43,7 @@ def open(
     create: bool = False,
     durability: str = "commit",
     config: Mapping[str, object] | None = None,
+    **others: Never,
 ) -> Opening[AsyncStore]:
     """Open a store: `await` it, or `async with` it. See `eoslog.open` for arguments and errors."""
 
@@ -49,7 +51,7 @@ def open(
         calls = Calls(threads_max=1)
         try:
             store = await calls.make(
-                opening.open, path, create=create, durability=durability, config=config
+                opening.open, path, create=create, durability=durability, config=config, **others
             )
         finally:
             calls.stop()

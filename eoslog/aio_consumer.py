@@ -20,6 +20,7 @@ from eoslog.consumer_subscription import OnChange
 from eoslog.errors import LogClosedError
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.handing_out import handed_out, take_back
+from eoslog.other_clients import with_methods_of_other_clients
 from eoslog.partition import Partition
 from eoslog.topic_partition import TopicPartition
 
@@ -37,6 +38,7 @@ AT_ONCE_RECORDS_MAX = 64
 GROUP_LOOK_S = 0.5
 
 
+@with_methods_of_other_clients
 class AsyncConsumer(ClosedByBlock):
     """Reads partitions of a store; `AsyncStore.consumer` makes it. Tasks may share it.
 
@@ -78,6 +80,7 @@ class AsyncConsumer(ClosedByBlock):
         on_revoked: OnChange | None = None,
         on_lost: OnChange | None = None,
         listener: object = None,
+        **others: Never,
     ) -> None:
         """Read these topics, shared with the other members of the group; see `Consumer.subscribe`.
 
@@ -91,6 +94,7 @@ class AsyncConsumer(ClosedByBlock):
             on_revoked=on_revoked,
             on_lost=on_lost,
             listener=listener,
+            **others,
         )
         self._waiter.wake(self)
 
@@ -137,13 +141,15 @@ class AsyncConsumer(ClosedByBlock):
     # The group's offsets.
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        **others: Never,
     ) -> None:
         """Write down where the group stands: at these offsets, else behind what was handed out.
 
         A commit that was begun ends, also if the task is cancelled meanwhile.
         """
-        await self._call(self._consumer.commit, offsets)
+        await self._call(self._consumer.commit, offsets, **others)
 
     @overload
     async def committed(self, topic_partition: TopicPartition) -> int | None: ...
@@ -187,20 +193,22 @@ class AsyncConsumer(ClosedByBlock):
 
     # Reading.
 
-    async def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
+    async def poll(
+        self, timeout: float = 1.0, max_records: int | None = None, **others: Never
+    ) -> list[Record]:
         """The next records, at most `max_records`, as `Consumer.poll` gives them.
 
         At once if there are any; else they are awaited for up to `timeout` seconds.
         """
-        return await self._read(timeout, lambda: self._consumer.poll(0, max_records))
+        return await self._read(timeout, lambda: self._consumer.poll(0, max_records, **others))
 
     async def poll_arrow(
-        self, timeout: float = 1.0, max_bytes: int = ARROW_BYTES_MAX
+        self, timeout: float = 1.0, max_bytes: int = ARROW_BYTES_MAX, **others: Never
     ) -> "pyarrow.RecordBatch":
         """The next records of one partition as an Arrow record batch; see `Consumer.poll_arrow`."""
 
         def read() -> "pyarrow.RecordBatch":
-            return self._consumer.poll_arrow(0, max_bytes)
+            return self._consumer.poll_arrow(0, max_bytes, **others)
 
         return await self._read(timeout, read, lambda batch: batch.num_rows > 0)
 

@@ -35,6 +35,7 @@ from eoslog.errors import (
     LogClosedError,
     RecordTooLargeError,
 )
+from eoslog.other_clients import with_methods_of_other_clients
 from eoslog.producer import Producer
 from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicDescription
@@ -57,6 +58,7 @@ OF_ONE_RECORD = (RecordTooLargeError, InvalidTimestampError, TypeError, ValueErr
 GivenHeaders = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 
+@with_methods_of_other_clients
 class AsyncProducer(ClosedByBlock):
     """Writes records; `AsyncStore.producer` makes it. The tasks of one event loop may share it.
 

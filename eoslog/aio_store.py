@@ -18,6 +18,7 @@ from eoslog.bindings.joined_threads import JoinedThreads
 from eoslog.durability import Durability
 from eoslog.errors import EoslogError
 from eoslog.group_metadata import OffsetAndMetadata
+from eoslog.other_clients import with_methods_of_other_clients
 from eoslog.producer import Producer
 from eoslog.store import Store
 from eoslog.synchronous_call import check_synchronous
@@ -29,6 +30,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@with_methods_of_other_clients
 class AsyncStore(ClosedByBlock):
     """An open store for event loops; `eoslog.aio.open` makes it. A context manager.
 
@@ -97,10 +99,11 @@ class AsyncStore(ClosedByBlock):
         config: Mapping[str, object] | None = None,
         *,
         exist_ok: bool = False,
+        **others: Never,
     ) -> TopicDescription:
         """Create a topic; durable on return. See `Store.create_topic`."""
         return await self._calls.run(
-            self._store.create_topic, name, partitions, config, exist_ok=exist_ok
+            self._store.create_topic, name, partitions, config, exist_ok=exist_ok, **others
         )
 
     async def delete_topic(self, name: str) -> None:
@@ -153,6 +156,7 @@ class AsyncStore(ClosedByBlock):
         transactional_id: str | None = None,
         transaction_timeout_ms: int = DEFAULT_TIMEOUT_MS,
         staged: bool = False,
+        **others: Never,
     ) -> Opening[AsyncProducer] | Opening[AsyncTransactionalProducer]:
         """A new producer: `await` it, or `async with` it. See `Store.producer` for its arguments.
 
@@ -169,6 +173,7 @@ class AsyncStore(ClosedByBlock):
                 transactional_id=transactional_id,
                 transaction_timeout_ms=transaction_timeout_ms,
                 staged=staged,
+                **others,
             )
             made: AsyncProducer
             if isinstance(producer, TransactionalProducer):
@@ -186,12 +191,13 @@ class AsyncStore(ClosedByBlock):
         isolation_level: str = "read_committed",
         auto_offset_reset: str = "earliest",
         config: Mapping[str, object] | None = None,
+        **others: Never,
     ) -> Opening[AsyncConsumer]:
         """A new consumer: `await` it, or `async with` it. See `Store.consumer`."""
 
         async def open_it() -> AsyncConsumer:
             consumer = await self._calls.make(
-                self._store.consumer, group, isolation_level, auto_offset_reset, config
+                self._store.consumer, group, isolation_level, auto_offset_reset, config, **others
             )
             made = AsyncConsumer(consumer, self._calls, self._waiter)
             self._users.add(made)

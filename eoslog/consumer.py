@@ -38,6 +38,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, check_group_id
+from eoslog.other_clients import refuse_parameters, with_methods_of_other_clients
 from eoslog.partition import Partition
 from eoslog.topic_partition import TopicPartition, as_topic_partition
 from eoslog.visible_records import count_visible
@@ -58,6 +59,7 @@ ARROW_BYTES_MAX = 2 << 20
 _log = logging.getLogger(__name__)
 
 
+@with_methods_of_other_clients
 class Consumer(ConsumerFetches, PartitionLookups):
     """Reads partitions of a store; `Store.consumer` makes it. Not for several threads at once.
 
@@ -145,6 +147,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
         on_revoked: OnChange | None = None,
         on_lost: OnChange | None = None,
         listener: object = None,
+        **others: Never,
     ) -> None:
         """Read these topics from now on, shared with the other members of the group.
 
@@ -164,6 +167,8 @@ class Consumer(ConsumerFetches, PartitionLookups):
         are an `unsubscribe`. Raises IllegalStateError without a group, or if partitions were
         assigned by hand; InvalidTopicError, TypeError.
         """
+        if others:
+            refuse_parameters("subscribe", others)
         self._check_movable()
         told = listeners(on_assigned, on_revoked, on_lost, listener)
         wanted = wanted_topics(topics, pattern)
@@ -307,7 +312,9 @@ class Consumer(ConsumerFetches, PartitionLookups):
     # The group's offsets.
 
     def commit(
-        self, offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
+        **others: Never,
     ) -> None:
         """Write down where the group stands: at these offsets, else at all positions as they are.
 
@@ -322,6 +329,8 @@ class Consumer(ConsumerFetches, PartitionLookups):
         OffsetMetadataTooLargeError, StoreError, ValueError, TypeError; UnknownTopicOrPartitionError
         for a topic that was deleted, though there may be a new one of its name.
         """
+        if others:
+            refuse_parameters("commit", others)
         group = self.group_metadata()
         if self._subscription is not None and not group.member_id:
             raise UnknownMemberIdError(f"no member of group {group.group_id!r} yet: poll first")
@@ -391,7 +400,9 @@ class Consumer(ConsumerFetches, PartitionLookups):
 
     # Reading.
 
-    def poll(self, timeout: float = 1.0, max_records: int | None = None) -> list[Record]:
+    def poll(
+        self, timeout: float = 1.0, max_records: int | None = None, **others: Never
+    ) -> list[Record]:
         """The next records of the assigned partitions, at most `max_records`.
 
         At once if there are any; else it waits up to `timeout` seconds for them, and answers [] if
@@ -402,10 +413,12 @@ class Consumer(ConsumerFetches, PartitionLookups):
         Raises IllegalStateError if the consumer was neither assigned partitions nor subscribed;
         OffsetOutOfRangeError or NoOffsetForPartitionError if `auto_offset_reset` is "none".
         """
+        if others:
+            refuse_parameters("poll", others)
         return self._given(self._polled, timeout, max_records)
 
     def poll_arrow(
-        self, timeout: float = 1.0, max_bytes: int = ARROW_BYTES_MAX
+        self, timeout: float = 1.0, max_bytes: int = ARROW_BYTES_MAX, **others: Never
     ) -> "pyarrow.RecordBatch":
         """The next records of one of the assigned partitions as an Arrow record batch.
 
@@ -416,6 +429,8 @@ class Consumer(ConsumerFetches, PartitionLookups):
 
         Raises as `poll` does, and MissingDependencyError if pyarrow is not installed.
         """
+        if others:
+            refuse_parameters("poll_arrow", others)
         return self._given(self._polled_arrow, timeout, max_bytes)
 
     def __iter__(self) -> Iterator[Record]:

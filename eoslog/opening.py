@@ -5,8 +5,10 @@ import os
 import weakref
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Never
 
 from eoslog.durability import check_durability
+from eoslog.other_clients import refuse_parameters
 from eoslog.store import Store
 
 _opened: "weakref.WeakSet[Store]" = weakref.WeakSet()
@@ -18,6 +20,7 @@ def open(
     create: bool = False,
     durability: str | None = "commit",
     config: Mapping[str, object] | None = None,
+    **others: Never,
 ) -> Store:
     """Open the store in the directory `path`; with `create`, make one if it is absent or empty.
 
@@ -43,6 +46,8 @@ def open(
     CorruptRecordError (the list of topics, or a record of the internal log), InvalidConfigError,
     ValueError, TypeError.
     """
+    if others:
+        refuse_parameters("open", others)
     known = None if durability is None else check_durability(durability)
     text = os.fspath(path)
     if not isinstance(text, str):

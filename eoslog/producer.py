@@ -26,6 +26,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.gathering import GatheringSender, closed_error
+from eoslog.other_clients import with_methods_of_other_clients
 from eoslog.partition import Partition
 from eoslog.producer_identity import ProducerIdentity
 from eoslog.sequenced_partition import SequencedPartition
@@ -45,6 +46,7 @@ _CUT_SHORT = (
 )
 
 
+@with_methods_of_other_clients
 class Producer(GatheringSender, TransactionCalls):
     """Writes records; `Store.producer` makes it. Threads may share it.
 

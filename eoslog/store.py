@@ -37,6 +37,7 @@ from eoslog.group_offsets import GroupOffsets
 from eoslog.linger import LingerTimer
 from eoslog.named_producers import NamedProducers
 from eoslog.opened_partitions import OpenedPartitions
+from eoslog.other_clients import refuse_parameters, with_methods_of_other_clients
 from eoslog.partition import Partition
 from eoslog.process_slots import ProcessSlot
 from eoslog.producer import Producer
@@ -65,6 +66,7 @@ from eoslog.whole_number import whole_number
 _log = logging.getLogger(__name__)
 
 
+@with_methods_of_other_clients
 class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
     """An open store; `eoslog.open` makes it. A context manager: it is closed at the block's end.
 
@@ -165,6 +167,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         config: Mapping[str, object] | None = None,
         *,
         exist_ok: bool = False,
+        **others: Never,
     ) -> TopicDescription:
         """Create a topic with so many partitions (1 to 100,000); durable on return.
 
@@ -176,6 +179,8 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         InvalidConfigError; StoreFullError and the other errors of a disk: the topic does not exist
         then. RuntimeError from a handler of a signal in the middle of another call.
         """
+        if others:
+            refuse_parameters("create_topic", others)
         with self._changing_topics():
             return self._topics.create(name, partitions, config, exist_ok=exist_ok)
 
@@ -271,6 +276,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         transactional_id: str | None = None,
         transaction_timeout_ms: int = 60_000,
         staged: bool = False,
+        **others: Never,
     ) -> Producer:
         """A new producer. With a name it goes on where the last one of that name stopped; with a
         transactional id it writes in transactions.
@@ -285,6 +291,8 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
 
         Raises InvalidConfigError; ValueError for an empty or too long name or id, and for both.
         """
+        if others:
+            refuse_parameters("producer", others)
         self._check_open()
         given = dict(config) if isinstance(config, Mapping) else config
         if isinstance(given, dict) and "transactional.id" in given:
@@ -318,6 +326,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         isolation_level: str = "read_committed",
         auto_offset_reset: str = "earliest",
         config: Mapping[str, object] | None = None,
+        **others: Never,
     ) -> Consumer:
         """A new consumer, which reads partitions it is assigned, or topics it subscribes to. See
         `Consumer`.
@@ -329,6 +338,8 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
 
         Raises InvalidConfigError, InvalidRequestError (an empty group), TypeError.
         """
+        if others:
+            refuse_parameters("consumer", others)
         self._check_open()
         given = dict(config) if isinstance(config, Mapping) else config
         if isinstance(given, dict) and "group.id" in given:
