@@ -171,6 +171,25 @@ def test_another_process_reads_and_appends_too(moved, store_path):
     assert is_sound(store)
 
 
+def test_a_log_is_followed_over_rolls_of_another_process(moved, store_path):
+    store = moved(config={"segment.bytes": 1024})
+    assert read_all(store) == RECORDS
+
+    def other():
+        with eoslog.open(store_path, durability="process") as theirs:
+            partition = theirs.partition(*WHERE)
+            for index in range(8):
+                partition.append_columns([b"%d" % index * 400])
+            assert partition.segment_count > len(COMPACTED) + 2
+            assert is_sound(theirs)
+
+    in_a_child(other)
+    ends = range(COMPACTED_END, COMPACTED_END + 8)
+    assert [one[0] for one in read_all(store)] == [*(one[0] for one in RECORDS), *ends]
+    store.partition(*WHERE).append_columns([b"ours"])
+    assert is_sound(store)
+
+
 def test_a_process_that_has_the_store_open_learns_where_holes_are_legal(store_path, open_store):
     """The registry's note of one process reaches another that opens the partition later."""
     with open_store() as store:
