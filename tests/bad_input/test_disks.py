@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from bad_input.small_store import PRODUCER, TOPIC, check_whole, make_store, read_values
-from cli_calls import call
+from cli_calls import call as run_command
 from forked import as_nobody
 
 import eoslog
@@ -381,7 +381,7 @@ def test_commands_that_read_on_a_disk_with_little_room(small_disk, room_pages, c
     commands = [("topics",), ("topics", "describe", TOPIC), ("groups", "list"), ("verify",)]
     commands += [("transactions", "list"), ("consume", TOPIC), ("producers",)]
     commands = [(*command, "--store", small_disk / "store", "--json") for command in commands]
-    expected = [call(*command).stdout for command in commands]
+    expected = [run_command(*command).stdout for command in commands]
     if not clean:
         (small_disk / "store" / ".kafka_cleanshutdown").unlink()
     with (small_disk / "filler").open("wb", buffering=0) as filler, contextlib.suppress(OSError):
@@ -390,7 +390,7 @@ def test_commands_that_read_on_a_disk_with_little_room(small_disk, room_pages, c
     size = (small_disk / "filler").stat().st_size
     os.truncate(small_disk / "filler", size - 4096 * room_pages)
     for command, wanted in zip(commands, expected, strict=True):
-        answer = call(*command)
+        answer = run_command(*command)
         assert answer.stdout in ("", wanted)
         assert answer.status == (1 if answer.stderr else 0)
         assert answer.stdout or "Error" in answer.stderr

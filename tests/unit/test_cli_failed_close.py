@@ -1,4 +1,4 @@
-"""A store that cannot be closed well, on a full disk say: what was read is printed, then the error."""
+"""Where the close of a store fails, on a full disk say, what was read is printed before its error."""
 
 import sys
 
