@@ -1,4 +1,4 @@
-"""Where the close of a store fails, on a full disk say, what was read is printed before its error."""
+"""Where the close of a store fails, on a full disk say, what was read is printed all the same."""
 
 import sys
 
