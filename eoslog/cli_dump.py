@@ -7,12 +7,14 @@ from typing import Any
 
 import click
 
-from eoslog.cli_options import Settings, json_line, json_value, shared_options, standard_output
+from eoslog.cli_options import Settings, json_line, shared_options, standard_output
 from eoslog.cli_output import end_with_reader
 from eoslog.file_dump import Fields, dump_file
 from eoslog.record_decoders import (
+    UNKNOWN_TYPE,
     Decoded,
     Decoder,
+    OwnKey,
     decode_offset_record,
     decode_transaction_record,
     decoder_of,
@@ -88,10 +90,28 @@ def _print(settings: Settings, path: Path, entries: Iterable[Fields]) -> None:
 def as_text(fields: Fields) -> str:
     """`name: value` for each field; a record, which has no base offset, is set off by a bar."""
     bar = "| " if "keySize" in fields else ""
-    pairs = [f"{name}: {_text(name, value)}" for name, value in fields.items()]
-    if isinstance(fields.get("key"), Decoded) and fields["payload"] is None:
-        pairs[-1] = f"payload: {_TOMBSTONE}"
-    return bar + " ".join(pairs) + "\n"
+    pairs = [
+        f"{name}: {_text(name, value)}"
+        for name, value in fields.items()
+        if name not in ("key", "payload", "undecodable")
+    ]
+    return bar + " ".join([*pairs, *_contents(fields)]) + "\n"
+
+
+def _contents(fields: Fields) -> list[str]:
+    """A record's key and payload, as far as it has them, in the words of Kafka's dump."""
+    key, payload, offset = fields.get("key"), fields.get("payload"), fields.get("offset")
+    reason = fields.get("undecodable")
+    if isinstance(key, OwnKey):
+        reason = f"{UNKNOWN_TYPE}{key['type']}"
+    if reason is not None and reason.startswith(UNKNOWN_TYPE):
+        return [f"key: {reason} at offset {offset}, skipping."]
+    if reason is not None:
+        return [f"key: Error at offset {offset}, skipping. {reason}"]
+    if isinstance(key, Decoded) and payload is None:
+        payload = _TOMBSTONE
+    named = (("key", key), ("payload", payload))
+    return [f"{name}: {_text(name, value)}" for name, value in named if value is not None]
 
 
 def _text(name: str, value: Any) -> str:
@@ -104,5 +124,5 @@ def _text(name: str, value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, bytes):
-        value = json_value(value)
+        return value.decode("utf-8", "replace")
     return "null" if value is None else str(value)

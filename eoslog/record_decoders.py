@@ -1,42 +1,203 @@
 """What the records of the internal logs say: `__transaction_state` and `__consumer_offsets`.
 
-A decoder takes a record's key and value and answers both as fields by name, each with the text that
-Kafka's own decoders print. No value is a tombstone: the key is gone. Keys of types that Kafka does
-not know are the store's own; their values are JSON.
+A decoder takes a record's key and value and answers both as the objects that Kafka's dump prints.
+No value is a tombstone: the key is gone. Keys of types that Kafka does not know are the store's
+own; their values are JSON.
 """
 
-import json
+import base64
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from eoslog.bindings.transaction_record import decode_transaction_value, transactional_id_of
+from eoslog.bindings.transaction_record import STATE_NAMES
 from eoslog.errors import CorruptRecordError
-from eoslog.group_members import GroupMembers
 from eoslog.json_text import loads_json
-from eoslog.member_records import (
-    KEY_TYPE,
-    PROTOCOL_TYPE,
-    decode_members_key,
-    decode_members_value,
-)
-from eoslog.offset_records import decode_offset_key, decode_offset_value
-from eoslog.state_log import PRODUCER_ID_BLOCK
+from eoslog.kafka_messages import Message, as_json
+from eoslog.state_key import PRODUCER_ID_BLOCK
 from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
-_TYPE = struct.Struct(">h")
+UNKNOWN_TYPE = "Unknown record type "
+
+_INT16 = struct.Struct(">h")
 
 
 class Decoded(dict[str, Any]):
-    """The fields of a key or value, and the text that Kafka's decoders make of them."""
+    """A key or a value as Kafka's dump shows it: its type or version, and its fields."""
 
-    def __init__(self, text: str, /, **fields: Any) -> None:
-        super().__init__(fields)
-        self.text = text
+    @property
+    def text(self) -> str:
+        """What Kafka prints."""
+        return as_json(self)
+
+
+class OwnKey(Decoded):
+    """A key of one of the store's own types, which Kafka does not know."""
 
 
 Decoder = Callable[[bytes, bytes | None], tuple[Any, Any]]
+
+
+class _RecordType(NamedTuple):
+    key: Message
+    values: Mapping[int, Message]
+
+
+def _flexible(definition: str) -> Message:
+    return Message(definition, flexible=True)
+
+
+def _group(definition: str, *, of_member: str = "") -> _RecordType:
+    """A type of record of the newer kinds of groups."""
+    return _RecordType(Message(f"groupId:string {of_member}"), {0: _flexible(definition)})
+
+
+def _of_member(definition: str) -> _RecordType:
+    return _group(definition, of_member="memberId:string")
+
+
+_OFFSET_KEY = Message("group:string topic:string partition:int32")
+_OFFSET = "offset:int64 metadata:string commitTimestamp:int64"
+_OFFSET_WITH_EPOCH = "offset:int64 leaderEpoch:int32 metadata:string commitTimestamp:int64"
+
+
+def _members(of_group: str, *of_member: str, flexible: bool = False) -> Message:
+    member = f"memberId:string {' '.join(of_member)} sessionTimeout:int32 "
+    member += "subscription:bytes assignment:bytes"
+    return Message(
+        "protocolType:string generation:int32 protocol:string? leader:string? "
+        f"{of_group} members:[{{{member}}}]",
+        flexible=flexible,
+    )
+
+
+_CLIENT = "clientId:string clientHost:string"
+_INSTANCE = "groupInstanceId:string?"
+_REBALANCE = "rebalanceTimeout:int32"
+_SINCE = "currentStateTimestamp:int64"
+_PARTITIONS = "{topicId:uuid partitions:[int32]}"
+_ASSIGNED = "{topicId:uuid partitions:[int32] #0 assignmentEpochs:[int32]?}"
+_ASSIGNMENT_EPOCH = "assignmentEpoch:int32 #0 assignmentTimestamp:int64"
+_PAIRS = "[{key:string value:string}]"
+_TASKS = "[{subtopologyId:string partitions:[int32]}]"
+_TASKS_WITH_EPOCHS = "[{subtopologyId:string partitions:[int32] #0 assignmentEpochs:[int32]?}]"
+_TOPICS_WITH_CONFIGS = (
+    f"[{{name:string partitions:int32 replicationFactor:int16 topicConfigs:{_PAIRS}}}]"
+)
+
+_OFFSET_TYPES = {
+    0: _RecordType(_OFFSET_KEY, {0: Message(_OFFSET)}),
+    1: _RecordType(
+        _OFFSET_KEY,
+        {
+            0: Message(_OFFSET),
+            1: Message(f"{_OFFSET} expireTimestamp:int64"),
+            2: Message(_OFFSET),
+            3: Message(_OFFSET_WITH_EPOCH),
+            4: _flexible(f"{_OFFSET_WITH_EPOCH} #0 topicId:uuid"),
+        },
+    ),
+    2: _RecordType(
+        Message("group:string"),
+        {
+            0: _members("", _CLIENT),
+            1: _members("", _CLIENT, _REBALANCE),
+            2: _members(_SINCE, _CLIENT, _REBALANCE),
+            3: _members(_SINCE, _INSTANCE, _CLIENT, _REBALANCE),
+            4: _members(_SINCE, _INSTANCE, _CLIENT, _REBALANCE, flexible=True),
+        },
+    ),
+    3: _group("epoch:int32 #0 metadataHash:int64"),
+    4: _group(
+        "topics:[{topicId:uuid topicName:string numPartitions:int32 "
+        "partitionMetadata:[{partition:int32 racks:[string]}]}]"
+    ),
+    5: _of_member(
+        f"instanceId:string? rackId:string? {_CLIENT} subscribedTopicNames:[string] "
+        "subscribedTopicRegex:string? rebalanceTimeoutMs:int32 serverAssignor:string? "
+        "#0 classicMemberMetadata:"
+        "{sessionTimeoutMs:int32 supportedProtocols:[{name:string metadata:bytes}]}?"
+    ),
+    6: _group(_ASSIGNMENT_EPOCH),
+    7: _of_member(f"topicPartitions:[{_PARTITIONS}]"),
+    8: _of_member(
+        "memberEpoch:int32 previousMemberEpoch:int32 state:int8 "
+        f"assignedPartitions:[{_ASSIGNED}] partitionsPendingRevocation:[{_ASSIGNED}]"
+    ),
+    10: _of_member(f"rackId:string? {_CLIENT} subscribedTopicNames:[string]"),
+    11: _group("epoch:int32 metadataHash:int64"),
+    12: _group(_ASSIGNMENT_EPOCH),
+    13: _of_member(f"topicPartitions:[{_PARTITIONS}]"),
+    14: _of_member(
+        f"memberEpoch:int32 previousMemberEpoch:int32 state:int8 assignedPartitions:[{_PARTITIONS}]"
+    ),
+    15: _group(
+        "initializingTopics:[{topicId:uuid topicName:string partitions:[int32]}] "
+        "initializedTopics:[{topicId:uuid topicName:string partitions:[int32]}] "
+        "deletingTopics:[{topicId:uuid topicName:string}]"
+    ),
+    16: _group(
+        "topics:[string] version:int64 timestamp:int64", of_member="regularExpression:string"
+    ),
+    17: _group(
+        "epoch:int32 metadataHash:int64 #0 validatedTopologyEpoch:int32=-1 "
+        f"#1 lastAssignmentConfigs:{_PAIRS}? #2 storedDescriptionTopologyEpoch:int32=-1 "
+        "#3 failedDescriptionTopologyEpoch:int32=-1"
+    ),
+    19: _of_member(
+        f"instanceId:string? rackId:string? {_CLIENT} rebalanceTimeoutMs:int32 "
+        "topologyEpoch:int32 processId:string userEndpoint:{host:string port:uint16}? "
+        f"clientTags:{_PAIRS}"
+    ),
+    20: _group(_ASSIGNMENT_EPOCH),
+    21: _of_member(f"activeTasks:{_TASKS} standbyTasks:{_TASKS} warmupTasks:{_TASKS}"),
+    22: _of_member(
+        "memberEpoch:int32 previousMemberEpoch:int32 state:int8 "
+        f"activeTasks:{_TASKS_WITH_EPOCHS} standbyTasks:{_TASKS_WITH_EPOCHS} "
+        f"warmupTasks:{_TASKS_WITH_EPOCHS} activeTasksPendingRevocation:{_TASKS_WITH_EPOCHS} "
+        f"standbyTasksPendingRevocation:{_TASKS_WITH_EPOCHS} "
+        f"warmupTasksPendingRevocation:{_TASKS_WITH_EPOCHS}"
+    ),
+    23: _group(
+        "epoch:int32 subtopologies:[{subtopologyId:string sourceTopics:[string] "
+        f"sourceTopicRegex:[string] stateChangelogTopics:{_TOPICS_WITH_CONFIGS} "
+        f"repartitionSinkTopics:[string] repartitionSourceTopics:{_TOPICS_WITH_CONFIGS} "
+        "copartitionGroups:[{sourceTopics:[int16] sourceTopicRegex:[int16] "
+        "repartitionSourceTopics:[int16]}]}]"
+    ),
+}
+_TRANSACTION_ENDS = (
+    "transactionTimeoutMs:int32 transactionStatus:int8 "
+    "transactionPartitions:[{topic:string partitionIds:[int32]}]? "
+    "transactionLastUpdateTimestampMs:int64 transactionStartTimestampMs:int64"
+)
+_TRANSACTION_TYPES = {
+    0: _RecordType(
+        Message("transactionalId:string"),
+        {
+            0: Message(f"producerId:int64 producerEpoch:int16 {_TRANSACTION_ENDS}"),
+            1: _flexible(
+                "producerId:int64 #0 previousProducerId:int64=-1 #1 nextProducerId:int64=-1 "
+                f"producerEpoch:int16 #3 nextProducerEpoch:int16=-1 {_TRANSACTION_ENDS} "
+                "#2 clientTransactionVersion:int16"
+            ),
+        },
+    )
+}
+# What the members of a group of consumers say and get, by version.
+_SUBSCRIPTION = "topics:[string] userData:bytes?"
+_OWNED = "ownedPartitions:[{topic:string partitions:[int32]}]"
+_SUBSCRIPTIONS = (
+    Message(_SUBSCRIPTION),
+    Message(f"{_SUBSCRIPTION} {_OWNED}"),
+    Message(f"{_SUBSCRIPTION} {_OWNED} generationId:int32"),
+    Message(f"{_SUBSCRIPTION} {_OWNED} generationId:int32 rackId:string?"),
+)
+_ASSIGNMENTS = (
+    Message("assignedPartitions:[{topic:string partitions:[int32]}] userData:bytes?"),
+) * len(_SUBSCRIPTIONS)
+_CONSUMERS = "consumer"
 
 
 def decoder_of(path: Path) -> Decoder | None:
@@ -45,134 +206,82 @@ def decoder_of(path: Path) -> Decoder | None:
 
 
 def decode_transaction_record(key: bytes, value: bytes | None) -> tuple[Any, Any]:
-    """A record of `__transaction_state`. Raises CorruptRecordError."""
-    if len(key) >= _TYPE.size and _TYPE.unpack_from(key)[0] >= PRODUCER_ID_BLOCK:
+    """A record of `__transaction_state`. Raises CorruptRecordError, in Kafka's words."""
+    if len(key) >= _INT16.size and _INT16.unpack_from(key)[0] >= PRODUCER_ID_BLOCK:
         return _own_record(key, value)
-    transactional_id = transactional_id_of(key)
-    if transactional_id is None:
-        return key, value
-    text = f"transaction_metadata::transactionalId={transactional_id}"
-    decoded_key = Decoded(text, type=0, transactionalId=transactional_id)
-    return decoded_key, None if value is None else _transaction(value)
-
-
-def _transaction(value: bytes) -> Decoded:
-    found = decode_transaction_value(value)
-    partitions = [f"{topic}-{number}" for topic, number in found["partitions"] or ()]
-    text = (
-        f"producerId:{found['producer_id']},producerEpoch:{found['producer_epoch']},"
-        f"state={found['state']},partitions=[{','.join(partitions)}],"
-        f"txnLastUpdateTimestamp={found['last_update_ms']},txnTimeoutMs={found['timeout_ms']}"
-    )
-    return Decoded(
-        text,
-        version=found["version"],
-        producerId=found["producer_id"],
-        producerEpoch=found["producer_epoch"],
-        state=found["state"],
-        partitions=partitions,
-        txnLastUpdateTimestamp=found["last_update_ms"],
-        txnStartTimestamp=found["start_ms"],
-        txnTimeoutMs=found["timeout_ms"],
-        previousProducerId=found["previous_producer_id"],
-        nextProducerId=found["next_producer_id"],
-        nextProducerEpoch=found["next_producer_epoch"],
-        lastProducerEpoch=found["last_producer_epoch"],
-        clientTransactionVersion=found["client_transaction_version"],
-        prepared=found["prepared"],
-    )
-
-
-def _own_record(key: bytes, value: bytes | None) -> tuple[Any, Any]:
-    number = _TYPE.unpack_from(key)[0]
-    name = key[_TYPE.size :].decode("utf-8", "replace")
-    decoded_key = Decoded(f"eoslog::type={number},name={name}", type=number, name=name)
-    if value is None:
-        return decoded_key, None
-    try:
-        fields = loads_json(value)
-        return decoded_key, Decoded(value.decode(), **fields)
-    except (ValueError, TypeError) as error:
-        raise CorruptRecordError("", 0, f"the value is no JSON object: {error}") from error
+    decoded_key, decoded = _decode(_TRANSACTION_TYPES, key, value)
+    if decoded is not None:
+        status = decoded["data"]["transactionStatus"]
+        is_known = 0 <= status < len(STATE_NAMES)
+        decoded["data"]["transactionStatus"] = STATE_NAMES[status] if is_known else str(status)
+    return decoded_key, decoded
 
 
 def decode_offset_record(key: bytes, value: bytes | None) -> tuple[Any, Any]:
-    """A record of `__consumer_offsets`. Raises CorruptRecordError."""
-    found = decode_offset_key(key)
+    """A record of `__consumer_offsets`. Raises CorruptRecordError, in Kafka's words."""
+    decoded_key, decoded = _decode(_OFFSET_TYPES, key, value)
+    if decoded is not None and decoded["data"].get("protocolType") == _CONSUMERS:
+        for member in decoded["data"]["members"]:
+            for name, versions in (
+                ("subscription", _SUBSCRIPTIONS),
+                ("assignment", _ASSIGNMENTS),
+            ):
+                member[name] = _of_consumer(member[name], versions)
+    return decoded_key, decoded
+
+
+def _decode(
+    types: Mapping[int, _RecordType], key: bytes, value: bytes | None
+) -> tuple[Decoded, Decoded | None]:
+    number = _version_of(key, "key")
+    found = types.get(number)
     if found is None:
-        return _members_record(key, value)
-    where = f"{found.topic_partition.topic}-{found.topic_partition.partition}"
-    decoded_key = Decoded(
-        f"offset_commit::group={found.group},partition={where}",
-        type=_TYPE.unpack_from(key)[0],
-        group=found.group,
-        topic=found.topic_partition.topic,
-        partition=found.topic_partition.partition,
-    )
-    return decoded_key, None if value is None else _offset(value)
+        raise CorruptRecordError("", 0, f"{UNKNOWN_TYPE}{number}")
+    decoded_key = Decoded(type=str(number), data=_read(found.key, key, number, "key"))
+    if value is None:
+        return decoded_key, None
+    version = _version_of(value, "value")
+    message = found.values.get(version)
+    if message is None:
+        reason = f"Found an unknown record version {version} for {number} type"
+        raise CorruptRecordError("", 0, reason)
+    return decoded_key, Decoded(version=str(version), data=_read(message, value, version, "value"))
 
 
-def _offset(value: bytes) -> Decoded:
-    found = decode_offset_value(value)
-    metadata = f",metadata={found.metadata}" if found.metadata else ""
-    return Decoded(
-        f"offset={found.offset}{metadata}",
-        version=_TYPE.unpack_from(value)[0],
-        offset=found.offset,
-        leaderEpoch=found.leader_epoch,
-        metadata=found.metadata,
-        commitTimestamp=found.commit_timestamp_ms,
-        expireTimestamp=found.expire_timestamp_ms,
-    )
+def _version_of(data: bytes, what: str) -> int:
+    if len(data) < _INT16.size:
+        raise CorruptRecordError("", 0, f"Could not read version from {what}'s buffer.")
+    version: int = _INT16.unpack_from(data)[0]
+    return version
 
 
-def _members_record(key: bytes, value: bytes | None) -> tuple[Any, Any]:
-    """What is kept of a group's members; records of other types are left as they are."""
-    group = None if len(key) < _TYPE.size else decode_members_key(key)
-    if group is None:
-        return key, value
-    decoded_key = Decoded(f"group_metadata::group={group}", type=KEY_TYPE, group=group)
+def _read(message: Message, data: bytes, version: int, what: str) -> dict[str, Any]:
+    try:
+        return message.read(data[_INT16.size :])
+    except ValueError as error:
+        reason = f"Could not read record with version {version} from {what}'s buffer due to"
+        raise CorruptRecordError("", 0, f"{reason}: {error}.") from error
+
+
+def _of_consumer(encoded: str, versions: tuple[Message, ...]) -> Any:
+    """What a client of the group wrote; as it is, if that is no consumer's."""
+    data = base64.b64decode(encoded)
+    try:
+        version = max(_version_of(data, "value"), 0)
+        return versions[version].read(data[_INT16.size :])
+    except (CorruptRecordError, ValueError, IndexError):
+        return encoded
+
+
+def _own_record(key: bytes, value: bytes | None) -> tuple[Any, Any]:
+    number = _INT16.unpack_from(key)[0]
+    decoded_key = OwnKey(type=number, name=key[_INT16.size :].decode("utf-8", "replace"))
     if value is None:
         return decoded_key, None
     try:
-        found = decode_members_value(value)
-    except CorruptRecordError:
-        found = None
-    return decoded_key, value if found is None else _members(value, found)
-
-
-def _members(value: bytes, found: GroupMembers) -> Decoded:
-    assignments = {
-        member.member_id: f"[{', '.join(map(str, sorted(member.assigned)))}]"
-        for member in found.members
-    }
-    assignment = ",".join(f"{name}={assigned}" for name, assigned in assignments.items())
-    fields = {
-        "protocolType": PROTOCOL_TYPE,
-        "protocol": found.strategy,
-        "generationId": found.generation,
-        "assignment": f"{{{assignment}}}",
-    }
-    return Decoded(
-        json.dumps(fields, separators=(",", ":")),
-        version=_TYPE.unpack_from(value)[0],
-        protocolType=PROTOCOL_TYPE,
-        protocol=found.strategy,
-        generationId=found.generation,
-        currentStateTimestamp=found.state_timestamp_ms,
-        members=[
-            {
-                "memberId": member.member_id,
-                "clientId": member.client_id,
-                "clientHost": member.client_host,
-                "generationId": member.generation,
-                "topics": list(member.topics),
-                "assignment": [str(where) for where in sorted(member.assigned)],
-                "owned": [str(where) for where in sorted(member.held)],
-            }
-            for member in found.members
-        ],
-    )
+        return decoded_key, Decoded(**loads_json(value))
+    except (ValueError, TypeError) as error:
+        raise CorruptRecordError("", 0, f"the value is no JSON object: {error}") from error
 
 
 _BY_TOPIC: dict[str, Decoder] = {

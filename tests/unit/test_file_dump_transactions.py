@@ -1,6 +1,7 @@
 """`eoslog dump` of what transactions leave: markers, abort indexes, and both internal logs."""
 
 import json
+import re
 import struct
 
 import pytest
@@ -133,7 +134,7 @@ def test_names_of_headers_stand_in_brackets(tmp_path):
     )
     path.write_bytes(data)
     (line,) = deep_lines(path)
-    assert " headerKeys: [one,two] key: null payload: v" in line
+    assert line.endswith(" headerKeys: [one,two] payload: v")
 
 
 # __transaction_state
@@ -141,17 +142,15 @@ def test_names_of_headers_stand_in_brackets(tmp_path):
 
 def test_the_transaction_log_is_known_by_its_directory(store_path):
     lines = deep_lines(*logs_of(store_path, "__transaction_state"))
-    mine = [line.partition("key: ")[2] for line in lines if "transactionalId=till" in line]
-    key = "transaction_metadata::transactionalId=till payload: producerId:"
-    assert mine
-    assert all(line.startswith(key) for line in mine)
-    states = [line.partition("state=")[2].partition(",")[0] for line in mine]
+    key = 'key: {"type":"0","data":{"transactionalId":"till"}} payload: '
+    mine = [json.loads(line.partition(key)[2])["data"] for line in lines if key in line]
+    states = [one["transactionStatus"] for one in mine]
     assert states[0] == "Empty"
     for kind in ("Commit", "Abort"):
         at = states.index(f"Prepare{kind}")
         assert states[at : at + 2] == [f"Prepare{kind}", f"Complete{kind}"]
-        assert "orders-0" in mine[at]
-    assert all(line.endswith(",txnTimeoutMs=60000") for line in mine)
+        assert {"topic": "orders", "partitionIds": [0]} in mine[at]["transactionPartitions"]
+    assert all(one["transactionTimeoutMs"] == 60_000 for one in mine)
 
 
 def test_the_text_of_a_transaction(tmp_path):
@@ -166,27 +165,14 @@ def test_the_text_of_a_transaction(tmp_path):
         last_producer_epoch=2,
     )
     key, payload = decode_transaction_record(transaction_key("till"), value)
-    assert key.text == "transaction_metadata::transactionalId=till"
+    assert key.text == '{"type":"0","data":{"transactionalId":"till"}}'
     assert payload.text == (
-        "producerId:12,producerEpoch:3,state=Ongoing,partitions=[t-0,t-2,u-v-1],"
-        "txnLastUpdateTimestamp=1700,txnTimeoutMs=60000"
+        '{"version":"1","data":{"producerId":12,"producerEpoch":3,"transactionTimeoutMs":60000,'
+        '"transactionStatus":"Ongoing","transactionPartitions":[{"topic":"t","partitionIds":[0,2]},'
+        '{"topic":"u-v","partitionIds":[1]}],"transactionLastUpdateTimestampMs":1700,'
+        '"transactionStartTimestampMs":1600}}'
     )
-    assert json.loads(json.dumps(payload)) == {
-        "version": 1,
-        "producerId": 12,
-        "producerEpoch": 3,
-        "state": "Ongoing",
-        "partitions": ["t-0", "t-2", "u-v-1"],
-        "txnLastUpdateTimestamp": 1_700,
-        "txnStartTimestamp": 1_600,
-        "txnTimeoutMs": 60_000,
-        "previousProducerId": -1,
-        "nextProducerId": -1,
-        "nextProducerEpoch": -1,
-        "lastProducerEpoch": 2,
-        "clientTransactionVersion": payload["clientTransactionVersion"],
-        "prepared": False,
-    }
+    assert json.loads(payload.text) == payload
 
 
 @pytest.mark.parametrize("version", [0, 1])
@@ -202,8 +188,8 @@ def test_an_empty_transaction_has_no_partitions(version):
         start_ms=-1,
     )
     payload = decode_transaction_record(transaction_key("x"), value)[1]
-    assert ",state=Empty,partitions=[]," in payload.text
-    assert payload["version"] == version
+    assert '"transactionStatus":"Empty","transactionPartitions":null,' in payload.text
+    assert payload["version"] == str(version)
 
 
 @pytest.mark.parametrize(
@@ -212,12 +198,12 @@ def test_an_empty_transaction_has_no_partitions(version):
         (
             "--transaction-log-decoder",
             transaction_key("till"),
-            "transaction_metadata::transactionalId=till",
+            '{"type":"0","data":{"transactionalId":"till"}}',
         ),
         (
             "--offsets-decoder",
             encode_offset_key("billing", ORDERS),
-            "offset_commit::group=billing,partition=orders-0",
+            '{"type":"1","data":{"group":"billing","topic":"orders","partition":0}}',
         ),
     ],
 )
@@ -245,13 +231,14 @@ def test_both_decoders_are_wrong_use(tmp_path):
     assert_mistake(answer, WRONG_USE, "exclude")
 
 
-def test_the_stores_own_records_are_shown_as_their_json(store_path):
+def test_the_stores_own_records_are_unknown_to_kafka_and_shown_in_json(store_path):
     lines = deep_lines(*logs_of(store_path, "__transaction_state"))
-    named = [line for line in lines if "eoslog::type=1001,name=loader " in line]
-    assert named
-    fields = json.loads(named[0].partition("payload: ")[2])
-    assert fields["version"] == 1
-    assert any("eoslog::type=1000,name= " in line for line in lines)
+    own = [line.partition("headerKeys: [] ")[2] for line in lines if "Unknown" in line]
+    assert own
+    assert all(
+        re.fullmatch(r"key: Unknown record type 100\d at offset \d+, skipping\.", line)
+        for line in own
+    )
 
     found = call("dump", "--deep", "--json", *logs_of(store_path, "__transaction_state"))
     records = [one for one in found.json_lines if isinstance(one.get("key"), dict)]
@@ -270,9 +257,11 @@ def test_a_record_that_cannot_be_read_is_shown_as_it_is(tmp_path, value):
         decode_transaction_record(keys[0], value)
 
 
-def test_a_key_of_another_type_is_left_as_it_is():
-    assert decode_transaction_record(b"\x00\x07abc", b"v") == (b"\x00\x07abc", b"v")
-    assert decode_offset_record(b"\x00\x07abc", b"v") == (b"\x00\x07abc", b"v")
+def test_a_key_of_another_type_is_named():
+    for decode in (decode_transaction_record, decode_offset_record):
+        with pytest.raises(CorruptRecordError) as caught:
+            decode(b"\x00\x63abc", b"v")
+        assert caught.value.reason == "Unknown record type 99"
 
 
 # __consumer_offsets
@@ -281,11 +270,12 @@ def test_a_key_of_another_type_is_left_as_it_is():
 def test_the_offsets_log_is_known_by_its_directory(store_path):
     lines = deep_lines(*logs_of(store_path, "__consumer_offsets"))
     contents = [line.partition("headerKeys: [] ")[2] for line in lines]
-    key = "key: offset_commit::group=billing,partition=orders-0"
-    assert contents == [
-        f"{key} payload: offset=1",
+    key = 'key: {"type":"1","data":{"group":"billing","topic":"orders","partition":0}}'
+    value = '{"version":"3","data":{"offset":%d,"leaderEpoch":-1,"metadata":"",'
+    for offset, at in ((1, 0), (2, 2)):
+        assert contents[at].startswith(f"{key} payload: {value % offset}")
+    assert contents[1::2] == [
         "endTxnMarker: COMMIT coordinatorEpoch: 0",
-        f"{key} payload: offset=2",
         "endTxnMarker: ABORT coordinatorEpoch: 0",
     ]
 
@@ -293,21 +283,11 @@ def test_the_offsets_log_is_known_by_its_directory(store_path):
 def test_the_text_of_an_offset():
     value = encode_offset_value(OffsetValue(7, 1, "here", 1_000))
     key, payload = decode_offset_record(encode_offset_key("g", TopicPartition("a-b", 3)), value)
-    assert key == {"type": 1, "group": "g", "topic": "a-b", "partition": 3}
-    assert payload.text == "offset=7,metadata=here"
-    assert payload == {
-        "version": 3,
-        "offset": 7,
-        "leaderEpoch": 1,
-        "metadata": "here",
-        "commitTimestamp": 1_000,
-        "expireTimestamp": -1,
-    }
-
-
-def test_what_kafka_keeps_of_a_groups_members_is_named():
-    key, payload = decode_offset_record(struct.pack(">hh", 2, 3) + b"abc", b"\x00\x03...")
-    assert (key.text, payload) == ("group_metadata::group=abc", b"\x00\x03...")
+    assert key == {"type": "1", "data": {"group": "g", "topic": "a-b", "partition": 3}}
+    assert payload.text == (
+        '{"version":"3","data":{"offset":7,"leaderEpoch":1,"metadata":"here",'
+        '"commitTimestamp":1000}}'
+    )
 
 
 def test_members_of_a_group_are_told_in_kafkas_words():
@@ -316,12 +296,10 @@ def test_members_of_a_group_are_told_in_kafkas_words():
     )
     value = encode_members_value(GroupMembers(4, "range", (member,), 1_000))
     key, payload = decode_offset_record(encode_members_key("billing"), value)
-    assert key.text == "group_metadata::group=billing"
-    assert payload.text == (
-        '{"protocolType":"consumer","protocol":"range","generationId":4,'
-        '"assignment":"{m-1=[orders-0]}"}'
-    )
-    assert payload["members"][0]["assignment"] == ["orders-0"]
+    assert key.text == '{"type":"2","data":{"group":"billing"}}'
+    (found,) = payload["data"]["members"]
+    assert found["subscription"]["topics"] == ["orders"]
+    assert found["assignment"]["assignedPartitions"] == [{"topic": "orders", "partitions": [0]}]
     assert decode_offset_record(encode_members_key("billing"), None)[1] is None
 
 
@@ -346,7 +324,7 @@ def test_a_decoder_goes_by_the_working_directory_too(tmp_path, monkeypatch):
 
 
 def test_decoded_fields_may_have_any_name():
-    assert Decoded("x", text=1, self=2) == {"text": 1, "self": 2}
+    assert Decoded(text=1, self=2) == {"text": 1, "self": 2}
 
 
 # Damage
