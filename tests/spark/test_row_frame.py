@@ -384,6 +384,23 @@ def test_timestamps_of_96_bits(parquet_rows):
     ]
 
 
+def test_timestamps_of_96_bits_that_64_bits_of_nanoseconds_do_not_reach(spark, tmp_path, rows_of):
+    name = "spark.sql.parquet.outputTimestampType"
+    before = spark.conf.get(name)
+    spark.conf.set(name, "INT96")
+    try:
+        times = "timestamp'9999-12-31 23:59:59.999999', timestamp'0001-01-01 00:00:00.000001'"
+        frame = spark.sql(f"SELECT explode(array({times})) AS a").coalesce(1)
+        frame.write.parquet(f"file://{tmp_path}/written")
+    finally:
+        spark.conf.set(name, before)
+    (path,) = (tmp_path / "written").glob("*.parquet")
+    assert values(rows_of(path.read_bytes(), ".parquet")) == [
+        {"a": "9999-12-31T23:59:59.999999Z"},
+        {"a": "0001-01-01T00:00:00.000001Z"},
+    ]
+
+
 @pytest.mark.parametrize("nested", [False, True])
 def test_nanoseconds_of_96_bits_are_refused(parquet_rows, nested):
     import pyarrow as pa
