@@ -105,6 +105,7 @@ cdef class Sender:
         self._listed = []
         self._batch_bytes = 16384
         self._lingering = False
+        self._first_ms = -1
         self.exclusive = Exclusive()
         self._refused = None
         self._ready = {}
@@ -208,6 +209,8 @@ cdef class Sender:
             if not buffer.listed:
                 buffer.listed = True
                 self._listed.append(buffer)
+                if self._first_ms < 0:
+                    self._first_ms = buffer.first_ms
         return True
 
     def _append_few(self, topic, partition, values):

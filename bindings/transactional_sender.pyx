@@ -12,12 +12,14 @@ from libc.stdint cimport int64_t
 from eoslog.bindings.entry_lock cimport EntryLock
 from eoslog.bindings.one_at_a_time cimport OneAtATime
 from eoslog.bindings.sender cimport PartitionBuffer, Sender
+from eoslog.native.mapped_io cimport eos_elapsed_ms
 
 # What `_refused` is while records are refused only because no transaction takes them.
 cdef object OUTSIDE = "no transaction takes records"
 
 cdef enum:
     STATES_MAX = 32
+    NEVER_MS = 0x7FFFFFFF                     # Kafka's sign of a transaction without a timeout.
 
 
 @cython.final
@@ -69,6 +71,7 @@ cdef class TransactionalSender(Sender):
     cdef object _signal                      # Wakes readers.
     cdef object _state_partition             # The coordinator's own; changes with each transaction.
     cdef list _others                        # Partitions written to other than by send().
+    cdef public int64_t _timeout_ms          # How old the open transaction may become.
     cdef bint _registered                    # The coordinator may know of this transaction.
     cdef Py_ssize_t _registered_count        # Of `_listed`, whose partitions it knows.
     cdef readonly OneAtATime _calling        # The block of a call of the entry.
@@ -88,6 +91,7 @@ cdef class TransactionalSender(Sender):
         self._signal = None
         self._state_partition = None
         self._others = []
+        self._timeout_ms = NEVER_MS
         self._registered = False
         self._registered_count = 0
         self._calling = OneAtATime()
@@ -105,7 +109,7 @@ cdef class TransactionalSender(Sender):
         return made
 
     def begin_transaction(self):
-        """Begin a transaction; nothing is written, and its timeout starts with its first batch.
+        """Begin a transaction; nothing is written, and its timeout starts with its first record.
 
         Raises IllegalStateError before init_transactions(), and in a transaction, which is
         unharmed; TransactionAbortableError if one has to be aborted first; ProducerFencedError,
@@ -125,7 +129,8 @@ cdef class TransactionalSender(Sender):
         """Append what was gathered and commit: all of the transaction becomes visible, or nothing.
 
         On return the decision is as durable as the store's durability says. A transaction without
-        records and offsets writes nothing. After an error that leaves the transaction to be
+        records and offsets writes nothing. One that is older than its timeout is aborted, and the
+        call is a ProducerFencedError. After an error that leaves the transaction to be
         aborted (`abortable`, and any error of a record or of the disk before the decision) only
         abort_transaction() goes on; a part is never committed.
 
@@ -152,6 +157,7 @@ cdef class TransactionalSender(Sender):
     cdef int _begin(self) except -1:
         self._step(self._open)
         self._refused = None
+        self._first_ms = -1
         return 0
 
     cdef int _commit(self) except -1:
@@ -160,6 +166,8 @@ cdef class TransactionalSender(Sender):
         if not self._registered and not self._listed and (
                 self._is_behind() or self._entry_owner.fenced_because is not None):
             self._look_again()
+        if self._is_late():
+            self._check_in_time()
         self._step(self._committing)
         self._refused = OUTSIDE
         if not self._registered and not self._listed:
@@ -204,6 +212,18 @@ cdef class TransactionalSender(Sender):
         self._plain_lock.release()
         return 0
 
+    cdef int64_t _age(self) noexcept:
+        """For how long the open transaction has had a record, -1 if it has none."""
+        return -1 if self._first_ms < 0 else eos_elapsed_ms() - self._first_ms
+
+    cdef bint _is_late(self) noexcept:
+        return self._timeout_ms != NEVER_MS and self._age() > self._timeout_ms
+
+    @property
+    def _late_age_ms(self):
+        """The age of the open transaction if that is above its timeout, else -1."""
+        return self._age() if self._is_late() else -1
+
     cdef bint _is_behind(self) noexcept:
         """Whether another process may have taken the id."""
         return self._entry_lock is not None and self._entry_lock.is_behind()
@@ -224,6 +244,7 @@ cdef class TransactionalSender(Sender):
         self._step(self._idle)
         self.producer_id = producer_id
         self.producer_epoch = producer_epoch
+        self._first_ms = -1
         self._registered = False
         self._registered_count = 0
         self._others = []
@@ -305,6 +326,8 @@ cdef class TransactionalSender(Sender):
 
     def _register(self, partition=None):
         """The coordinator is about to hear of the transaction, and the partition to change."""
+        if self._first_ms < 0:
+            self._first_ms = eos_elapsed_ms()
         self._registered = True
         if partition is not None and partition not in self._others:
             self._others.append(partition)
@@ -350,6 +373,10 @@ cdef class TransactionalSender(Sender):
 
     def _look_again(self):
         """Raise what a call comes to if another process has the id by now."""
+        raise NotImplementedError
+
+    def _check_in_time(self):
+        """Abort the open transaction, and raise, if it is older than its timeout."""
         raise NotImplementedError
 
     def _no_move(self, target):

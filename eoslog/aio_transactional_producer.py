@@ -205,6 +205,8 @@ class AsyncTransactionalProducer(AsyncProducer):
         except Exception as error:
             if self._is_in_doubt(error):
                 self._outcome = turn, "unknown"
+            elif self._producer._was_late:
+                self._outcome = turn, "aborted"
             raise
         self._outcome = turn, "committed"
 

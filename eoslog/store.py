@@ -284,7 +284,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         See `Producer` and `TransactionalProducer`. Opening a name again fences the producer that
         had it, and so does the `init_transactions()` of a transactional id: the older one's next
         call raises ProducerFencedError. A transaction that is open for longer than
-        `transaction_timeout_ms` after its first batch is aborted. With `staged` the transactions
+        `transaction_timeout_ms` after its first record is aborted. With `staged` the transactions
         are for bulk loads: they stay out of the log until their commit, and have no timeout; see
         `StagedProducer`. `config` takes Kafka's "batch.size", "enable.idempotence", "linger.ms"
         (without transactions), "transactional.id" and "transaction.timeout.ms".

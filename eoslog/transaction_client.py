@@ -7,6 +7,7 @@ coordinator's entry, then a partition's.
 """
 
 import copy
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Never, TypeVar
 
@@ -40,7 +41,7 @@ from eoslog.transaction_client_state import (
     may_move,
     reaction,
 )
-from eoslog.transaction_owner import TransactionOwner
+from eoslog.transaction_owner import TransactionOwner, timed_out
 
 if TYPE_CHECKING:
     from eoslog.store import Store
@@ -73,6 +74,7 @@ class TransactionClient(TransactionalSender, Producer):
         self._cause: EoslogError | None = None
         self._is_prepared = False  # The open transaction: nobody aborts it unasked.
         self._is_cut_off = False  # A close found it open, and aborts it or has done so.
+        self._was_late = False  # It was aborted here, being older than its timeout.
         self._set_moves(
             SOURCES, S.UNINITIALIZED, S.READY, S.IN_TRANSACTION, S.COMMITTING_TRANSACTION
         )
@@ -245,6 +247,28 @@ class TransactionClient(TransactionalSender, Producer):
             )
         )
 
+    def _check_in_time(self) -> None:
+        """Abort the open transaction, and raise ProducerFencedError, if it is older than its
+        timeout. What is prepared or decided stays so.
+        """
+        age_ms = self._late_age_ms
+        if age_ms < 0 or self._is_prepared:
+            return
+        now_ms = time.time_ns() // 1_000_000
+        start_ms, timeout_ms = now_ms - age_ms, self._timeout_ms
+        reason = timed_out(self._transactional_id, start_ms, timeout_ms, now_ms)
+        own = (self.producer_id, self.producer_epoch)
+        try:
+            if self._is_at_the_coordinator() and not self._on_entry(
+                lambda entry: self._coordinator.abort_late(entry, *own, reason)
+            ):
+                return
+        except EoslogError as error:
+            self._break(error, Request.END)
+        self._was_late = True
+        self._owner.fence(reason)
+        self._break(ProducerFencedError(reason), Request.END)
+
     def _over(self, answer: tuple[int, int] | None) -> None:
         """The transaction is over; None: the coordinator never heard of it."""
         self._cause = None
@@ -264,6 +288,7 @@ class TransactionClient(TransactionalSender, Producer):
         self._check_usable()
         if self._state is not S.COMMITTING_TRANSACTION:
             self._move(S.COMMITTING_TRANSACTION)
+        self._check_in_time()
         self._over(self._commit_on())
 
     def _commit_failed(self, error: Exception) -> tuple[int, int]:

@@ -336,6 +336,17 @@ class TransactionCoordinator:
         self.entries.take_from_owner(entry.transactional_id, reason)
         self._after_decision(entry, touched, before)
 
+    def abort_late(
+        self, entry: TransactionEntry, producer_id: int, producer_epoch: int, reason: str
+    ) -> bool:
+        """Abort a client's transaction that is older than its timeout; False if it is not open."""
+        with entry.lock:
+            own = (entry.producer_id, entry.producer_epoch)
+            if own != (producer_id, producer_epoch) or entry.state != ONGOING or entry.prepared:
+                return False
+            self.fence(entry, reason)
+            return True
+
     def terminate(self, entry: TransactionEntry, reason: str) -> None:
         """Fence whoever has the id, with or without a transaction open."""
         self._finish(entry)

@@ -167,6 +167,7 @@ class TransactionalProducer(TransactionClient):
         """
         with self.exclusive:
             self._check_appendable()
+            self._check_in_time()
             offsets_of_groups = self._store._group_offsets
             try:
                 number, keys, values, topic_ids = offsets_of_groups.prepare_transactional_commit(
@@ -228,6 +229,7 @@ class TransactionalProducer(TransactionClient):
         """
         with self.exclusive, self._deciding:
             self._check_appendable()
+            self._check_in_time()
             try:
                 self._append_all()
                 empty = not self._is_at_the_coordinator()
@@ -453,6 +455,7 @@ class TransactionalProducer(TransactionClient):
         timestamps: object,
         headers: object,
     ) -> AppendResult:
+        self._check_in_time()
         partition, part = opened
         moment_ms = time.time_ns() // 1_000_000
 
@@ -495,6 +498,7 @@ class TransactionalProducer(TransactionClient):
 
     def _append_buffers(self, buffers: list[PartitionBuffer]) -> None:
         """Append these batches, after all partitions touched so far were registered at once."""
+        self._check_in_time()
         parts = self._unregistered_parts()
         pairs = [self._pair_of(buffer) for buffer in buffers]
 

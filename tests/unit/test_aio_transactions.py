@@ -57,6 +57,28 @@ def test_a_block_commits_or_aborts(tmp_path):
     with_producer(tmp_path, body)
 
 
+@pytest.mark.parametrize("call", ["commit", "prepare", "send"])
+def test_a_call_that_comes_after_the_timeout_aborts_the_transaction(tmp_path, call):
+    async def body(store):
+        producer = await transactional(store, transaction_timeout_ms=30)
+        await producer.begin_transaction()
+        await producer.send("t", b"late")
+        await asyncio.sleep(0.2)
+        with pytest.raises(ProducerFencedError, match="after its timeout of 30 ms"):
+            if call == "commit":
+                await producer.commit_transaction()
+            elif call == "prepare":
+                await producer.prepare_transaction()
+            else:
+                await producer.send_and_wait("t", b"later")
+        assert producer.outcome == ("aborted" if call == "commit" else None)
+        assert values_of(store.store, "t") == []
+        assert store.store.describe_transaction("x").transaction_state == "CompleteAbort"
+        await producer.close()
+
+    run_with_store(tmp_path / "s", body)
+
+
 def test_single_calls_and_their_order(tmp_path):
     async def body(store, producer):
         with pytest.raises(IllegalStateError):

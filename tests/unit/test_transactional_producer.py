@@ -11,7 +11,7 @@ from contextlib import suppress
 import pytest
 from conftest import abandon, values_of
 from forked import in_a_child
-from transaction_files import full_disk
+from transaction_files import fill_up, full_disk
 
 import eoslog
 from eoslog import PreparedTransaction, TopicPartition, errors
@@ -742,6 +742,136 @@ def test_other_ids_are_not_disturbed(topics):
     with pytest.raises(ProducerFencedError):
         first.begin_transaction()
     assert values_of(topics, "a") == [b"other"]
+
+
+LATE_MS = 40
+
+
+def late_transaction(store, written):
+    """A producer whose transaction is older than its timeout, and nobody has looked since."""
+    producer = ready(store, transaction_timeout_ms=LATE_MS)
+    producer.begin_transaction()
+    if written == "columns":
+        producer.append("a", 0, [b"late"])
+    elif written == "offsets":
+        producer.send_offsets_to_transaction({TopicPartition("b", 0): 1}, "g")
+    else:
+        producer.send("a", b"late", partition=0)
+    if written == "flushed":
+        producer.flush()
+    time.sleep(3 * LATE_MS / 1000)
+    return producer
+
+
+@pytest.mark.parametrize("written", ["gathered", "flushed", "columns", "offsets"])
+@pytest.mark.parametrize("call", ["commit", "block", "append", "offsets", "prepare", "send, flush"])
+def test_a_call_that_comes_after_the_timeout_aborts_the_transaction(topics, written, call):
+    producer = late_transaction(topics, written)
+    with pytest.raises(ProducerFencedError, match=f"after its timeout of {LATE_MS} ms") as raised:
+        if call == "block":
+            producer._leave_block()
+        elif call == "send, flush":
+            producer.send("a", b"later", partition=1)
+            producer.flush()
+        else:
+            CALLS[call](producer)
+    assert raised.value.outcome == "not_appended"
+    registered = written != "gathered"
+    described = topics.describe_transaction(ID)
+    assert described.transaction_state == ("CompleteAbort" if registered else "Empty")
+    for later in ("commit", "begin", "send"):
+        with pytest.raises(ProducerFencedError, match="after its timeout"):
+            CALLS[later](producer)
+    producer.close()
+    assert values_of(topics, "a") == []
+    assert committed(topics, "g", TopicPartition("b", 0)) is None
+    with ready(topics) as successor, successor.transaction():
+        successor.send("a", b"in time", partition=0)
+    assert values_of(topics, "a") == [b"in time"]
+    assert topics.verify() == []
+
+
+def test_a_full_batch_that_comes_after_the_timeout_aborts_the_transaction(topics):
+    producer = late_transaction(topics, "flushed")
+    with pytest.raises(ProducerFencedError, match="after its timeout"):
+        for _ in range(100):
+            producer.send("a", b"x" * 1000, partition=0)
+    assert topics.describe_transaction(ID).transaction_state == "CompleteAbort"
+
+
+def test_an_abort_after_the_timeout_is_an_abort(topics):
+    producer = late_transaction(topics, "flushed")
+    producer.abort_transaction()
+    with producer.transaction():
+        producer.send("a", b"next", partition=0)
+    assert values_of(topics, "a") == [b"next"]
+
+
+def test_time_without_a_record_does_not_count(topics):
+    producer = ready(topics, transaction_timeout_ms=500)
+    producer.begin_transaction()
+    time.sleep(0.6)
+    producer.send("a", b"x", partition=0)
+    producer.commit_transaction()
+    producer.begin_transaction()
+    time.sleep(0.6)
+    producer.commit_transaction()  # An empty one.
+    assert values_of(topics, "a") == [b"x"]
+
+
+@pytest.mark.parametrize("way", ["commit", "complete", "store"])
+def test_what_was_prepared_in_time_can_be_committed_after_the_timeout(topics, way):
+    producer = ready(topics, transaction_timeout_ms=5000)
+    producer.begin_transaction()
+    producer.send("a", b"prepared", partition=0)
+    token = producer.prepare_transaction()
+    make_late(producer)
+    if way == "commit":
+        producer.commit_transaction()
+    elif way == "complete":
+        assert producer.complete_transaction(token)
+    else:
+        topics.commit_prepared([token])
+    assert values_of(topics, "a") == [b"prepared"]
+
+
+def make_late(producer):
+    """Have the open transaction older than its timeout."""
+    producer._timeout_ms = 1
+    time.sleep(0.01)
+
+
+@pytest.mark.parametrize("decided", [False, True])
+def test_a_decision_is_not_turned_when_the_timeout_has_passed(topics, decided):
+    """A commit was interrupted, before its decision or after it, and comes again too late."""
+    producer = ready(topics, transaction_timeout_ms=5000)
+    producer.begin_transaction()
+    producer.append("a", 0, [b"x"])
+    entry = producer._taken_over
+    if decided:
+        with entry.lock:
+            entry.commit(producer.producer_id, producer.producer_epoch, [])
+    producer._move(producer._state.COMMITTING_TRANSACTION)
+    make_late(producer)
+    if decided:
+        producer.commit_transaction()
+        assert values_of(topics, "a") == [b"x"]
+    else:
+        with pytest.raises(ProducerFencedError, match="after its timeout"):
+            producer.commit_transaction()
+        assert values_of(topics, "a") == []
+    assert entry.state == ("CompleteCommit" if decided else "CompleteAbort")
+
+
+def test_an_abort_that_finds_no_room_when_the_timeout_has_passed(topics):
+    producer = late_transaction(topics, "flushed")
+    fill_up(topics._state_log.partition_of(ID).log, 60)
+    with full_disk(), pytest.raises(StoreFullError):
+        producer.commit_transaction()
+    with pytest.raises(TransactionAbortableError):
+        producer.commit_transaction()
+    producer.abort_transaction()
+    assert values_of(topics, "a") == []
 
 
 def test_a_transaction_that_takes_too_long_is_aborted_and_its_owner_told(open_store):
