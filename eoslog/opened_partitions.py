@@ -100,6 +100,7 @@ class OpenedPartitions(InternalPartitions):
         self._closed_because: StoreError | None = None
         self._deleted: set[str] = set()  # Topics that others deleted; until they were taken.
         self._topics_count = -1
+        self._on_loaded: Callable[[Partition], None] | None = None
         self._on_opened: Callable[[Partition], None] | None = None
         self._on_recovered: Callable[[Partition], None] | None = None
         self.cut_bytes = 0
@@ -132,6 +133,16 @@ class OpenedPartitions(InternalPartitions):
             self._on_opened = on_opened
             for partition in self._opened.values():
                 on_opened(partition)
+
+    def watch_loaded(self, on_loaded: Callable[[Partition], None]) -> None:
+        """Call `on_loaded` with each partition of a user's topic that this process opens and no
+        other one has open, before its opener has it. No lock is held for that.
+        """
+        with self._lock:
+            self._on_loaded = on_loaded
+            loaded = list(self._opened.values())
+        for partition in loaded:
+            self._loaded(partition)
 
     @property
     def unrecovered(self) -> frozenset[TopicPartition]:
@@ -480,6 +491,19 @@ class OpenedPartitions(InternalPartitions):
     # Opening.
 
     def _open(self, topic: TopicDescription, where: TopicPartition) -> Partition:
+        before = self._opened.get(where)
+        partition = self._open_locked(topic, where)
+        if partition is not before:
+            self._loaded(partition)
+        return partition
+
+    def _loaded(self, partition: Partition) -> None:
+        """It was opened, here first: another process would have seen to it."""
+        is_users = partition.topic not in INTERNAL_TOPICS
+        if self._on_loaded is not None and is_users and not partition.attached:
+            self._on_loaded(partition)
+
+    def _open_locked(self, topic: TopicDescription, where: TopicPartition) -> Partition:
         with self._lock:
             self._let_go_of_earlier(topic, where)
             partition = self._opened.get(where)

@@ -35,6 +35,7 @@ from eoslog.errors import (
 )
 from eoslog.lost_producers import LostProducers
 from eoslog.os_errors import named_os_errors
+from eoslog.producer_id_range import STAGED_PRODUCER_ID_MIN
 from eoslog.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
 from eoslog.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.topic_partition import TopicPartition
@@ -86,6 +87,9 @@ class PartitionProducers:
         self._rows_generation = -1
         self._tried: RowsHead | None = None  # The rows that the last restoring began with.
         self._persisted_offset = -1
+        self._loaded_offset = 0
+        # Of producers in LMDB alone: before which time they had expired, and which ids had not.
+        self._expired_at_load: tuple[int, frozenset[int]] | None = None
         # Ids that were dropped without a look at LMDB since rows were written, and the log's end
         # then: another process may put in a row of below that yet.
         self._dropped: dict[int, int] = {}
@@ -117,7 +121,7 @@ class PartitionProducers:
                 return state
             self._install(producer_id)
             return self._log.producer(producer_id)
-        row = self._rows.read_row(self.topic_id, self.partition, producer_id)
+        row = self._read_row(producer_id)
         return None if row is None else row_state(row)
 
     @keeping_up
@@ -127,7 +131,8 @@ class PartitionProducers:
         states = {state.producer_id: state for state in self._log.producers()}
         if self._log.evicted_producer_count:
             for producer_id, row in self._all_rows():
-                states.setdefault(producer_id, row_state(row))
+                if not self._had_expired(row):
+                    states.setdefault(producer_id, row_state(row))
         return [states[producer_id] for producer_id in sorted(states)]
 
     def highest_producer_id(self, upper_bound: int) -> int:
@@ -169,8 +174,21 @@ class PartitionProducers:
                 self._log.reattach()
                 self._persisted_offset = -1
             else:
+                self._loaded_offset = self._told_up_to()
                 self._look_for_lost_producers()
                 return self._restored_from
+
+    def _told_up_to(self) -> int:
+        """Up to which offset the rows or the snapshot tell of the producers; what follows was
+        replayed.
+        """
+        if self._restored_from == "rows":
+            return self._persisted_offset
+        if self._restored_from == "log":
+            return 0
+        return max(
+            (one for one in self._log.snapshots() if one <= self._log.log_end_offset), default=0
+        )
 
     def _look_for_lost_producers(self) -> None:
         """Whether both copies of what deleted segments told are gone."""
@@ -366,6 +384,54 @@ class PartitionProducers:
         return self.forget_producers(expired, oldest_timestamp_ms)
 
     @keeping_up
+    def forget_expired_at_load(
+        self, oldest_timestamp_ms: int, find_exempt: Callable[[], frozenset[int]]
+    ) -> int:
+        """Forget the producers that had expired when they were loaded, just now; how many.
+
+        As in Kafka one whose batches were replayed stays until `expire_producers`: it may have
+        written them, with old timestamps, just before a crash. Those in LMDB alone are taken for
+        forgotten from now on. Ids of staged jobs stay: which of these are complete the jobs say.
+        """
+        found = {
+            one
+            for one in self._log.expired_producers(oldest_timestamp_ms)
+            if self._is_of_before(self._log.producer(one))
+        }
+        evicted_count = self._log.evicted_producer_count
+        if not found and not evicted_count:
+            return 0
+        exempt = find_exempt()
+        if evicted_count:
+            self._expired_at_load = (oldest_timestamp_ms, exempt)
+        return self.forget_producers(found - exempt, oldest_timestamp_ms)
+
+    def _is_of_before(self, state: ProducerState | None) -> bool:
+        """Whether a producer wrote nothing that was replayed, nor anything since."""
+        return (
+            state is not None
+            and state.last_offset < self._loaded_offset
+            and state.producer_id < STAGED_PRODUCER_ID_MIN
+        )
+
+    def _had_expired(self, row: bytes) -> bool:
+        """Whether it is the row of a producer that had expired when the partition was opened."""
+        if self._expired_at_load is None:
+            return False
+        oldest_timestamp_ms, exempt = self._expired_at_load
+        state = row_state(row)
+        return (
+            state.last_timestamp < oldest_timestamp_ms
+            and state.current_txn_first_offset < 0
+            and self._is_of_before(state)
+            and state.producer_id not in exempt
+        )
+
+    def _read_row(self, producer_id: int) -> bytes | None:
+        row = self._rows.read_row(self.topic_id, self.partition, producer_id)
+        return None if row is None or self._had_expired(row) else row
+
+    @keeping_up
     def forget_producers(
         self, producer_ids: Iterable[int], oldest_timestamp_ms: int | None = None
     ) -> int:
@@ -490,7 +556,7 @@ class PartitionProducers:
             self._install_from_rows(producer_id)
 
     def _install_from_rows(self, producer_id: int) -> None:
-        row = self._rows.read_row(self.topic_id, self.partition, producer_id)
+        row = self._read_row(producer_id)
         if row is None:
             self._log.install_producer(empty_row(producer_id), was_evicted=False)
         else:

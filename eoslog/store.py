@@ -112,6 +112,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
             else:
                 self._staged.join()
             self._partitions.watch_opened(self._checkpointer.watch)
+            self._partitions.watch_loaded(self._forget_expired_producers)
             # Also where no partition is used: what dead processes left is everybody's to end.
             self._checkpointer.start_if_possible()
             opened(self)
@@ -607,6 +608,15 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         live = frozenset(producer.producer_id for producer in self._live_producers())
         of_transactions = self._files.transactions.live_producer_ids()
         return self._names.producer_ids() | live | self._staged.producer_ids() | of_transactions
+
+    def _forget_expired_producers(self, partition: Partition) -> None:
+        """As Kafka does it when it loads producers; what fails is done by the next regular look."""
+        expiration_ms = self._files.config["producer.id.expiration.ms"]
+        oldest_ms = self._day_clock.steady_ms(expiration_ms) - expiration_ms
+        try:
+            partition.forget_expired_at_load(oldest_ms, self._unexpiring_producer_ids)
+        except (EoslogError, MemoryError) as error:
+            _log.warning("%s: expired producers are kept: %s", partition.topic_partition, error)
 
     def _notice_replacements(self) -> None:
         """Producers whose transactional id was taken from them refuse records from now on."""

@@ -6,6 +6,7 @@ A to F are batches of one producer: A is sequences 0-2, B 3-5 and so on, three r
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from eoslog.errors import OutOfOrderSequenceError, ProducerFencedError
 PRODUCER_ID = 77
 RECORDS_PER_BATCH = 3
 TOPIC = "flows"
+NOW_MS = time.time_ns() // 1_000_000  # A producer of long ago is forgotten by each opening.
 
 
 def batch(name: str) -> bytes:
@@ -30,6 +32,7 @@ def batch(name: str) -> bytes:
         producer_id=PRODUCER_ID,
         producer_epoch=0,
         base_sequence=index * RECORDS_PER_BATCH,
+        timestamp_ms=NOW_MS,
     )
 
 

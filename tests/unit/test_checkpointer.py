@@ -214,7 +214,7 @@ def test_retention_keeps_the_producers_of_deleted_batches(open_store):
     for reopen in (False, True):
         if reopen:
             abandon(store)
-            store = open_store()
+            store = open_store(producer__id__expiration__ms=2**60)  # Its timestamps are old.
             partition = store.partition("t", 0)
         again = partition.append_columns([bytes(900)], **arguments)
         assert (again.duplicate, again.base_offset) == (True, 0)

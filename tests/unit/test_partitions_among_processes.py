@@ -392,10 +392,12 @@ def test_another_process_attaches_while_one_appends(store, other):
 
 def test_one_process_does_what_is_for_all_and_another_goes_on_when_it_dies(open_store, other):
     busy = {"log__retention__check__interval__ms": 50, "log__initial__task__delay__ms": 50}
-    # The first one to have a partition open leads.
-    store = open_store(**busy, **{"eoslog.spare.segments": 0})
-    store.create_topic("t", config={"segment.bytes": 4096, "retention.bytes": 8192})
+    # The first one that has the store open leads.
+    open_store().close()
     leader = other(**busy)
+    leader.run("store.create_topic('t', config={'segment.bytes': 4096, 'retention.bytes': 8192})")
+    eventually(lambda: leader.value("store._checkpointer._fellows._leads"))
+    store = open_store(**busy, **{"eoslog.spare.segments": 0})
     for _ in range(20):
         leader.run("store.partition('t', 0).append_columns([bytes(1000)])")
     eventually(lambda: leader.value("store.metrics()['checkpointer']['segments_deleted']"))
