@@ -42,8 +42,9 @@ from eoslog.offset_records import OffsetKey, OffsetValue
 from eoslog.partition import Partition
 from eoslog.topic_partition import TopicPartition, as_topic_partition
 
+# Of the batch of a staged job's offsets; its marker's is one above.
+STAGED_OFFSETS_EPOCH = 0
 _MINUTE_MS = 60_000
-_NEVER_EXPIRES_MS = 2**63 - 1
 _BEFORE_ALL_MS = -(2**63)
 
 _FindKeys = Callable[[GroupOffsetsState], list[OffsetKey | MembersKey]]
@@ -89,15 +90,24 @@ class GroupOffsets:
         self._sync = sync
         self._held_back: dict[str, frozenset[OffsetKey]] = {}
         self._held_elsewhere: Callable[[OffsetKey], bool] = lambda key: False
+        self._find_applications: Callable[[], Callable[[str], bool]] = lambda: lambda group: False
         self._expel_dead: Callable[[str], object] = lambda group: None
 
     def watch_members(self, expel_dead: Callable[[str], object]) -> None:
         """`expel_dead(group)` is called before members keep somebody from doing something."""
         self._expel_dead = expel_dead
 
-    def ask_staged(self, held_elsewhere: Callable[[OffsetKey], bool]) -> None:
-        """Offsets of which this says so are of a job that another process is completing."""
+    def ask_staged(
+        self,
+        held_elsewhere: Callable[[OffsetKey], bool],
+        find_applications: Callable[[], Callable[[str], bool]],
+    ) -> None:
+        """Offsets of which `held_elsewhere` says so are of a job that another process is
+        completing. `find_applications` gives what says of a group whether an application has its
+        name: such a group does not expire.
+        """
         self._held_elsewhere = held_elsewhere
+        self._find_applications = find_applications
 
     # Committing.
 
@@ -197,18 +207,28 @@ class GroupOffsets:
     ) -> None:
         """Append the offsets of a job that is decided, unless the partition holds them already.
 
-        They are one batch under a producer id of their own; `columns` gives its keys and values,
-        and is asked where no deletion of a topic can come between. Not synced.
+        They are a transaction of one batch, with a producer id of its own and a commit marker:
+        Kafka's coordinator takes a batch with a producer id for a transaction in any case.
+        `columns` gives keys and values, and is asked where no deletion of a topic can come between.
+        Not synced.
         """
         groups = self.log.of(number)
+        partition = groups.partition
         with self.log.writing(groups):
-            if groups.partition.producer(producer_id) is not None:
-                return
-            keys, values = columns()
-            if keys:
-                groups.partition.append_columns(
-                    values, keys, producer_id=producer_id, producer_epoch=0, base_sequence=0
+            if partition.producer(producer_id) is None:
+                keys, values = columns()
+                if not keys:
+                    return
+                partition.append_columns(
+                    values,
+                    keys,
+                    producer_id=producer_id,
+                    producer_epoch=STAGED_OFFSETS_EPOCH,
+                    base_sequence=0,
+                    transactional=True,
                 )
+            # If the batch was there, its marker may be missing; a second one is not written.
+            commit_staged_offsets(partition, producer_id)
 
     def hold_back(self, application: str, keys: frozenset[OffsetKey]) -> None:
         """A job of an application is about to be decided: until `release` whoever wants stable
@@ -226,23 +246,17 @@ class GroupOffsets:
             return True
         return self._held_elsewhere(key)
 
-    def note(self, group: str, where: TopicPartition, offset: int) -> None:
-        """Commit an offset that never expires, unless it is what the group has; not synced.
+    def ensure_group(self, group: str) -> None:
+        """Have a group be there, if it is not, though nobody commits offsets or reads; not synced.
 
-        The partition need not exist. Raises StoreError, CorruptRecordError.
+        Raises StoreError, CorruptRecordError.
         """
-        key = OffsetKey(group, where)
         groups = self.log.of(self.partition_of(group))
         with self.log.writing(groups):
             with self.log.caught_up(groups) as state:
-                written = state.committed_at(key)
-            if written is not None and written.value.offset == offset:
-                return
-            now_ms = time.time_ns() // 1_000_000
-            value = OffsetValue(
-                offset, commit_timestamp_ms=now_ms, expire_timestamp_ms=_NEVER_EXPIRES_MS
-            )
-            self.log.append(groups, [GroupRecord(key, value)])
+                is_there = state.members(group) is not None
+            if not is_there:
+                self.log.append(groups, [empty_group(group)])
 
     def partition_of(self, group: str) -> int:
         """The partition of `__consumer_offsets` with a group's offsets: Kafka's choice."""
@@ -341,9 +355,10 @@ class GroupOffsets:
         of their own; how many.
 
         None that an undecided transaction commits anew, and none of a topic that a member of the
-        group reads. Groups that have neither members nor offsets go too. Not synced: it would be
-        done again.
+        group reads. Groups that have neither members nor offsets go too, but for those with the
+        name of an application. Not synced: it would be done again.
         """
+        is_application = self._find_applications()
         oldest_ms = _BEFORE_ALL_MS
         if self._retention_minutes != NO_LIMIT:
             oldest_ms = now_ms - self._retention_minutes * _MINUTE_MS
@@ -352,7 +367,8 @@ class GroupOffsets:
             return [*state.expired(oldest_ms, now_ms)]
 
         def groups_gone(state: GroupOffsetsState) -> list[OffsetKey | MembersKey]:
-            return [MembersKey(group) for group in state.expired_groups(oldest_ms)]
+            gone = state.expired_groups(oldest_ms)
+            return [MembersKey(group) for group in gone if not is_application(group)]
 
         count = 0
         for groups in self.log.existing():
@@ -479,16 +495,47 @@ class GroupOffsets:
             return None if written is None else written.value, state.is_known(group)
 
     def _bury(self, groups: GroupPartition, find: _FindKeys, sync: bool) -> int:
-        """Write tombstones for what `find` names; how many."""
+        """Write tombstones for what `find` names; how many.
+
+        A group that has nothing left gets one of its own: without it Kafka keeps an empty group.
+        """
         with self.log.writing(groups):
             with self.log.caught_up(groups) as state:
-                records = [GroupRecord(key, None) for key in find(state)]
-            if not records:
+                keys = find(state)
+                left = _left_with_nothing(state, keys)
+            if not keys:
                 return 0
+            records = [GroupRecord(key, None) for key in [*keys, *left]]
             result = self.log.append(groups, records)
         if sync:
             self.log.sync(groups, result)
-        return len(records)
+        return len(keys)
+
+
+def commit_staged_offsets(partition: Partition, producer_id: int) -> bool:
+    """Write the commit marker of a staged job's offsets; False if it is there already."""
+    marker_epoch = STAGED_OFFSETS_EPOCH + 1
+    result = partition.append_marker(producer_id, marker_epoch, None, True)
+    return not result.duplicate
+
+
+def empty_group(group: str) -> GroupRecord:
+    """The record of a group without members."""
+    now_ms = time.time_ns() // 1_000_000
+    return GroupRecord(MembersKey(group), GroupMembers(state_timestamp_ms=now_ms))
+
+
+def _left_with_nothing(
+    state: GroupOffsetsState, keys: Collection[OffsetKey | MembersKey]
+) -> list[MembersKey]:
+    """The groups without members that have no offset but these."""
+    gone = set(keys)
+    groups = dict.fromkeys(key.group for key in keys if isinstance(key, OffsetKey))
+    return [
+        MembersKey(group)
+        for group in groups
+        if state.members(group) is None and gone.issuperset(state.keys_of_group(group))
+    ]
 
 
 def _another_topic(where: TopicPartition) -> UnknownTopicOrPartitionError:

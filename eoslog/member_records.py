@@ -29,6 +29,10 @@ PROTOCOL_TYPE = "consumer"
 SUBSCRIPTION_VERSION = 3
 ASSIGNMENT_VERSION = 3
 
+# Kafka's default of `session.timeout.ms`. Here a member's session ends with its process; a broker
+# that loads the record waits so long for members that are gone.
+SESSION_TIMEOUT_MS = 45_000
+
 _INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _INT64 = struct.Struct(">q")
@@ -116,8 +120,8 @@ def _encode_member(member: Member) -> bytes:
             encode_nullable_string(member.instance_id),
             encode_string(member.client_id),
             encode_string(member.client_host),
-            _INT32.pack(member.max_poll_interval_ms),
-            _INT32.pack(member.max_poll_interval_ms),  # Nothing else ends a session.
+            _INT32.pack(member.max_poll_interval_ms),  # Kafka's rebalance timeout.
+            _INT32.pack(min(SESSION_TIMEOUT_MS, member.max_poll_interval_ms)),
             encode_bytes(subscription),
             encode_bytes(assignment),
         )

@@ -10,9 +10,19 @@ from eoslog.bindings.shared_page import (
     COUNTER_PRODUCER_IDS_FOUND,
     SharedPage,
 )
+from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC
+from eoslog.topic_partition import TopicPartition
 
 FIRST_PRODUCER_ID = 1 << 40
 STAGED_PRODUCER_ID_MIN = 1 << 62
+
+
+def is_of_staged_job(where: TopicPartition, producer_id: int) -> bool:
+    """True for a transaction with the offsets that a staged job commits.
+
+    The job was decided before they were appended: such a transaction is never aborted.
+    """
+    return where.topic == CONSUMER_OFFSETS_TOPIC and producer_id >= STAGED_PRODUCER_ID_MIN
 
 
 class FoundProducerIds:

@@ -14,7 +14,7 @@ store's, then a partition's.
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -94,7 +94,7 @@ class StagedCommits(StagedJobsUnderWay):
         self._recent = RecentJobs(store._state_log, store._find_partition, none_is_open)
         self._leftovers = Leftovers(store, store._checkpointer.note_leftovers)
         self._retry_due_s = 0.0
-        store._group_offsets.ask_staged(self.holds_back)
+        store._group_offsets.ask_staged(self.holds_back, self._find_applications)
         self._pending = {}
         # Who registered the newest run of an application in this life of the store.
         self._owners: dict[str, TransactionOwner] = {}
@@ -154,7 +154,7 @@ class StagedCommits(StagedJobsUnderWay):
             if not staged_offsets and not any(message.files for message in found):
                 decided = record.decided(version, run_id, None, self._process, count, decision)
                 decided.write(self._store._state_log)
-                self._note_progress(app_id, version)
+                self._ensure_group(app_id)
                 self._leftovers.discard(app_id, run_id, found)
                 return StagedCommit(committed=True)
             groups = offsets or {}
@@ -313,8 +313,8 @@ class StagedCommits(StagedJobsUnderWay):
                     self._take_up(record)
             self._let_go_of_others()
         if self._lock.holder_died:
-            # It may have died between a record without a job and the progress that it says.
-            self.renew_progress()
+            # It may have died between an application's first record and its group.
+            self.renew_groups()
             self._lock.holder_died = False
 
     def _compare_with_record(self, name: str) -> None:
@@ -341,13 +341,13 @@ class StagedCommits(StagedJobsUnderWay):
             if partition.hold_offset >= 0 and partition.topic_partition not in wanted:
                 partition.release_readers()
 
-    def renew_progress(self) -> None:
-        """After an unclean stop: commit the versions once more that it took from the groups."""
+    def renew_groups(self) -> None:
+        """After an unclean stop: have the applications' groups again that it took."""
         with self._lock:  # Others may be at work on what is not complete.
             for name in self._store._state_log.names(APPLICATION):
                 record = ApplicationRecord.read_by_name(self._store._state_log, name)
                 if record is not None and record.state == COMPLETE and record.version > NO_VERSION:
-                    self._note_progress(record.app_id, record.version)
+                    self._ensure_group(record.app_id)
 
     def sweep(self) -> None:
         """Remove staged files that nobody needs any more, unless a job is just being decided."""
@@ -407,6 +407,21 @@ class StagedCommits(StagedJobsUnderWay):
                 if self._store.durability != "process":
                     self._store._state_log.sync_all()
             yield is_quiet
+
+    def versions(self, groups: Iterable[str]) -> dict[str, int]:
+        """The newest versions of the applications that have one and the name of a group."""
+        is_application = self._find_applications()
+        found = {}
+        for group in filter(is_application, groups):
+            state = self.application(group)
+            if state is not None and state.version > NO_VERSION:
+                found[group] = state.version
+        return found
+
+    def _find_applications(self) -> Callable[[str], bool]:
+        """What says of a group whether an application has its name."""
+        names = frozenset(self._store._state_log.names(APPLICATION))
+        return lambda group: bool(names) and directory_name(group, "group") in names
 
     def holds_back(self, key: OffsetKey) -> bool:
         """Whether a job that is decided and not complete, of any process, commits this offset."""

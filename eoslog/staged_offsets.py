@@ -1,13 +1,13 @@
 """Offsets of groups that a staged job commits, and how far its application is.
 
 The record that decides a job holds the offsets, so nothing of them is in `__consumer_offsets`
-before, and whoever completes the job has all he needs. What goes into one partition is one batch,
-under a producer id of its own: a partition that knows the id has the batch, so that no offset is
-written a second time, over a newer one.
+before, and the process that completes the job has all it needs. What goes into one partition is a
+transaction of one batch, with a producer id of its own and a commit marker: a partition that knows
+the id has the batch, so that no offset is written a second time, over a newer one.
 
-The progress of an application is an offset too, its version, for the group of the application's
-name and a partition that no topic has. It follows from the application's record, and is written
-again where a crash took it.
+The version of an application is shown as an offset of the group with the application's name, at a
+partition that no topic has. It is in the application's record only: Kafka's tools cannot describe
+a group that has an offset of a topic that does not exist.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +31,7 @@ from eoslog.staged_message import new_staged_producer_id
 from eoslog.topic_name import VERSION_TOPIC
 from eoslog.topic_partition import TopicPartition
 
-# Where a group of an application's name has the application's newest version as its offset.
+# Where a group with an application's name shows the application's newest version.
 VERSION_PARTITION = TopicPartition(VERSION_TOPIC, 0)
 # Keys and values of one partition; they make one batch, far below what an internal topic takes.
 OFFSETS_BYTES_MAX = 16 << 20
@@ -59,7 +59,7 @@ class OffsetCommits(Protocol):
         columns: Callable[[], tuple[list[bytes], list[bytes]]],
         producer_id: int,
     ) -> None:
-        """Append records unless the partition knows the producer id."""
+        """Append records unless the partition knows the producer id, and commit them."""
 
 
 class StagedOffset(NamedTuple):

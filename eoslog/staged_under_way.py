@@ -16,7 +16,7 @@ from eoslog.staged_application import PREPARED, ApplicationRecord
 from eoslog.staged_job import StagedJob, bounds_of_record, is_listed_apart, topic_ids_of_record
 from eoslog.staged_leftovers import Leftovers
 from eoslog.staged_names import directory_name
-from eoslog.staged_offsets import VERSION_PARTITION, adopt_offsets
+from eoslog.staged_offsets import adopt_offsets
 from eoslog.staged_pending import PendingJob, job_of_application
 from eoslog.staged_spans import RecentJobs, span_of_job
 from eoslog.staged_undone import UndoneJobs
@@ -111,7 +111,7 @@ class StagedJobsUnderWay:
             # Behind the data, so that no offset is seen without them, and none below is held back.
             adopt_offsets(job.offsets, self._store._group_offsets, self._store._topic_id)
             self._store._group_offsets.release(record.name)
-            self._note_progress(record.app_id, record.version)
+            self._ensure_group(record.app_id)
             span = span_of_job(job, pending.held)
             pending.held.release()
             self._sync_offsets(job)
@@ -142,13 +142,13 @@ class StagedJobsUnderWay:
             partition = self._store._partitions.offsets_partition(one.number)
             partition.sync_up_to(partition.log_end_offset)
 
-    def _note_progress(self, app_id: str, version: int) -> None:
-        """Commit the version as an offset. It follows from the record: nothing waits for it."""
+    def _ensure_group(self, app_id: str) -> None:
+        """Have the application's group be there, which shows its version. Nothing waits for it."""
         if is_nameless(app_id):
             return
         try:
-            self._store._group_offsets.note(check_group_id(app_id), VERSION_PARTITION, version)
+            self._store._group_offsets.ensure_group(check_group_id(app_id))
         except InvalidRequestError:
             return  # No group can have the name.
         except (EoslogError, MemoryError) as error:
-            _log.warning("application %r is at version %d: %s", app_id, version, error)
+            _log.warning("application %r has no group to show its version: %s", app_id, error)

@@ -107,7 +107,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
             if self._files.session.first:
                 self._staged.roll_forward()
                 if self._files.was_stopped_uncleanly:
-                    self._staged.renew_progress()
+                    self._staged.renew_groups()
                 self._files.opened()
             else:
                 self._staged.join()

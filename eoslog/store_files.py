@@ -32,6 +32,7 @@ from eoslog.internal_compaction import InternalCompaction
 from eoslog.left_files import left_sums, put_away_changed
 from eoslog.named_producers import NamedProducers
 from eoslog.offset_checkpoints import OffsetCheckpoints
+from eoslog.offsets_upgrade import upgrade_offsets
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.os_errors import named_os_errors
 from eoslog.producer_id_range import FoundProducerIds
@@ -178,6 +179,7 @@ class StoreFiles:
         mark = self.rows.read_session()
         self.state_log.load(bool(last_stop.session) and mark == last_stop.session.encode())
         self.transaction_recovery.recover(to_recover, self.was_stopped_uncleanly)
+        upgrade_offsets(self.group_offsets.log, self.paths.upgraded, to_recover)
 
     def opened(self) -> None:
         """Everything is taken up: other processes may open the store too, or close it."""

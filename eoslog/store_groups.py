@@ -5,9 +5,11 @@ from typing import TYPE_CHECKING
 from eoslog.errors import GroupIdNotFoundError
 from eoslog.group_description import GroupDescription
 from eoslog.group_metadata import OffsetAndMetadata, check_group_id
+from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
+    from eoslog.staged_commit import StagedCommits
     from eoslog.store_files import StoreFiles
 
 
@@ -15,15 +17,20 @@ class StoreGroups:
     """This part of a `Store`, which is made on top of it."""
 
     _files: "StoreFiles"
+    _staged: "StagedCommits"
 
     def groups(self) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
         """The committed offsets of every group that has any, or has some that are not decided yet;
         of one that has, or had, members too.
 
-        Raises CorruptRecordError.
+        A group with the name of an application also has the application's newest version, at
+        partition 0 of `eoslog-version`. Raises CorruptRecordError.
         """
         self._check_open()
-        return self._files.group_offsets.all()
+        found = self._files.group_offsets.all()
+        for group, version in self._staged.versions(found).items():
+            found[group][VERSION_PARTITION] = OffsetAndMetadata(version)
+        return found
 
     def describe_group(self, name: str) -> GroupDescription:
         """A group's state, generation and members, and which partitions each of them reads.

@@ -19,6 +19,7 @@ class StorePaths:
         self.clean_marker = root / MARKER_NAME
         self.unrecovered = self.state / UNRECOVERED_NAME
         self.session = self.state / "session.json"
+        self.upgraded = self.state / "upgraded"
         self.shared = self.state / "shared"
         self.cut = self.state / "cut"
         self.controls = self.state / "control"

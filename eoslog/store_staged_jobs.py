@@ -27,11 +27,11 @@ class StoreStagedJobs:
 
         A version of the application that is in already is a no-op. `offsets` has for each group
         (its name, or a consumer's `group_metadata()`) the offsets that the same decision commits,
-        as `Consumer.commit` takes them. The version itself is committed too, for a group of the
-        application's name, at `eoslog-version` 0: `groups()` shows it. With a `source`, which needs
-        a run id, the version is what the source counts, and only the source's newest driver is let
-        in. On return the job is in the log and visible, as durable as the store's durability says;
-        a crash after the decision is made good by whoever opens the store next.
+        as `Consumer.commit` takes them. `groups()` shows the version itself, for a group with the
+        application's name, at `eoslog-version` 0. With a `source`, which needs a run id, the
+        version is what the source counts, and only the source's newest driver is let in. On return
+        the job is in the log and visible, as durable as the store's durability says; a crash after
+        the decision is made good by the process that opens the store next.
 
         Raises StagedCommitError (also behind a job that is decided and cannot be completed just
         now), StagedRunFencedError, StagedSourceError if a new source follows on another one

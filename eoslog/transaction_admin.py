@@ -26,6 +26,7 @@ from eoslog.errors import (
 )
 from eoslog.partition import Partition
 from eoslog.prepared_transaction import PreparedTransaction
+from eoslog.producer_id_range import is_of_staged_job
 from eoslog.state_log import StateLog
 from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_coordinator import TransactionCoordinator
@@ -204,6 +205,11 @@ class TransactionAdmin:
             raise InvalidTxnStateError(
                 f"{where}: no transaction is open since offset {start_offset}; there are {known}"
             )
+        if is_of_staged_job(where, hanging.producer_id):
+            raise InvalidTxnStateError(
+                f"{where}: the transaction that is open since offset {start_offset} has offsets of "
+                "a staged job that is decided: it is committed when the job is completed"
+            )
         transactional_id = self._id_that_ends(where, hanging.producer_id)
         if transactional_id is not None:
             with self._entries.locked(transactional_id) as entry:
@@ -254,7 +260,9 @@ class TransactionAdmin:
             where = partition.topic_partition
             for one in partition.open_transactions():
                 duration_ms = now_ms - one.last_timestamp_ms
-                if duration_ms <= max_timeout_ms or self._id_that_ends(where, one.producer_id):
+                if duration_ms <= max_timeout_ms or is_of_staged_job(where, one.producer_id):
+                    continue
+                if self._id_that_ends(where, one.producer_id):
                     continue
                 if ids is None:
                     ids = {each.producer_id: each.transactional_id for each in self._all(now_ms)}

@@ -4,7 +4,8 @@ Opening: a transaction that was decided is completed, one that was open is abort
 who could go on), a prepared one waits on. After an unclean stop the decisions since the last
 checkpoint are read again, since the power may have taken a marker that no completion record tells
 of; and a transaction that a partition has open and nobody knows is aborted: its registration was
-lost, so it was never decided.
+lost, so it was never decided. One with the offsets of a staged job is committed: the job was
+decided before they were appended.
 
 The first process of a store's session does this, alone; those that join it later take up what is
 undecided then, and end what processes that are gone have left. Whichever process writes a
@@ -39,6 +40,7 @@ from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
 from eoslog.process_slots import ProcessSlots
+from eoslog.producer_id_range import is_of_staged_job
 from eoslog.state_log import StateLog, state_partition_of
 from eoslog.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.topic_partition import TopicPartition
@@ -310,6 +312,8 @@ class TransactionRecovery:
         for found in partition.open_transactions():
             producer_id, epoch = found.producer_id, found.producer_epoch
             decision = decided.get((producer_id, epoch))
+            if is_of_staged_job(where, producer_id):
+                decision = Decision(True, epoch + 1, True, -1, -1)
             # One that shares its epoch with those before it may be newer than what was decided.
             may_be_newer = decision is None or not decision.newer_epoch
             if may_be_newer and self._is_known(where, producer_id, epoch, known):

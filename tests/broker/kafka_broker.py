@@ -71,6 +71,7 @@ share.coordinator.state.topic.min.isr=1
 group.initial.rebalance.delay.ms=0
 """
 _STARTED = "Kafka Server started"
+_LOADED = "Finished loading"  # A partition of an internal topic, into its coordinator.
 _SIGKILL_WITH_PARENT = (1, signal.SIGKILL)  # prctl's PR_SET_PDEATHSIG
 
 
@@ -164,7 +165,7 @@ class Broker:
     # Starting and stopping.
 
     def start(self) -> None:
-        """Start the broker; on return clients can connect."""
+        """Start the broker; on return clients can connect, and its coordinators are loaded."""
         assert self._process is None
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
@@ -193,7 +194,8 @@ class Broker:
         output = self.output
         if self._process.poll() is not None:
             raise AssertionError(f"the broker stopped:\n{output[-8000:]}")
-        return _STARTED in output
+        internal = sum(len(list(self.logs.glob(f"{topic}-*"))) for topic in INTERNAL_TOPICS)
+        return _STARTED in output and output.count(_LOADED) >= internal
 
     def _end(self, with_signal: signal.Signals) -> None:
         assert self._process is not None

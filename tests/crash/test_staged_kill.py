@@ -69,7 +69,8 @@ def groups_partition(store: eoslog.Store) -> Partition:
 
 
 def check_offsets(store: eoslog.Store, versions: list[int]) -> None:
-    """The newest version's offset and the version itself are committed; the offsets once each."""
+    """The newest version's offset is committed, and the version shown; the offsets once each."""
+    assert groups_partition(store).open_transactions() == []
     groups = store.groups()
     assert groups[GROUP][READ].offset == 1000 + versions[-1]
     assert groups[APP][VERSION_PARTITION].offset == versions[-1]
@@ -254,10 +255,10 @@ AFTER_ADOPTION = [
         Kill(owner, name, nth, when)
         for owner, name, nth in (
             (GroupOffsets, "adopt", 1),
-            (GroupOffsets, "note", 1),
+            (GroupOffsets, "ensure_group", 1),
             (Partition, "append_columns", 2),  # The offsets,
-            (Partition, "append_columns", 3),  # the version,
-            (Partition, "append_columns", 4),  # the complete record.
+            (Partition, "append_marker", 1),  # their marker,
+            (Partition, "append_columns", 3),  # the complete record.
         )
         for when in ("before", "after")
     ],
@@ -340,7 +341,8 @@ SECOND = [
     *[Kill(staged_leftovers, "remove_tree", 1, when) for when in ("within", "after")],
     Kill(Partition, "forget_adopted", 2, "after"),
     *[Kill(GroupOffsets, "adopt", 1, when) for when in ("before", "after")],
-    *[Kill(GroupOffsets, "note", 1, when) for when in ("before", "after")],
+    *[Kill(Partition, "append_marker", 1, when) for when in ("before", "after")],
+    *[Kill(GroupOffsets, "ensure_group", 1, when) for when in ("before", "after")],
 ]
 
 
@@ -383,6 +385,7 @@ def test_unsynced_bytes_of_an_adoption_may_be_lost(path, seed):
 @pytest.mark.parametrize(
     "kill",
     [
+        Kill(Partition, "append_marker", 1, "before"),
         Kill(GroupOffsets, "adopt", 1, "after"),
         Kill(HeldPartitions, "release", 1, "before"),
         Kill(HeldPartitions, "release", 1, "after"),

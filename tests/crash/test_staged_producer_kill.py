@@ -108,6 +108,7 @@ AFTER_DECISION = [
     Kill(StateLog, "append", 1, "after"),
     *[Kill(Partition, "adopt", nth, when) for nth in (1, 3) for when in ("before", "after")],
     *[Kill(GroupOffsets, "adopt", 1, when) for when in ("before", "after")],
+    *[Kill(Partition, "append_marker", 1, when) for when in ("before", "after")],
     *[Kill(HeldPartitions, "release", 1, when) for when in ("before", "after")],
     *[Kill(StateLog, "append", 2, when) for when in ("before", "after")],
     Kill(StagedCommits, "commit", 1, "after"),

@@ -133,12 +133,13 @@ def held_partitions(store: eoslog.Store) -> list[int]:
 
 
 def check_offsets(store: eoslog.Store, versions: list[int]) -> None:
-    """The newest version's offset and the version itself are committed; the offsets once each."""
+    """The newest version's offset is committed, and the version shown; the offsets once each."""
     groups = store.groups()
     assert groups[GROUP][READ].offset == 1000 + versions[-1]
     assert groups[APP][VERSION_PARTITION].offset == versions[-1]
-    number = store._group_offsets.partition_of(GROUP)
-    records, _ = store._partitions.offsets_partition(number).fetch_records(0, 10_000, 1 << 20)
+    partition = store._partitions.offsets_partition(store._group_offsets.partition_of(GROUP))
+    assert partition.open_transactions() == []
+    records, _ = partition.fetch_records(0, 10_000, 1 << 20)
     keys = [decode_offset_key(record.key) for record in records]
     assert [key.group for key in keys if key].count(GROUP) == len(versions)
 
@@ -181,8 +182,9 @@ AFTER_DECISION = [
     ],
     *[Kill(HeldPartitions, "sync", 2, when) for when in ("before", "within", "after")],
     Kill(GroupOffsets, "adopt", 1, "before"),
+    *[Kill(Partition, "append_marker", 1, when) for when in ("before", "after")],
     Kill(GroupOffsets, "adopt", 1, "after"),
-    Kill(GroupOffsets, "note", 1, "after"),
+    Kill(GroupOffsets, "ensure_group", 1, "after"),
     *[Kill(HeldPartitions, "release", 1, when) for when in ("before", "after")],
     *[Kill(Partition, "release_readers", nth, "after") for nth in (1, 2)],
     *[Kill(StateLog, "append", 2, when) for when in ("before", "after")],

@@ -29,6 +29,7 @@ from eoslog.group_log import GroupLog
 from eoslog.group_offsets import GroupOffsets
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.group_offsets_state import RowKey, WrittenOffset
+from eoslog.member_records import decode_members_key
 from eoslog.offset_records import OffsetKey, OffsetValue, decode_offset_key, encode_offset_key
 from eoslog.offset_records import encode_offset_value as encoded
 from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
@@ -93,7 +94,9 @@ class World:
                     view.fetch(group, where, require_stable=True)
 
     def tombstones(self, group="g"):
-        return [decode_offset_key(one.key) for one in self.records(group) if one.value is None]
+        """The keys of tombstones: of offsets, and of a group as its name."""
+        keys = [one.key for one in self.records(group) if one.value is None]
+        return [decode_offset_key(key) or decode_members_key(key) for key in keys]
 
     def records(self, group="g"):
         data = self.log(group).read(0, 1 << 20)
@@ -207,7 +210,7 @@ def test_g10_expiry_keeps_pending(world):
     assert world.offsets.expire(later_ms) == 1
     world.expect(FOO_0, 1, stable=False)
     world.expect(FOO_1, None)
-    assert [key.topic_partition for key in world.tombstones()] == [FOO_1]
+    assert world.tombstones() == [OffsetKey("g", FOO_1)]
     world.end(5, commit=False)
     assert world.offsets.expire(later_ms) == 1
     world.expect(FOO_0, None)
@@ -218,7 +221,7 @@ def test_g12_delete_group(world):
     world.commit({FOO_0: 1})
     world.pending(5, {FOO_0: 100, FOO_1: 100})
     world.offsets.delete("g")
-    assert [key.topic_partition for key in world.tombstones()] == [FOO_0, FOO_1]
+    assert world.tombstones() == [OffsetKey("g", FOO_0), OffsetKey("g", FOO_1), "g"]
     world.end(5, commit=True)
     for where in (FOO_0, FOO_1):
         world.expect(where, None)
@@ -428,7 +431,7 @@ def test_an_expiry_under_way_is_over_before_a_transaction_appends(world, monkeyp
     writer = threading.Thread(target=lambda: world.pending(5, {FOO_0: 100}))
 
     def append_columns(*arguments, **options):
-        if arguments[0] == [None]:
+        if arguments[0] == [None, None]:  # The offset, and the group.
             writer.start()
             writer.join(0.1)
             assert writer.is_alive()

@@ -118,7 +118,8 @@ def test_kafkas_readers_find_what_they_look_for():
         0
     ]
     assert (instance, client, host) == (None, "eoslog", "host")
-    assert (rebalance_timeout, session_timeout) == (300_000, 300_000)
+    assert (rebalance_timeout, session_timeout) == (300_000, 45_000), "a broker waits 45 s"
+    assert found[1][4:6] == (1000, 1000)
     version, topics, _, owned, generation, rack = SUBSCRIPTION.decode(_stream(subscription))
     assert (version, topics, generation, rack) == (3, ["t", "u"], 4, None)
     assert owned == [("t", [0, 1]), ("u", [0])]

@@ -45,7 +45,7 @@ def test_a_job_without_a_name_is_no_group_even_after_a_kill(tmp_path: Path):
             assert store.commit_staged(app_id, 0, [message]).committed
             assert not store.commit_staged(app_id, 0, [message]).committed
         assert set(store.groups()) == {"nightly"}
-        store._staged.renew_progress()  # As after an unclean stop.
+        store._staged.renew_groups()  # As after an unclean stop.
         assert set(store.groups()) == {"nightly"}
         assert store.consumer().end_offsets([TopicPartition("rows", 0)]) == {
             TopicPartition("rows", 0): 2

@@ -37,7 +37,8 @@ def store(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), [(Partition, "adopt"), (Partition, "sync_up_to"), (GroupOffsets, "note")]
+    ("owner", "name"),
+    [(Partition, "adopt"), (Partition, "sync_up_to"), (GroupOffsets, "ensure_group")],
 )
 def test_want_of_memory_after_the_decision_loses_nothing(store, monkeypatch, owner, name):
     """A limit on the address space leaves no room to map a segment, say."""
@@ -57,7 +58,7 @@ def test_want_of_memory_after_the_decision_loses_nothing(store, monkeypatch, own
 
     monkeypatch.setattr(ApplicationRecord, "write", noted)
     monkeypatch.setattr(owner, name, refuse_once)
-    if name == "note":
+    if name == "ensure_group":
         assert store.commit_staged(APP, 0, messages).committed
     else:
         with pytest.raises(StagedJobIncompleteError, match="no room"):

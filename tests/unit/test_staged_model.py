@@ -53,7 +53,7 @@ class StagedMachine(RuleBasedStateMachine):
         self.version = -1
         self.offset: int | None = None  # Of the group; the pending job may have another one.
         self.pending_offset: int | None = None
-        self.progress = -1  # The version that the application's group shows.
+        self.has_group = False  # The application's, which shows its version.
         self.next_number = 0
         self.attempts = 0
         self.newest: str | None = None
@@ -151,7 +151,7 @@ class StagedMachine(RuleBasedStateMachine):
     def settled(self) -> None:
         """No job is pending any more; what the last one held back is seen now."""
         if self.pending:
-            self.progress = self.version
+            self.has_group = True
             if self.pending_offset is not None:
                 self.offset = self.pending_offset
         self.pending, self.pending_offset = False, None
@@ -232,7 +232,8 @@ class StagedMachine(RuleBasedStateMachine):
         offset = groups.get(GROUP, {}).get(READ)
         assert (None if offset is None else offset.offset) == self.offset
         progress = groups.get(APP, {}).get(VERSION_PARTITION)
-        assert (-1 if progress is None else progress.offset) == self.progress
+        shown = self.version if self.has_group else -1
+        assert (-1 if progress is None else progress.offset) == shown
         if self.pending:
             run = f"{APP}/{state.run_id}/"
             assert any(name.startswith(run) for name in staged_files(self.store.path))

@@ -22,7 +22,7 @@ from staged_jobs import (
 
 import eoslog
 from eoslog import staged_job, staged_offsets
-from eoslog.bindings.record_batch import iter_batches
+from eoslog.bindings.record_batch import decode_records, iter_batches
 from eoslog.errors import (
     EoslogError,
     IllegalGenerationError,
@@ -38,8 +38,10 @@ from eoslog.errors import (
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.group_offsets import GroupOffsets
+from eoslog.member_records import decode_members_key
 from eoslog.partition import Partition
 from eoslog.staged_adoption import HeldPartitions
+from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_message import STAGED_PRODUCER_ID_MIN
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.state_log import APPLICATION, StateLog
@@ -81,6 +83,20 @@ def batches_of_groups(store: Any, group: str) -> list[int]:
     partition = store._partitions.offsets_partition(number)
     data = partition.read(0, 1 << 20) if partition.log_end_offset else b""
     return [one.producer_id for one in iter_batches(data)]
+
+
+def keys_of_groups(store: Any, group: str) -> list[bytes]:
+    """The keys of the records in the group's partition of the groups' log, without markers."""
+    number = store._group_offsets.partition_of(group)
+    data = memoryview(store._partitions.offsets_partition(number).read(0, 1 << 20))
+    return [
+        record.key
+        for one in iter_batches(data)
+        for record in decode_records(
+            data[one.position_bytes : one.position_bytes + one.batch_bytes], "", number
+        )
+        if not one.is_control
+    ]
 
 
 def test_offsets_are_committed_with_the_data(store):
@@ -312,14 +328,14 @@ def test_an_adoption_that_is_repeated_overwrites_no_newer_offset(store, monkeypa
             assert opened.application(APP).state == "complete"
             assert offsets_of(opened, "readers") == {SOURCE: 50}
             staged = [one for one in batches_of_groups(opened, "readers") if one >= 0]
-            assert len(staged) == 1
+            assert len(staged) == 2, "one batch and its marker"
 
 
 def test_the_producer_ids_of_offsets_are_forgotten(store):
     store.commit_staged(APP, 0, [], offsets={"readers": {SOURCE: 7}})
     number = store._group_offsets.partition_of("readers")
     partition = store._partitions.offsets_partition(number)
-    staged = [one for one in batches_of_groups(store, "readers") if one >= STAGED_PRODUCER_ID_MIN]
+    staged = {one for one in batches_of_groups(store, "readers") if one >= STAGED_PRODUCER_ID_MIN}
     assert len(staged) == 1
     store._staged.clear_leftovers()
     assert partition.producers() == []
@@ -417,7 +433,7 @@ def test_the_records_that_offsets_say_were_read_are_synced_first(store, monkeypa
     assert source.recovery_point == 5
 
 
-# Progress.
+# The version as an offset.
 
 
 def test_every_version_is_an_offset_of_the_applications_group(store):
@@ -443,24 +459,66 @@ def test_a_job_without_records_and_offsets_syncs_one_record(store, monkeypatch):
     assert not (store.path / "staging" / APP).exists()
 
 
-def test_progress_that_a_crash_took_is_written_again(store, monkeypatch):
-    store.commit_staged(APP, 0, [])
-    monkeypatch.setattr(GroupOffsets, "note", lambda *_: None)
+def test_the_version_is_in_no_log_of_groups(store):
+    for version in (0, 1, 5):
+        store.commit_staged(APP, version, [])
+    keys = keys_of_groups(store, APP)
+    assert [decode_members_key(key) for key in keys] == [APP]
+    assert store.describe_group(APP).state == "Empty"
+
+
+def test_a_group_that_a_crash_took_is_there_again(store, monkeypatch):
+    monkeypatch.setattr(GroupOffsets, "ensure_group", lambda *_: None)
     store.commit_staged(APP, 1, [])
     store.commit_staged("with files", 3, stage_job(store.path, "r", JOB, app_id="with files"))
     monkeypatch.undo()
-    assert offsets_of(store, APP) == {VERSION_PARTITION: 0}
+    assert offsets_of(store, APP) == {}
     with eoslog.open(abandoned_copy(store)) as opened:
         assert offsets_of(opened, APP) == {VERSION_PARTITION: 1}
         assert offsets_of(opened, "with files") == {VERSION_PARTITION: 3}
-        assert len(batches_of_groups(opened, APP)) == 2
+        assert len(batches_of_groups(opened, APP)) == 1
+
+
+def test_a_group_with_members_shows_the_version_too(store):
+    with store.consumer(group=APP) as consumer:
+        consumer.subscribe(["source"])
+        consumer.poll(timeout=0)
+        store.commit_staged(APP, 3, [])
+        assert offsets_of(store, APP) == {VERSION_PARTITION: 3}
+        assert len(store.describe_group(APP).members) == 1
+
+
+def test_a_group_that_was_deleted_comes_back_with_the_next_version(store):
+    store.commit_staged(APP, 0, [])
+    store.delete_group(APP)
+    assert APP not in store.groups()
+    store.commit_staged(APP, 1, [])
+    assert offsets_of(store, APP) == {VERSION_PARTITION: 1}
+
+
+def test_a_decision_that_is_taken_back_is_not_shown(store, monkeypatch):
+    store.commit_staged(APP, 0, [])
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    messages = stage_job(store.path, "run-a", JOB)
+    write = ApplicationRecord.write
+    monkeypatch.setattr(
+        ApplicationRecord, "write", lambda *rest, **sync: (write(*rest, **sync), interrupted())
+    )
+    with pytest.raises(KeyboardInterrupt):
+        store.commit_staged(APP, 1, messages)
+    monkeypatch.undo()
+    assert offsets_of(store, APP) == {VERSION_PARTITION: 0}
+    assert store.application(APP).version == 0
 
 
 def test_a_full_disk_keeps_no_version_from_being_decided(store, monkeypatch):
     def full(*_: Any) -> None:
         raise StoreFullError("no room")
 
-    monkeypatch.setattr(GroupOffsets, "note", full)
+    monkeypatch.setattr(GroupOffsets, "ensure_group", full)
     assert store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB)).committed
     monkeypatch.undo()
     assert store.application(APP).state == "complete"
@@ -469,11 +527,14 @@ def test_a_full_disk_keeps_no_version_from_being_decided(store, monkeypatch):
     assert offsets_of(store, APP) == {VERSION_PARTITION: 1}
 
 
-def test_progress_does_not_expire(store):
-    store.commit_staged(APP, 0, [], offsets={"readers": {SOURCE: 7}})
-    assert store._group_offsets.expire(now_ms=1 << 50) == 1
-    assert offsets_of(store, "readers") == {}
-    assert offsets_of(store, APP) == {VERSION_PARTITION: 0}
+def test_the_group_of_an_application_does_not_expire(tmp_path):
+    config = {"offsets.retention.minutes": 1}
+    with eoslog.open(tmp_path / "store", create=True, config=config) as store:
+        store.create_topic("source", partitions=2)
+        store._group_offsets.ensure_group("other")
+        store.commit_staged(APP, 0, [], offsets={"readers": {SOURCE: 7}})
+        assert store._group_offsets.expire(now_ms=1 << 50) == 1
+        assert store.groups() == {APP: {VERSION_PARTITION: OffsetAndMetadata(0)}}
 
 
 @pytest.mark.parametrize("app_id", ["x" * 40_000, "\udc80 no text"])
@@ -484,7 +545,7 @@ def test_an_application_with_a_name_that_no_group_has_commits_all_the_same(store
 
 
 def test_a_store_written_before_there_was_progress_opens(store, monkeypatch):
-    monkeypatch.setattr(GroupOffsets, "note", lambda *_: None)
+    monkeypatch.setattr(GroupOffsets, "ensure_group", lambda *_: None)
     store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
     monkeypatch.undo()
     store.close()

@@ -745,7 +745,7 @@ def test_a_version_that_was_committed_without_a_run_is_not_the_interrupted_commi
             producer.commit_transaction()
     with monkeypatch.context() as patch:
         if is_full:
-            patch.setattr(StagedCommits, "_note_progress", full)
+            patch.setattr(StagedCommits, "_ensure_group", full)
         with suppress(EoslogError):
             store.commit_staged(ID, 0, [], offsets={"g": {SOURCE: 1}})
     with pytest.raises(StagedCommitError, match="without a run") as caught:
@@ -779,7 +779,7 @@ def test_a_commit_is_known_again_behind_one_without_a_run(store, producer, monke
     producer.begin_transaction()
     producer.send(TOPIC, value=b"once")
     with monkeypatch.context() as patch:
-        patch.setattr(StagedCommits, "_note_progress", interrupt)
+        patch.setattr(StagedCommits, "_ensure_group", interrupt)
         with pytest.raises(KeyboardInterrupt):
             producer.commit_transaction()
     store.commit_staged(ID, 1, [], offsets={"g": {SOURCE: 1}})

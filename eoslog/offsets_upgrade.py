@@ -1,0 +1,86 @@
+"""What version 0.1.0 left in `__consumer_offsets`, in the form that Kafka's coordinator loads.
+
+- The offsets of a staged job were a batch with a producer id, outside of transactions. Kafka takes
+  every batch with a producer id for part of a transaction, and waits for its end: a commit marker
+  for the id ends it. The job was decided before the batch was appended.
+- The version of an application was an offset of a topic that does not exist: a tombstone takes it
+  away, and the group stays.
+
+Each partition is read once in its life, when the store is opened, and a file names those that were.
+If it is lost, or a crash comes before it, all is done again: a batch that has its marker gets no
+other.
+"""
+
+import logging
+from collections.abc import Collection
+from pathlib import Path
+
+from eoslog.atomic_file import read_if_there, write_atomically
+from eoslog.bindings.record_batch import iter_batches
+from eoslog.errors import EoslogError
+from eoslog.group_log import GroupLog, GroupPartition, GroupRecord
+from eoslog.group_offsets import commit_staged_offsets, empty_group
+from eoslog.partition import Partition
+from eoslog.producer_id_range import is_of_staged_job
+from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, VERSION_TOPIC
+from eoslog.topic_partition import TopicPartition
+
+_READ_BYTES = 4 << 20
+
+_log = logging.getLogger(__name__)
+
+
+def upgrade_offsets(log: GroupLog, done: Path, unrecovered: Collection[TopicPartition]) -> None:
+    """Bring all partitions into the newer form that the file `done` does not name.
+
+    Called by the first process that opens the store, before others may. Of a store that has the
+    file, those in `unrecovered` wait for a later opening: they are opened when they are used. What
+    goes wrong with a partition keeps no store from being opened: it is logged, and tried again.
+    """
+    try:
+        content = read_if_there(done)
+        known = {int(number) for number in (content or b"").split() if number.isdigit()}
+        found = set(log.partitions.existing_offsets_partitions()) - known
+        if content is not None:
+            found -= {
+                where.partition for where in unrecovered if where.topic == CONSUMER_OFFSETS_TOPIC
+            }
+            if not found:
+                return
+        for number in sorted(found):
+            _upgrade(log, log.of(number))
+        # Not synced: what a power cut takes is done again.
+        write_atomically(done, " ".join(map(str, sorted(known | found))).encode(), sync=False)
+    except EoslogError as error:
+        _log.warning("the offsets of groups are upgraded by the next opening: %s", error)
+
+
+def _upgrade(log: GroupLog, groups: GroupPartition) -> None:
+    partition = groups.partition
+    with log.writing(groups):
+        for producer_id in _without_marker(partition):
+            commit_staged_offsets(partition, producer_id)
+        with log.caught_up(groups) as state:
+            versions = list(state.keys_of_topic(VERSION_TOPIC))
+            missing = [key.group for key in versions if state.members(key.group) is None]
+        if versions:
+            gone = [GroupRecord(key, None) for key in versions]
+            log.append(groups, [*map(empty_group, missing), *gone])
+    # Whatever the durability: it is not looked for again.
+    partition.sync_up_to(partition.log_end_offset)
+
+
+def _without_marker(partition: Partition) -> list[int]:
+    """The producer ids of staged jobs' offsets with no marker after them, in their order."""
+    found: dict[int, None] = {}
+    offset, end = partition.log_start_offset, partition.visible_end
+    while offset < end:
+        for header in iter_batches(memoryview(partition.read(offset, _READ_BYTES))):
+            offset = header.last_offset + 1
+            if not is_of_staged_job(partition.topic_partition, header.producer_id):
+                continue
+            if header.is_control:
+                found.pop(header.producer_id, None)
+            else:
+                found[header.producer_id] = None
+    return list(found)
