@@ -41,6 +41,7 @@ from eoslog.native.partition_log cimport (
     log_close, log_detach, log_end, log_lock, log_unlock,
 )
 from eoslog.native.record_batch cimport ATTRIBUTE_TRANSACTIONAL, BatchIdentity
+from eoslog.native.sequence_window cimport NO_SEQUENCE, OFFSETS_SEQUENCE
 from eoslog.native.spare_file cimport spare_prepare
 from eoslog.native.status cimport STATUS_OK, Fault, Status
 
@@ -108,9 +109,10 @@ cdef class PartitionLog(LogTransactions):
         `appended` where. With that as `after` the same call goes on behind them: one that only
         asked for something (FellBehindError, ProducerNotCached) may have put earlier batches in.
         `transactional`: the producer's transaction, in which its coordinator has this partition;
-        without a base sequence it is an append of the coordinator itself.
+        without a base sequence (-1), or with OFFSETS_SEQUENCE, it is an append of a coordinator
+        itself, and no sequence is judged.
         """
-        if not transactional or base_sequence != -1:
+        if not transactional or base_sequence not in (NO_SEQUENCE, OFFSETS_SEQUENCE):
             check_identity(producer_id, producer_epoch, base_sequence)
         elif not (producer_id >= 0 and 0 <= producer_epoch <= 0x7FFF):
             raise ValueError(f"producer id {producer_id}, epoch {producer_epoch}")
@@ -498,7 +500,9 @@ cdef class PartitionLog(LogTransactions):
                 continue
             if aborts is None:
                 aborts = AbortIndexCheck(segment["base_offset"])
-                producers = ProducersCheck(segment["base_offset"], transactions, expiration_ms)
+                producers = ProducersCheck(
+                    segment["base_offset"], transactions, expiration_ms,
+                    numbered=self.topic != "__consumer_offsets")
             if pieces is None:
                 aborts.lose_track()
                 producers.lose_track()

@@ -13,6 +13,7 @@ cdef class ProducersCheck:
     cdef int64_t _expiration_ms
     cdef bint _lost
     cdef int64_t _hole_end           # Behind the last offsets that are missing; -1: none are.
+    cdef bint _numbered
 
     cdef object follow(self, const uint8_t* batch, const BatchHeader* header)
     cdef int pass_hole(self, int64_t upper_bound) except -1

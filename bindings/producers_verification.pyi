@@ -23,6 +23,8 @@ class ProducersCheck:
         log_first_offset: int,
         transactions: TransactionFollower | None = None,
         expiration_ms: int = 86_400_000,
+        *,
+        numbered: bool = True,
     ) -> None: ...
     def check_snapshot(
         self, path: str, problems: list[dict[str, Any]], *, is_newest: bool = False

@@ -48,19 +48,21 @@ cdef class ProducersCheck:
     epoch is new or a transaction begins, and `ended(producer_id, epoch, data_epoch,
     commit, timestamp_ms, offset)` for each marker, which returns what is wrong with it, or None.
     `data_epoch` is that of the open transaction, -1 if none is known. `lose_track()` says that
-    batches are missing in between.
+    batches are missing in between. `numbered`: the sequences of a producer's batches follow one
+    another; those of a group coordinator's, in `__consumer_offsets`, do not.
     """
 
     def __cinit__(self):
         table_init(&self._table)
 
     def __init__(self, Py_ssize_t log_first_offset, transactions=None,
-                 Py_ssize_t expiration_ms=86_400_000):
+                 Py_ssize_t expiration_ms=86_400_000, *, bint numbered=True):
         self._log_first_offset = log_first_offset
         self._transactions = transactions
         self._expiration_ms = expiration_ms
         self._lost = False
         self._hole_end = -1
+        self._numbered = numbered
         if transactions is not None:
             transactions.begin(log_first_offset)
 
@@ -157,8 +159,8 @@ cdef class ProducersCheck:
         if header.producer_epoch < entry.producer_epoch:
             return (f"a batch of producer {header.producer_id} with epoch "
                     f"{header.producer_epoch}, behind epoch {entry.producer_epoch}")
-        if header.base_sequence < 0:
-            return None              # Of a transaction's offsets, which are not numbered.
+        if not self._numbered or header.base_sequence < 0:
+            return None
         if self._may_lack(entry):
             return None              # The ones before it may have been compacted away.
         if header.producer_epoch == entry.producer_epoch and entry.batch_count > 0:

@@ -33,6 +33,7 @@ from eoslog.bindings.known_transaction cimport fault_init, find_part
 from eoslog.bindings.partition_log cimport AppendResult
 from eoslog.bindings.transaction_record cimport set_owner
 from eoslog.native.record_batch cimport sequence_add
+from eoslog.native.sequence_window cimport OFFSETS_SEQUENCE
 from eoslog.native.status cimport STATUS_OK
 from eoslog.native.transaction_log cimport (
     transaction_append, transaction_complete, transaction_decide, transaction_register,
@@ -188,13 +189,13 @@ cdef class TransactionEntry(KnownTransaction):
     def append_offsets(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch,
                        Part part not None, values, keys, *, Py_ssize_t timestamp_ms,
                        AppendResult after=None):
-        """Append records of a group coordinator in the transaction, without sequences."""
+        """Append records of a group coordinator in the transaction: sequence 0 in each batch."""
         cdef AppendResult result
         self._register([part], producer_id, producer_epoch)
         try:
             result = part.log.append_columns(
                 values, keys, timestamp_ms=timestamp_ms, producer_id=producer_id,
-                producer_epoch=producer_epoch, base_sequence=-1, transactional=True,
+                producer_epoch=producer_epoch, base_sequence=OFFSETS_SEQUENCE, transactional=True,
                 after=after)
         except ProducerNotCached as error:
             raise self._not_cached(error, part.topic, part.partition)

@@ -52,11 +52,9 @@ def _producer(
         "lastTimestamp": timestamp_ms,
     }
     if last_offset >= 0:
-        first_sequence = last_sequence
-        if last_sequence >= 0:
-            first_sequence = (last_sequence - offset_delta) % _SEQUENCE_MODULUS
         fields |= {
-            "firstSequence": first_sequence,
+            # Kafka counts back from -1 too, the last sequence of a batch without sequences.
+            "firstSequence": (last_sequence - offset_delta) % _SEQUENCE_MODULUS,
             "lastSequence": last_sequence,
             "lastOffset": last_offset,
             "offsetDelta": offset_delta,

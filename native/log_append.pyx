@@ -34,7 +34,8 @@ from eoslog.native.record_batch cimport (
 from eoslog.native.segment cimport Segment, segment_note_batch, segment_reserve
 from eoslog.native.segment_pages cimport segment_pages_written
 from eoslog.native.sequence_window cimport (
-    NO_SEQUENCE, BatchMetadata, ProducerEntry, entry_clear, window_accept, window_verdict,
+    NO_SEQUENCE, OFFSETS_SEQUENCE, BatchMetadata, ProducerEntry, entry_clear, window_accept,
+    window_verdict,
 )
 from eoslog.native.status cimport (
     STATUS_BATCH_TOO_LARGE, STATUS_DUPLICATE, STATUS_INVALID_RECORD, STATUS_INVALID_TIMESTAMP,
@@ -198,6 +199,11 @@ cdef int64_t place_bytes(PartitionLog* log, const Incoming* incoming, uint8_t* a
     return incoming.batch_bytes
 
 
+cdef inline int32_t written_sequence(const ProducerStamp* stamp) noexcept nogil:
+    """The base sequence in a batch's header: that of a group coordinator's is 0, as in Kafka."""
+    return 0 if stamp.base_sequence == OFFSETS_SEQUENCE else stamp.base_sequence
+
+
 cdef void place(
     PartitionLog* log, const Incoming* incoming, const ProducerStamp* stamp
 ) noexcept nogil:
@@ -212,7 +218,7 @@ cdef void place(
         identity.base_offset = base_offset
         identity.producer_id = stamp.producer_id
         identity.producer_epoch = stamp.producer_epoch
-        identity.base_sequence = stamp.base_sequence
+        identity.base_sequence = written_sequence(stamp)
         identity.partition_leader_epoch = log.options.leader_epoch
         identity.attributes = incoming.attributes
         if incoming.batch_bytes < STREAMED_BATCH_BYTES_MIN:
@@ -304,8 +310,8 @@ cdef Status append_locked(
         entry.current_txn_first_offset = base_offset
     place(log, incoming, stamp)
     if entry != NULL:
-        if stamp.base_sequence >= 0:
-            last_sequence = sequence_add(stamp.base_sequence, incoming.last_offset_delta)
+        if written_sequence(stamp) >= 0:
+            last_sequence = sequence_add(written_sequence(stamp), incoming.last_offset_delta)
         window_accept(
             entry, stamp.producer_epoch, last_sequence, incoming.last_offset_delta,
             log_end(log) - 1, incoming.max_timestamp)

@@ -7,6 +7,7 @@ from eoslog.native.status cimport Fault, Status
 cdef enum:
     WINDOW_BATCHES_MAX = 5
     NO_SEQUENCE = -1
+    OFFSETS_SEQUENCE = -2            # A group coordinator's batch: not judged, and written as 0.
     NO_EPOCH = -1
 
 cdef struct BatchMetadata:

@@ -32,7 +32,7 @@ cdef Status window_verdict(
 
     Nothing is changed. A duplicate is known by epoch, first and last sequence alone. A
     transactional batch needs an open transaction, or `verified`: its coordinator knows of the
-    partition. One without a sequence is a coordinator's own: only its epoch is judged.
+    partition. One without a sequence is a group coordinator's: only its epoch is judged.
     """
     cdef int32_t last_sequence = sequence_add(base_sequence, record_count - 1)
     cdef BatchMetadata* batch

@@ -114,6 +114,16 @@ def test_a_snapshot_shows_where_a_transaction_is_open(make_partition):
     assert [fields["currentTxnFirstOffset"] for fields in found] == [None, 1]
 
 
+@pytest.mark.parametrize(("records", "first"), [(1, 2147483647), (3, 2147483645)])
+def test_a_snapshot_counts_back_from_no_sequence_as_kafka_does(make_partition, records, first):
+    """Offsets of a transaction as version 0.1.0 wrote them."""
+    log = make_partition().open()
+    stamp = {"timestamp_ms": 1_000, "producer_epoch": 0, "base_sequence": -1}
+    log.append_columns([b"v"] * records, producer_id=5, **stamp, transactional=True)
+    (fields,) = call("dump", "--json", log.take_snapshot()).json_lines
+    assert (fields["firstSequence"], fields["lastSequence"]) == (first, -1)
+
+
 def test_a_delete_horizon(tmp_path):
     from eoslog.bindings.record_batch import crc32c
 

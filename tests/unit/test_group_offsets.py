@@ -756,3 +756,58 @@ def test_a_commit_that_could_not_be_appended_keeps_no_group_from_expiring(tmp_pa
             first.send_offsets_to_transaction({where: 2}, "g")
         assert store._group_offsets.expire(time.time_ns() // 1_000_000 + 120_000) == 1
         assert store.groups() == {}
+
+
+# Sequences.
+
+
+@pytest.mark.parametrize("cut_short", [False, True])
+@pytest.mark.parametrize("prepared", [False, True])
+def test_each_batch_of_a_transactions_offsets_begins_with_sequence_0(tmp_path, cut_short, prepared):
+    """As Kafka's group coordinator writes them; they are no duplicates of one another."""
+    path = tmp_path / "s"
+    with eoslog.open(path, create=True, durability="process") as store:
+        store.create_topic("foo", partitions=2)
+        for offset in (1, 2):
+            producer = store.producer(transactional_id="x")
+            producer.init_transactions()
+            producer.begin_transaction()
+            for step in (10, 20):
+                offsets = {FOO_0: offset + step, FOO_1: offset + step}
+                producer.send_offsets_to_transaction(offsets, "g")
+            if prepared:
+                store.commit_prepared([producer.prepare_transaction()])
+            else:
+                producer.commit_transaction()
+        copy = tmp_path / "copy"
+        shutil.copytree(path, copy)
+    with eoslog.open(copy if cut_short else path) as store:
+        assert store.groups()["g"] == {
+            FOO_0: OffsetAndMetadata(22),
+            FOO_1: OffsetAndMetadata(22),
+        }
+        partition = store._group_offsets.partition_with("g")
+        sequences = [
+            (one.base_sequence, one.record_count)
+            for one in iter_batches(partition.read(0, 1 << 20))
+            if not one.is_control
+        ]
+        assert sequences == [(0, 2)] * 4
+        assert partition.verify() == []
+        assert store.verify() == []
+
+
+def test_offsets_of_0_1_0_have_no_sequences_and_others_may_follow(tmp_path):
+    with eoslog.open(tmp_path / "s", create=True, durability="process") as store:
+        store.create_topic("foo", partitions=2)
+        world = World(store, tmp_path)
+        world.pending(5, {FOO_0: 1})
+        _, keys, values, _ = world.offsets.prepare_transactional_commit("g", {FOO_1: 2})
+        world.log().append_columns(
+            values, keys, producer_id=5, producer_epoch=0, base_sequence=0, transactional=True
+        )
+        world.pending(5, {FOO_0: 3})
+        world.end(5, commit=True)
+        world.expect(FOO_0, 3)
+        world.expect(FOO_1, 2)
+        assert world.log().verify() == []

@@ -483,8 +483,8 @@ def test_columns_and_offsets_are_part_of_the_transaction(files):
         (-1, "COMMIT"),
     ]
     assert [one[2:] for one in batches(offsets.log)] == [
-        (-1, [b"o"]),
-        (-1, [None]),
+        (0, [b"o"]),
+        (0, [None]),
         (-1, "COMMIT"),
     ]
     assert files.states() == ["Empty", "Ongoing", "Ongoing", "PrepareCommit", "CompleteCommit"]
