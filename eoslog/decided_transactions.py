@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from eoslog.producer_id_range import FIRST_PRODUCER_ID, STAGED_PRODUCER_ID_MIN
 from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_entries import PREPARE_STATES, UNDECIDED_STATES
 
@@ -78,6 +79,8 @@ class DecidedTransactions:
     """
 
     producers: dict[int, KnownProducer] = field(default_factory=dict)
+    next_producer_id: int = FIRST_PRODUCER_ID  # Those from here on were never given out.
+    has_all: bool = True  # No record of any partition of the state log is gone.
     committed: dict[TopicPartition, dict[int, CommittedTransaction]] = field(default_factory=dict)
     _decisions: dict[tuple[int, int], _Decisions] = field(default_factory=dict)
     # Most transactions of a producer have the same partitions.
@@ -162,7 +165,8 @@ class DecidedTransactions:
         known.epoch = max(known.epoch, epoch)
 
     def note_gone(self, producer_ids: Iterable[int]) -> None:
-        """Records are missing between those of these: decisions of theirs may be among them."""
+        """Records are missing among those of these: decisions of theirs may be among them."""
+        self.has_all = False
         for producer_id in producer_ids:
             known = self.producers[producer_id]
             known.decided_above = known.epoch
@@ -195,7 +199,12 @@ class DecidedTransactions:
         """
         known = self.producers.get(marker.producer_id)
         if known is None:
-            return None
+            if not marker.commit or not self._is_no_id(marker.producer_id):
+                return None
+            return (
+                f"a marker at offset {marker.offset} commits a transaction of producer "
+                f"{marker.producer_id}, and no transactional id has had that producer id"
+            )
         if not marker.commit:
             if marker.epoch <= known.epoch + 1 or self._decisions_of(marker).kinds:
                 return None
@@ -207,6 +216,12 @@ class DecidedTransactions:
             f"producer {marker.producer_id}, epoch {marker.epoch}, that was never decided for this "
             f"partition; the newest epoch of that producer is {known.epoch}"
         )
+
+    def _is_no_id(self, producer_id: int) -> bool:
+        """Whether an id of which no record tells was never that of a transactional id here."""
+        if not FIRST_PRODUCER_ID <= producer_id < STAGED_PRODUCER_ID_MIN:
+            return False  # A broker's, or of a staged file.
+        return self.has_all or producer_id >= self.next_producer_id
 
     def _commits(self, marker: Marker) -> bool:
         decisions = self._decisions_of(marker)
@@ -237,10 +252,14 @@ class DecidedTransactions:
     def is_unknown_transaction(self, producer_id: int, epoch: int, offset: int) -> str | None:
         """Why no transaction can be open there: its coordinator has none; None if it may have."""
         known = self.producers.get(producer_id)
-        if known is None or epoch != known.epoch or known.is_undecided:
+        if known is None:
+            if not self._is_no_id(producer_id):
+                return None
+        elif epoch != known.epoch or known.is_undecided:
             return None
+        whose = "a producer" if known is None else known.described
         return (
-            f"a transaction of {known.described}, producer {producer_id}, epoch {epoch}, is open "
+            f"a transaction of {whose}, producer {producer_id}, epoch {epoch}, is open "
             f"since offset {offset}, and its coordinator has none"
         )
 

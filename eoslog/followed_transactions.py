@@ -20,6 +20,7 @@ from eoslog.topic_partition import TopicPartition
 AHEAD = "ahead of __transaction_state: "
 BEHIND = "behind __transaction_state: "
 TORN = ". These files are not of one moment"
+_SHOWN_MAX = 10
 # By so much the clocks of a cluster's brokers may differ.
 _CLOCK_SKEW_MS = 60_000
 
@@ -123,7 +124,11 @@ class FollowedTransactions:
                 doubts.append(partial(decided.is_unknown_transaction, *place))
         if doubts:
             read_on()
-        return found + [AHEAD + why + TORN for doubt in doubts if (why := doubt()) is not None]
+        reasons = [why for doubt in doubts if (why := doubt()) is not None]
+        found += [f"{AHEAD}{why}{TORN}" for why in reasons[:_SHOWN_MAX]]
+        if len(reasons) > _SHOWN_MAX:
+            found.append(f"{AHEAD}{len(reasons) - _SHOWN_MAX} more producers are so{TORN}")
+        return found
 
     def missing(self) -> list[CommittedTransaction]:
         """The committed transactions whose end the log does not have."""

@@ -65,6 +65,7 @@ class StateVerification:
                 problems += self._check_of(number).problems()
             except UNREADABLE as error:
                 problems.append(problem_of(error))
+                self.decided.has_all = False
         return problems
 
     def read_on(self) -> None:
@@ -203,7 +204,7 @@ class _PartitionCheck:
                     offset,
                 )
             else:
-                self._next_producer_id = found
+                self._next_producer_id = self._decided.next_producer_id = found
 
     def _follow_named(self, key: bytes, state: dict[str, Any]) -> None:
         with suppress(CorruptRecordError):  # The opening of the name says it.

@@ -29,6 +29,12 @@ GROUP = "readers"
 Work = Callable[[eoslog.Store, int], None]
 
 
+@pytest.fixture
+def small_segments(monkeypatch):
+    config = {"segment.bytes": 16_384, "max.message.bytes": 16_384}
+    monkeypatch.setattr(log_settings, "_INTERNAL_TOPIC_CONFIG", config)
+
+
 def commit(
     store: eoslog.Store,
     number: int,
@@ -157,6 +163,35 @@ def test_a_partition_that_was_copied_last_is_ahead(tmp_path, work, closed):
 
 
 @pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("before", [by_an_id_each, None])
+def test_a_partition_is_ahead_with_ids_that_came_later(tmp_path, before, closed):
+    copy = torn_copy(tmp_path, ["t-1"], by_an_id_each, closed=closed, before=before)
+    for _ in range(2):
+        reasons = reasons_of(copy, T1, AHEAD)
+        assert len(reasons) == 2
+        assert all("no transactional id has had that producer id" in one for one in reasons)
+
+
+def test_of_many_producers_that_are_ahead_some_are_named(tmp_path):
+    copy = torn_copy(tmp_path, ["t-1"], by_an_id_each, closed=True, count=15)
+    reasons = reasons_of(copy, T1, AHEAD)
+    assert len(reasons) == 11
+    assert "5 more producers" in reasons[-1]
+
+
+def test_a_partition_is_ahead_with_ids_of_a_later_block(tmp_path, small_segments):
+    source, copy = tmp_path / "store", tmp_path / "copy"
+    with open_store(source) as store:
+        commit(store, 1)
+        compact_state(store, ID)
+    shutil.copytree(source, copy, ignore=only(source, ["t-1"], without=True))
+    with eoslog.open(source) as store:  # Another opening takes another block of ids.
+        commit(store, 2, transactional_id="later")
+    shutil.copytree(source, copy, ignore=only(source, ["t-1"]), dirs_exist_ok=True)
+    assert len(reasons_of(copy, T1, AHEAD)) == 1
+
+
+@pytest.mark.parametrize("closed", [True, False])
 @pytest.mark.parametrize("work", [by_one_id, by_an_id_each, to_the_last_only])
 def test_a_partition_that_was_copied_first_is_behind(tmp_path, work, closed):
     copy = torn_copy(tmp_path, all_but("t-1"), work, closed=closed)
@@ -274,12 +309,6 @@ def sound(store: eoslog.Store) -> bool:
     return store.verify() == []
 
 
-@pytest.fixture
-def small_segments(monkeypatch):
-    config = {"segment.bytes": 16_384, "max.message.bytes": 16_384}
-    monkeypatch.setattr(log_settings, "_INTERNAL_TOPIC_CONFIG", config)
-
-
 def compact_state(store: eoslog.Store, transactional_id: str) -> int:
     partition = store._partitions.state_partition(state_partition_of(transactional_id))
     partition.roll()
@@ -370,7 +399,7 @@ def test_producer_ids_that_are_used_up(tmp_path):
         commit(store, 1)
         partition = store._partitions.state_partition(state_partition_of(ID))
         value = encode_transaction_value(
-            producer_id=0,
+            producer_id=store.describe_transaction(ID).producer_id,
             producer_epoch=32_765,
             timeout_ms=60_000,
             state="Empty",
@@ -384,7 +413,7 @@ def test_producer_ids_that_are_used_up(tmp_path):
     with eoslog.open(path) as store:
         for number in range(2, 6):
             commit(store, number)
-        assert store.describe_transaction(ID).producer_id != 0
+        assert store.describe_transaction(ID).producer_epoch < 10
         assert sound(store)
     with eoslog.open(path) as store:
         assert sound(store)
