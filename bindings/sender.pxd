@@ -34,7 +34,7 @@ cdef class Sender:
     cdef list _listed                        # Buffers that hold records, or did a moment ago.
     cdef int64_t _batch_bytes
     cdef bint _lingering                     # A record was added since the last look.
-    cdef int64_t _first_ms                   # When what is open got its first record; -1: it has none.
+    cdef int64_t _first_ms                   # Of what is open: its first record's, -1 if none.
     cdef readonly Exclusive exclusive
     cdef object _refused                     # Why no record is taken now; None while they are.
     cdef dict _ready                         # SequencedLog by (topic, partition).

@@ -44,7 +44,7 @@ from eoslog.native.transaction_state cimport (
     END_CONCURRENT, END_DECIDE, END_EMPTY_ABORT, END_FENCED, END_OTHER_PRODUCER, END_REPEATED,
     EPOCH_BUMPING_VERSION, EPOCH_EXHAUSTED, EPOCH_MAX, NO_PRODUCER_ID, TRANSACTION_COMPLETE_ABORT,
     TRANSACTION_COMPLETE_COMMIT, TRANSACTION_DEAD, TRANSACTION_EMPTY, TRANSACTION_ONGOING,
-    EndVerdict, TransactionState, end_verdict, is_prepare,
+    EndVerdict, TransactionState, end_verdict, is_prepare, is_rotated_client,
 )
 from eoslog.native.transaction_state cimport TransactionPart as NativePart
 
@@ -303,6 +303,8 @@ cdef class TransactionEntry(KnownTransaction):
     cdef int _check_can_add(
         self, int64_t producer_id, int64_t producer_epoch, bint even_if_prepared=False
     ) except -1:
+        if is_rotated_client(&self._txn.state, producer_id, producer_epoch):
+            raise self._concurrent()
         if (producer_id != self._txn.state.producer_id or producer_id < 0
                 or self._txn.state.status == TRANSACTION_DEAD):
             raise self._other_producer(producer_id)
@@ -445,6 +447,11 @@ cdef class TransactionEntry(KnownTransaction):
         else:
             self.completion_error = self._failure(status, fault, False)
         return 0
+
+    @property
+    def client_identity(self):
+        """(producer id, epoch) of the client's open transaction, or of its next one."""
+        return self._answer()
 
     cdef tuple _answer(self):
         if self._txn.state.next_producer_id != NO_PRODUCER_ID:

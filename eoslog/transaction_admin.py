@@ -7,7 +7,7 @@ to no transactional id - is ended there alone, which is all there is of it.
 import re
 import time
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from eoslog.bindings.log_transactions import OpenTransaction
@@ -23,6 +23,7 @@ from eoslog.errors import (
     InvalidRequestError,
     InvalidTxnStateError,
     TransactionalIdNotFoundError,
+    UnknownTopicOrPartitionError,
 )
 from eoslog.partition import Partition
 from eoslog.prepared_transaction import PreparedTransaction
@@ -59,7 +60,8 @@ class TransactionDescription:
     """One transactional id with all that is known of it.
 
     The start time and the duration are None unless a transaction is open or being completed;
-    `topic_partitions` are then those it wrote to. `prepared`: it waits for an external decision.
+    `topic_partitions` are then those it wrote to, and once it is decided those of them that have no
+    marker yet. `prepared`: it waits for an external decision.
     `owner` says which producer of this process, or which other process, has the id, if one does.
     """
 
@@ -155,7 +157,25 @@ class TransactionAdmin:
     def describe(self, transactional_id: str) -> TransactionDescription:
         """See `Store.describe_transaction`."""
         check_transactional_id(transactional_id)
-        return self._described(transactional_id, time.time_ns() // 1_000_000)
+        described = self._described(transactional_id, time.time_ns() // 1_000_000)
+        if described.transaction_state not in PREPARE_STATES:
+            return described
+        waiting = [where for where in described.topic_partitions if self._waits(where, described)]
+        return replace(described, topic_partitions=tuple(waiting))
+
+    def _waits(self, where: TopicPartition, decided: TransactionDescription) -> bool:
+        """Whether a decided transaction has no marker at a partition yet."""
+        try:
+            partition = self._coordinator.partition_of(*where)
+            known = partition.producer(decided.producer_id)
+        except UnknownTopicOrPartitionError:
+            return False  # It was deleted: there is nothing to wait for.
+        except EoslogError:
+            return True  # What cannot be read cannot be written to either.
+        if known is None or known.producer_epoch != decided.producer_epoch:
+            return known is None or known.producer_epoch < decided.producer_epoch
+        open_ones = partition.open_transactions()
+        return any(one.producer_id == decided.producer_id for one in open_ones)
 
     def _described(self, transactional_id: str, now_ms: int) -> TransactionDescription:
         fields = self._fields(transactional_id)

@@ -234,8 +234,8 @@ class TransactionClient(TransactionalSender, Producer):
             return False
 
         def look(entry: TransactionEntry) -> bool:
-            own = (entry.producer_id, entry.producer_epoch)
-            return entry.state == "Ongoing" or own != (self.producer_id, self.producer_epoch)
+            own = (self.producer_id, self.producer_epoch)
+            return entry.state == "Ongoing" or entry.client_identity != own
 
         return self._on_entry(look)
 

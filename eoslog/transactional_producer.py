@@ -256,7 +256,8 @@ class TransactionalProducer(TransactionClient):
         To be called again, with the same, after an interrupt or an error: until it is decided the
         transaction stays prepared, also if this producer is closed.
 
-        Raises IllegalStateError if no transaction is prepared; what commit and abort raise.
+        Raises InvalidTxnStateError if no transaction is prepared, or open; IllegalStateError if one
+        is open that is not prepared; what commit and abort raise.
         """
         with self.exclusive:
             self._check_usable()
@@ -271,6 +272,11 @@ class TransactionalProducer(TransactionClient):
             else:
                 given = (self._transactional_id, *parse_token(prepared))
             if not self._is_prepared or self._state not in _COMPLETABLE:
+                if self._state is S.READY:
+                    raise InvalidTxnStateError(
+                        f"transactional id {self._transactional_id!r}: no transaction is prepared, "
+                        "and none is open"
+                    )
                 raise IllegalStateError(f"no transaction is prepared; {HINTS[self._state]}")
             own = (self._transactional_id, self.producer_id, self.producer_epoch)
             if given == own:

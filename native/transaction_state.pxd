@@ -82,6 +82,14 @@ cdef void state_to_complete(
 cdef inline bint is_prepare(int32_t status) noexcept nogil:
     return status == TRANSACTION_PREPARE_COMMIT or status == TRANSACTION_PREPARE_ABORT
 
+# Whether a client has the numbers that come with the end of the decided transaction, which uses up
+# the epochs of its producer id.
+cdef inline bint is_rotated_client(
+    const TransactionState* state, int64_t producer_id, int64_t producer_epoch
+) noexcept nogil:
+    return (is_prepare(state.status) and state.next_producer_id != NO_PRODUCER_ID
+            and producer_id == state.next_producer_id and producer_epoch == 0)
+
 cdef inline bint state_has_owner(const TransactionState* state) noexcept nogil:
     cdef uint64_t halves[2]
     memcpy(halves, state.owner, OWNER_BYTES)

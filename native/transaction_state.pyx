@@ -175,6 +175,8 @@ cdef EndVerdict end_verdict(
         and now.producer_epoch == 0)
     cdef bint current = producer_epoch == now.producer_epoch and producer_id == now.producer_id
     cdef bint repeated = rotated or now.producer_epoch == <int32_t>producer_epoch + 1
+    if is_rotated_client(now, producer_id, producer_epoch):
+        return END_CONCURRENT
     if (producer_id != now.producer_id and not rotated) or now.status == TRANSACTION_DEAD:
         return END_OTHER_PRODUCER
     if not current and not repeated:

@@ -19,6 +19,7 @@ from processes.lanes import TOPIC, make_store
 from processes.member_main import Hand
 
 import eoslog
+from eoslog import TopicPartition
 from eoslog.bindings import shared_page
 from eoslog.bindings.transaction_entry import (
     TransactionEntry,
@@ -612,6 +613,18 @@ def test_the_safe_point_stays_below_a_decision_of_another_process(store, crew, p
     store._transactions.settle_the_dead()
     recovery.advance()
     assert recovery.safe_so_far(state.topic_partition) == state.log_end_offset
+
+
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize(
+    ("point", "left"), [("flushed", [0, 1]), ("decided", [0, 1]), ("one marker", [1])]
+)
+def test_what_waits_for_its_marker_is_seen_in_another_process(store, crew, point, left, commit):
+    member = crew.join()
+    member.call(go_to, point, commit)
+    described = store.describe_transaction(ID)
+    assert described.transaction_state.startswith("Ongoing" if point == "flushed" else "Prepare")
+    assert list(described.topic_partitions) == [TopicPartition(TOPIC, number) for number in left]
 
 
 def test_a_session_says_once_how_durable_it_is(path, durability, crew):

@@ -1146,6 +1146,38 @@ def test_o05_o07_hanging_transactions_are_found(at):
         find(0, None, 1)
 
 
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize("epoch", [0, 32766])
+def test_s24_a_decided_transaction_shows_the_partitions_without_its_marker(
+    open_store, commit, epoch
+):
+    at = CoordinatedStore(open_store())
+    at.record(producer_epoch=epoch - 1 if epoch else 0)
+    begun = at.begun("a-0", "b-0", "b-1")
+    places = [TopicPartition("a", 0), TopicPartition("b", 0), TopicPartition("b", 1)]
+    assert list(at.store.describe_transaction(ID).topic_partitions) == places
+    for place in ("a-0", "b-1"):
+        fill_up(at.partition(place)._log, ROOM_BYTES)
+    with full_disk():
+        at.end(begun, commit)
+        described = at.store.describe_transaction(ID)
+    state = "PrepareCommit" if commit else "PrepareAbort"
+    assert described.transaction_state == state
+    assert list(described.topic_partitions) == [places[0], places[2]]
+    [listed] = at.store.transactions(states=[state])
+    assert listed.transactional_id == ID
+    # Each that gets its marker goes from the list, and so does one that is deleted.
+    at.partition("a-0").append_marker(
+        begun.producer_id, described.producer_epoch, None, commit, newer_epoch=True
+    )
+    assert list(at.store.describe_transaction(ID).topic_partitions) == [places[2]]
+    at.store.delete_topic("b")
+    assert list(at.store.describe_transaction(ID).topic_partitions) == []
+    at.coordinator.complete(begun.entry)
+    assert at.store.describe_transaction(ID).transaction_state.startswith("Complete")
+    assert list(at.store.describe_transaction(ID).topic_partitions) == []
+
+
 def test_o05_an_ids_finished_transaction_may_hang_elsewhere(at):
     at.end(at.begun("a-1"))
     at.partition("a-0")._log.append_columns(

@@ -148,6 +148,35 @@ def test_an_abort_hides_what_was_flushed(files):
     assert committed(a.log) == [b"again"]
 
 
+@pytest.mark.parametrize("state", ["PrepareCommit", "PrepareAbort"])
+def test_a16_the_next_producer_id_waits_for_the_end_of_what_was_decided(files, state):
+    part = files.part("a")
+    files.load(state, epoch=32767, parts=[part], last_producer_epoch=32766, next_producer_id=8)
+    calls = {
+        "add": lambda *own: files.entry.add_partitions(*own, [part]),
+        "flush": lambda *own: files.entry.flush(*own, [filled(part, b"x")]),
+        "commit": lambda *own: files.entry.commit(*own, [filled(part, b"x")]),
+        "columns": lambda *own: files.entry.append_columns(*own, part, [b"x"], timestamp_ms=1),
+        "offsets": lambda *own: files.entry.append_offsets(
+            *own, part, [b"x"], [b"k"], timestamp_ms=1
+        ),
+        "prepare": files.entry.prepare,
+        "end, committed": lambda *own: files.entry.end(*own, True),
+        "end, aborted": lambda *own: files.entry.end(*own, False),
+    }
+    assert files.entry.client_identity == (8, 0)
+    for call in calls.values():
+        with pytest.raises(ConcurrentTransactionsError):
+            call(8, 0)
+        for other in ((8, 1), (9, 0)):
+            with pytest.raises(InvalidProducerIdMappingError):
+                call(*other)
+    assert batches(part.log) == []
+    files.entry.complete()
+    calls["flush"](8, 0)
+    assert files.entry.end(8, 0, False) == (8, 1)
+
+
 def test_v12_v14_the_end_at_the_last_epoch_rotates_the_producer_id(files):
     part = files.part("a")
     files.load("Empty", epoch=32766)

@@ -10,12 +10,14 @@ from contextlib import suppress
 
 import pytest
 from conftest import abandon, values_of
+from coordinated_store import CoordinatedStore
 from forked import in_a_child
 from transaction_files import fill_up, full_disk
 
 import eoslog
 from eoslog import PreparedTransaction, TopicPartition, errors
 from eoslog.errors import (
+    ConcurrentTransactionsError,
     IllegalStateError,
     ProducerFencedError,
     StoreFullError,
@@ -159,9 +161,11 @@ def test_a_plain_producer_has_no_transactions(topics):
 
 def test_c28_a_wrong_call_harms_nothing(topics):
     producer = ready(topics)
-    for call in ("send", "commit", "abort", "prepare", "complete", "init"):
+    for call in ("send", "commit", "abort", "prepare", "init"):
         with pytest.raises(IllegalStateError):
             CALLS[call](producer)
+    with pytest.raises(errors.InvalidTxnStateError):
+        CALLS["complete"](producer)
     producer.flush()
     producer.begin_transaction()
     for call in ("begin", "init", "complete", "prepare"):
@@ -595,6 +599,64 @@ def test_a_full_disk_at_the_abort_leaves_it_to_be_called_again(topics):
     with producer.transaction():
         producer.send("a", value=b"2", partition=0)
     assert values_of(topics, "a") == [b"2"]
+
+
+@pytest.mark.parametrize("rotates", [False, True])
+@pytest.mark.parametrize("commit", [True, False])
+@pytest.mark.parametrize(
+    "call", ["send, flush", "append", "offsets", "commit", "prepare", "block", "full batch"]
+)
+def test_a_transaction_whose_predecessor_is_not_complete_can_be_tried_again(
+    open_store, rotates, commit, call
+):
+    """A marker found no room: the decision stands, and what follows waits for it."""
+    store = open_store()
+    store.create_topic("a", partitions=2, config={"segment.bytes": 1 << 20})
+    with ready(store, "opens the partitions") as other, other.transaction():
+        other.append("a", 1, [b"opened"])
+        other.send_offsets_to_transaction({TopicPartition("a", 0): 0}, "g")
+    if rotates:
+        at = CoordinatedStore(store)
+        at.record(ID, producer_epoch=32765)
+    producer = ready(store)
+    before = (producer.producer_id, producer.producer_epoch)
+    assert producer.producer_epoch == (32766 if rotates else 0)
+    producer.begin_transaction()
+    producer.append("a", 0, [b"x"])
+    fill_up(store.partition("a", 0)._log, 60)
+    with full_disk():
+        if commit:
+            producer.commit_transaction()
+        else:
+            producer.abort_transaction()
+        now = (producer.producer_id, producer.producer_epoch)
+        assert (now[0] != before[0]) is rotates
+        assert store.describe_transaction(ID).transaction_state.startswith("Prepare")
+        for _ in range(2):
+            producer.begin_transaction()
+            with pytest.raises(ConcurrentTransactionsError) as raised:
+                if call == "send, flush":
+                    producer.send("a", b"y", partition=1)
+                    producer.flush()
+                elif call == "full batch":
+                    for _ in range(100):
+                        producer.send("a", b"y" * 1000, partition=1)
+                elif call in ("commit", "block", "prepare"):
+                    producer.send("a", b"y", partition=1)
+                    producer._leave_block() if call == "block" else CALLS[call](producer)
+                else:
+                    CALLS[call](producer)
+            assert raised.value.retriable
+            if call != "block":  # It aborts by itself.
+                producer.abort_transaction()
+            assert (producer.producer_id, producer.producer_epoch) == now
+    with producer.transaction():
+        producer.send("a", b"z", partition=1)
+    assert values_of(store, "a", 1) == [b"opened", b"z"]
+    found = [one for one in values_of(store, "a") if one in (b"x", b"y")]
+    assert found == ([b"x"] if commit else [])
+    producer.close()
+    assert store.verify() == []
 
 
 def test_c13_a_commit_that_was_interrupted_can_only_be_repeated(topics):
@@ -1058,6 +1120,27 @@ def test_there_is_nothing_to_keep_where_nothing_was_prepared(topics):
     producer.send("a", value=b"1", partition=0)
     producer.commit_transaction()
     assert values_of(topics, "a") == [b"1"]
+
+
+@pytest.mark.parametrize("given", [None, "", "7:0"])
+def test_c30_nothing_is_prepared(topics, given):
+    producer = ready(topics)
+    with pytest.raises(errors.InvalidTxnStateError, match="none is open"):
+        producer.complete_transaction(given)
+    producer.begin_transaction()
+    producer.send("a", b"open", partition=0)
+    with pytest.raises(IllegalStateError, match="a transaction is open"):
+        producer.complete_transaction(given)
+    producer.commit_transaction()
+    with pytest.raises(errors.InvalidTxnStateError):
+        producer.complete_transaction(given)
+    with topics.producer(transactional_id="other") as other:
+        with pytest.raises(IllegalStateError, match="init_transactions"):
+            other.complete_transaction(given)
+        assert other.init_transactions(keep_prepared=True) is None
+        with pytest.raises(errors.InvalidTxnStateError):
+            other.complete_transaction(given)
+    assert values_of(topics, "a") == [b"open"]
 
 
 @pytest.mark.parametrize("commit", [True, False])
