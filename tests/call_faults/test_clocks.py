@@ -33,7 +33,12 @@ JUMPS = {
     "back by ten years": lambda: -10 * YEAR_MS,
     "to 1970": lambda: -(time.time_ns() // 1_000_000),
 }
-SETTINGS = QUIET | {"transaction.max.timeout.ms": HOUR_MS}
+WEEK_MS = 7 * 24 * HOUR_MS
+SETTINGS = QUIET | {
+    "transaction.max.timeout.ms": HOUR_MS,
+    "log.retention.ms": WEEK_MS,
+    "offsets.retention.minutes": WEEK_MS // 60_000,
+}
 
 
 @pytest.mark.parametrize("jump", JUMPS)
@@ -46,7 +51,8 @@ def test_a_jump(tmp_path, jump):
 def look_around(store: eoslog.Store) -> None:
     """Whatever the background thread does by the clock of the day."""
     checkpointer = store._checkpointer
-    checkpointer._look_at_transactions()
+    checkpointer._abort_timed_out()
+    checkpointer._retry_transactions()
     checkpointer._expire_ids()
     checkpointer._expire_producers()
     checkpointer._expire_offsets()
