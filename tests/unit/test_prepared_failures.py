@@ -6,7 +6,7 @@ import pytest
 from crash.interrupted_steps import Steps
 from crash.rows_topic import opened_with_rows, values
 
-from eoslog.errors import EoslogError, IllegalStateError, OutOfMemoryError, StoreFullError
+from eoslog.errors import EoslogError, InvalidTxnStateError, OutOfMemoryError, StoreFullError
 
 FAILURES = [
     MemoryError("none left"),
@@ -74,7 +74,7 @@ def test_an_interrupted_completion_is_called_again(store):
         if steps.interrupt(step, lambda p=producer, t=token: p.complete_transaction(t)):
             try:
                 assert producer.complete_transaction(token)
-            except IllegalStateError as error:
+            except InvalidTxnStateError as error:
                 assert "no transaction is prepared" in str(error)
         expected.append(value)
         assert values(store) == expected, steps.last
