@@ -1,5 +1,8 @@
 """`eoslog dump` of a store's files, against Kafka's tool, line by line."""
 
+import tarfile
+from pathlib import Path
+
 import pytest
 from cli_calls import DONE, call
 from kafka_broker import dump_log, partition_folders
@@ -9,6 +12,7 @@ from eoslog import TopicPartition
 
 pytestmark = pytest.mark.broker
 
+OF_0_1_0 = Path(__file__).parents[1] / "format" / "golden" / "store_0_1_0.tar.gz"
 DECODERS = {
     "__transaction_state": "--transaction-log-decoder",
     "__consumer_offsets": "--offsets-decoder",
@@ -39,13 +43,56 @@ def fill(path):
             consumer.commit()
 
 
+def lines_by_file(text):
+    """The lines of each file, by its path: the tools print the files in an order of their own."""
+    found = {}
+    for line in text.splitlines():
+        if line.startswith("Dumping "):
+            path = line.removeprefix("Dumping ")
+            found[path] = lines = []
+        lines.append(line)
+    return found
+
+
+def check_lines(paths, *options):
+    """Every line of these files is as Kafka's tool prints it."""
+    ours = call("dump", *[one for one in options if not one.endswith("-decoder")], *paths)
+    assert ours.status == DONE
+    theirs = lines_by_file(dump_log(",".join(map(str, paths)), *options))
+    found = lines_by_file(ours.stdout)
+    assert found.keys() == theirs.keys() == set(map(str, paths))
+    for path, lines in theirs.items():
+        assert found[path] == lines, path
+
+
+def files_of(path, pattern, topics):
+    return [
+        file
+        for folder in partition_folders(path)
+        if folder.name.rpartition("-")[0] in topics
+        for file in sorted(folder.glob(pattern))
+    ]
+
+
 def test_every_line_is_kafkas(tmp_path):
     path = tmp_path / "store"
     fill(path)
-    logs = [log for folder in partition_folders(path) for log in folder.glob("*.log")]
-    assert len(logs) > 4
-    for log in logs:
-        decoder = DECODERS.get(log.parent.name.rpartition("-")[0], "--print-data-log")
-        answer = call("dump", "--print-data-log", log)
-        assert answer.status == DONE
-        assert answer.stdout == dump_log(log, decoder), log
+    check_lines(files_of(path, "*.log", {"t"}), "--print-data-log")
+    for topic, decoder in DECODERS.items():
+        check_lines(files_of(path, "*.log", {topic}), "--print-data-log", decoder)
+    indexes = [
+        file
+        for pattern in ("*.index", "*.timeindex", "*.txnindex", "*.snapshot")
+        for file in files_of(path, pattern, {"t", *DECODERS})
+        if file.stat().st_size
+    ]
+    assert {file.suffix for file in indexes} >= {".txnindex", ".snapshot"}
+    check_lines(indexes)
+
+
+def test_what_0_1_0_knew_of_producers_is_shown_as_kafka_shows_it(tmp_path):
+    with tarfile.open(OF_0_1_0) as archive:
+        archive.extractall(tmp_path, filter="data")
+    files = files_of(tmp_path / "store", "*.snapshot", {"orders", *DECODERS})
+    assert any("lastSequence: -1" in call("dump", file).stdout for file in files)
+    check_lines(files)

@@ -40,8 +40,9 @@ def test_a_store_serves_the_records_and_offsets_of_a_broker(make_broker, tmp_pat
     with broker.producer("id-of-the-broker") as producer:
         producer.begin_transaction()
         producer.send("orders", b"committed", partition=0)
-        offsets = {KafkaPartition("orders", 0): KafkaOffset(1, "", -1)}
-        producer.send_offsets_to_transaction(offsets, "group")
+        for offset in (2, 1):  # A batch each, and all begin with sequence 0.
+            offsets = {KafkaPartition("orders", 0): KafkaOffset(offset, "", -1)}
+            producer.send_offsets_to_transaction(offsets, "group")
         producer.commit_transaction()
         producer.begin_transaction()
         producer.send("orders", b"aborted", partition=0).get(60)
@@ -49,6 +50,7 @@ def test_a_store_serves_the_records_and_offsets_of_a_broker(make_broker, tmp_pat
     broker.stop()
     move_logs_into_store(broker.logs, tmp_path / "store")
     with eoslog.open(tmp_path / "store") as store:
+        assert store.verify() == []
         with store.consumer(group="group") as consumer:
             consumer.assign([TopicPartition("orders", 0)])
             assert consumer.committed(TopicPartition("orders", 0)) == 1
