@@ -86,4 +86,5 @@ class PartitionLog(LogTransactions):
         transactions: TransactionFollower | None = None,
         rows: Callable[[], tuple[str, Iterable[bytes], int] | None] | None = None,
         expiration_ms: int = 86_400_000,
+        counted: Callable[[int], object] | None = None,
     ) -> list[dict[str, Any]]: ...

@@ -475,12 +475,14 @@ cdef class PartitionLog(LogTransactions):
                 log_detach(&self._log)
             self._let_others_in()
 
-    def verify(self, *, transactions=None, rows=None, Py_ssize_t expiration_ms=86_400_000):
+    def verify(self, *, transactions=None, rows=None, Py_ssize_t expiration_ms=86_400_000,
+               counted=None):
         """Check every batch and index entry, and what is remembered of producers and transactions;
         a list of {"path", "position_bytes", "reason"}.
 
         `transactions`: see ProducersCheck. `rows()` gives stored rows when the log was followed:
-        where they are kept, the rows, and at which offset they are true. Runs beside appends, rolls
+        where they are kept, the rows, and at which offset they are true. `counted(records)` is
+        called with the number of sound records, markers aside. Runs beside appends, rolls
         and deletions, by other processes too. What is appended later is not looked at; a segment
         that is deleted meanwhile is passed over.
         """
@@ -502,7 +504,7 @@ cdef class PartitionLog(LogTransactions):
                 aborts = AbortIndexCheck(segment["base_offset"])
                 producers = ProducersCheck(
                     segment["base_offset"], transactions, expiration_ms,
-                    numbered=self.topic != "__consumer_offsets")
+                    numbered=self.topic != "__consumer_offsets", log_start=log_start)
             if pieces is None:
                 aborts.lose_track()
                 producers.lose_track()
@@ -521,6 +523,8 @@ cdef class PartitionLog(LogTransactions):
                 f"the log starts at offset {log_start}, and its batches end at {expected}")})
         if producers is not None:
             self._verify_producers(producers, expected, rows, problems)
+            if counted is not None:
+                counted(producers.record_count)
         return problems
 
     def _verify_producers(

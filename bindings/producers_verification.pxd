@@ -14,10 +14,13 @@ cdef class ProducersCheck:
     cdef bint _lost
     cdef int64_t _hole_end           # Behind the last offsets that are missing; -1: none are.
     cdef bint _numbered
+    cdef int64_t _log_start
+    cdef int64_t record_count        # Of the sound batches, markers aside.
 
     cdef object follow(self, const uint8_t* batch, const BatchHeader* header)
     cdef int pass_hole(self, int64_t upper_bound) except -1
     cdef bint _may_lack(self, ProducerEntry* entry) noexcept
+    cdef void _count(self, const BatchHeader* header) noexcept
     cdef void lose_track(self) noexcept
     cdef int _note_batch(self, const ProducerEntry* entry, const BatchHeader* header) except -1
     cdef object _wrong_marker(

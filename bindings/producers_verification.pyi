@@ -25,6 +25,7 @@ class ProducersCheck:
         expiration_ms: int = 86_400_000,
         *,
         numbered: bool = True,
+        log_start: int = 0,
     ) -> None: ...
     def check_snapshot(
         self, path: str, problems: list[dict[str, Any]], *, is_newest: bool = False

@@ -50,19 +50,23 @@ cdef class ProducersCheck:
     `data_epoch` is that of the open transaction, -1 if none is known. `lose_track()` says that
     batches are missing in between. `numbered`: the sequences of a producer's batches follow one
     another; those of a group coordinator's, in `__consumer_offsets`, do not.
+    Records are counted from `log_start` on.
     """
 
     def __cinit__(self):
         table_init(&self._table)
 
     def __init__(self, Py_ssize_t log_first_offset, transactions=None,
-                 Py_ssize_t expiration_ms=86_400_000, *, bint numbered=True):
+                 Py_ssize_t expiration_ms=86_400_000, *, bint numbered=True,
+                 Py_ssize_t log_start=0):
         self._log_first_offset = log_first_offset
         self._transactions = transactions
         self._expiration_ms = expiration_ms
         self._lost = False
         self._hole_end = -1
         self._numbered = numbered
+        self._log_start = log_start
+        self.record_count = 0
         if transactions is not None:
             transactions.begin(log_first_offset)
 
@@ -77,6 +81,7 @@ cdef class ProducersCheck:
         cdef int64_t timestamp = 0
         cdef object reason = None
         cdef bint known
+        self._count(header)
         if header.producer_id < 0:
             return None
         entry = table_find(&self._table, header.producer_id)
@@ -115,6 +120,15 @@ cdef class ProducersCheck:
         if entry.batch_count == 0:
             return self._hole_end > entry.changed_at_offset
         return self._hole_end > window_at(entry, entry.batch_count - 1).last_offset
+
+    cdef void _count(self, const BatchHeader* header) noexcept:
+        """Count the records of a batch, from where the log starts on."""
+        cdef int64_t below = self._log_start - header.base_offset
+        if header.attributes & ATTRIBUTE_CONTROL or below > header.last_offset_delta:
+            return
+        self.record_count += header.record_count
+        if 0 < below <= header.record_count:
+            self.record_count -= below
 
     cdef void lose_track(self) noexcept:
         """A batch cannot be read: nothing is known of any producer from here on."""

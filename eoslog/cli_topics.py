@@ -36,7 +36,7 @@ def topics(settings: Settings, internal: bool) -> None:
 @_INTERNAL_OPTION
 @shared_options
 def list_topics(settings: Settings, internal: bool) -> None:
-    """List the topics with their partitions and records."""
+    """List the topics with their partitions and offsets in use."""
     show_topics(settings, internal)
 
 
@@ -94,7 +94,7 @@ def delete_topic(settings: Settings, name: str, yes: bool) -> None:
 
 
 def show_topics(settings: Settings, internal: bool) -> None:
-    """Print every topic with its number of partitions and records."""
+    """Print every topic with its number of partitions and of offsets in use."""
     with settings.open() as store:
         names = [*store.topics(), *(internal_topics(store) if internal else ())]
         rows = []
@@ -105,14 +105,14 @@ def show_topics(settings: Settings, internal: bool) -> None:
         if settings.as_json:
             echo_json(rows)
             return
-        print_rows(("topic", "partitions", "records"), [list(row.values()) for row in rows])
+        print_rows(("topic", "partitions", "offsets"), [list(row.values()) for row in rows])
 
 
 def topic_row(store: "eoslog.Store", name: str) -> dict[str, Any]:
-    """One line of the list. `records` counts offsets, of which control records take some too."""
+    """One line of the list. Records take offsets, and so do the markers of transactions."""
     partitions = partition_rows(store, name)
-    records = sum(row["log_end_offset"] - row["log_start_offset"] for row in partitions)
-    return {"topic": name, "partitions": len(partitions), "records": records}
+    offsets = sum(row["log_end_offset"] - row["log_start_offset"] for row in partitions)
+    return {"topic": name, "partitions": len(partitions), "offsets": offsets}
 
 
 def partition_rows(store: "eoslog.Store", name: str) -> list[dict[str, int]]:

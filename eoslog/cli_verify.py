@@ -1,8 +1,9 @@
 """`eoslog verify`: check a store against its logs; `--repair` cuts and makes anew what may be."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ _KEPT_IN_MEMORY = (f"/{LMDB_NAME}", ".snapshot")
 class Findings:
     """What a check of a store found; it is sound if there are no problems.
 
+    `records` are the sound ones, aborted ones too; the markers of transactions are none.
     `recovered` is what opening the store cut off behind the last whole batches.
     """
 
@@ -252,39 +254,47 @@ def verify_store(store: "eoslog.Store", names: tuple[str, ...], console: Console
         for number in range(found[name].partitions)
     ]
     findings = Findings()
+    counts: dict[TopicPartition, int] = {}
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         line = progress.add_task("verify", total=None)
         if names:
             for done, target in enumerate(targets):
                 progress.update(line, completed=done, total=len(targets))
-                findings.problems.extend(problems_of(store, found[target.topic], target))
+                findings.problems.extend(
+                    problems_of(
+                        store, found[target.topic], target, partial(counts.__setitem__, target)
+                    )
+                )
         else:
             findings.problems.extend(
-                store.verify(
-                    lambda done, count, _: progress.update(line, completed=done, total=count)
+                store._verify(
+                    lambda done, count, _: progress.update(line, completed=done, total=count),
+                    counts.__setitem__,
                 )
             )
     for target in targets:
         # One that another process has deleted meanwhile does not count.
         with suppress(CorruptRecordError, UnknownTopicOrPartitionError, LogClosedError):
             log = store.partition(*target)
-            records, size_bytes = log.log_end_offset - log.log_start_offset, log.size_bytes
+            findings.size_bytes += log.size_bytes
             findings.partitions += 1
-            findings.records += records
-            findings.size_bytes += size_bytes
+            findings.records += counts.get(target, 0)
     findings.recovered = [one.described() for one in store._partitions.cuts]
     return findings
 
 
 def problems_of(
-    store: "eoslog.Store", topic: TopicDescription, target: TopicPartition
+    store: "eoslog.Store",
+    topic: TopicDescription,
+    target: TopicPartition,
+    counted: Callable[[int], object] | None = None,
 ) -> list[dict[str, Any]]:
     """What is wrong with one partition; one that cannot even be opened is a problem as well.
 
     Raises UnknownTopicOrPartitionError if the topic is deleted meanwhile.
     """
     try:
-        found = store.partition(*target).verify()
+        found = store.partition(*target).verify(counted=counted)
     except UNREADABLE as error:
         found = [problem_of(error)]
     except EoslogError:

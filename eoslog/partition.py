@@ -488,18 +488,21 @@ class Partition(PartitionLosses):
         transactions: "TransactionFollower | None" = None,
         *,
         producer_expiration_ms: int = PRODUCER_EXPIRATION_MS,
+        counted: Callable[[int], object] | None = None,
     ) -> list[dict[str, object]]:
         """Check every batch and index entry, the producers' sequences and epochs, and what memory,
         snapshots and LMDB say of them: a dict of path, position_bytes, reason per problem.
 
         `transactions` follows what the log has of transactions, and judges their markers. A
-        producer that was silent for `producer_expiration_ms` may begin anew.
+        producer that was silent for `producer_expiration_ms` may begin anew. `counted(records)` is
+        called with the number of sound records, markers aside.
         """
         with named_os_errors(f"verifying {self.topic_partition}"):
             return self._log.verify(
                 transactions=transactions,
                 rows=self.stored_rows,
                 expiration_ms=producer_expiration_ms,
+                counted=counted,
             )
 
     # Maintenance; for the store.

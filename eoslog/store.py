@@ -377,6 +377,14 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         `progress(done, total, topic_partition)` is called before each partition. The store may be
         in use meanwhile. What is checked is said in `docs/commands.md`.
         """
+        return self._verify(progress)
+
+    def _verify(
+        self,
+        progress: Progress | None = None,
+        counted: Callable[[TopicPartition, int], object] | None = None,
+    ) -> list[dict[str, object]]:
+        """`counted(topic_partition, records)` is called for each partition."""
         self._check_open()
         if progress is not None:
             check_synchronous(progress, "progress")
@@ -390,6 +398,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
             files.checkpoints.lost,
             self._topics.unremoved(),
             self._staged.verify,
+            counted,
         ).problems(progress)
 
     def metrics(self) -> dict[str, Any]:

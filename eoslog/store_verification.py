@@ -9,6 +9,7 @@ ahead of the state log is judged by what that says afterwards (`followed_transac
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 from eoslog.checkpoint_verification import (
     Checkpoints,
@@ -48,6 +49,8 @@ class StoreVerification:
     # Deleted topics whose files are not all gone, and why.
     unremoved: Mapping[str, EoslogError]
     verify_staged: Callable[[], list[Problem]]
+    # Called with the number of sound records of each partition, if it is given.
+    counted: Callable[[TopicPartition, int], object] | None = None
 
     def problems(self, progress: Progress | None) -> list[Problem]:
         """One dict of path, position_bytes and reason for each problem of the store.
@@ -123,8 +126,9 @@ class _PartitionsCheck:
         if partition is None:
             return []
         followed = FollowedTransactions(where, self._state.decided)
+        counted = None if store.counted is None else partial(store.counted, where)
         found = verify_partition(
-            partition, followed, self._state.read_on, store.producer_expiration_ms
+            partition, followed, self._state.read_on, store.producer_expiration_ms, counted
         )
         if where.topic == CONSUMER_OFFSETS_TOPIC and not found:
             found += verify_groups(partition, GroupOffsetsIndex(store.rows))
@@ -151,9 +155,12 @@ def verify_partition(
     followed: FollowedTransactions,
     read_on: Callable[[], None],
     producer_expiration_ms: int,
+    counted: Callable[[int], object] | None,
 ) -> list[Problem]:
     """What is wrong with a partition; `read_on` reads what coordinators wrote meanwhile."""
-    found = partition.verify(followed, producer_expiration_ms=producer_expiration_ms)
+    found = partition.verify(
+        followed, producer_expiration_ms=producer_expiration_ms, counted=counted
+    )
     noted = (
         partition.lost_beginning,
         partition.lost_end,

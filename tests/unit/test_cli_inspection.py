@@ -178,3 +178,40 @@ def test_producers_of_a_topic_or_a_partition(store_path):
 )
 def test_mistakes_in_asking_for_producers(store_path, options, status, words):
     assert_mistake(call("producers", *options, "--store", store_path), status, words)
+
+
+def test_markers_of_transactions_are_no_records(tmp_path):
+    path = tmp_path / "store"
+    with eoslog.open(path, create=True) as store:
+        store.create_topic("t")
+        producer = store.producer(transactional_id="id")
+        producer.init_transactions()
+        for number in range(10):
+            producer.begin_transaction()
+            producer.send("t", b"v", partition=0)
+            producer.flush()
+            producer.abort_transaction() if number == 3 else producer.commit_transaction()
+        with store.producer() as plain:
+            plain.send("t", b"v", partition=0)
+    for topic in ((), ("--topic", "t")):
+        assert call("verify", "--store", path, *topic).stdout.startswith("sound: 11 records in 1")
+        assert call("verify", "--store", path, *topic, "--json").json["records"] == 11
+    assert call("topics", "--store", path, "--json").json == [
+        {"topic": "t", "partitions": 1, "offsets": 21}
+    ]
+    assert call("topics", "--store", path).stdout.split()[:3] == ["topic", "partitions", "offsets"]
+
+
+def test_records_below_the_start_of_a_log_are_not_counted(tmp_path):
+    path = tmp_path / "store"
+    with eoslog.open(path, create=True) as store:
+        store.create_topic("t")
+        partition = store.partition("t", 0)
+        for _ in range(2):
+            partition.append_columns([b"v"] * 10)
+            partition.roll()
+        counted = []
+        for start, left in ((0, 20), (3, 17), (10, 10), (14, 6), (20, 0)):
+            partition.log.advance_log_start(start)
+            assert partition.verify(counted=counted.append) == []
+            assert counted.pop() == left

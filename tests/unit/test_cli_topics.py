@@ -79,7 +79,7 @@ def test_a_topic_that_exists_is_a_failure(orders):
 @pytest.mark.parametrize("subcommand", [(), ("list",)])
 def test_list(orders, subcommand):
     answer = call("topics", *subcommand, "--store", orders, "--json")
-    assert answer.json == [{"topic": "orders", "partitions": 2, "records": 10}]
+    assert answer.json == [{"topic": "orders", "partitions": 2, "offsets": 10}]
     text = call("topics", *subcommand, "--store", orders).stdout
     assert text.splitlines()[-1].split() == ["orders", "2", "10"]
 
@@ -172,7 +172,7 @@ def test_internal_topics_are_listed_when_asked_for(orders):
         assert rows["__consumer_offsets"] == {
             "topic": "__consumer_offsets",
             "partitions": 1,
-            "records": 1,
+            "offsets": 1,
         }
     found = call("topics", "describe", "__consumer_offsets", "--store", orders, "--json").json
     assert [row["log_end_offset"] for row in found["partitions"]] == [1]
@@ -205,7 +205,7 @@ def test_a_topic_that_goes_while_they_are_listed_is_left_out(orders, monkeypatch
         store.create_topic("short-lived", partitions=1)
     monkeypatch.setattr(cli_topics, "topic_row", deleted_meanwhile)
     answer = call("topics", "--store", orders, "--json")
-    assert answer.json == [{"topic": "orders", "partitions": 2, "records": 10}]
+    assert answer.json == [{"topic": "orders", "partitions": 2, "offsets": 10}]
 
 
 @pytest.mark.parametrize("arguments", [["a/b"], ["t", "--config", "segment.bytes=many"]])
