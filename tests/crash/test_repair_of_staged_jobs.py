@@ -55,8 +55,8 @@ def state_log_of(path: Path, key: bytes) -> Path:
     return log
 
 
-def cut_last_batch(log: Path, bytes_left: int = 70) -> None:
-    *_, last = iter_batches(log.read_bytes())
+def cut_last_batch(log: Path, bytes_left: int = 70, *, batches: int = 1) -> None:
+    last = iter_batches(log.read_bytes())[-batches]
     with log.open("r+b") as file:
         file.truncate(last.position_bytes + bytes_left)
 
@@ -191,12 +191,25 @@ def test_a_job_of_a_topic_that_was_deleted_says_nothing_of_the_next(tmp_path):
     assert count(path) == 0
 
 
-def test_the_offsets_of_a_complete_job_are_not_cut(tmp_path):
-    path = make(tmp_path / "store", offsets={T1: 7})
+def log_of_readers(path: Path) -> Path:
     (log,) = [
         one for one in path.glob("__consumer_offsets-*/*.log") if b"readers" in one.read_bytes()
     ]
-    cut_last_batch(log)
+    return log
+
+
+def test_a_torn_marker_of_a_complete_jobs_offsets_is_written_again(tmp_path):
+    path = make(tmp_path / "store", offsets={T1: 7})
+    cut_last_batch(log_of_readers(path))
+    assert repair(path)[0] == DONE
+    with eoslog.open(path) as store:
+        assert store.groups()["readers"][T1].offset == 7
+        assert store.verify() == []
+
+
+def test_the_offsets_of_a_complete_job_are_not_cut(tmp_path):
+    path = make(tmp_path / "store", offsets={T1: 7})
+    cut_last_batch(log_of_readers(path), batches=2)
     assert_refused(path, "__consumer_offsets", "staged job 0 of application 'jobs' was complete")
 
 
