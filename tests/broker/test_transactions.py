@@ -46,6 +46,7 @@ def test_every_transaction_is_described_and_what_is_open_is_aborted(make_broker,
         staged = started(store, "staged", staged=True)
         with staged.transaction():
             staged.append("t", partition=1, values=[b"staged"])
+            staged.send_offsets_to_transaction({T0: 1}, "staged-group")
         prepared = started(store, "prepared", transaction_timeout_ms=1000)
         prepared.begin_transaction()
         prepared.send("t", b"prepared", partition=0)
@@ -78,6 +79,7 @@ def test_every_transaction_is_described_and_what_is_open_is_aborted(make_broker,
     assert [one.value for one in broker.records("t", 0)] == [b"committed"] * 3
     assert [one.value for one in broker.records("t", 1)] == [b"named", b"staged"]
     assert broker.committed("prepared-group", "t") is None
+    assert broker.committed("staged-group", "t") == 1
     for transactional_id in ("committed", "prepared", "staged"):
         with broker.producer(transactional_id) as client:
             client.begin_transaction()
