@@ -77,7 +77,7 @@ class Checkpointer:
         self._day = store._day_clock
         self._oldest_records = OldestRecords(self._day.age_ms)
         files = store._files
-        self._next_timeout = NextTimeout(files.transactions, files.state_log, self._day.age_ms)
+        self._next_timeout = NextTimeout(files.transactions, files.state_log, self._day)
         now_s = time.monotonic()
         self._fellows_due_s = now_s + self._fellows.interval_s
         self._timeouts_due_s = now_s + self._transactions_interval_s()

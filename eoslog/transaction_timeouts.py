@@ -16,6 +16,7 @@ from eoslog.bindings.transaction_entry import (
     decode_transaction_value,
 )
 from eoslog.config import INT32_MAX
+from eoslog.day_clock import DayClock
 from eoslog.errors import (
     CorruptRecordError,
     EoslogError,
@@ -65,11 +66,11 @@ class NextTimeout:
         self,
         coordinator: TransactionCoordinator,
         state_log: StateLog,
-        age_ms: Callable[[int], int],
+        day: DayClock,
     ) -> None:
         self._entries = coordinator.entries
         self._state_log = state_log
-        self._age_ms = age_ms
+        self._day = day
         self._ends: Mapping[int, int] | None = None
         self._first: tuple[int, int] | None = None  # When it was begun, and its timeout.
 
@@ -80,7 +81,7 @@ class NextTimeout:
             waiting = [one for one in self._entries.undecided() if _may_time_out(one)]
             times = [(one.start_ms, one.timeout_ms) for one in waiting]
             self._first, self._ends = min(times, key=sum, default=None), ends
-        if self._first is None or self._age_ms(self._first[0]) <= self._first[1]:
+        if self._first is None or self._day.age_ms(self._first[0]) <= self._first[1]:
             return False
         self._first = None  # What cannot be aborted now is not tried all the time.
         return True
