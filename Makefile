@@ -19,7 +19,7 @@ STATES ?= 10000
 # What `make soak` and `make power-loss` begin with; not given: another one for each soak, 1 for power cuts.
 SEED ?=
 
-.PHONY: venv build test broker soak crash-points power-loss sanitize sanitize-short fuzz audit lint demo bench wheel sdist clean check-tools
+.PHONY: venv build test test-other-python broker soak crash-points power-loss sanitize sanitize-short fuzz audit lint demo bench wheel sdist clean check-tools
 
 venv: $(BUILT)
 
@@ -51,6 +51,10 @@ build: $(INSTALLED)
 
 test: venv
 	$(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The short form on the newest other Python that is here, as installed: unit tests, conformance, one Spark job.
+test-other-python: venv
+	bash tools/test_other_python.sh $(BIN)/python
 
 # Stores in a Kafka broker, and a broker's logs in a store. Skipped, with the reason, without a Java or Maven.
 broker: venv

@@ -54,7 +54,8 @@ cdef class RecordAccumulator:
         """Forget the records held."""
         if self._busy:
             raise errors.ConcurrentAccessError(
-                "two threads use one accumulator at once: this call did nothing")
+                "two threads use one accumulator at once: another thread is appending it, and this "
+                "call did nothing")
         self.reset()
 
     def add(self, value, key=None, headers=None, Py_ssize_t timestamp_ms=-1):
@@ -79,7 +80,8 @@ cdef class RecordAccumulator:
         cdef uint8_t* grown
         if self._busy:
             raise errors.ConcurrentAccessError(
-                "two threads use one accumulator at once: this call did nothing")
+                "two threads use one accumulator at once: another thread is appending it, and this "
+                "call did nothing")
         if timestamp_ms < -1:
             raise ValueError(f"timestamp_ms {timestamp_ms}")
         if type(value) is bytes:
@@ -155,7 +157,8 @@ cdef class RecordAccumulator:
         """Write the header: the buffer's first _used_bytes are then one whole batch."""
         if self._busy:
             raise errors.ConcurrentAccessError(
-                "two threads use one accumulator at once: this call did nothing")
+                "two threads use one accumulator at once: another thread is appending it, and this "
+                "call did nothing")
         if self._record_count == 0:
             raise ValueError("no records to append")
         with nogil:

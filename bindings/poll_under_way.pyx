@@ -100,6 +100,6 @@ cdef class PollUnderWay:
         """Raise ConcurrentAccessError if the consumer is just reading."""
         if self._busy:
             raise ConcurrentAccessError(
-                "two threads use one consumer at once, or one thread uses it from a handler of a "
-                "signal while it reads: this call did nothing; a consumer is for one thread at a "
-                "time, so make one for each thread")
+                "two threads use one consumer at once: another thread is reading with it, or this "
+                "one, from a handler of a signal; this call did nothing; make a consumer for each "
+                "thread")

@@ -384,7 +384,8 @@ cdef class TransactionEntry(KnownTransaction):
             accumulator, part = filled[index]
             if accumulator._busy:
                 raise errors.ConcurrentAccessError(
-                    "two threads use one accumulator at once: this call did nothing")
+                    "two threads use one accumulator at once: another thread is appending it, and "
+                    "this call did nothing")
             batches[index].record_count = accumulator._record_count
             if accumulator._record_count == 0:
                 batches[index].appended = True   # There is nothing to append.

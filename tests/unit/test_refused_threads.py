@@ -28,7 +28,10 @@ def refuse(*arguments, **named):
 
 def refuse_threads(monkeypatch):
     monkeypatch.setattr(_thread, "start_new_thread", refuse)
-    monkeypatch.setattr(threading, "_start_new_thread", refuse)
+    # Of Python 3.12 and before; of later ones.
+    for name in ("_start_new_thread", "_start_joinable_thread"):
+        if hasattr(threading, name):
+            monkeypatch.setattr(threading, name, refuse)
 
 
 def never_start(thread):

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Test eoslog as installed on the newest Python that is here besides the one of the whole suite: unit tests, conformance
+# and one Spark job. Its environment is a folder of its own below build/.
+# usage: test_other_python.sh PYTHON; PYTHON is the one of the whole suite.
+set -euo pipefail
+here="import sys; print('%d.%d' % sys.version_info[:2])"
+own=$("$1" -c "$here")
+cd "$(dirname "$0")/.."
+root=$PWD
+found=
+for version in 3.13 3.12 3.11; do
+  [ "$version" = "$own" ] && continue
+  # pyenv has a command for each version, and most of them only say that another one is chosen.
+  for candidate in "python$version" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$version".*/bin/python; do
+    if [ "$("$candidate" -c "$here" 2> /dev/null)" = "$version" ]; then
+      found=$candidate
+      break 2
+    fi
+  done
+done
+if [ -z "$found" ]; then
+  echo "no other Python from 3.11 to 3.13 is here: nothing was tested" >&2
+  exit 0
+fi
+folder=$root/build/python$version
+rm -rf "$folder"
+mkdir -p "$folder/source" "$folder/run"
+# A build in the tree itself would have that of the whole suite built again.
+git ls-files --cached --others --exclude-standard -z | xargs -0 cp --parents -t "$folder/source"
+"$found" -m venv "$folder/venv"
+"$folder/venv/bin/python" -m pip install --quiet --upgrade pip
+"$folder/venv/bin/python" -m pip install --quiet "$folder/source[test]"
+# In a folder without sources: what is imported is what was installed.
+cd "$folder/run"
+tests() {
+  "$folder/venv/bin/pytest" --config-file="$root/pyproject.toml" --rootdir="$root" "$@"
+}
+# Of the C sources nothing depends on the Python.
+tests -n 2 --dist loadfile --ignore="$root/tests/unit/test_cython_annotations.py" \
+  "$root/tests/unit" "$root/tests/conformance"
+tests "$root/tests/spark/test_batch_write.py::test_rows_land_once_and_keys_go_where_kafkas_partitioner_puts_them"
