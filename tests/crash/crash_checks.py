@@ -165,7 +165,7 @@ def record_all(store: eoslog.Store, recorder: Recorder) -> None:
         reader.assign(everything)
         if everything:
             reader.end_offsets(everything)
-        while reader.poll(0, 1000):
+        while everything and reader.poll(0, 1000):
             pass
         reader.close()
     groups: dict[str, list[Any]] = {

@@ -46,13 +46,13 @@ def test_a_lag_is_counted_from_where_the_log_begins_now(store, monkeypatch):
         consumer.assign([where])
         consumer.seek_to_beginning(where)
         end_of = consumer._positions.end_of
-        partition_read = type(partition).read
+        read_headers = type(partition).read_headers
 
         def read(of, offset, *more):
             partition.delete_segments(20)
-            return partition_read(of, offset, *more)
+            return read_headers(of, offset, *more)
 
-        monkeypatch.setattr(type(partition), "read", read)
+        monkeypatch.setattr(type(partition), "read_headers", read)
         assert consumer.lag(where) == end_of(partition) - partition.log_start_offset
     assert partition.log_start_offset > 0
 

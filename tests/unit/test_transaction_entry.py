@@ -447,7 +447,7 @@ def test_a_log_that_is_not_open_is_refused(files):
 def test_one_accumulator_is_appended_once(files):
     pair = filled(files.part("a"), b"x")
     files.initialize()
-    with pytest.raises(RuntimeError, match="another thread"):
+    with pytest.raises(RuntimeError, match="two threads use one accumulator"):
         files.entry.flush(7, 0, [pair, pair])
     assert pair[0].record_count == 1
     assert files.states() == ["Empty"]
