@@ -81,18 +81,16 @@ def test_of_two_threads_one_does_the_work(monkeypatch):
     assert count == [1]
 
 
-def test_a_store_whose_background_thread_never_ran_is_closed(monkeypatch, tmp_path):
-    store = eoslog.open(tmp_path / "store", create=True, durability="process")
-    store.create_topic("rows")
+def test_a_store_whose_background_thread_never_ran_can_be_opened_again(monkeypatch, tmp_path):
+    path = tmp_path / "store"
     start_interrupted(
         monkeypatch,
         NeverStarted,
-        lambda: store.producer().append("rows", partition=0, values=[b"one"]),
+        lambda: eoslog.open(path, create=True, durability="process"),
     )
-    store.producer().append("rows", partition=0, values=[b"two"])
-    assert store._checkpointer._thread.was_started
-    store.close()
-    with eoslog.open(tmp_path / "store") as store:
+    with eoslog.open(path, create=True) as store:
+        store.create_topic("rows")
+        store.producer().append("rows", partition=0, values=[b"one"])
         assert not store.verify()
 
 

@@ -835,7 +835,8 @@ def test_a_group_with_members_is_not_deleted(topic):
         topic.delete_group("g")
 
 
-def test_what_members_read_does_not_expire(topic):
+def test_what_members_read_does_not_expire(topic, monkeypatch):
+    monkeypatch.setattr(topic._group_offsets, "_retention_minutes", 7 * 24 * 60)
     consumer = member(topic)
     consumer.commit({T[0]: 3})
     later_ms = time.time_ns() // 1_000_000 + 8 * 86_400_000
