@@ -48,7 +48,7 @@ def interrupt(spark, tmp_path):
         thread = threading.Thread(target=press, daemon=True)
         thread.start()
         with pytest.raises(KeyboardInterrupt):
-            spark.range(3).mapInArrow(wait, "id long").collect()
+            spark.range(0, 3, 1, 1).mapInArrow(wait, "id long").collect()
             pytest.fail("the call was not interrupted")
         thread.join()
 
