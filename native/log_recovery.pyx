@@ -46,7 +46,9 @@ from eoslog.native.status cimport (
 from eoslog.native.time_index cimport time_index_truncate
 
 cdef extern from "<unistd.h>" nogil:
+    int access(const char* path, int mode) noexcept
     int unlink(const char* path) noexcept
+    int F_OK
 
 
 cdef Status log_open(
@@ -343,6 +345,22 @@ cdef bint zeros_only(const uint8_t* at, int64_t count) noexcept nogil:
     return True
 
 
+cdef void kept_path(
+    PartitionLog* log, int64_t base_offset, int64_t position, char* path
+) noexcept nogil:
+    """Write the path under which bytes cut from `position` on are kept.
+
+    No file has it: one that was kept in the same millisecond is not replaced.
+    """
+    cdef int64_t number = eos_now_ms()
+    while True:
+        snprintf(path, SEGMENT_PATH_BYTES_MAX, "%s/%020lld.log.%lld.%lld", log.cut_directory,
+                 <long long>base_offset, <long long>position, <long long>number)
+        if access(path, F_OK) != 0:
+            return
+        number += 1
+
+
 cdef Status cut_tail(
     PartitionLog* log, Segment* segment, int64_t position, bint keep, Fault* out
 ) noexcept nogil:
@@ -359,8 +377,7 @@ cdef Status cut_tail(
     if keep and not zeros_only(segment.map + position, probe):
         while tail_bytes > 0 and segment.map[position + tail_bytes - 1] == 0:
             tail_bytes -= 1
-        snprintf(path, SEGMENT_PATH_BYTES_MAX, "%s/%020lld.log.%lld.%lld", log.cut_directory,
-                 <long long>segment.base_offset, <long long>position, <long long>eos_now_ms())
+        kept_path(log, segment.base_offset, position, path)
         error = eos_open(path, True, False, &fd)
         if error == 0:
             error = eos_pwrite_all(fd, segment.map + position, <size_t>tail_bytes, 0)
@@ -385,8 +402,7 @@ cdef Status drop_segments_behind(PartitionLog* log, int32_t index, Fault* out) n
     while log.segment_count - 1 > index:
         segment = log.segments[log.segment_count - 1]
         segment_path(log.directory, segment.base_offset, b".log", path)
-        snprintf(kept, SEGMENT_PATH_BYTES_MAX, "%s/%020lld.log.0.%lld", log.cut_directory,
-                 <long long>segment.base_offset, <long long>eos_now_ms())
+        kept_path(log, segment.base_offset, 0, kept)
         if rename(path, kept) != 0:
             return fault(out, STATUS_IO, "a segment could not be set aside",
                          segment.base_offset, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,19 @@ def test_the_log_goes_on_at_its_start_or_its_end(
     assert log.log_start_offset == bases[0]
     assert log.log_end_offset == end + 1
     assert log.verify() == []
+
+
+def test_what_was_cut_off_replaces_no_file_that_was_kept_before(files: PartitionFiles) -> None:
+    files.write(0, damaged(batch(0)))
+    files.write(1, batch(1, 2))
+    now_ms = int(time.time() * 1000)
+    taken = [f"{base:020d}.log.0.{now_ms + ahead}" for base in (0, 1) for ahead in range(5000)]
+    for name in taken:
+        (files.cut / name).write_bytes(b"kept before")
+    files.open(clean=False, log_start_offset=4)
+    assert {(files.cut / name).read_bytes() for name in taken} == {b"kept before"}
+    kept = {path.read_bytes() for path in files.cut.iterdir() if path.name not in taken}
+    assert {damaged(batch(0)), batch(1, 2)} <= kept
 
 
 def test_after_a_clean_stop_too(files: PartitionFiles) -> None:
