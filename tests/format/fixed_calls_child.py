@@ -1,0 +1,109 @@
+"""Make the same calls on a new store each time, with the same random bytes; see test_same_bytes."""
+
+import collections
+import hashlib
+import os
+import random
+import socket
+import sys
+from pathlib import Path
+
+drawn: collections.Counter[int] = collections.Counter()
+
+
+def fixed_bytes(size: int) -> bytes:
+    """The same bytes as in any other run, for the same draw of this size."""
+    drawn[size] += 1
+    return hashlib.shake_128(b"%d of %d" % (drawn[size], size)).digest(size)
+
+
+os.urandom = fixed_bytes
+random._urandom = fixed_bytes  # type: ignore[attr-defined]
+os.getpid = lambda: 4242
+socket.gethostname = lambda: "host"
+
+import pyarrow as pa  # noqa: E402
+
+import eoslog  # noqa: E402
+from eoslog import TopicPartition  # noqa: E402
+
+NOW_MS = 2_000_000_000_000
+
+
+def without_transactions(store: eoslog.Store) -> None:
+    with store.producer() as producer:
+        for number in range(20):
+            producer.send(
+                "orders",
+                value=b"v%d" % number,
+                key=b"k%d" % (number % 7),
+                headers=[("number", b"%d" % number), ("none", None)],
+                timestamp_ms=NOW_MS + number,
+            )
+        producer.flush()
+        producer.append("orders", 0, [b"a", None, b"c"], keys=[b"x", b"y", None])
+        producer.append("orders", 1, pa.array(["ä", None, ""]), timestamps=[NOW_MS] * 3)
+    with store.producer(name="loader") as loader:
+        loader.append("sums", 1, [b"named %d" % number for number in range(5)])
+
+
+def transactions(store: eoslog.Store) -> None:
+    with store.producer(transactional_id="payments") as producer:
+        producer.init_transactions()
+        for number in range(3):
+            producer.begin_transaction()
+            for topic in ("orders", "sums"):
+                producer.send(topic, value=b"t%d" % number, partition=number % 2)
+            place = {TopicPartition("orders", 0): 5 + number}
+            producer.send_offsets_to_transaction(place, "readers")
+            if number == 1:
+                producer.abort_transaction()
+            else:
+                producer.commit_transaction()
+
+
+def groups(store: eoslog.Store) -> None:
+    with store.consumer("assigned") as consumer:
+        consumer.assign([TopicPartition("orders", 0), TopicPartition("orders", 1)])
+        consumer.poll(0)
+        consumer.commit()
+    with store.consumer("subscribed") as consumer:
+        consumer.subscribe(["sums"])
+        consumer.poll(10)
+        consumer.commit()
+
+
+def staged(store: eoslog.Store) -> None:
+    for number in range(2):
+        with store.producer(transactional_id="job", staged=True) as producer:
+            producer.init_transactions()
+            with producer.transaction():
+                for topic in ("orders", "sums"):
+                    producer.append(topic, number, [b"staged %d" % one for one in range(10)])
+                producer.send_offsets_to_transaction({TopicPartition("orders", 1): 3}, "job")
+
+
+def main(path: Path) -> None:
+    with eoslog.open(path, create=True) as store:
+        store.create_topic("orders", partitions=2)
+        store.create_topic("sums", partitions=2, config={"segment.bytes": 1 << 20})
+        without_transactions(store)
+        transactions(store)
+        groups(store)
+        staged(store)
+        with store.producer(transactional_id="prepared") as producer:
+            producer.init_transactions()
+            producer.begin_transaction()
+            producer.send("sums", value=b"prepared", partition=0)
+            token = producer.prepare_transaction()
+        store.partition("sums", 0).roll()
+    with eoslog.open(path) as store:
+        without_transactions(store)
+        transactions(store)
+        store.commit_prepared([token])
+        store.producer(transactional_id="idle").init_transactions()
+        store.delete_group("assigned")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
