@@ -112,7 +112,7 @@ _SETTINGS: Mapping[str, Mapping[str, Setting]] = {
 METHODS: Mapping[str, Mapping[str, str]] = {
     "Store": _OF_STORE,
     "AsyncStore": _OF_STORE,
-    "Producer": _OF_PRODUCER,
+    "Producer": _OF_PRODUCER | {"send_and_wait": "send(topic, value, key), then flush()"},
     "AsyncProducer": _OF_PRODUCER,
     "Consumer": _OF_CONSUMER | _READS_ONE_BY_ONE,
     "AsyncConsumer": _OF_CONSUMER,

@@ -55,8 +55,9 @@ def read_process_write(
     whole topics, or single partitions of them; only committed records are read.
 
     `process` must do its work before it returns: an async function and a generator function are
-    refused with TypeError, and so is a result that is awaitable or an iterator, which aborts the
-    transaction. The same holds for `stop`.
+    refused with TypeError. So is a result that is work not done yet, or a list of such: awaitables,
+    iterators, futures, functions, threads that run. It aborts the transaction. The same holds for
+    `stop`.
 
     The loop ends when `stop()` says so, which is asked before each transaction and at least every
     `poll_timeout_s` seconds, or with `until_caught_up` when there is nothing left to read; it waits

@@ -5,8 +5,13 @@ Called so, an async function or a generator function returns at once and none of
 
 import functools
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Iterator
+import threading
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
+from concurrent.futures import Future
+from types import FunctionType, MethodType
 from typing import Any
+
+_UNCALLED = (FunctionType, MethodType, functools.partial)
 
 
 def check_synchronous(function: object, name: str, *, may_be_generator: bool = False) -> None:
@@ -34,15 +39,33 @@ def check_synchronous(function: object, name: str, *, may_be_generator: bool = F
 
 
 def check_ran(result: object, name: str) -> None:
-    """Raise TypeError for a result that stands for work which was not done by the call."""
-    # A mock has all methods of an iterator, and is none: that gives itself.
-    is_iterator = isinstance(result, Iterator) and iter(result) is result
-    if not is_iterator and not isinstance(result, (Awaitable, AsyncGenerator)):
+    """Raise TypeError for a result that stands for work which was not done by the call.
+
+    Also for one of the collections of Python that has such an element.
+    """
+    elements: Iterable[object] = (result,)
+    if isinstance(result, (list, tuple, set, frozenset)):
+        elements = result
+    elif isinstance(result, dict):
+        elements = result.values()
+    undone = [one for one in elements if _is_undone(one)]
+    if not undone:
         return
-    kind = type(result).__name__
-    if inspect.iscoroutine(result):
-        result.close()  # The error says more than the warning that it was never awaited.
+    for one in undone:
+        if inspect.iscoroutine(one):
+            one.close()  # The error says more than the warning that it was never awaited.
+    kind = type(undone[0]).__name__
+    inside = "" if undone[0] is result else f" in a {type(result).__name__}"
     raise TypeError(
-        f"{name} returned a {kind}, which nothing awaits or iterates over: it must do its work "
-        "before it returns"
+        f"{name} returned a {kind}{inside}, which nothing awaits, calls or iterates over: it must "
+        "do its work before it returns"
     )
+
+
+def _is_undone(result: object) -> bool:
+    if isinstance(result, threading.Thread):
+        return result.ident is None or result.is_alive()
+    if isinstance(result, Iterator):
+        # A mock has all methods of an iterator, and is none: that gives itself.
+        return iter(result) is result
+    return isinstance(result, (Awaitable, AsyncGenerator, Future, *_UNCALLED))

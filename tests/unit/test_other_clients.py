@@ -88,6 +88,7 @@ async def opened(path) -> None:
         (lambda store: store.producer(), "produce", r"send\(topic, value, key\)"),
         (lambda store: store.producer(transactional_id="x"), "produce", "send"),
         (lambda store: store.producer(), "stop", r"close\(\)"),
+        (lambda store: store.producer(), "send_and_wait", r"send\(.*flush\(\)"),
         (lambda store: store.consumer(), "consume", r"poll\(timeout=..., max_records=...\)"),
         (lambda store: store.consumer(), "getmany", r"poll\("),
         (lambda store: store.consumer(), "commit_sync", r"commit\(\)"),

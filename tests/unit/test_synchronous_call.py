@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import threading
 import warnings
+from concurrent.futures import Future
 from unittest import mock
 
 import pytest
@@ -89,6 +91,15 @@ RESULTS = [
     lambda *_: async_generator_function(),
     lambda *_: map(pytest.fail, "abc"),
     lambda *_: filter(pytest.fail, "abc"),
+    lambda *_: [quiet(), quiet()],
+    lambda *_: (None, (pytest.fail("not to be run") for _ in range(3))),
+    lambda *_: {"sent": quiet()},
+    lambda *_: Future(),
+    lambda *_: [Future()],
+    lambda *_: threading.Thread(target=pytest.fail),
+    lambda *_: functools.partial(pytest.fail, "not to be called"),
+    lambda *_: lambda: pytest.fail("not to be called"),
+    lambda client, *_: client.close,
 ]
 
 
@@ -152,6 +163,17 @@ def test_a_task_or_a_future_as_a_result_aborts_the_transaction(topics):
 )
 def test_any_other_result_is_fine(topics, result):
     assert processed(topics, lambda producer, records: result) == 5
+
+
+def test_a_thread_is_fine_once_it_has_ended(topics):
+    def process(producer, records):
+        thread = threading.Thread(target=producer.send, args=("out", b"sent"))
+        thread.start()
+        thread.join()
+        return thread
+
+    assert processed(topics, process) == 5
+    assert values_of(topics, "out", 0) == [b"sent"]
 
 
 def test_a_function_that_runs_its_coroutine_is_fine(topics):
