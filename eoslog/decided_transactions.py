@@ -32,6 +32,7 @@ class KnownProducer:
     epoch: int
     decided_above: int
     is_undecided: bool = False
+    open_in: frozenset[TopicPartition] = frozenset()  # Of its transaction that is not decided.
 
 
 class _Decisions(NamedTuple):
@@ -81,6 +82,8 @@ class DecidedTransactions:
     producers: dict[int, KnownProducer] = field(default_factory=dict)
     next_producer_id: int = FIRST_PRODUCER_ID  # Those from here on were never given out.
     has_all: bool = True  # No record of any partition of the state log is gone.
+    staged_producer_ids: set[int] = field(default_factory=set)  # Of jobs that were decided.
+    has_all_jobs: bool = True  # The files of each decided job are known.
     committed: dict[TopicPartition, dict[int, CommittedTransaction]] = field(default_factory=dict)
     _decisions: dict[tuple[int, int], _Decisions] = field(default_factory=dict)
     # Most transactions of a producer have the same partitions.
@@ -112,6 +115,10 @@ class DecidedTransactions:
             self.producers[producer_id] = known
         known.epoch = max(known.epoch, epoch)
         known.is_undecided = state["state"] in UNDECIDED_STATES
+        is_open = known.is_undecided and not is_decision
+        known.open_in = frozenset(
+            TopicPartition(*place) for place in (state["partitions"] or ()) if is_open
+        )
         if older is not None and older["state"] in PREPARE_STATES:
             self._note_end(described, older, state)
         if state["state"].startswith("Complete"):
@@ -145,7 +152,8 @@ class DecidedTransactions:
         ):
             return  # The same record once more.
         if state["producer_id"] != producer_id:
-            self.producers[producer_id].is_undecided = False
+            older = self.producers[producer_id]
+            older.is_undecided, older.open_in = False, frozenset()
         self._note_complete(producer_id, epoch)
         if decided["state"] != "PrepareCommit":
             return
@@ -206,7 +214,9 @@ class DecidedTransactions:
                 f"{marker.producer_id}, and no transactional id has had that producer id"
             )
         if not marker.commit:
-            if marker.epoch <= known.epoch + 1 or self._decisions_of(marker).kinds:
+            if self._decisions_of(marker).kinds or (
+                marker.epoch <= known.epoch + 1 and not self._ends_what_is_open(marker, known)
+            ):
                 return None
         elif marker.data_epoch < 0 or marker.epoch <= known.decided_above or self._commits(marker):
             return None  # One that ends nothing commits nothing.
@@ -215,6 +225,15 @@ class DecidedTransactions:
             f"a marker at offset {marker.offset} {verb} a transaction of {known.described}, "
             f"producer {marker.producer_id}, epoch {marker.epoch}, that was never decided for this "
             f"partition; the newest epoch of that producer is {known.epoch}"
+        )
+
+    @staticmethod
+    def _ends_what_is_open(marker: Marker, known: KnownProducer) -> bool:
+        """True for the end of a transaction that its coordinator has, and has not decided."""
+        return (
+            marker.where in known.open_in
+            and marker.data_epoch == known.epoch
+            and marker.epoch > known.decided_above
         )
 
     def _is_no_id(self, producer_id: int) -> bool:
@@ -240,13 +259,25 @@ class DecidedTransactions:
         return found
 
     def is_unknown_epoch(self, producer_id: int, epoch: int, offset: int) -> str | None:
-        """Why a batch cannot be there: nobody was given its epoch; None if somebody may."""
+        """Why a batch cannot be there: no producer was given its epoch, or no job was decided that
+        has its producer; None if it may be there.
+        """
+        if producer_id >= STAGED_PRODUCER_ID_MIN:
+            return self._is_undecided_job(producer_id, offset)
         known = self.producers.get(producer_id)
         if known is None or epoch <= known.epoch:
             return None
         return (
             f"the batch at offset {offset} is of {known.described}, producer {producer_id}, with "
             f"epoch {epoch}; the newest that this producer was given is {known.epoch}"
+        )
+
+    def _is_undecided_job(self, producer_id: int, offset: int) -> str | None:
+        if producer_id in self.staged_producer_ids or not (self.has_all and self.has_all_jobs):
+            return None
+        return (
+            f"the batch at offset {offset} is of a staged file, producer {producer_id}, and no "
+            "application has decided a job with that file"
         )
 
     def is_unknown_transaction(self, producer_id: int, epoch: int, offset: int) -> str | None:

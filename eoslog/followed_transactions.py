@@ -31,6 +31,8 @@ class FollowedTransactions:
 
     where: TopicPartition
     decided: DecidedTransactions
+    # The topic was created before this time; None where that is not known.
+    created_ms: int | None = None
     # As it was known before the log was read: what is committed later may have no end here yet.
     _committed: dict[int, CommittedTransaction] = field(init=False)
     _first_offset: int = 0
@@ -143,6 +145,8 @@ class FollowedTransactions:
         """Whether its topic was there, and was no later one of the name, when that was decided."""
         mine = self._committed.get(one.producer_id)
         if mine is not None and mine.epoch == one.epoch and one.producer_id in self._marked:
+            return True
+        if self.created_ms is not None and self.created_ms < one.decided_ms:
             return True
         return self._first_marker_ms is not None and self._first_marker_ms < one.decided_ms
 

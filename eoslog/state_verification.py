@@ -7,6 +7,7 @@ the partitions: they have to say the same.
 import json
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from eoslog.acknowledged_jobs import complete_job_parts
@@ -14,11 +15,14 @@ from eoslog.bindings.record_batch import Record
 from eoslog.bindings.transaction_record import decode_transaction_value
 from eoslog.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.decided_transactions import DecidedTransactions
-from eoslog.errors import CorruptRecordError
+from eoslog.errors import CorruptRecordError, StagedCommitError
+from eoslog.json_text import fields_read_of
 from eoslog.named_producers import NamedIdentity
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
 from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.staged_job import job_of_record
+from eoslog.staged_names import run_path
 from eoslog.state_key import (
     APPLICATION,
     NAMED_PRODUCER,
@@ -77,7 +81,8 @@ class StateVerification:
     def _check_of(self, number: int) -> "_PartitionCheck":
         if number not in self._checks:
             partition = self._partitions.state_partition(number)
-            self._checks[number] = _PartitionCheck(partition, self._index, self.decided)
+            staging = self._paths.staging
+            self._checks[number] = _PartitionCheck(partition, self._index, self.decided, staging)
         return self._checks[number]
 
     def jobs_reached(self) -> dict[TopicPartition, tuple[int, str]]:
@@ -94,9 +99,14 @@ class _PartitionCheck:
     """Of one partition, from its first record to its end as it was when this began."""
 
     def __init__(
-        self, partition: Partition, index: ProducerStateStore, decided: DecidedTransactions
+        self,
+        partition: Partition,
+        index: ProducerStateStore,
+        decided: DecidedTransactions,
+        staging: Path,
     ) -> None:
         self._partition = partition
+        self._staging = staging
         self._index = index
         self._decided = decided
         self._newest: dict[bytes, _Newest] = {}
@@ -196,6 +206,8 @@ class _PartitionCheck:
             return
         if type_of(key) == NAMED_PRODUCER:
             self._follow_named(key, state)
+        if type_of(key) == APPLICATION and state.get("job") is not None:
+            self._follow_job(state)
         if type_of(key) == PRODUCER_ID_BLOCK:
             found = state.get("next_producer_id")
             if not isinstance(found, int) or found < self._next_producer_id:
@@ -210,6 +222,17 @@ class _PartitionCheck:
         with suppress(CorruptRecordError):  # The opening of the name says it.
             named = NamedIdentity.of_state(name_of(key), state)
             self._decided.follow_named(f"producer {named.name!r}", named.producer_id, named.epoch)
+
+    def _follow_job(self, state: dict[str, Any]) -> None:
+        try:
+            with fields_read_of("a decided job"):
+                app_id, version = state["app_id"], state["app_version"]
+                run = run_path(self._staging, app_id, str(state["run_id"]))
+                job = job_of_record(app_id, version, run, state["job"])
+        except (CorruptRecordError, StagedCommitError):
+            self._decided.has_all_jobs = False  # Its list of files is gone with the files, say.
+        else:
+            self._decided.staged_producer_ids |= job.all_producer_ids
 
     # The index.
 

@@ -125,7 +125,9 @@ class _PartitionsCheck:
             return [problem_of(error)]
         if partition is None:
             return []
-        followed = FollowedTransactions(where, self._state.decided)
+        # An internal topic is never created again.
+        created_ms = 0 if topic.internal else topic.created_ms
+        followed = FollowedTransactions(where, self._state.decided, created_ms)
         counted = None if store.counted is None else partial(store.counted, where)
         found = verify_partition(
             partition, followed, self._state.read_on, store.producer_expiration_ms, counted

@@ -10,6 +10,7 @@ topics' settings are then the defaults again.
 """
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -47,7 +48,11 @@ INTERNAL_TOPIC_PARTITIONS = 50
 
 @dataclass(frozen=True, slots=True)
 class TopicDescription:
-    """A topic as it stands: `config` holds the settings it was created with, without defaults."""
+    """A topic as it stands: `config` holds the settings it was created with, without defaults.
+
+    `created_ms` is when it was created, in milliseconds since 1970; None for a topic of version
+    0.1.0, and for one whose entry was made again from its directories.
+    """
 
     name: str
     topic_id: str
@@ -60,13 +65,14 @@ class TopicDescription:
     holes_below: Mapping[int, int] = field(
         default_factory=lambda: MappingProxyType({}), compare=False
     )
+    created_ms: int | None = field(default=None, compare=False)
 
     def topic_partitions(self) -> list[TopicPartition]:
         return [TopicPartition(self.name, number) for number in range(self.partitions)]
 
     def __reduce__(self) -> tuple[type["TopicDescription"], tuple[object, ...]]:
-        fields = (self.name, self.topic_id, self.partitions, dict(self.config))
-        return type(self), (*fields, self.internal, self.deleting, dict(self.holes_below))
+        fields = (self.name, self.topic_id, self.partitions, dict(self.config), self.internal)
+        return type(self), (*fields, self.deleting, dict(self.holes_below), self.created_ms)
 
 
 def nothing_to_check() -> None:
@@ -285,7 +291,12 @@ def _is_as_it_was(before: TopicDescription | None, topic: TopicDescription) -> b
 def new_topic(name: str, partitions: int, config: Mapping[str, int | str]) -> TopicDescription:
     """A topic with a new id that is in no registry yet."""
     return TopicDescription(
-        name, new_id(), partitions, MappingProxyType(dict(config)), name in INTERNAL_TOPICS
+        name,
+        new_id(),
+        partitions,
+        MappingProxyType(dict(config)),
+        name in INTERNAL_TOPICS,
+        created_ms=time.time_ns() // 1_000_000,
     )
 
 
@@ -295,6 +306,8 @@ def _entry(topic: TopicDescription) -> dict[str, object]:
         "topic_id": topic.topic_id,
         "config": dict(topic.config),
     }
+    if topic.created_ms is not None:
+        entry["created_ms"] = topic.created_ms
     if topic.deleting:
         entry["deleting"] = True
     if topic.holes_below:
@@ -346,6 +359,9 @@ def _parse_entry(name: str, entry: dict[str, object]) -> TopicDescription:
     holes_below = entry.get("holes_below", {})
     if not isinstance(holes_below, dict):
         raise TypeError(f"{name}: holes_below {holes_below!r}")
+    created_ms = entry.get("created_ms")
+    if created_ms is not None and not isinstance(created_ms, int):
+        raise TypeError(f"{name}: created_ms {created_ms!r}")
     return TopicDescription(
         name,
         topic_id,
@@ -354,6 +370,7 @@ def _parse_entry(name: str, entry: dict[str, object]) -> TopicDescription:
         name in INTERNAL_TOPICS,
         entry.get("deleting") is True,
         MappingProxyType({int(number): int(below) for number, below in holes_below.items()}),
+        created_ms,
     )
 
 
@@ -380,7 +397,7 @@ def topics_of_directories(store_path: Path) -> dict[str, TopicDescription]:
         if known is None:
             # Those of an internal topic are made when they are first used: not all are there.
             count = INTERNAL_TOPIC_PARTITIONS if name in INTERNAL_TOPICS else number + 1
-            topics[name] = replace(new_topic(name, count, {}), topic_id=topic_id)
+            topics[name] = replace(new_topic(name, count, {}), topic_id=topic_id, created_ms=None)
         else:
             topics[name] = replace(known, partitions=max(known.partitions, number + 1))
     return topics

@@ -26,6 +26,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 BOTH = (T0, T1)
 ID = "writer"
 GROUP = "readers"
+CHECKPOINTS = ("recovery-point-offset", "replication-offset", "log-start-offset")
 Work = Callable[[eoslog.Store, int], None]
 
 
@@ -145,10 +146,7 @@ def all_but(*names: str) -> list[str]:
         for topic in ("__transaction_state", "__consumer_offsets")
         for number in range(50)
     ]
-    checkpoints = [
-        f"{kind}-checkpoint"
-        for kind in ("recovery-point-offset", "replication-offset", "log-start-offset")
-    ]
+    checkpoints = [f"{kind}-checkpoint" for kind in CHECKPOINTS]
     others = ["t-0", "t-1", "state", "staging", "meta.properties", ".kafka_cleanshutdown"]
     return [one for one in internal + checkpoints + others if one not in names]
 
@@ -281,13 +279,88 @@ def test_a_named_producer_has_written_under_an_epoch_that_it_was_not_given(tmp_p
     assert len(reasons_of(copy, T1, AHEAD)) == 1
 
 
-def staged(store: eoslog.Store) -> None:
-    with store.producer(transactional_id="bulk", staged=True) as producer:
+def staged(store: eoslog.Store, number: int = 0) -> None:
+    """A job with files for both partitions, and the offsets of a group."""
+    with store.producer(transactional_id=f"bulk-{number}", staged=True) as producer:
         producer.init_transactions()
         producer.begin_transaction()
-        for number in range(20):
-            producer.send("t", value_of(number), key=key_of(number))
+        for row in range(20):
+            producer.send("t", value_of(row), key=key_of(row))
+        producer.send_offsets_to_transaction({T0: 1 + number}, GROUP)
         producer.commit_transaction()
+
+
+def staged_by_one(store: eoslog.Store, number: int) -> None:
+    staged(store)
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("work", [staged, staged_by_one])
+@pytest.mark.parametrize("of_offsets", [True, False])
+def test_a_partition_with_a_staged_job_that_nobody_decided_is_ahead(
+    tmp_path, work, of_offsets, closed
+):
+    name = offsets_directory() if of_offsets else "t-1"
+    copy = torn_copy(tmp_path, [name], work, closed=closed, before=work, count=1)
+    where = TopicPartition.parse(name)
+    (reason,) = reasons_of(copy, where, AHEAD)
+    assert "no application has decided a job" in reason
+    assert reasons_of(copy, where, AHEAD) == [reason]
+
+
+def plain(store: eoslog.Store, number: int) -> None:
+    with store.producer() as producer:
+        for where in BOTH:
+            producer.send(where.topic, b"%d" % number, partition=where.partition)
+    with store.consumer(group=GROUP) as consumer:
+        consumer.assign([T0])
+        consumer.commit({T0: number})
+
+
+def to_another_topic(store: eoslog.Store, number: int) -> None:
+    commit(store, number, (T0, TopicPartition("u", 0)))
+
+
+@pytest.mark.parametrize("closed", [True, False])
+@pytest.mark.parametrize("before", [plain, to_the_last_only])
+def test_a_topic_without_any_marker_is_behind(tmp_path, before, closed):
+    """The list of topics, copied as early, has nothing but the time of its creation."""
+
+    def first(store: eoslog.Store, number: int) -> None:
+        store.create_topic("u")
+        before(store, number)
+        with store.producer() as producer:
+            producer.send("u", b"plain")
+
+    early = ["state", "meta.properties", *(f"{one}-checkpoint" for one in CHECKPOINTS)]
+    copy = torn_copy(
+        tmp_path, all_but(*early), to_another_topic, closed=closed, before=first, count=1
+    )
+    assert len(reasons_of(copy, TopicPartition("u", 0), BEHIND)) == 1
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_group_with_plain_commits_alone_is_behind(tmp_path, closed):
+    name = offsets_directory()
+    copy = torn_copy(tmp_path, all_but(name), with_offsets, closed=closed, before=plain, count=1)
+    assert len(reasons_of(copy, TopicPartition.parse(name), BEHIND)) == 1
+
+
+def test_the_end_of_a_prepared_transaction_that_is_not_decided_is_ahead(tmp_path):
+    source, copy = tmp_path / "store", tmp_path / "copy"
+    store = open_store(source)
+    producer = store.producer(transactional_id=ID)
+    producer.init_transactions()
+    producer.begin_transaction()
+    for where in BOTH:
+        producer.send(where.topic, b"open", partition=where.partition)
+    token = producer.prepare_transaction()
+    shutil.copytree(source, copy, ignore=only(source, ["t-1"], without=True))
+    store.abort_prepared([token])
+    shutil.copytree(source, copy, ignore=only(source, ["t-1"]), dirs_exist_ok=True)
+    store.close()
+    (reason,) = reasons_of(copy, T1, AHEAD)
+    assert "that was never decided" in reason
 
 
 def test_a_partition_without_a_staged_job_that_is_complete_is_behind(tmp_path):
@@ -390,6 +463,48 @@ def test_a_topic_that_was_deleted_and_made_again(tmp_path):
         commit(store, 3, (T0,), transactional_id="other")
         assert sound(store)
         commit(store, 4)
+        assert sound(store)
+
+
+def test_a_topic_that_was_made_again_after_the_decision_has_none_of_it(tmp_path):
+    with open_store(tmp_path / "store") as store:
+        commit(store, 1)
+        store.delete_topic("t")
+        store.create_topic("t", 2)
+        plain(store, 2)
+        assert sound(store)
+    with eoslog.open(tmp_path / "store") as store:
+        assert sound(store)
+
+
+def test_a_list_of_topics_that_was_lost(tmp_path):
+    with open_store(tmp_path / "store") as store:
+        commit(store, 1)
+        store.delete_topic("t")
+        store.create_topic("t", 2)
+        plain(store, 2)
+    (tmp_path / "store" / "state" / "topics.json").unlink()
+    with eoslog.open(tmp_path / "store") as store:
+        assert store.topics()["t"].created_ms is None
+        assert sound(store)
+
+
+def test_jobs_whose_lists_of_files_are_gone(tmp_path, monkeypatch):
+    monkeypatch.setattr("eoslog.staged_job.INLINE_MANIFEST_BYTES_MAX", 0)
+    with open_store(tmp_path / "store") as store:
+        staged(store)
+        staged(store, 1)
+        assert sound(store)
+    with eoslog.open(tmp_path / "store") as store:
+        assert sound(store)
+
+
+def test_decisions_about_jobs_that_were_compacted(tmp_path, small_segments):
+    with open_store(tmp_path / "store") as store:
+        for number in range(3):
+            staged(store, number)
+        commit(store, 1, transactional_id="bulk-0")
+        assert compact_state(store, "bulk-0") == 1
         assert sound(store)
 
 
