@@ -175,7 +175,9 @@ def _is_unreadable(kind: "pa.DataType") -> bool:
 
 
 def fault_in_parquet(path: Path, name: str) -> str | None:
-    """What to say of the first text that is not UTF-8; None if there is none."""
+    """What to say of the first text that is not UTF-8, or map that has a key twice; None if there
+    is none.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -188,5 +190,24 @@ def fault_in_parquet(path: Path, name: str) -> str | None:
                 except pa.ArrowInvalid as error:
                     last = row + batch.num_rows
                     return f"{name}, column {column}, rows {row + 1} to {last}: {error}"
+                if any(_is_map(kind) for _, kind in _parts(column, cells.type)):
+                    for number, value in enumerate(cells.to_pylist(), row + 1):
+                        if _has_a_key_twice(value, cells.type):
+                            return f"{name}, column {column}, row {number}: a map has a key twice"
             row += batch.num_rows
     return None
+
+
+def _has_a_key_twice(value: Any, kind: "pa.DataType") -> bool:
+    import pyarrow as pa
+
+    if value is None:
+        return False
+    if _is_map(kind):
+        keys = {repr(key) for key, _ in value}
+        return len(keys) < len(value) or any(
+            _has_a_key_twice(item, kind.item_type) for _, item in value
+        )
+    if pa.types.is_struct(kind):
+        return any(_has_a_key_twice(value[one.name], one.type) for one in kind)
+    return _is_list(kind) and any(_has_a_key_twice(one, kind.value_type) for one in value)

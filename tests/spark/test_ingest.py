@@ -265,6 +265,20 @@ def test_a_parquet_text_that_is_not_utf_8_is_named(store, tmp_path):
     assert_mistake(answer, FAILED, "a.parquet, column a, rows 1 to 2: ")
 
 
+def test_a_parquet_map_that_has_a_key_twice_is_named(store, tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    maps = pa.array([[("x", 1)], None, [("x", 1), ("x", 2)]], pa.map_(pa.string(), pa.int64()))
+    inside = pa.array(
+        [{"of": [one]} for one in maps.to_pylist()], pa.struct([("of", pa.list_(maps.type))])
+    )
+    for name, column in (("a", maps), ("b", inside)):
+        parquet.write_table(pa.table({"number": [1, 2, 3], name: column}), tmp_path / "a.parquet")
+        answer = call("ingest", tmp_path / "a.parquet", "--topic", "t", "--store", store)
+        assert_mistake(answer, FAILED, f"a.parquet, column {name}, row 3: a map has a key twice")
+
+
 @pytest.mark.parametrize("delimiter", [";", "\t", "\\t"])
 def test_a_delimiter_can_be_given(store, tmp_path, delimiter):
     path = tmp_path / "a.csv"
