@@ -146,6 +146,7 @@ class Producer(GatheringSender, TransactionCalls):
         `values` and `keys` are lists of bytes and None, Arrow arrays of binary or string, numpy
         arrays of bytes, or a Series of bytes of pandas or polars. `timestamps` are milliseconds (0
         or more, -1 for none) or times, without nulls, of any of these libraries; now if not given.
+        A time within a millisecond is rounded down, since Kafka's format has milliseconds.
         `headers` has for each record a list of (str, bytes or None). At most 2**30 records. Without
         a partition, keys choose it as in Kafka, and records without a key fill one partition's
         batch after the other. What `send` gathered for a partition goes first.
