@@ -22,8 +22,6 @@ from eoslog.left_files import FileSum, Sums
 from eoslog.os_errors import named_os_errors
 from eoslog.topic_partition import TopicPartition
 
-MARKER_NAME = ".kafka_cleanshutdown"
-UNRECOVERED_NAME = "unrecovered.json"
 MARKER_VERSION = 0
 UNRECOVERED_VERSION = 1
 _SESSION_KEY = "eoslog.session"

@@ -16,8 +16,8 @@ from eoslog.cli_producers import find_partition
 from eoslog.cli_table import print_rows
 
 if TYPE_CHECKING:
+    from eoslog import TransactionDescription
     from eoslog.bindings.partition_log import ProducerState
-    from eoslog.transaction_admin import TransactionDescription
 
 _MS_PER_MINUTE = 60_000
 _MAX_TIMEOUT_MINUTES = 15

@@ -38,8 +38,9 @@ from eoslog.placed_rows import (
 from eoslog.staged_batches import StagedBatches, StagedTopic, first_turn
 from eoslog.staged_file import AttemptFiles
 from eoslog.staged_message import StagedFile, StagedMessage
-from eoslog.staged_names import STAGING_DIRECTORY, directory_name, run_path
+from eoslog.staged_names import directory_name, run_path
 from eoslog.staged_source import VersionSource, version_run_id
+from eoslog.store_paths import STAGING_DIRECTORY
 from eoslog.topic_name import INTERNAL_TOPICS, check_user_topic_name
 
 __all__ = [

@@ -10,7 +10,6 @@ import os
 import re
 from pathlib import Path
 
-STAGING_DIRECTORY = "staging"
 # Beside the applications' directories, and the name of none of them.
 TRASH_DIRECTORY = "~trash"
 MANIFESTS = "manifest-*.json"

@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
-from eoslog.clean_close import MARKER_NAME, UNRECOVERED_NAME
-from eoslog.staged_names import STAGING_DIRECTORY
 from eoslog.topic_partition import TopicPartition
 
 STATE_DIRECTORY = "state"
+STAGING_DIRECTORY = "staging"
+MARKER_NAME = ".kafka_cleanshutdown"
+UNRECOVERED_NAME = "unrecovered.json"
 
 
 class StorePaths:

@@ -12,9 +12,8 @@ from eoslog.topic_partition import TopicPartition, as_topic_partition
 from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
+    from eoslog import Consumer, ConsumerGroupMetadata, OffsetAndMetadata
     from eoslog.bindings.record_batch import Record
-    from eoslog.consumer import Consumer
-    from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 
 OnChange = Callable[["RecordedConsumer", list[TopicPartition]], object]
 

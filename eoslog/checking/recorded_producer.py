@@ -16,10 +16,13 @@ from eoslog.transaction_client_state import OPEN
 from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
-    from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
-    from eoslog.prepared_transaction import PreparedTransaction
-    from eoslog.producer import Producer
-    from eoslog.transactional_producer import TransactionalProducer
+    from eoslog import (
+        ConsumerGroupMetadata,
+        OffsetAndMetadata,
+        PreparedTransaction,
+        Producer,
+        TransactionalProducer,
+    )
 
 Headers = Iterable[tuple[str, bytes | None]] | dict[str, bytes | None] | None
 

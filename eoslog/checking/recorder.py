@@ -21,11 +21,9 @@ from eoslog.synchronous_call import check_synchronous
 from eoslog.topic_partition import TopicPartition, as_topic_partition
 
 if TYPE_CHECKING:
+    from eoslog import Consumer, Producer, TransactionalProducer
     from eoslog.checking.recorded_consumer import RecordedConsumer
     from eoslog.checking.recorded_producer import RecordedProducer
-    from eoslog.consumer import Consumer
-    from eoslog.producer import Producer
-    from eoslog.transactional_producer import TransactionalProducer
 
 Identify = Callable[[bytes | None, bytes | None], str | int]
 

@@ -34,13 +34,17 @@ INTERRUPTED = {
     "records",
     "take_back",
 }
-FILES = ("consumer.py", "consumer_fetches.py", "consumer_turns.py", "handing_out.py", "arrow.py")
+FILES = (
+    "/eoslog/arrow.py",
+    "/eoslog/consumer.py",
+    "/eoslog/consumer_fetches.py",
+    "/eoslog/consumer_turns.py",
+    "/eoslog/handing_out.py",
+)
 
 
 def is_of_a_reader(frame: FrameType) -> bool:
-    path = Path(frame.f_code.co_filename)
-    ours = path.parent.name == "eoslog" and path.name in FILES
-    return ours and frame.f_code.co_name in INTERRUPTED
+    return frame.f_code.co_filename.endswith(FILES) and frame.f_code.co_name in INTERRUPTED
 
 
 def is_the_handing_out(source: str) -> bool:
