@@ -64,7 +64,10 @@ class StateVerification:
     def problems(self) -> list[Problem]:
         """What is wrong with the log's records or their index; `decided` is known then."""
         problems: list[Problem] = []
-        for number in self._partitions.existing_state_partitions():
+        numbers = self._partitions.existing_state_partitions()
+        # Where there is none, the partitions' logs may have been moved here without it.
+        self.decided.has_all = bool(numbers)
+        for number in numbers:
             try:
                 problems += self._check_of(number).problems()
             except UNREADABLE as error:
