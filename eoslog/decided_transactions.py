@@ -229,9 +229,13 @@ class DecidedTransactions:
 
     @staticmethod
     def _ends_what_is_open(marker: Marker, known: KnownProducer) -> bool:
-        """True for the end of a transaction that its coordinator has, and has not decided."""
+        """True for the end of a transaction that its coordinator has, and has not decided.
+
+        An operator ends one that hangs with the epoch of its batches; the producer may go on there.
+        """
         return (
             marker.where in known.open_in
+            and marker.epoch != marker.data_epoch
             and marker.data_epoch == known.epoch
             and marker.epoch > known.decided_above
         )

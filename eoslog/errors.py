@@ -232,7 +232,8 @@ class TransactionCoordinatorFencedError(KafkaError):
     """Another coordinator, with a newer epoch, has ended the producer's transactions there.
 
     Of a marker: it was not written. Of a commit or an abort: that is decided, and holds in the
-    other partitions; in the one that the error names, the other coordinator's word stands.
+    other partitions; in the one that the error names, the other coordinator's word stands. Where
+    `outcome` is "not_appended", nothing was decided, and the transaction stays prepared.
     """
 
     code = 52

@@ -115,7 +115,8 @@ class StoreTransactions:
         All are tried; the first error is raised, the others are its notes. Raises
         TransactionalIdNotFoundError; ProducerFencedError, InvalidProducerIdMappingError (the id has
         gone on since: no decision is made, and none is told); InvalidTxnStateError (not prepared,
-        or aborted already); StoreError.
+        or aborted already); TransactionCoordinatorFencedError (a partition has another end of it,
+        which this store did not decide: it stays prepared); StoreError.
         """
         self._check_open()
         self._files.transaction_admin.decide(prepared, commit=True)

@@ -336,6 +336,8 @@ class TransactionAdmin:
                     f"transactional id {prepared.transactional_id!r}: no transaction of producer "
                     f"id {asked[0]}, epoch {asked[1]}, is prepared"
                 )
+            if current == asked:
+                self._coordinator.check_prepared(entry, commit)
             self._coordinator.end(entry, *asked, commit)
 
 

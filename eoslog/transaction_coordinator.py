@@ -214,6 +214,30 @@ class TransactionCoordinator:
             error.outcome = "unknown"
             raise error from refusal
 
+    def check_prepared(self, entry: TransactionEntry, commit: bool) -> None:
+        """Raise TransactionCoordinatorFencedError if a partition has another end of a prepared
+        transaction already: in a copy whose files are of different moments, say.
+
+        Nothing is decided then.
+        """
+        producer_id, epoch = entry.producer_id, entry.producer_epoch
+        for where in entry.partitions if entry.prepared else ():
+            found = self._partitions.find_for_transaction(TopicPartition(*where))
+            known = None if found is None else found.producer(producer_id)
+            if found is None or known is None or known.producer_epoch <= epoch:
+                continue
+            first = found.first_offset_of({(producer_id, epoch)}, found.log_end_offset)
+            aborted = found.aborted_transactions(first, first) if first >= 0 else []
+            if first < 0 or any(one.producer_id == producer_id for one in aborted) != commit:
+                continue
+            done, wanted = ("aborted", "commit") if commit else ("committed", "abort")
+            raise TransactionCoordinatorFencedError(
+                f"transactional id {entry.transactional_id!r}: its transaction is prepared, and in "
+                f"{found.topic_partition} it is {done} already, without a decision of this store. "
+                f"To {wanted} it elsewhere would split it: nothing was decided, and it stays "
+                "prepared. See what verify() says; abort_transaction() of the id aborts the rest"
+            )
+
     def complete(self, entry: TransactionEntry) -> bool:
         """Carry out a decision that could not be carried out before; whether it is now."""
         with entry.lock:

@@ -257,7 +257,8 @@ class TransactionalProducer(TransactionClient):
         transaction stays prepared, also if this producer is closed.
 
         Raises InvalidTxnStateError if no transaction is prepared, or open; IllegalStateError if one
-        is open that is not prepared; what commit and abort raise.
+        is open that is not prepared; TransactionCoordinatorFencedError if a partition has another
+        end of it already (it stays prepared then); what commit and abort raise.
         """
         with self.exclusive:
             self._check_usable()
@@ -279,7 +280,12 @@ class TransactionalProducer(TransactionClient):
                     )
                 raise IllegalStateError(f"no transaction is prepared; {HINTS[self._state]}")
             own = (self._transactional_id, self.producer_id, self.producer_epoch)
-            if given == own:
+            commit = given == own
+            entry = self._known_entry()
+            with entry.lock:
+                if own[1:] == (entry.producer_id, entry.producer_epoch):
+                    self._coordinator.check_prepared(entry, commit)
+            if commit:
                 self.commit_transaction()
                 return True
             self.abort_transaction()

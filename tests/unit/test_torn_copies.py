@@ -15,6 +15,7 @@ from staged_jobs import key_of, value_of
 import eoslog
 from eoslog import TopicPartition, log_settings
 from eoslog.bindings.transaction_record import encode_transaction_value
+from eoslog.errors import TransactionCoordinatorFencedError
 from eoslog.followed_transactions import AHEAD, BEHIND
 from eoslog.state_compaction import compact_state_partition
 from eoslog.state_key import transaction_key
@@ -346,7 +347,8 @@ def test_a_group_with_plain_commits_alone_is_behind(tmp_path, closed):
     assert len(reasons_of(copy, TopicPartition.parse(name), BEHIND)) == 1
 
 
-def test_the_end_of_a_prepared_transaction_that_is_not_decided_is_ahead(tmp_path):
+@pytest.mark.parametrize("commit", [True, False])
+def test_the_end_of_a_prepared_transaction_that_is_not_decided_is_ahead(tmp_path, commit):
     source, copy = tmp_path / "store", tmp_path / "copy"
     store = open_store(source)
     producer = store.producer(transactional_id=ID)
@@ -356,11 +358,20 @@ def test_the_end_of_a_prepared_transaction_that_is_not_decided_is_ahead(tmp_path
         producer.send(where.topic, b"open", partition=where.partition)
     token = producer.prepare_transaction()
     shutil.copytree(source, copy, ignore=only(source, ["t-1"], without=True))
-    store.abort_prepared([token])
+    (store.commit_prepared if commit else store.abort_prepared)([token])
     shutil.copytree(source, copy, ignore=only(source, ["t-1"]), dirs_exist_ok=True)
     store.close()
     (reason,) = reasons_of(copy, T1, AHEAD)
     assert "that was never decided" in reason
+    with eoslog.open(copy) as store:
+        decide = store.abort_prepared if commit else store.commit_prepared
+        with pytest.raises(TransactionCoordinatorFencedError, match="nothing was decided"):
+            decide([token])
+    assert reasons_of(copy, T1, AHEAD) == [reason]
+    if not commit:
+        with eoslog.open(copy) as store:
+            store.abort_transaction(ID)  # The way out.
+            assert sound(store)
 
 
 def test_a_partition_without_a_staged_job_that_is_complete_is_behind(tmp_path):
@@ -549,6 +560,23 @@ def test_an_operator_ends_a_hanging_transaction(tmp_path):
         (hanging,) = partition.open_transactions()
         store.abort_transaction(topic="t", partition=1, start_offset=hanging.first_offset)
         assert sound(store)
+
+
+@pytest.mark.parametrize("by_operator", [True, False])
+def test_an_abort_of_an_open_transaction_that_is_not_decided(tmp_path, by_operator):
+    """A broker's operator aborts at one partition, with the epoch of the batches."""
+    with open_store(tmp_path / "store") as store:
+        producer = store.producer(transactional_id=ID)
+        producer.init_transactions()
+        producer.begin_transaction()
+        for where in BOTH:
+            producer.send(where.topic, b"open", partition=where.partition)
+        producer.flush()
+        epoch = producer.producer_epoch + (not by_operator)
+        store.partition("t", 1).append_marker(producer.producer_id, epoch, 0, False,
+                                              newer_epoch=not by_operator)  # fmt: skip
+        found = [str(one["reason"]) for one in store.verify()]
+        assert [AHEAD in one for one in found] == ([] if by_operator else [True])
 
 
 def test_a_store_in_which_transactions_go_on(tmp_path):

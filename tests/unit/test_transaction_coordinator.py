@@ -958,9 +958,8 @@ def test_k07_a_brokers_marker_fences_no_end_of_what_nobody_knows(open_store):
     assert coordinator_epochs(at, "a-0", 7) == ([29, 29], 29)
 
 
-@pytest.mark.parametrize("way", ["producer", "prepared"])
 @pytest.mark.parametrize("commit", [True, False])
-def test_an_end_that_a_partition_refuses_is_an_error(open_store, way, commit):
+def test_an_end_that_a_partition_refuses_is_an_error(open_store, commit):
     """Another coordinator ended the transaction there: what it decided need not be the same."""
     at = CoordinatedStore(open_store())
     producer = at.store.producer(transactional_id=ID)
@@ -969,25 +968,72 @@ def test_an_end_that_a_partition_refuses_is_an_error(open_store, way, commit):
     producer.append("a", 0, [b"x"])
     producer.append("b", 0, [b"x"])
     own = (producer.producer_id, producer.producer_epoch)
-    prepared = producer.prepare_transaction() if way == "prepared" else None
     at.partition("a-0").append_marker(own[0], own[1] + 5, 0, not commit)
     with pytest.raises(TransactionCoordinatorFencedError, match="a-0") as raised:
-        if prepared is not None:
-            decide = at.store.commit_prepared if commit else at.store.abort_prepared
-            decide([prepared])
-        elif commit:
+        if commit:
             producer.commit_transaction()
         else:
             producer.abort_transaction()
     assert raised.value.outcome == "unknown"
     assert at.committed("b-0") == ([b"x"] if commit else [])
-    if way == "producer":
-        with pytest.raises(TransactionCoordinatorFencedError):
-            producer.begin_transaction()
+    with pytest.raises(TransactionCoordinatorFencedError):
+        producer.begin_transaction()
     at.store.close()
     at = CoordinatedStore(open_store())
     [problem] = at.store.verify()
     assert "its coordinator decided" in str(problem)
+
+
+@pytest.mark.parametrize("way", ["store", "producer", "later producer"])
+@pytest.mark.parametrize("newer_by", [1, 5])
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_prepared_transaction_that_ended_otherwise_in_a_partition_is_not_decided(
+    open_store, way, newer_by, commit
+):
+    at = CoordinatedStore(open_store())
+    producer = at.store.producer(transactional_id=ID)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.append("a", 0, [b"x"])
+    producer.append("b", 0, [b"x"])
+    own = (producer.producer_id, producer.producer_epoch)
+    prepared = producer.prepare_transaction()
+    at.partition("a-0").append_marker(own[0], own[1] + newer_by, 0, not commit)
+    if way == "later producer":
+        producer = at.store.producer(transactional_id=ID)
+        producer.init_transactions(keep_prepared=True)
+    for _ in range(2):
+        with pytest.raises(TransactionCoordinatorFencedError, match=r"in a-0 it is") as raised:
+            if way == "store":
+                decide = at.store.commit_prepared if commit else at.store.abort_prepared
+                decide([prepared])
+            else:
+                producer.complete_transaction(prepared if commit else None)
+        assert raised.value.outcome == "not_appended"
+    assert at.store.describe_transaction(ID).prepared
+    partition = at.partition("b-0")
+    assert [one.first_offset for one in partition.open_transactions()] == [0]
+    assert any("never decided" in str(one["reason"]) for one in at.store.verify())
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_prepared_transaction_that_ended_alike_in_a_partition_is_decided(open_store, commit):
+    """After a power cut the decision may be lost, and a marker be there."""
+    at = CoordinatedStore(open_store())
+    producer = at.store.producer(transactional_id=ID)
+    producer.init_transactions()
+    for is_aborted in (True, False):
+        producer.begin_transaction()
+        producer.append("a", 0, [b"x"])
+        producer.append("b", 0, [b"x"])
+        if is_aborted:
+            producer.abort_transaction()
+    own = (producer.producer_id, producer.producer_epoch)
+    prepared = producer.prepare_transaction()
+    at.partition("a-0").append_marker(own[0], own[1] + 1, 0, commit)
+    (at.store.commit_prepared if commit else at.store.abort_prepared)([prepared])
+    assert at.committed("a-0") == at.committed("b-0") == ([b"x"] if commit else [])
+    assert not at.store.verify()
 
 
 def test_a_refusal_is_told_before_a_full_disk(at):
