@@ -38,9 +38,10 @@ LAYERS = {
 }
 # Spark looks for top-level packages with such names: so it finds the data source by itself.
 FOUND_BY_SPARK = "pyspark_eoslog"
+ROOMS = [path.parent.relative_to(ROOT) for path in (ROOT / "eoslog").glob("*/**/__init__.py")]
 PACKAGES = {
     **LAYERS,
-    "eoslog.checking": "eoslog/checking",
+    **{".".join(room.parts): room.as_posix() for room in sorted(ROOMS)},
     FOUND_BY_SPARK: f"spark/{FOUND_BY_SPARK}",
 }
 CYTHON_LAYERS = ("native", "bindings")
