@@ -12,7 +12,7 @@ from time import monotonic
 cimport cython
 from cpython.object cimport PyObject_CallObject
 
-from eoslog.signal_handlers import is_within_a_call
+from eoslog.common.signal_handlers import is_within_a_call
 
 
 class ReentrantCallError(RuntimeError):

@@ -22,7 +22,7 @@ if not os.path.isdir(f"{__path__[0]}/bindings") and find_spec("eoslog.bindings")
     )
 
 from eoslog import errors
-from eoslog.topic_partition import TopicPartition
+from eoslog.common.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from eoslog.bindings.partition_log import AbortedTransaction as AbortedTransaction
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from eoslog.bindings.partition_log import OpenTransaction as OpenTransaction
     from eoslog.bindings.partition_log import ProducerState as ProducerState
     from eoslog.bindings.record_batch import Record as Record
+    from eoslog.common.prepared_transaction import PreparedTransaction as PreparedTransaction
     from eoslog.consumer import Consumer as Consumer
     from eoslog.consumer_lookups import OffsetAndTimestamp as OffsetAndTimestamp
     from eoslog.group_description import GroupDescription as GroupDescription
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from eoslog.group_metadata import OffsetAndMetadata as OffsetAndMetadata
     from eoslog.opening import open as open
     from eoslog.partition import Partition as Partition
-    from eoslog.prepared_transaction import PreparedTransaction as PreparedTransaction
     from eoslog.process_loop import read_process_write as read_process_write
     from eoslog.producer import Producer as Producer
     from eoslog.staged import StagedWriter as StagedWriter
@@ -70,7 +70,7 @@ _MODULES = {
     "OffsetAndTimestamp": "eoslog.consumer_lookups",
     "OpenTransaction": "eoslog.bindings.partition_log",
     "Partition": "eoslog.partition",
-    "PreparedTransaction": "eoslog.prepared_transaction",
+    "PreparedTransaction": "eoslog.common.prepared_transaction",
     "Producer": "eoslog.producer",
     "ProducerState": "eoslog.bindings.partition_log",
     "Record": "eoslog.bindings.record_batch",
@@ -130,7 +130,7 @@ def __getattr__(name: str) -> Any:
     elif name in _MODULES:
         value = getattr(import_module(_MODULES[name]), name)
     else:
-        from eoslog.other_clients import attribute_text
+        from eoslog.common.other_clients import attribute_text
 
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}{attribute_text(name)}")
     globals()[name] = value

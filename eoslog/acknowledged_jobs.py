@@ -10,9 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eoslog.config import INT64_MAX
+from eoslog.common.config import INT64_MAX
+from eoslog.common.json_text import fields_read_of, loads_json
+from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, StagedCommitError
-from eoslog.json_text import fields_read_of, loads_json
 from eoslog.log_at_rest import LogAtRest
 from eoslog.partition_metadata import read_partition_metadata
 from eoslog.staged_application import COMPLETE, PREPARED
@@ -21,8 +23,6 @@ from eoslog.staged_names import run_path
 from eoslog.staged_spans import JobSpan
 from eoslog.state_key import APPLICATION, RECENT_JOBS, TYPE_BYTES, name_of, type_of
 from eoslog.store_paths import StorePaths
-from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC
-from eoslog.topic_partition import TopicPartition
 
 # As long as a batch is looked for under an id, which sequence it has at least does not matter.
 _ANY_SEQUENCE = 0

@@ -15,14 +15,14 @@ from eoslog.aio_block import ClosedByBlock
 from eoslog.aio_calls import NOT_BEGUN, Calls
 from eoslog.aio_waiter import TailWaiter
 from eoslog.bindings.record_batch import Record
+from eoslog.common.other_clients import with_methods_of_other_clients
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.consumer import ARROW_BYTES_MAX, Consumer, OffsetAndTimestamp
 from eoslog.consumer_subscription import OnChange
 from eoslog.errors import LogClosedError
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.handing_out import handed_out, take_back
-from eoslog.other_clients import with_methods_of_other_clients
 from eoslog.partition import Partition
-from eoslog.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from re import Pattern

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from eoslog.bindings.partition_log import AppendResult
-from eoslog.topic_partition import TopicPartition
+from eoslog.common.topic_partition import TopicPartition
 
 # More than what frames a record, a batch, a header can take.
 RECORD_FRAME_BYTES = 36

@@ -28,18 +28,18 @@ from eoslog.aio_gathering import (
 from eoslog.aio_lane import Job, Lane, Work
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.partitioner import partition_for_key
-from eoslog.config import INT64_MAX
+from eoslog.common.config import INT64_MAX
+from eoslog.common.other_clients import with_methods_of_other_clients
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.common.whole_number import whole_number
 from eoslog.errors import (
     ConcurrentAccessError,
     InvalidTimestampError,
     LogClosedError,
     RecordTooLargeError,
 )
-from eoslog.other_clients import with_methods_of_other_clients
 from eoslog.producer import Producer
-from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicDescription
-from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
     from eoslog.store import Store

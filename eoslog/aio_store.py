@@ -15,14 +15,14 @@ from eoslog.aio_producer import AsyncProducer
 from eoslog.aio_transactional_producer import AsyncTransactionalProducer
 from eoslog.aio_waiter import TailWaiter
 from eoslog.bindings.joined_threads import JoinedThreads
-from eoslog.durability import Durability
+from eoslog.common.durability import Durability
+from eoslog.common.other_clients import with_methods_of_other_clients
+from eoslog.common.synchronous_call import check_synchronous
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError
 from eoslog.group_metadata import OffsetAndMetadata
-from eoslog.other_clients import with_methods_of_other_clients
 from eoslog.producer import Producer
 from eoslog.store import Store
-from eoslog.synchronous_call import check_synchronous
-from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicDescription
 from eoslog.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 

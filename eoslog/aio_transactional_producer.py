@@ -14,6 +14,8 @@ from eoslog.aio_calls import Calls, Ended
 from eoslog.aio_gathering import GatheredBatch
 from eoslog.aio_lane import Work
 from eoslog.aio_producer import AsyncProducer
+from eoslog.common.prepared_transaction import PreparedTransaction
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     EoslogError,
     IllegalStateError,
@@ -21,8 +23,6 @@ from eoslog.errors import (
     TransactionAbortedError,
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
-from eoslog.prepared_transaction import PreparedTransaction
-from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_client_state import OPEN, ClientState
 from eoslog.transactional_producer import TransactionalProducer
 

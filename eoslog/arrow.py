@@ -4,8 +4,8 @@ from itertools import accumulate
 from typing import Any
 
 from eoslog.bindings.partition_log import Columns
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import MissingDependencyError
-from eoslog.topic_partition import TopicPartition
 
 try:
     import pyarrow as pa

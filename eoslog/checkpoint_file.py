@@ -12,8 +12,8 @@ from pathlib import Path
 
 from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.bindings.record_batch import crc32c
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
-from eoslog.topic_partition import TopicPartition
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET = "log-start-offset-checkpoint"

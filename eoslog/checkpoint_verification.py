@@ -8,12 +8,12 @@ from eoslog.checkpoint_file import (
     RECOVERY_POINT,
     read_checkpoint,
 )
-from eoslog.damage import Problem, problem, problem_of
+from eoslog.common.damage import Problem, problem, problem_of
+from eoslog.common.topic_name import INTERNAL_TOPICS
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
 from eoslog.lost_directories import lost_by_pages
 from eoslog.store_paths import StorePaths
-from eoslog.topic_name import INTERNAL_TOPICS
-from eoslog.topic_partition import TopicPartition
 
 Checkpoints = dict[str, dict[TopicPartition, int]]
 

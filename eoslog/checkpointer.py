@@ -18,7 +18,13 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from eoslog.config import NO_LIMIT
+from eoslog.common.config import NO_LIMIT
+from eoslog.common.topic_name import (
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE_TOPIC,
+)
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, LogClosedError, OutOfMemoryError
 from eoslog.fellow_processes import FellowProcesses
 from eoslog.lasting_thread import LastingThread
@@ -27,8 +33,6 @@ from eoslog.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
 from eoslog.retention import OldestRecords, apply_retention
-from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
-from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_timeouts import NextTimeout, abort_timed_out, expire_ids
 
 if TYPE_CHECKING:

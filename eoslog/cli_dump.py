@@ -9,6 +9,7 @@ import click
 
 from eoslog.cli_options import Settings, json_line, shared_options, standard_output
 from eoslog.cli_output import end_with_reader
+from eoslog.common.segment_name import base_offset_of
 from eoslog.file_dump import Fields, dump_file
 from eoslog.record_decoders import (
     UNKNOWN_TYPE,
@@ -19,7 +20,6 @@ from eoslog.record_decoders import (
     decode_transaction_record,
     decoder_of,
 )
-from eoslog.segment_name import base_offset_of
 
 # Shown as Kafka shows a number that may be absent.
 _OPTIONAL_NUMBERS = frozenset({"deleteHorizonMs", "currentTxnFirstOffset"})

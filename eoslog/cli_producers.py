@@ -8,7 +8,7 @@ import eoslog
 from eoslog.bindings.partition_log import ProducerState
 from eoslog.cli_options import Settings, echo_json, shared_options
 from eoslog.cli_table import print_rows
-from eoslog.topic_name import INTERNAL_TOPICS
+from eoslog.common.topic_name import INTERNAL_TOPICS
 
 _COLUMNS = (
     *("topic", "partition", "producer id", "epoch", "last sequence", "last offset"),

@@ -14,7 +14,7 @@ from rich.progress import Progress
 import eoslog
 from eoslog import TopicPartition
 from eoslog.cli_options import Settings, echo_json, shared_options, standard_output
-from eoslog.damage import UNREADABLE, problem_of
+from eoslog.common.damage import UNREADABLE, problem_of
 from eoslog.errors import (
     CorruptRecordError,
     EoslogError,

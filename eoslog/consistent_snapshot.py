@@ -19,9 +19,9 @@ out together.
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.partition import Partition
 from eoslog.staged_spans import JobSpan, OffsetRange
-from eoslog.topic_partition import TopicPartition
 
 _Ranges = Mapping[TopicPartition, OffsetRange]
 

@@ -16,7 +16,11 @@ from typing import TYPE_CHECKING, Never, Self, overload
 from eoslog.beside_retention import from_what_is_left
 from eoslog.bindings.poll_under_way import PollUnderWay
 from eoslog.bindings.record_batch import Record
-from eoslog.config import CONSUMER_SETTINGS, INT64_MAX, parse_config, with_defaults
+from eoslog.common.config import CONSUMER_SETTINGS, INT64_MAX, parse_config, with_defaults
+from eoslog.common.durability import check_isolation_level
+from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
+from eoslog.common.topic_partition import TopicPartition, as_topic_partition
+from eoslog.common.whole_number import whole_number
 from eoslog.consumer_fetches import ConsumerFetches
 from eoslog.consumer_lookups import OffsetAndTimestamp, PartitionLookups
 from eoslog.consumer_positions import RESETS, ConsumerPositions, begun
@@ -28,7 +32,6 @@ from eoslog.consumer_subscription import (
     wanted_topics,
 )
 from eoslog.consumer_turns import ConsumerTurns
-from eoslog.durability import check_isolation_level
 from eoslog.errors import (
     EoslogError,
     IllegalStateError,
@@ -38,11 +41,8 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, check_group_id
-from eoslog.other_clients import refuse_parameters, with_methods_of_other_clients
 from eoslog.partition import Partition
-from eoslog.topic_partition import TopicPartition, as_topic_partition
 from eoslog.visible_records import count_visible
-from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
     from re import Pattern

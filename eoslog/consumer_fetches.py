@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
 from eoslog.bindings.poll_under_way import PollUnderWay
 from eoslog.bindings.record_batch import Record
-from eoslog.config import INT64_MAX
+from eoslog.common.config import INT64_MAX
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.consumer_positions import ConsumerPositions
 from eoslog.consumer_subscription import ConsumerSubscription
 from eoslog.consumer_turns import ConsumerTurns
 from eoslog.errors import IllegalStateError, LogClosedError, UnknownTopicOrPartitionError
 from eoslog.handing_out import handed_out
 from eoslog.partition import Partition
-from eoslog.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow

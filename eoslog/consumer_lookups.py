@@ -4,13 +4,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
-from eoslog.config import INT64_MAX
+from eoslog.common.config import INT64_MAX
+from eoslog.common.durability import IsolationLevel
+from eoslog.common.topic_partition import TopicPartition, as_topic_partition
+from eoslog.common.whole_number import whole_number
 from eoslog.consumer_positions import ConsumerPositions
-from eoslog.durability import IsolationLevel
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
 from eoslog.partition import Partition
-from eoslog.topic_partition import TopicPartition, as_topic_partition
-from eoslog.whole_number import whole_number
 
 
 class OffsetAndTimestamp(NamedTuple):

@@ -12,7 +12,8 @@ from eoslog.append_signal import AppendSignal
 from eoslog.bindings.record_batch import Record
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.bindings.tail_wait import next_records, wait_for_more
-from eoslog.durability import IsolationLevel
+from eoslog.common.durability import IsolationLevel
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     EoslogError,
     FellBehindError,
@@ -22,7 +23,6 @@ from eoslog.errors import (
 )
 from eoslog.group_offsets import GroupOffsets
 from eoslog.partition import Partition
-from eoslog.topic_partition import TopicPartition
 
 RESETS = ("earliest", "latest", "none")
 

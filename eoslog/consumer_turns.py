@@ -6,10 +6,10 @@ behind the others.
 
 from eoslog.bindings.partition_log import Columns
 from eoslog.bindings.record_batch import Record
+from eoslog.common.durability import IsolationLevel
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.consumer_positions import ConsumerPositions
-from eoslog.durability import IsolationLevel
 from eoslog.errors import OffsetOutOfRangeError
-from eoslog.topic_partition import TopicPartition
 
 
 class ConsumerTurns:

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from eoslog.topic_partition import TopicPartition
+from eoslog.common.topic_partition import TopicPartition
 
 
 class CutTail(NamedTuple):

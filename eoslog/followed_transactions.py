@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from eoslog.bindings.partition_log import OpenTransaction
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.decided_transactions import CommittedTransaction, DecidedTransactions, Marker
-from eoslog.topic_partition import TopicPartition
 
 AHEAD = "ahead of __transaction_state: "
 BEHIND = "behind __transaction_state: "

@@ -10,8 +10,8 @@ result depends on the arguments alone, so every process comes to the same.
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import InvalidConfigError
-from eoslog.topic_partition import TopicPartition
 
 RANGE = "range"
 STICKY = "cooperative-sticky"

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.group_members import GroupMembers
-from eoslog.topic_partition import TopicPartition
 
 
 @dataclass(frozen=True, slots=True)

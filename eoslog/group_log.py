@@ -21,7 +21,9 @@ from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.record_batch import decode_records, iter_batches
 from eoslog.bindings.shared_page import LOCK_GROUP_INDEX, LOCK_RETENTION, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
-from eoslog.damage import UNREADABLE
+from eoslog.common.damage import UNREADABLE
+from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, EoslogError, OffsetOutOfRangeError
 from eoslog.group_members import GroupMembers
 from eoslog.group_offsets_index import GroupOffsetsIndex
@@ -31,8 +33,6 @@ from eoslog.offset_records import OffsetKey, OffsetValue, encode_offset_key, enc
 from eoslog.partition import Partition
 from eoslog.producer_state_store import StateStoreDamagedError
 from eoslog.state_log import state_partition_of
-from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC
-from eoslog.topic_partition import TopicPartition
 
 # In the page that processes share: the lock of partition 0's groups; that of the others follow it.
 # They come after all other locks there, and before those of one process.

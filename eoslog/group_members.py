@@ -13,9 +13,9 @@ pure: whoever calls them writes the result down, or nothing has changed.
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import InconsistentGroupProtocolError
 from eoslog.group_assignors import ASSIGNORS
-from eoslog.topic_partition import TopicPartition
 
 NOTHING: frozenset[TopicPartition] = frozenset()
 NO_GENERATION_YET = -1

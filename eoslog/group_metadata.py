@@ -5,6 +5,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from eoslog.common.record_fields import STRING_BYTES_MAX
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.common.whole_number import whole_number
 from eoslog.errors import (
     IllegalGenerationError,
     InvalidRequestError,
@@ -13,9 +16,6 @@ from eoslog.errors import (
 )
 from eoslog.group_members import GroupMembers
 from eoslog.offset_records import NO_LEADER_EPOCH
-from eoslog.record_fields import STRING_BYTES_MAX
-from eoslog.topic_partition import TopicPartition
-from eoslog.whole_number import whole_number
 
 NO_GENERATION = -1
 NO_MEMBER_ID = ""

@@ -17,7 +17,8 @@ from typing import NamedTuple, Protocol
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.shared_page import SharedPage
-from eoslog.config import NO_LIMIT
+from eoslog.common.config import NO_LIMIT
+from eoslog.common.topic_partition import TopicPartition, as_topic_partition
 from eoslog.errors import (
     GroupIdNotFoundError,
     NonEmptyGroupError,
@@ -40,7 +41,6 @@ from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.group_offsets_state import GroupOffsetsState, MembersKey, WrittenOffset
 from eoslog.offset_records import OffsetKey, OffsetValue
 from eoslog.partition import Partition
-from eoslog.topic_partition import TopicPartition, as_topic_partition
 
 # Of the batch of a staged job's offsets; its marker's is one above.
 STAGED_OFFSETS_EPOCH = 0

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from eoslog.bindings.record_batch import BatchHeader, Record
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
 from eoslog.group_members import GroupMembers
 from eoslog.member_records import decode_members_key, decode_members_value
 from eoslog.offset_records import OffsetKey, OffsetValue, decode_offset_key, decode_offset_value
-from eoslog.topic_partition import TopicPartition
 
 NO_PRODUCER_ID = -1
 ABORT_MARKER = 0

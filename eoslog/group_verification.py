@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from eoslog.bindings.record_batch import decode_records, iter_batches
-from eoslog.damage import UNREADABLE, Problem, problem, problem_of
+from eoslog.common.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.errors import CorruptRecordError, OffsetOutOfRangeError
 from eoslog.group_offsets_index import GroupOffsetsIndex, KeptOffsets
 from eoslog.group_offsets_state import GroupOffsetsState, RowKey

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from eoslog.common.segment_name import base_offset_of
 from eoslog.errors import CorruptRecordError
-from eoslog.segment_name import base_offset_of
 
 Fields = dict[str, Any]
 

@@ -14,12 +14,12 @@ import logging
 
 from eoslog.bindings.log_reader import Holes
 from eoslog.bindings.partition_log import PartitionLog
-from eoslog.config import INT64_MAX
+from eoslog.common.config import INT64_MAX
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.log_settings import is_compacted
 from eoslog.offset_checkpoints import OffsetCheckpoints
 from eoslog.producer_state_store import ProducerStateStore
 from eoslog.store_paths import StorePaths
-from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicDescription, TopicRegistry
 from eoslog.unknown_log import is_unknown_log
 

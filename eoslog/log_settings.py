@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from eoslog.config import CLEANUP_POLICY, NO_LIMIT, TOPIC_SETTINGS
-from eoslog.durability import Durability
+from eoslog.common.config import CLEANUP_POLICY, NO_LIMIT, TOPIC_SETTINGS
+from eoslog.common.durability import Durability
 from eoslog.topic_registry import TopicDescription
 
 # How large the pages are that a segment is filled with ahead of its batches. A sync writes whole

@@ -5,10 +5,10 @@ the log had been synced; so it tells also where the store stopped before its fir
 """
 
 from eoslog.bindings.control_state import control_state, synced_before
+from eoslog.common.topic_name import INTERNAL_TOPICS
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.os_errors import named_os_errors
 from eoslog.store_paths import StorePaths
-from eoslog.topic_name import INTERNAL_TOPICS
-from eoslog.topic_partition import TopicPartition
 
 
 def synced_by_page_alone(paths: StorePaths, where: TopicPartition) -> int:

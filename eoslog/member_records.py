@@ -11,16 +11,16 @@ import struct
 from collections.abc import Iterable
 from typing import Any
 
-from eoslog.errors import CorruptRecordError
-from eoslog.group_members import NO_GENERATION_YET, GroupMembers, Member
-from eoslog.json_text import loads_json
-from eoslog.record_fields import (
+from eoslog.common.json_text import loads_json
+from eoslog.common.record_fields import (
     FieldCursor,
     encode_bytes,
     encode_nullable_string,
     encode_string,
 )
-from eoslog.topic_partition import TopicPartition
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.errors import CorruptRecordError
+from eoslog.group_members import NO_GENERATION_YET, GroupMembers, Member
 
 KEY_TYPE = 2
 VALUE_VERSION_WRITTEN = 3

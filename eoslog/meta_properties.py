@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eoslog.atomic_file import read_if_there, write_atomically
+from eoslog.common.kafka_uuid import new_id
 from eoslog.errors import NotAStoreError, StoreVersionError
-from eoslog.kafka_uuid import new_id
 
 FILE_NAME = "meta.properties"
 KAFKA_VERSION = 1

@@ -33,15 +33,15 @@ from typing import Any, NamedTuple, Protocol
 from eoslog.bindings.handler_wait import ReentrantCallError
 from eoslog.bindings.shared_page import LOCK_TIMEOUT_S, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
+from eoslog.common.json_text import fields_read_of
+from eoslog.common.sequence import NO_SEQUENCE, SEQUENCE_MAX, records_between
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import LogClosedError, ProducerFencedError
-from eoslog.json_text import fields_read_of
 from eoslog.partition import Partition
 from eoslog.process_slots import ProcessSlots
 from eoslog.producer_ids import ProducerIds
-from eoslog.sequence import NO_SEQUENCE, SEQUENCE_MAX, records_between
 from eoslog.state_log import NAMED_PRODUCER, State, StateLog, WatchedKey, state_key
 from eoslog.store_wide_lock import StoreWideLock
-from eoslog.topic_partition import TopicPartition
 
 # A checkpoint is renewed after 2**30 records, by the batch that goes beyond.
 _RECORDS_BEHIND_MAX = 3 << 29

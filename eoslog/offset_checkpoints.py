@@ -24,9 +24,9 @@ from eoslog.checkpoint_file import (
     read_checkpoint,
     write_checkpoint,
 )
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
 from eoslog.partition import Partition
-from eoslog.topic_partition import TopicPartition
 
 _log = logging.getLogger(__name__)
 

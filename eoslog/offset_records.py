@@ -10,9 +10,9 @@ import struct
 from functools import lru_cache
 from typing import NamedTuple
 
+from eoslog.common.record_fields import FieldCursor, encode_string
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
-from eoslog.record_fields import FieldCursor, encode_string
-from eoslog.topic_partition import TopicPartition
 
 OFFSET_KEY_TYPES = (0, 1)
 KEY_TYPE_WRITTEN = 1

@@ -17,13 +17,13 @@ from pathlib import Path
 
 from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.bindings.record_batch import iter_batches
+from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, VERSION_TOPIC
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError
 from eoslog.group_log import GroupLog, GroupPartition, GroupRecord
 from eoslog.group_offsets import commit_staged_offsets, empty_group
 from eoslog.partition import Partition
 from eoslog.producer_id_range import is_of_staged_job
-from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, VERSION_TOPIC
-from eoslog.topic_partition import TopicPartition
 
 _READ_BYTES = 4 << 20
 

@@ -22,13 +22,19 @@ from eoslog.bindings.opened_log import LogOpening
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import COUNTER_TOPICS, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
+from eoslog.common.durability import Durability
+from eoslog.common.kafka_uuid import id_bytes
+from eoslog.common.topic_name import (
+    CONSUMER_OFFSETS_TOPIC,
+    INTERNAL_TOPICS,
+    TRANSACTION_STATE_TOPIC,
+)
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.cut_tail import CutTail
-from eoslog.durability import Durability
 from eoslog.errors import EoslogError, LogClosedError, StoreError
 from eoslog.file_lock import directory_locked
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.internal_partitions import InternalPartitions
-from eoslog.kafka_uuid import id_bytes
 from eoslog.legal_holes import LegalHoles
 from eoslog.log_settings import log_settings, settings_of
 from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints, last_offsets
@@ -42,8 +48,6 @@ from eoslog.partition_directory import (
 from eoslog.producer_id_range import STAGED_PRODUCER_ID_MIN, FoundProducerIds
 from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.store_paths import StorePaths
-from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
-from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import (
     TopicDescription,
     TopicRegistry,

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Never
 
-from eoslog.durability import check_durability
-from eoslog.other_clients import refuse_parameters
+from eoslog.common.durability import check_durability
+from eoslog.common.other_clients import refuse_parameters
 from eoslog.store import Store
 
 _opened: "weakref.WeakSet[Store]" = weakref.WeakSet()

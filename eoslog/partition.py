@@ -23,8 +23,9 @@ from eoslog.bindings.partition_log import (
 from eoslog.bindings.record_batch import BatchHeader, Record, iter_batches
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.thread_lock import ThreadLock
-from eoslog.config import INT64_MAX
-from eoslog.durability import Durability, check_isolation_level
+from eoslog.common.config import INT64_MAX
+from eoslog.common.durability import Durability, check_isolation_level
+from eoslog.common.whole_number import whole_number
 from eoslog.errors import (
     EoslogError,
     FellBehindError,
@@ -38,7 +39,6 @@ from eoslog.partition_losses import PartitionLosses
 from eoslog.partition_offsets import NO_HOLD
 from eoslog.partition_producers import keeping_up
 from eoslog.producer_state_store import ProducerStateStore
-from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
     from eoslog.bindings.producers_verification import TransactionFollower

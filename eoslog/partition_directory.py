@@ -7,6 +7,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, StoreError
 from eoslog.file_tree import remove_directory
 from eoslog.os_errors import named_os_errors
@@ -14,7 +15,6 @@ from eoslog.partition_metadata import FILE_NAME as PARTITION_METADATA
 from eoslog.partition_metadata import read_partition_metadata, write_partition_metadata
 from eoslog.private_files import make_directories
 from eoslog.store_paths import StorePaths
-from eoslog.topic_partition import TopicPartition
 
 # A directory that somebody else still makes a file in is removed again, so often.
 _REMOVALS_MAX = 100

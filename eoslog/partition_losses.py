@@ -8,13 +8,13 @@ import logging
 from pathlib import Path
 
 from eoslog.bindings.partition_log import PartitionLog
+from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.errors import CorruptRecordError
 from eoslog.lost_beginning import LostBeginning
 from eoslog.lost_end import LostEnd
 from eoslog.misnamed_segment import MisnamedSegment, misnamed_segment
 from eoslog.partition_offsets import PartitionOffsets
 from eoslog.producer_state_store import ProducerStateStore
-from eoslog.topic_name import INTERNAL_TOPICS
 
 _log = logging.getLogger(__name__)
 

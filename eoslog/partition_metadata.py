@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from eoslog.atomic_file import read_if_there, write_atomically
+from eoslog.common.kafka_uuid import id_bytes
 from eoslog.errors import CorruptRecordError
-from eoslog.kafka_uuid import id_bytes
 
 FILE_NAME = "partition.metadata"
 

@@ -25,6 +25,8 @@ from eoslog.bindings.partition_log import (
     row_state,
 )
 from eoslog.bindings.thread_lock import ThreadLock
+from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     FellBehindError,
     LogClosedError,
@@ -37,8 +39,6 @@ from eoslog.lost_producers import LostProducers
 from eoslog.os_errors import named_os_errors
 from eoslog.producer_id_range import STAGED_PRODUCER_ID_MIN
 from eoslog.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
-from eoslog.topic_name import TRANSACTION_STATE_TOPIC
-from eoslog.topic_partition import TopicPartition
 
 ROWS_PER_LOOK = 10_000
 _log = logging.getLogger(__name__)

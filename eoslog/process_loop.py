@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from eoslog.bindings.record_batch import Record
+from eoslog.common.synchronous_call import check_ran, check_synchronous
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     CommitFailedError,
     InvalidRequestError,
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from eoslog.synchronous_call import check_ran, check_synchronous
-from eoslog.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from eoslog.consumer import Consumer

@@ -14,7 +14,10 @@ from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sender import PartitionBuffer
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.column_placement import placed_columns
-from eoslog.config import PRODUCER_SETTINGS, parse_config, with_defaults
+from eoslog.common.config import PRODUCER_SETTINGS, parse_config, with_defaults
+from eoslog.common.other_clients import with_methods_of_other_clients
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.common.whole_number import whole_number
 from eoslog.errors import (
     ConcurrentAccessError,
     EoslogError,
@@ -26,14 +29,11 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.gathering import GatheringSender, closed_error
-from eoslog.other_clients import with_methods_of_other_clients
 from eoslog.partition import Partition
 from eoslog.producer_identity import ProducerIdentity
 from eoslog.sequenced_partition import SequencedPartition
-from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicDescription
 from eoslog.transaction_calls import TransactionCalls
-from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
     from eoslog.store import Store

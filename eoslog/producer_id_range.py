@@ -10,8 +10,8 @@ from eoslog.bindings.shared_page import (
     COUNTER_PRODUCER_IDS_FOUND,
     SharedPage,
 )
-from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC
-from eoslog.topic_partition import TopicPartition
+from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
+from eoslog.common.topic_partition import TopicPartition
 
 FIRST_PRODUCER_ID = 1 << 40
 STAGED_PRODUCER_ID_MIN = 1 << 62

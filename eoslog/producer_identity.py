@@ -9,13 +9,13 @@ import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from eoslog.common.sequence import NO_SEQUENCE
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import InvalidRequestError
 from eoslog.named_producers import Checkpoint, HeldName, LiveProducer, NamedIdentity
 from eoslog.partition import Partition
-from eoslog.sequence import NO_SEQUENCE
 from eoslog.sequenced_partition import NO_EPOCH, NO_PRODUCER_ID, SequencedPartition
 from eoslog.store_lock import moment_text
-from eoslog.topic_partition import TopicPartition
 
 if TYPE_CHECKING:
     from eoslog.store import Store

@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import lmdb
 
-from eoslog.kafka_uuid import id_bytes
+from eoslog.common.kafka_uuid import id_bytes
 from eoslog.lmdb_environment import CorruptRowError, LmdbEnvironment
 from eoslog.lmdb_environment import StateStoreDamagedError as StateStoreDamagedError
 

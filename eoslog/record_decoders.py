@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from eoslog.bindings.transaction_record import STATE_NAMES
+from eoslog.common.json_text import loads_json
+from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from eoslog.errors import CorruptRecordError
-from eoslog.json_text import loads_json
 from eoslog.kafka_messages import Message, as_json
 from eoslog.state_key import PRODUCER_ID_BLOCK
-from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
 UNKNOWN_TYPE = "Unknown record type "
 

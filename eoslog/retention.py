@@ -13,10 +13,10 @@ from pathlib import Path
 
 from eoslog.bindings.segment_times import newest_timestamp
 from eoslog.bindings.snapshot_files import SEGMENT_NAME
-from eoslog.config import NO_LIMIT
+from eoslog.common.config import NO_LIMIT
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.named_producers import NamedProducers
 from eoslog.partition import Partition
-from eoslog.topic_partition import TopicPartition
 
 # How old is what was written at a time of the day.
 AgeMs = Callable[[int], int]

@@ -13,9 +13,9 @@ from typing import Any, Never, Protocol
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sequenced_log import SequencedLog
+from eoslog.common.sequence import NO_SEQUENCE, SEQUENCE_MAX, records_between
 from eoslog.errors import OutOfOrderSequenceError
 from eoslog.partition import Partition
-from eoslog.sequence import NO_SEQUENCE, SEQUENCE_MAX, records_between
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1

@@ -20,15 +20,16 @@ from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.batch_filler import checked_records
 from eoslog.bindings.columns import timestamp_column
 from eoslog.bindings.plain_rows import plain_columns
-from eoslog.config import TOPIC_SETTINGS
-from eoslog.durability import check_durability
+from eoslog.common.config import TOPIC_SETTINGS
+from eoslog.common.durability import check_durability
+from eoslog.common.json_text import loads_json
+from eoslog.common.topic_name import INTERNAL_TOPICS, check_user_topic_name
 from eoslog.errors import (
     EoslogError,
     LogClosedError,
     NotAStoreError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.json_text import loads_json
 from eoslog.placed_rows import (
     BATCH_HEADER_BYTES,
     TopicLimits,
@@ -41,7 +42,6 @@ from eoslog.staged_message import StagedFile, StagedMessage
 from eoslog.staged_names import directory_name, run_path
 from eoslog.staged_source import VersionSource, version_run_id
 from eoslog.store_paths import STAGING_DIRECTORY
-from eoslog.topic_name import INTERNAL_TOPICS, check_user_topic_name
 
 __all__ = [
     "StagedFile",

@@ -7,12 +7,12 @@ file's producer id, which batches it holds.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, EoslogError, LogClosedError
 from eoslog.partition import Partition
 from eoslog.shared_syncs import SYNC_THREADS_MAX, run_together
 from eoslog.staged_file_check import deleted_meanwhile, deletions_named, mapped
 from eoslog.staged_job import JobFile, StagedJob, threads_for
-from eoslog.topic_partition import TopicPartition
 
 FindPartition = Callable[[TopicPartition], Partition | None]
 Offsets = dict[TopicPartition, tuple[int, int]]

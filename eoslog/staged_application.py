@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
+from eoslog.common.json_text import check_kinds, fields_read_of
 from eoslog.errors import StagedRunFencedError, StagedSourceError
-from eoslog.json_text import check_kinds, fields_read_of
 from eoslog.staged_names import directory_name, new_run_id, run_generation
 from eoslog.staged_source import VersionCount, VersionSource, counted_by
 from eoslog.state_log import APPLICATION, State, StateLog

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.batch_filler import DONE, NO_ROOM, BatchFiller, RecordSet
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.placed_rows import TopicLimits
 from eoslog.staged_file import AttemptFiles
-from eoslog.topic_partition import TopicPartition
 
 HELD_BYTES_MAX = 32 << 20
 # Each record goes where its key says.

@@ -24,7 +24,9 @@ from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.shared_page import LOCK_STAGED
 from eoslog.bindings.thread_lock import ThreadLock, called_from_handler
-from eoslog.damage import Problem
+from eoslog.common.damage import Problem
+from eoslog.common.signal_handlers import is_within_a_call
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     EoslogError,
     StagedCommitError,
@@ -33,7 +35,6 @@ from eoslog.errors import (
     StoreFullError,
 )
 from eoslog.offset_records import OffsetKey
-from eoslog.signal_handlers import is_within_a_call
 from eoslog.staged_adoption import HeldPartitions, is_untouched
 from eoslog.staged_application import COMPLETE, NO_VERSION, ApplicationRecord, ApplicationState
 from eoslog.staged_file_check import check_job, check_room, make_run_directory, sync_staged
@@ -51,7 +52,6 @@ from eoslog.staged_undone import UndoneJobs
 from eoslog.staged_verification import verify_staged_jobs
 from eoslog.state_log import APPLICATION
 from eoslog.store_wide_lock import StoreWideLock
-from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_owner import TransactionOwner, run_overtaken
 
 if TYPE_CHECKING:

@@ -15,13 +15,13 @@ from typing import Any
 
 from eoslog.atomic_file import write_atomically
 from eoslog.bindings.file_descriptor import open_regular
+from eoslog.common.json_text import check_kinds, fields_read_of, loads_json
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError
-from eoslog.json_text import check_kinds, fields_read_of, loads_json
 from eoslog.offset_records import OffsetKey
 from eoslog.staged_message import StagedFile, StagedMessage
 from eoslog.staged_names import directory_name, is_directory_name, run_path
 from eoslog.staged_offsets import StagedOffsets
-from eoslog.topic_partition import TopicPartition
 
 # The internal log keeps every decision: longer lists would make up most of it.
 INLINE_MANIFEST_BYTES_MAX = 16 << 10

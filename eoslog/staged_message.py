@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from eoslog.common.topic_name import check_user_topic_name
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError
 from eoslog.staged_names import directory_name
-from eoslog.topic_name import check_user_topic_name
-from eoslog.topic_partition import TopicPartition
 
 # Staged files have random producer ids in this range; those that a store gives out are below it.
 STAGED_PRODUCER_ID_MIN = 1 << 62

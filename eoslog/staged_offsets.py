@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
+from eoslog.common.json_text import check_kinds
+from eoslog.common.topic_name import VERSION_TOPIC
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.group_offsets import OffsetCommit, TopicIds
-from eoslog.json_text import check_kinds
 from eoslog.offset_records import (
     OffsetKey,
     OffsetValue,
@@ -28,8 +30,6 @@ from eoslog.offset_records import (
     encode_offset_value,
 )
 from eoslog.staged_message import new_staged_producer_id
-from eoslog.topic_name import VERSION_TOPIC
-from eoslog.topic_partition import TopicPartition
 
 # Where a group with an application's name shows the application's newest version.
 VERSION_PARTITION = TopicPartition(VERSION_TOPIC, 0)

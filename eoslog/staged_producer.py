@@ -11,7 +11,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Never
 
 from eoslog.bindings.sender import PartitionBuffer
-from eoslog.config import STAGED_PRODUCER_SETTINGS, parse_config, with_defaults
+from eoslog.common.config import STAGED_PRODUCER_SETTINGS, parse_config, with_defaults
+from eoslog.common.prepared_transaction import PreparedTransaction
+from eoslog.common.signal_handlers import is_within_a_call
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     EoslogError,
     IllegalStateError,
@@ -21,11 +24,8 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
-from eoslog.prepared_transaction import PreparedTransaction
-from eoslog.signal_handlers import is_within_a_call
 from eoslog.staged_names import directory_name
 from eoslog.staged_transactions import StagedTransactions
-from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_client_state import HINTS, ClientState, Request
 from eoslog.transaction_owner import TransactionOwner
 from eoslog.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from eoslog.common.json_text import check_kinds
+from eoslog.common.whole_number import whole_number
 from eoslog.errors import StagedReplayError, StagedRunFencedError, StagedSourceError
-from eoslog.json_text import check_kinds
 from eoslog.staged_message import check_version
 from eoslog.staged_names import directory_name
-from eoslog.whole_number import whole_number
 
 # Drivers and sources that were overtaken, and are remembered; older ones look new again.
 OVERTAKEN_MAX = 64

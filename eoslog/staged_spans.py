@@ -13,13 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from eoslog.config import INT64_MAX
+from eoslog.common.config import INT64_MAX
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError
 from eoslog.partition import Partition
 from eoslog.staged_adoption import FindPartition, HeldPartitions
 from eoslog.staged_job import StagedJob
 from eoslog.state_log import RECENT_JOBS, StateLog
-from eoslog.topic_partition import TopicPartition
 
 # Beyond it even new jobs are taken together: the record is written with each job.
 SPANS_BYTES_MAX = 128 << 10

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from weakref import WeakMethod
 
 from eoslog.bindings.accumulator import RecordAccumulator
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     InvalidTxnStateError,
     LogClosedError,
@@ -28,7 +29,6 @@ from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_names import directory_name, run_path
 from eoslog.staged_offsets import Offsets
 from eoslog.staged_sweep import remove_if_empty, remove_tree
-from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicDescription
 
 if TYPE_CHECKING:

@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from eoslog.damage import Problem, problem
+from eoslog.common.damage import Problem, problem
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, StagedCommitError
 from eoslog.staged_adoption import FindPartition, HeldPartitions, is_adopted, is_file_adopted
 from eoslog.staged_application import ApplicationRecord
@@ -11,7 +12,6 @@ from eoslog.staged_job import StagedJob, bounds_of_record, topic_ids_of_record
 from eoslog.staged_pending import job_of_application
 from eoslog.staged_undone import UndoneJobs
 from eoslog.state_log import StateLog
-from eoslog.topic_partition import TopicPartition
 
 
 def verify_staged_jobs(

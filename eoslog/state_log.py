@@ -37,7 +37,7 @@ from eoslog.bindings.shared_page import (
     SharedPage,
 )
 from eoslog.bindings.thread_lock import ThreadLock
-from eoslog.json_text import loads_json
+from eoslog.common.json_text import loads_json
 from eoslog.partition import Partition
 from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.state_key import (

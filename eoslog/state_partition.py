@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from eoslog.bindings.record_batch import Record
+from eoslog.common.json_text import loads_json
 from eoslog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreVersionError
-from eoslog.json_text import loads_json
 from eoslog.partition import Partition
 from eoslog.state_key import (
     PRODUCER_ID_BLOCK,

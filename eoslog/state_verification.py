@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 from eoslog.acknowledged_jobs import complete_job_parts
 from eoslog.bindings.record_batch import Record
 from eoslog.bindings.transaction_record import decode_transaction_value
-from eoslog.damage import UNREADABLE, Problem, problem, problem_of
+from eoslog.common.damage import UNREADABLE, Problem, problem, problem_of
+from eoslog.common.json_text import fields_read_of
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.decided_transactions import DecidedTransactions
 from eoslog.errors import CorruptRecordError, StagedCommitError
-from eoslog.json_text import fields_read_of
 from eoslog.named_producers import NamedIdentity
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
@@ -36,7 +37,6 @@ from eoslog.state_key import (
 )
 from eoslog.state_partition import records_from
 from eoslog.store_paths import StorePaths
-from eoslog.topic_partition import TopicPartition
 
 _DECISIONS = {"PrepareCommit": True, "PrepareAbort": False}
 _COMPLETIONS = {"CompleteCommit": True, "CompleteAbort": False}

@@ -22,9 +22,15 @@ from eoslog.bindings.handler_wait import HANDLER_WAIT_S
 from eoslog.bindings.partition_log import ProducerState
 from eoslog.bindings.thread_lock import ThreadLock, called_from_handler
 from eoslog.checkpointer import Checkpointer
+from eoslog.common.durability import Durability
+from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
+from eoslog.common.signal_handlers import is_within_a_call
+from eoslog.common.synchronous_call import check_synchronous
+from eoslog.common.topic_name import check_user_topic_name
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.common.whole_number import whole_number
 from eoslog.consumer import Consumer
 from eoslog.day_clock import DayClock
-from eoslog.durability import Durability
 from eoslog.errors import (
     EoslogError,
     ForkedProcessError,
@@ -37,11 +43,9 @@ from eoslog.group_offsets import GroupOffsets
 from eoslog.linger import LingerTimer
 from eoslog.named_producers import NamedProducers
 from eoslog.opened_partitions import OpenedPartitions
-from eoslog.other_clients import refuse_parameters, with_methods_of_other_clients
 from eoslog.partition import Partition
 from eoslog.process_slots import ProcessSlot
 from eoslog.producer import Producer
-from eoslog.signal_handlers import is_within_a_call
 from eoslog.staged_commit import StagedCommits
 from eoslog.staged_producer import StagedProducer
 from eoslog.state_log import StateLog
@@ -54,14 +58,10 @@ from eoslog.store_staged_jobs import StoreStagedJobs
 from eoslog.store_topics import StoreTopics
 from eoslog.store_transactions import StoreTransactions
 from eoslog.store_verification import Progress, StoreVerification
-from eoslog.synchronous_call import check_synchronous
 from eoslog.thread_start import start_thread
-from eoslog.topic_name import check_user_topic_name
-from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicDescription
 from eoslog.transaction_coordinator import TransactionCoordinator
 from eoslog.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
-from eoslog.whole_number import whole_number
 
 _log = logging.getLogger(__name__)
 

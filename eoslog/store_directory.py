@@ -11,7 +11,7 @@ from pathlib import Path
 from eoslog import store_session
 from eoslog.atomic_file import TEMPORARY_SUFFIX, sync_directory
 from eoslog.bindings.clearing_up import clear_up
-from eoslog.durability import Durability
+from eoslog.common.durability import Durability
 from eoslog.errors import NotAStoreError, StoreInUseError
 from eoslog.file_system import mount_of
 from eoslog.meta_properties import FILE_NAME as META_PROPERTIES

@@ -22,8 +22,8 @@ from eoslog.clean_close import (
     read_last_stop,
     write_clean_close,
 )
-from eoslog.config import parse_store_config
-from eoslog.durability import Durability
+from eoslog.common.config import parse_store_config
+from eoslog.common.durability import Durability
 from eoslog.errors import EoslogError, StoreInUseError
 from eoslog.group_coordinator import GroupCoordinator
 from eoslog.group_offsets import GroupOffsets

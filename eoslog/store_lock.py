@@ -26,8 +26,8 @@ from typing import Any
 from eoslog.bindings.clearing_up import clear_up
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.bindings.unforked_file import UnforkedFile
+from eoslog.common.json_text import loads_json
 from eoslog.errors import StoreInUseError
-from eoslog.json_text import loads_json
 from eoslog.os_errors import named_os_errors
 from eoslog.private_files import FILE_MODE
 

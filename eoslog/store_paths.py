@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from eoslog.topic_partition import TopicPartition
+from eoslog.common.topic_partition import TopicPartition
 
 STATE_DIRECTORY = "state"
 STAGING_DIRECTORY = "staging"

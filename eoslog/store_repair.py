@@ -20,8 +20,9 @@ from eoslog.atomic_file import sync_directory, sync_file
 from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.checkpoint_verification import read_checkpoints, verify_lost_partitions
 from eoslog.clean_close import read_last_stop
-from eoslog.config import INT64_MAX
-from eoslog.damage import Problem, is_damage
+from eoslog.common.config import INT64_MAX
+from eoslog.common.damage import Problem, is_damage
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, NotAStoreError
 from eoslog.file_system import mount_of
 from eoslog.followed_transactions import AHEAD, BEHIND
@@ -34,7 +35,6 @@ from eoslog.producer_state_store import DIRECTORY_NAME as LMDB_NAME
 from eoslog.store_directory import why_no_store
 from eoslog.store_lock import StoreLock
 from eoslog.store_paths import StorePaths
-from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import partition_directories, read_topics
 from eoslog.unknown_log import has_control_page
 

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.consistent_snapshot import consistent_offsets
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
-from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicDescription
 
 if TYPE_CHECKING:

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from eoslog.atomic_file import sync_directory
-from eoslog.config import parse_topic_config
+from eoslog.common.config import parse_topic_config
+from eoslog.common.topic_name import VERSION_TOPIC, check_user_topic_name, colliding_topic
 from eoslog.errors import (
     EoslogError,
     InvalidPartitionsError,
@@ -25,7 +26,6 @@ from eoslog.named_producers import NamedProducers
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition_directory import make_partition_directory
 from eoslog.store_paths import StorePaths
-from eoslog.topic_name import VERSION_TOPIC, check_user_topic_name, colliding_topic
 from eoslog.topic_registry import PARTITIONS_MAX, TopicDescription, TopicRegistry, new_topic
 
 _log = logging.getLogger(__name__)

@@ -4,15 +4,15 @@ import time
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from eoslog.common.prepared_transaction import PreparedTransaction
+from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
+from eoslog.common.whole_number import whole_number
 from eoslog.errors import InvalidRequestError
-from eoslog.prepared_transaction import PreparedTransaction
-from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.transaction_admin import (
     HangingTransaction,
     TransactionDescription,
     TransactionListing,
 )
-from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
     from eoslog.opened_partitions import OpenedPartitions

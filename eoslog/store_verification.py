@@ -17,7 +17,9 @@ from eoslog.checkpoint_verification import (
     verify_checkpoints,
     verify_lost_partitions,
 )
-from eoslog.damage import UNREADABLE, Problem, problem, problem_of
+from eoslog.common.damage import UNREADABLE, Problem, problem, problem_of
+from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.directory_verification import verify_directories
 from eoslog.errors import EoslogError
 from eoslog.followed_transactions import BEHIND, TORN, FollowedTransactions, behind
@@ -28,8 +30,6 @@ from eoslog.partition import Partition
 from eoslog.producer_state_store import ProducerStateStore
 from eoslog.state_verification import StateVerification
 from eoslog.store_paths import StorePaths
-from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC
-from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import TopicDescription, TopicRegistry
 
 Progress = Callable[[int, int, TopicPartition], None]

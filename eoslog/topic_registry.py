@@ -25,7 +25,11 @@ from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.record_batch import crc32c
 from eoslog.bindings.shared_page import COUNTER_TOPICS, LOCK_TOPICS, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
-from eoslog.config import parse_topic_config
+from eoslog.common.config import parse_topic_config
+from eoslog.common.json_text import loads_json
+from eoslog.common.kafka_uuid import id_bytes, new_id
+from eoslog.common.topic_name import INTERNAL_TOPICS, check_topic_name
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     CorruptRecordError,
     InvalidConfigError,
@@ -33,11 +37,7 @@ from eoslog.errors import (
     StoreVersionError,
 )
 from eoslog.file_lock import file_locked
-from eoslog.json_text import loads_json
-from eoslog.kafka_uuid import id_bytes, new_id
 from eoslog.partition_metadata import read_partition_metadata
-from eoslog.topic_name import INTERNAL_TOPICS, check_topic_name
-from eoslog.topic_partition import TopicPartition
 
 FILE_NAME = "topics.json"
 CHANGES_FILE_NAME = "topics.lock"

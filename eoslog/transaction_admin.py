@@ -16,6 +16,8 @@ from eoslog.bindings.transaction_entry import (
     TransactionEntry,
     decode_transaction_value,
 )
+from eoslog.common.prepared_transaction import PreparedTransaction
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     CorruptRecordError,
     EoslogError,
@@ -26,10 +28,8 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.partition import Partition
-from eoslog.prepared_transaction import PreparedTransaction
 from eoslog.producer_id_range import is_of_staged_job
 from eoslog.state_log import StateLog
-from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_coordinator import TransactionCoordinator
 from eoslog.transaction_entries import (
     ONGOING,

@@ -9,9 +9,9 @@ from eoslog.errors import IllegalStateError
 
 if TYPE_CHECKING:
     from eoslog.bindings.transactional_sender import Transaction
+    from eoslog.common.prepared_transaction import PreparedTransaction
+    from eoslog.common.topic_partition import TopicPartition
     from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
-    from eoslog.prepared_transaction import PreparedTransaction
-    from eoslog.topic_partition import TopicPartition
 
 
 class TransactionCalls:

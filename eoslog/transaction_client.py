@@ -15,6 +15,7 @@ from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import PartitionLost, ProducerIdNeeded, TransactionEntry
 from eoslog.bindings.transactional_sender import TransactionalSender
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     ConcurrentAccessError,
     ConcurrentTransactionsError,
@@ -30,7 +31,6 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.producer import Producer
-from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_client_state import (
     HINTS,
     SOURCES,

@@ -31,6 +31,9 @@ from eoslog.bindings.transaction_entry import (
     TransactionEntry,
     TransactionPart,
 )
+from eoslog.common.prepared_transaction import PreparedTransaction
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.common.whole_number import whole_number
 from eoslog.errors import (
     ConcurrentTransactionsError,
     EoslogError,
@@ -43,11 +46,9 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.partition import Partition
-from eoslog.prepared_transaction import PreparedTransaction
 from eoslog.process_slots import ProcessSlots
 from eoslog.producer_ids import ProducerIds
 from eoslog.state_log import StateLog
-from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_entries import (
     ONGOING,
     PREPARE_STATES,
@@ -57,7 +58,6 @@ from eoslog.transaction_entries import (
 )
 from eoslog.transaction_identity import check_expected, next_identity
 from eoslog.transaction_owner import TransactionOwner, taken_over
-from eoslog.whole_number import whole_number
 
 _log = logging.getLogger(__name__)
 

@@ -30,6 +30,8 @@ from eoslog.bindings.transaction_entry import (
     TransactionEntry,
     decode_transaction_value,
 )
+from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     CorruptRecordError,
     EoslogError,
@@ -42,8 +44,6 @@ from eoslog.partition import Partition
 from eoslog.process_slots import ProcessSlots
 from eoslog.producer_id_range import is_of_staged_job
 from eoslog.state_log import StateLog, state_partition_of
-from eoslog.topic_name import TRANSACTION_STATE_TOPIC
-from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_coordinator import TransactionCoordinator
 from eoslog.transaction_entries import (
     ONGOING,

@@ -15,7 +15,7 @@ from eoslog.bindings.transaction_entry import (
     TransactionEntry,
     decode_transaction_value,
 )
-from eoslog.config import INT32_MAX
+from eoslog.common.config import INT32_MAX
 from eoslog.day_clock import DayClock
 from eoslog.errors import (
     CorruptRecordError,

@@ -10,7 +10,11 @@ from typing import TYPE_CHECKING, overload
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sender import PartitionBuffer
 from eoslog.bindings.transaction_entry import TransactionEntry, TransactionPart
-from eoslog.config import TRANSACTIONAL_PRODUCER_SETTINGS, parse_config, with_defaults
+from eoslog.common.config import TRANSACTIONAL_PRODUCER_SETTINGS, parse_config, with_defaults
+from eoslog.common.prepared_transaction import PreparedTransaction, parse_token
+from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.common.whole_number import whole_number
 from eoslog.errors import (
     EoslogError,
     IllegalStateError,
@@ -22,15 +26,11 @@ from eoslog.errors import (
 from eoslog.gathering import closed_error
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.partition import Partition
-from eoslog.prepared_transaction import PreparedTransaction, parse_token
 from eoslog.producer import RECORDS_PER_CALL_MAX, length_of
-from eoslog.topic_name import CONSUMER_OFFSETS_TOPIC
-from eoslog.topic_partition import TopicPartition
 from eoslog.transaction_client import TransactionClient
 from eoslog.transaction_client_state import ENDED, HINTS, ClientState, Request
 from eoslog.transaction_entries import check_transactional_id
 from eoslog.transaction_owner import TransactionOwner
-from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
     from eoslog.store import Store

@@ -15,9 +15,9 @@ from typing import NamedTuple
 from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.thread_lock import ThreadLock
+from eoslog.common.json_text import loads_json
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.file_lock import file_locked
-from eoslog.json_text import loads_json
-from eoslog.topic_partition import TopicPartition
 
 FILE_NAME = "unended.json"
 _LOCK_NAME = "unended.lock"

@@ -5,12 +5,12 @@ persisted producers on by LMDB, from the first checkpoint on by that. One that i
 here from elsewhere, as a Kafka broker's, or all that was derived from it is lost.
 """
 
+from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.offset_checkpoints import OffsetCheckpoints
 from eoslog.os_errors import named_os_errors
 from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.store_paths import StorePaths
-from eoslog.topic_name import TRANSACTION_STATE_TOPIC
-from eoslog.topic_partition import TopicPartition
 
 
 def is_unknown_log(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from eoslog import TopicPartition
-from eoslog.json_text import loads_json
+from eoslog.common.json_text import loads_json
 
 LATEST, EARLIEST = -1, -2
 # What a streaming query's offsets say besides, under names that no topic has: where its first batch

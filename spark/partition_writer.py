@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from eoslog.common.synchronous_call import check_synchronous
 from eoslog.errors import (
     EoslogError,
     InvalidRequestError,
@@ -30,7 +31,6 @@ from eoslog.spark.stream_context import (
     in_foreach_batch_of_connect,
     stream_batch_of_thread,
 )
-from eoslog.synchronous_call import check_synchronous
 
 if TYPE_CHECKING:
     from pyspark import RDD

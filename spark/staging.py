@@ -22,8 +22,8 @@ from itertools import chain, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from eoslog.common.json_text import loads_json
 from eoslog.errors import StoreError
-from eoslog.json_text import loads_json
 from eoslog.spark.rows import append_rows
 
 if TYPE_CHECKING:

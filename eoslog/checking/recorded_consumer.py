@@ -6,10 +6,10 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from eoslog.checking.recorder import Call, Recorder, offsets_as_json, partitions_as_json
+from eoslog.common.synchronous_call import check_synchronous
+from eoslog.common.topic_partition import TopicPartition, as_topic_partition
+from eoslog.common.whole_number import whole_number
 from eoslog.errors import EoslogError
-from eoslog.synchronous_call import check_synchronous
-from eoslog.topic_partition import TopicPartition, as_topic_partition
-from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
     from eoslog import Consumer, ConsumerGroupMetadata, OffsetAndMetadata

@@ -9,11 +9,11 @@ from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.checking.recorded_consumer import RecordedConsumer
 from eoslog.checking.recorder import Call, Recorder, had_no_effect, offsets_as_json
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.common.whole_number import whole_number
 from eoslog.errors import EoslogError
-from eoslog.topic_partition import TopicPartition
 from eoslog.topic_registry import PARTITIONS_MAX
 from eoslog.transaction_client_state import OPEN
-from eoslog.whole_number import whole_number
 
 if TYPE_CHECKING:
     from eoslog import (

@@ -15,10 +15,10 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from eoslog.common.synchronous_call import check_synchronous
+from eoslog.common.topic_partition import TopicPartition, as_topic_partition
 from eoslog.errors import EoslogError, ForkedProcessError, LogClosedError
 from eoslog.group_metadata import as_offset
-from eoslog.synchronous_call import check_synchronous
-from eoslog.topic_partition import TopicPartition, as_topic_partition
 
 if TYPE_CHECKING:
     from eoslog import Consumer, Producer, TransactionalProducer

@@ -17,8 +17,8 @@ from crash.transaction_trace import QUIET
 
 import eoslog
 from eoslog import TopicPartition, staged_job
+from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.errors import EoslogError
-from eoslog.prepared_transaction import PreparedTransaction
 from eoslog.staged import StagedWriter
 
 TOPIC, SOURCE, EXTRA, STRICT = "orders", "source", "extra", "strict"

@@ -13,7 +13,7 @@ from conformance.store_engine import StoreEngine, is_told_by_the_store
 from conformance.transaction_scenarios import TRANSACTION_SCENARIOS
 from reference_model.producer_model import ModelError
 
-from eoslog.config import TOPIC_SETTINGS
+from eoslog.common.config import TOPIC_SETTINGS
 from eoslog.errors import EoslogError
 
 SCENARIO_NUMBERS = range(1, 90)

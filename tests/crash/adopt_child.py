@@ -18,7 +18,7 @@ from staged_jobs import APP, PARTITIONS, TOPIC, stage_job, visible_numbers
 
 import eoslog
 from eoslog import staged_job
-from eoslog.durability import Durability
+from eoslog.common.durability import Durability
 
 FIRST_JOB = range(60)
 SECOND_JOB = range(60, 120)

@@ -21,7 +21,7 @@ def numbers_of(version: int) -> range:
     return range(version * RECORDS, (version + 1) * RECORDS)
 
 
-def main(path: str, durability: eoslog.durability.Durability, first: str) -> None:
+def main(path: str, durability: eoslog.common.durability.Durability, first: str) -> None:
     staged_job.WHOLE_FILE_BYTES_MIN = 0
     with eoslog.open(path, durability=durability) as store:
         print("open", flush=True)

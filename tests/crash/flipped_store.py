@@ -28,9 +28,9 @@ from typing import NamedTuple
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.errors import CorruptRecordError, EoslogError, TransactionalIdNotFoundError
 from eoslog.staged import StagedWriter
-from eoslog.topic_name import INTERNAL_TOPICS
 
 TOPIC = "orders"
 PARTITIONS = 2

@@ -12,7 +12,7 @@ from kills import die, in_child
 
 import eoslog
 from eoslog.bindings.control_state import control_state, synced_before
-from eoslog.kafka_uuid import id_bytes
+from eoslog.common.kafka_uuid import id_bytes
 from eoslog.partition import Partition
 from eoslog.partition_metadata import read_partition_metadata
 

@@ -37,6 +37,7 @@ from staged_jobs import (
 import eoslog
 from eoslog import staged_commit, staged_file, staged_job, staged_leftovers
 from eoslog.bindings.record_batch import iter_batches
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError, StagedRunFencedError
 from eoslog.group_offsets import GroupOffsets
 from eoslog.offset_records import decode_offset_key
@@ -47,7 +48,6 @@ from eoslog.staged_file import AttemptFiles
 from eoslog.staged_leftovers import Leftovers
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.state_log import StateLog
-from eoslog.topic_partition import TopicPartition
 
 pytestmark = pytest.mark.crash
 

@@ -21,6 +21,7 @@ from staged_jobs import PARTITIONS, TOPIC, quick_directory, staged_files
 
 import eoslog
 from eoslog import staged_commit, staged_file
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.group_offsets import GroupOffsets
 from eoslog.partition import Partition
 from eoslog.staged import StagedWriter
@@ -30,7 +31,6 @@ from eoslog.staged_file import AttemptFiles
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.staged_transactions import StagedTransactions
 from eoslog.state_log import StateLog
-from eoslog.topic_partition import TopicPartition
 
 pytestmark = pytest.mark.crash
 

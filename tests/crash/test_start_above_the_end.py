@@ -11,8 +11,8 @@ from reference_model import batch_codec as codec
 
 import eoslog
 from eoslog.checkpoint_file import write_checkpoint
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.offset_checkpoints import LOG_START_OFFSET, RECOVERY_POINT
-from eoslog.topic_partition import TopicPartition
 
 pytestmark = pytest.mark.crash
 

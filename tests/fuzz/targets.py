@@ -27,9 +27,10 @@ from eoslog.bindings.transaction_record import (
 )
 from eoslog.checkpoint_file import read_checkpoint, write_checkpoint
 from eoslog.clean_close import read_last_stop
+from eoslog.common.json_text import loads_json
+from eoslog.common.prepared_transaction import parse_token
 from eoslog.errors import CorruptRecordError, EoslogError
 from eoslog.file_dump import dump_file
-from eoslog.json_text import loads_json
 from eoslog.member_records import (
     decode_members_key,
     decode_members_value,
@@ -47,7 +48,6 @@ from eoslog.offset_records import (
 )
 from eoslog.partition_metadata import FILE_NAME as PARTITION_METADATA
 from eoslog.partition_metadata import read_partition_metadata, write_partition_metadata
-from eoslog.prepared_transaction import parse_token
 from eoslog.record_decoders import decode_offset_record, decode_transaction_record
 from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_job import job_of_record

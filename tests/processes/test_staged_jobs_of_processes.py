@@ -27,6 +27,7 @@ from staged_jobs import (
 import eoslog
 from eoslog import staged_commit, staged_job, staged_leftovers
 from eoslog.bindings.record_batch import iter_batches
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     ProducerFencedError,
     StagedRunFencedError,
@@ -44,7 +45,6 @@ from eoslog.staged_leftovers import Leftovers
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.staged_spans import RecentJobs
 from eoslog.state_log import StateLog
-from eoslog.topic_partition import TopicPartition
 
 pytestmark = pytest.mark.crash
 

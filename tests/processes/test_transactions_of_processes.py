@@ -26,6 +26,7 @@ from eoslog.bindings.transaction_entry import (
     TransactionPart,
     encode_transaction_value,
 )
+from eoslog.common.prepared_transaction import PreparedTransaction, parse_token
 from eoslog.errors import (
     EoslogError,
     InvalidProducerIdMappingError,
@@ -33,7 +34,6 @@ from eoslog.errors import (
     ProducerFencedError,
     StoreInUseError,
 )
-from eoslog.prepared_transaction import PreparedTransaction, parse_token
 from eoslog.state_log import DURABILITY, state_key, transaction_key
 from eoslog.transaction_timeouts import abort_timed_out, expire_ids
 

@@ -115,7 +115,7 @@ def test_the_command_brings_its_java_and_replaces_the_store_of_an_earlier_demo(
     with eoslog.open(store_path, create=True) as store:
         store.create_topic("flights")
     answer = subprocess.run(
-        [sys.executable, "-m", "eoslog.cli", "demo", "--rows", "3000", "--json"],
+        [sys.executable, "-m", "eoslog", "demo", "--rows", "3000", "--json"],
         capture_output=True,
         text=True,
         env=no_java_of_its_own,

@@ -56,7 +56,7 @@ def test_a_master_that_spark_refuses_is_one_sentence(tmp_path):
     pytest.importorskip("pyspark")
     path = tmp_path / "notes.txt"
     path.write_text("one\n")
-    command = [sys.executable, "-m", "eoslog.cli", "ingest", path, "--topic", "notes"]
+    command = [sys.executable, "-m", "eoslog", "ingest", path, "--topic", "notes"]
     answer = subprocess.run(
         [*command, "--store", tmp_path / "store", "--master", "local[x]"],
         capture_output=True,

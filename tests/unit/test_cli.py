@@ -28,7 +28,7 @@ def store_path(tmp_path):
 
 def run(*arguments, **options):
     """The command line as a process of its own."""
-    command = [sys.executable, "-m", "eoslog.cli", *map(str, arguments)]
+    command = [sys.executable, "-m", "eoslog", *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, **options)
 
 
@@ -208,7 +208,7 @@ def test_a_reader_that_goes_away_is_no_traceback(store_path):
         for _ in range(20_000):
             producer.send("orders", value=b"x" * 100, partition=0)
     with subprocess.Popen(
-        [sys.executable, "-m", "eoslog.cli", "consume", "orders", "--store", store_path],
+        [sys.executable, "-m", "eoslog", "consume", "orders", "--store", store_path],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
@@ -236,7 +236,7 @@ def test_all_commands_are_click_commands_of_their_name():
 def assert_full_output_is_named(*arguments: str) -> None:
     with open("/dev/full", "wb") as full:
         answer = subprocess.run(
-            [sys.executable, "-m", "eoslog.cli", *arguments],
+            [sys.executable, "-m", "eoslog", *arguments],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -264,7 +264,7 @@ def test_a_question_that_nobody_can_answer_is_an_error(store_path, command):
     with eoslog.open(store_path) as store:
         store.consumer(group="g").commit({eoslog.TopicPartition("orders", 0): 0})
     program = "import os, sys; os.close(0); os.execv(sys.executable, sys.argv[1:])"
-    call = [sys.executable, "-m", "eoslog.cli", *command, "--store", str(store_path)]
+    call = [sys.executable, "-m", "eoslog", *command, "--store", str(store_path)]
     answer = subprocess.run(
         [sys.executable, "-c", program, *call], capture_output=True, text=True, timeout=60
     )

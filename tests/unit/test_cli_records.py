@@ -123,7 +123,7 @@ def test_a_name_without_a_fixed_partition_is_wrong_use(store_path):
 def test_a_named_run_that_was_killed_goes_on_where_it_stopped(store_path):
     line_count = 30_000
     lines = [b"%06d\n" % number for number in range(line_count)]
-    command = [sys.executable, "-m", "eoslog.cli", "produce", "orders", "--name", "loader"]
+    command = [sys.executable, "-m", "eoslog", "produce", "orders", "--name", "loader"]
     with subprocess.Popen([*command, "--store", store_path], stdin=subprocess.PIPE) as process:
         process.stdin.write(b"".join(lines[: line_count // 2]))
         process.stdin.flush()
@@ -164,7 +164,7 @@ def test_an_unknown_partition_is_a_failure_whatever_the_input(store_path):
 )
 def test_a_stream_that_is_closed_is_named(store_path, command, stream):
     call("produce", "orders", "--store", store_path, stdin="a\n")
-    shell = f'exec "$PYTHON" -m eoslog.cli {command.format(store="$STORE")} <&- >&-'
+    shell = f'exec "$PYTHON" -m eoslog {command.format(store="$STORE")} <&- >&-'
     done = subprocess.run(
         ["sh", "-c", shell],
         env={**os.environ, "PYTHON": sys.executable, "STORE": str(store_path)},

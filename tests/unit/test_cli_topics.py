@@ -5,7 +5,7 @@ from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 
 import eoslog
 from eoslog.cli_topics import topic_config
-from eoslog.config import TOPIC_SETTINGS
+from eoslog.common.config import TOPIC_SETTINGS
 
 
 @pytest.fixture

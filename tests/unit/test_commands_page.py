@@ -19,7 +19,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
 COMPARED = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 # For what needs a shell: the command of this environment, whatever the path says.
-SHELL = 'eoslog() { "$PYTHON" -m eoslog.cli "$@"; }\n'
+SHELL = 'eoslog() { "$PYTHON" -m eoslog "$@"; }\n'
 NEEDS_SHELL = re.compile(r"[|<>]|^(?!eoslog )")
 STORE = {"EOSLOG_STORE": "data"}
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from eoslog.config import (
+from eoslog.common.config import (
     _FIXED,
     BROKER_NAMES,
     CLEANUP_POLICY,

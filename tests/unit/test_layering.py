@@ -25,7 +25,7 @@ MAY_IMPORT = {
     "eoslog": {"bindings", "eoslog"},
     "spark": {"eoslog", "spark"},
 }
-MAY_IMPORT_MODULES = {"bindings": {"eoslog.errors", "eoslog.signal_handlers"}}
+MAY_IMPORT_MODULES = {"bindings": {"eoslog.errors", "eoslog.common.signal_handlers"}}
 # What else native/ may cimport: C's own headers, by the names Cython gives them.
 NATIVE_FOREIGN = {"libc", "posix"}
 CYTHON_IMPORT = re.compile(

@@ -7,6 +7,7 @@ import pytest
 from conftest import abandon, run_and_kill, values_of
 
 from eoslog import TopicPartition
+from eoslog.common.sequence import SEQUENCE_MAX
 from eoslog.errors import (
     InvalidProducerEpochError,
     InvalidRequestError,
@@ -17,7 +18,6 @@ from eoslog.errors import (
 )
 from eoslog.named_producers import EPOCH_MAX, Checkpoint, NamedIdentity, _counted_on
 from eoslog.retention import apply_retention
-from eoslog.sequence import SEQUENCE_MAX
 from eoslog.state_log import NAMED_PRODUCER, StateLog
 
 LONG = {"linger.ms": 3_600_000}

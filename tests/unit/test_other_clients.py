@@ -11,7 +11,7 @@ import pytest
 
 import eoslog
 import eoslog.aio
-from eoslog.other_clients import METHODS
+from eoslog.common.other_clients import METHODS
 
 PARAMETERS = [
     ("consumer", {"group_id": "g"}, "group=..."),

@@ -9,10 +9,10 @@ from conftest import abandon
 from crash.transaction_trace import QUIET
 
 import eoslog
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreFullError
 from eoslog.producer_state_store import ProducerStateStore
 from eoslog.retention import apply_retention
-from eoslog.topic_partition import TopicPartition
 
 WHERE = TopicPartition("rows", 0)
 PRODUCERS = 20

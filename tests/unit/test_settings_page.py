@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from eoslog import config
+from eoslog.common import config
 
 PAGE = Path(__file__).parents[2] / "docs" / "settings.md"
 ROW = re.compile(r"^\| `([^`]+)` \| ([^|]+) \|", re.MULTILINE)

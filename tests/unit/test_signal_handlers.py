@@ -15,8 +15,8 @@ from functools import partial
 import pytest
 
 import eoslog
+from eoslog.common.signal_handlers import is_within_a_call
 from eoslog.errors import LogClosedError
-from eoslog.signal_handlers import is_within_a_call
 
 
 @contextmanager

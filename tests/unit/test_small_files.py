@@ -12,11 +12,11 @@ from eoslog.clean_close import (
     read_last_stop,
     write_clean_close,
 )
+from eoslog.common.kafka_uuid import id_bytes, new_id
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, NotAStoreError, StoreVersionError
-from eoslog.kafka_uuid import id_bytes, new_id
 from eoslog.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from eoslog.partition_metadata import read_partition_metadata, write_partition_metadata
-from eoslog.topic_partition import TopicPartition
 
 T0, U3 = TopicPartition("t", 0), TopicPartition("u-1", 3)
 

@@ -31,6 +31,7 @@ from staged_jobs import (
 import eoslog
 from eoslog import staged_application, staged_job
 from eoslog.bindings.record_batch import BatchEncoder, crc32c, iter_batches
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     EoslogError,
     StagedCommitError,
@@ -46,7 +47,6 @@ from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_leftovers import Leftovers
 from eoslog.staged_source import VersionSource
 from eoslog.state_log import APPLICATION, StateLog
-from eoslog.topic_partition import TopicPartition
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

@@ -23,6 +23,7 @@ from staged_jobs import (
 )
 
 import eoslog
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     StagedCommitError,
     StagedJobIncompleteError,
@@ -31,7 +32,6 @@ from eoslog.errors import (
 )
 from eoslog.partition import Partition
 from eoslog.staged_offsets import VERSION_PARTITION
-from eoslog.topic_partition import TopicPartition
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

@@ -23,6 +23,7 @@ from staged_jobs import (
 import eoslog
 from eoslog import staged_job, staged_offsets
 from eoslog.bindings.record_batch import decode_records, iter_batches
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     EoslogError,
     IllegalGenerationError,
@@ -45,7 +46,6 @@ from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_message import STAGED_PRODUCER_ID_MIN
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.state_log import APPLICATION, StateLog
-from eoslog.topic_partition import TopicPartition
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

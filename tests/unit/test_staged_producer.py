@@ -20,6 +20,7 @@ from staged_jobs import TOPIC, quick_directory, staged_files
 
 import eoslog
 from eoslog import staged_transactions
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     CommitFailedError,
     EoslogError,
@@ -43,7 +44,6 @@ from eoslog.staged_file import AttemptFiles
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.staged_producer import StagedProducer
 from eoslog.state_log import APPLICATION, StateLog
-from eoslog.topic_partition import TopicPartition
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

@@ -12,11 +12,11 @@ from prompted_process import PromptedProcess, PromptedProcessError
 import eoslog
 from eoslog import store_directory, store_session
 from eoslog.bindings.shared_page import SharedPage
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreFailedError, StoreInUseError
 from eoslog.file_system import Mount
 from eoslog.store_paths import StorePaths
 from eoslog.store_session import SessionFile, StoreSession
-from eoslog.topic_partition import TopicPartition
 
 NFS = Mount("nfs4", "server:/export", "/mnt")
 ENTER = """

@@ -11,8 +11,8 @@ import pytest
 
 from eoslog import errors
 from eoslog.bindings.transactional_sender import TransactionalSender
+from eoslog.common.prepared_transaction import PreparedTransaction, parse_token
 from eoslog.errors import IllegalStateError
-from eoslog.prepared_transaction import PreparedTransaction, parse_token
 from eoslog.transaction_client_state import (
     ALLOWED_FROM,
     HINTS,

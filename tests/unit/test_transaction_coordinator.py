@@ -15,6 +15,7 @@ from transaction_files import fill_up, full_disk
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.record_batch import decode_records
+from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.errors import (
     ConcurrentTransactionsError,
     CorruptRecordError,
@@ -31,7 +32,6 @@ from eoslog.errors import (
     TransactionCoordinatorFencedError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.prepared_transaction import PreparedTransaction
 from eoslog.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.producer_id_range import STAGED_PRODUCER_ID_MIN
 from eoslog.state_log import DURABILITY, PRODUCER_ID_BLOCK, state_key, state_partition_of

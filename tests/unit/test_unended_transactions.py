@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from eoslog.topic_partition import TopicPartition
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.unended_transactions import FILE_NAME, Decision, UnendedTransactions
 
 SESSION = bytes(range(16))

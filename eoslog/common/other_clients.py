@@ -7,7 +7,7 @@ meaning is not listed. Nothing is looked up before a name was not found.
 from collections.abc import Mapping
 from typing import Never, TypeVar
 
-from eoslog.config import CONSUMER_SETTINGS, PRODUCER_SETTINGS, Setting
+from eoslog.common.config import CONSUMER_SETTINGS, PRODUCER_SETTINGS, Setting
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""Values and names that every room uses: topic partitions, settings, numbers, JSON."""
