@@ -16,10 +16,10 @@ from eoslog.common.kafka_uuid import id_bytes
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
+from eoslog.fs.log_at_rest import LogAtRest
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.partition_metadata import read_partition_metadata
 from eoslog.group_offsets_state import GroupOffsetsState
-from eoslog.log_at_rest import LogAtRest
-from eoslog.os_errors import named_os_errors
-from eoslog.partition_metadata import read_partition_metadata
 from eoslog.state_key import is_transaction_key, transactional_id_of
 from eoslog.store_paths import StorePaths
 from eoslog.topic_registry import partition_directories

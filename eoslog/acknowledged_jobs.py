@@ -15,8 +15,8 @@ from eoslog.common.json_text import fields_read_of, loads_json
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, StagedCommitError
-from eoslog.log_at_rest import LogAtRest
-from eoslog.partition_metadata import read_partition_metadata
+from eoslog.fs.log_at_rest import LogAtRest
+from eoslog.fs.partition_metadata import read_partition_metadata
 from eoslog.staged_application import COMPLETE, PREPARED
 from eoslog.staged_job import StagedJob, bounds_of_record, job_of_record, topic_ids_of_record
 from eoslog.staged_names import run_path

@@ -2,16 +2,16 @@
 
 from collections.abc import Mapping
 
-from eoslog.checkpoint_file import (
+from eoslog.common.damage import Problem, problem, problem_of
+from eoslog.common.topic_name import INTERNAL_TOPICS
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.errors import CorruptRecordError
+from eoslog.fs.checkpoint_file import (
     HIGH_WATERMARK,
     LOG_START_OFFSET,
     RECOVERY_POINT,
     read_checkpoint,
 )
-from eoslog.common.damage import Problem, problem, problem_of
-from eoslog.common.topic_name import INTERNAL_TOPICS
-from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import CorruptRecordError
 from eoslog.lost_directories import lost_by_pages
 from eoslog.store_paths import StorePaths
 

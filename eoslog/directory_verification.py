@@ -5,9 +5,9 @@ from pathlib import Path
 from eoslog.common.damage import Problem, problem, problem_of
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
-from eoslog.os_errors import named_os_errors
-from eoslog.partition_metadata import FILE_NAME as PARTITION_METADATA
-from eoslog.partition_metadata import read_partition_metadata
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.partition_metadata import FILE_NAME as PARTITION_METADATA
+from eoslog.fs.partition_metadata import read_partition_metadata
 from eoslog.store_paths import StorePaths
 from eoslog.topic_registry import TopicRegistry, partition_directories
 

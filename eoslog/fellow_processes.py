@@ -13,9 +13,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from eoslog.errors import EoslogError, LogClosedError
+from eoslog.fs.upgradable_lock import UpgradableLock
 from eoslog.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.partition import Partition
-from eoslog.upgradable_lock import UpgradableLock
 
 if TYPE_CHECKING:
     from eoslog.store import Store

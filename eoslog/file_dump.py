@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from eoslog.common.segment_name import base_offset_of
+from eoslog.fs.steady_file import steady_file
 from eoslog.index_dump import dump_abort_index, dump_offset_index, dump_time_index
 from eoslog.log_dump import dump_log
 from eoslog.record_decoders import Decoder
 from eoslog.snapshot_dump import dump_snapshot
-from eoslog.steady_file import steady_file
 
 Fields = dict[str, Any]
 

@@ -7,16 +7,16 @@ import errno
 import os
 import stat
 
-from eoslog.atomic_file import sync_directory
 from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from eoslog.common.topic_partition import TopicPartition
+from eoslog.fs.atomic_file import sync_directory
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.partition_metadata import FILE_NAME as PARTITION_METADATA
 from eoslog.lost_directories import synced_by_page_alone
 from eoslog.offset_checkpoints import OffsetCheckpoints
-from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
 from eoslog.partition_directory import make_partition_directory
-from eoslog.partition_metadata import FILE_NAME as PARTITION_METADATA
 from eoslog.store_paths import StorePaths
 from eoslog.topic_registry import INTERNAL_TOPIC_PARTITIONS, TopicDescription, TopicRegistry
 

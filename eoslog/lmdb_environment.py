@@ -37,10 +37,10 @@ from eoslog.errors import (
     StoreFailedError,
     StoreFullError,
 )
-from eoslog.file_tree import remove_directory
-from eoslog.os_errors import named_os_errors
-from eoslog.private_files import FILE_MODE, make_directories, make_file
-from eoslog.upgradable_lock import UpgradableLock
+from eoslog.fs.file_tree import remove_directory
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import FILE_MODE, make_directories, make_file
+from eoslog.fs.upgradable_lock import UpgradableLock
 
 MAP_BYTES_INITIAL = 16 << 20
 # Each process needs one place while it reads. The first one to open the environment decides.

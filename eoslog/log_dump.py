@@ -13,8 +13,8 @@ from typing import Any
 
 from eoslog.bindings.record_batch import crc32c, decode_records, iter_batches
 from eoslog.errors import CorruptRecordError, UnsupportedCompressionTypeError
+from eoslog.fs.steady_file import SteadyFile
 from eoslog.record_decoders import Decoder
-from eoslog.steady_file import SteadyFile
 
 Fields = dict[str, Any]
 

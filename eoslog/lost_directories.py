@@ -7,7 +7,7 @@ the log had been synced; so it tells also where the store stopped before its fir
 from eoslog.bindings.control_state import control_state, synced_before
 from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.os_errors import named_os_errors
+from eoslog.fs.os_errors import named_os_errors
 from eoslog.store_paths import StorePaths
 
 

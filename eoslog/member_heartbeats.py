@@ -12,8 +12,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from eoslog.os_errors import named_os_errors
-from eoslog.private_files import make_directories, make_file
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import make_directories, make_file
 
 DIRECTORY_NAME = "members"
 _NAME_BYTES = 16

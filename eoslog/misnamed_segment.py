@@ -6,8 +6,8 @@ from pathlib import Path
 
 from eoslog.bindings.file_descriptor import open_regular
 from eoslog.bindings.record_batch import BatchHeader
-from eoslog.log_at_rest import BATCH_FRONT, batch_at
-from eoslog.os_errors import named_os_errors
+from eoslog.fs.log_at_rest import BATCH_FRONT, batch_at
+from eoslog.fs.os_errors import named_os_errors
 
 # So many zeros at the end of what is cut off may have been left out.
 _ZEROS_MAX = 1 << 20

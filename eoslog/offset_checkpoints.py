@@ -17,15 +17,15 @@ from pathlib import Path
 from typing import NamedTuple
 
 from eoslog.bindings.shared_page import LOCK_CHECKPOINTS, SharedPage
-from eoslog.checkpoint_file import (
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.errors import CorruptRecordError
+from eoslog.fs.checkpoint_file import (
     HIGH_WATERMARK,
     LOG_START_OFFSET,
     RECOVERY_POINT,
     read_checkpoint,
     write_checkpoint,
 )
-from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import CorruptRecordError
 from eoslog.partition import Partition
 
 _log = logging.getLogger(__name__)

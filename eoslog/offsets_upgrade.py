@@ -15,11 +15,11 @@ import logging
 from collections.abc import Collection
 from pathlib import Path
 
-from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, VERSION_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError
+from eoslog.fs.atomic_file import read_if_there, write_atomically
 from eoslog.group_log import GroupLog, GroupPartition, GroupRecord
 from eoslog.group_offsets import commit_staged_offsets, empty_group
 from eoslog.partition import Partition

@@ -13,7 +13,6 @@ from contextlib import suppress
 from functools import partial
 
 from eoslog.append_signal import AppendSignal
-from eoslog.atomic_file import sync_directory
 from eoslog.bindings.control_state import ControlState, control_state
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.handler_wait import ReentrantLock
@@ -32,13 +31,14 @@ from eoslog.common.topic_name import (
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.cut_tail import CutTail
 from eoslog.errors import EoslogError, LogClosedError, StoreError
-from eoslog.file_lock import directory_locked
+from eoslog.fs.atomic_file import sync_directory
+from eoslog.fs.file_lock import directory_locked
+from eoslog.fs.os_errors import named_os_errors
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.internal_partitions import InternalPartitions
 from eoslog.legal_holes import LegalHoles
 from eoslog.log_settings import log_settings, settings_of
 from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints, last_offsets
-from eoslog.os_errors import named_os_errors
 from eoslog.partition import Partition
 from eoslog.partition_directory import (
     check_identity,

@@ -33,8 +33,8 @@ from eoslog.errors import (
     StoreError,
     StoreFullError,
 )
-from eoslog.file_lock import directory_locked
-from eoslog.os_errors import named_os_errors
+from eoslog.fs.file_lock import directory_locked
+from eoslog.fs.os_errors import named_os_errors
 from eoslog.partition_losses import PartitionLosses
 from eoslog.partition_offsets import NO_HOLD
 from eoslog.partition_producers import keeping_up

@@ -9,11 +9,11 @@ from pathlib import Path
 
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, StoreError
-from eoslog.file_tree import remove_directory
-from eoslog.os_errors import named_os_errors
-from eoslog.partition_metadata import FILE_NAME as PARTITION_METADATA
-from eoslog.partition_metadata import read_partition_metadata, write_partition_metadata
-from eoslog.private_files import make_directories
+from eoslog.fs.file_tree import remove_directory
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.partition_metadata import FILE_NAME as PARTITION_METADATA
+from eoslog.fs.partition_metadata import read_partition_metadata, write_partition_metadata
+from eoslog.fs.private_files import make_directories
 from eoslog.store_paths import StorePaths
 
 # A directory that somebody else still makes a file in is removed again, so often.

@@ -35,8 +35,8 @@ from eoslog.errors import (
     StoreFailedError,
     StoreFullError,
 )
+from eoslog.fs.os_errors import named_os_errors
 from eoslog.lost_producers import LostProducers
-from eoslog.os_errors import named_os_errors
 from eoslog.producer_id_range import STAGED_PRODUCER_ID_MIN
 from eoslog.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
 

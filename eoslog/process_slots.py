@@ -20,13 +20,13 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from eoslog.atomic_file import TEMPORARY_SUFFIX, read_if_there
 from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.common.json_text import loads_json
 from eoslog.errors import EoslogError
-from eoslog.os_errors import named_os_errors
-from eoslog.private_files import FILE_MODE, make_directories
+from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, read_if_there
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import FILE_MODE, make_directories
 from eoslog.store_lock import moment_text
 
 DIRECTORY_NAME = "processes"

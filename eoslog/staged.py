@@ -15,7 +15,6 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
-from eoslog.atomic_file import read_if_there
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.batch_filler import checked_records
 from eoslog.bindings.columns import timestamp_column
@@ -30,6 +29,7 @@ from eoslog.errors import (
     NotAStoreError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.fs.atomic_file import read_if_there
 from eoslog.placed_rows import (
     BATCH_HEADER_BYTES,
     TopicLimits,

@@ -9,8 +9,8 @@ from functools import partial
 
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, EoslogError, LogClosedError
+from eoslog.fs.shared_syncs import SYNC_THREADS_MAX, run_together
 from eoslog.partition import Partition
-from eoslog.shared_syncs import SYNC_THREADS_MAX, run_together
 from eoslog.staged_file_check import deleted_meanwhile, deletions_named, mapped
 from eoslog.staged_job import JobFile, StagedJob, threads_for
 

@@ -12,15 +12,15 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from eoslog.atomic_file import sync_directory
 from eoslog.bindings.file_descriptor import FileDescriptor, sync_path
 from eoslog.bindings.file_space import begin_writeback, reserve_behind
 from eoslog.bindings.record_batch import batch_crc32c
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError
-from eoslog.os_errors import named_os_errors
-from eoslog.private_files import DIRECTORY_MODE, FILE_MODE, make_directories
-from eoslog.shared_syncs import run_together, with_those_above
+from eoslog.fs.atomic_file import sync_directory
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import DIRECTORY_MODE, FILE_MODE, make_directories
+from eoslog.fs.shared_syncs import run_together, with_those_above
 from eoslog.staged_message import StagedFile, new_staged_producer_id
 from eoslog.staged_names import staged_file_name
 

@@ -9,16 +9,16 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from eoslog.atomic_file import sync_directory, sync_file
 from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.record_batch import BatchHeader, batch_crc32c, crc32c, iter_batches
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, LogClosedError, StagedCommitError, StoreFullError
-from eoslog.os_errors import named_os_errors
+from eoslog.fs.atomic_file import sync_directory, sync_file
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import make_directories
+from eoslog.fs.shared_syncs import run_together, with_those_above
 from eoslog.partition import Partition
-from eoslog.private_files import make_directories
-from eoslog.shared_syncs import run_together, with_those_above
 from eoslog.staged_job import JobFile, threads_for
 
 # The interpreter's lock is held while a piece is summed up.

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 
 from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.errors import EoslogError
-from eoslog.os_errors import named_os_errors
-from eoslog.private_files import DIRECTORY_MODE
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import DIRECTORY_MODE
 from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_job import StagedJob, attempt_path
 from eoslog.staged_message import StagedMessage

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from eoslog.os_errors import named_os_errors
+from eoslog.fs.os_errors import named_os_errors
 from eoslog.staged_application import PREPARED, ApplicationRecord
 from eoslog.staged_names import MANIFESTS, TRASH_DIRECTORY, directory_name, run_generation
 from eoslog.staged_source import is_version_in

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from eoslog.errors import StoreFullError
-from eoslog.os_errors import named_os_errors
+from eoslog.fs.os_errors import named_os_errors
 
 _NAME_PREFIX = ".eoslog-copy-"
 _COPY_BYTES = 1 << 24

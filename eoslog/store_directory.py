@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from eoslog import store_session
-from eoslog.atomic_file import TEMPORARY_SUFFIX, sync_directory
 from eoslog.bindings.clearing_up import clear_up
 from eoslog.common.durability import Durability
 from eoslog.errors import NotAStoreError, StoreInUseError
-from eoslog.file_system import mount_of
-from eoslog.meta_properties import FILE_NAME as META_PROPERTIES
-from eoslog.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
-from eoslog.os_errors import named_os_errors
-from eoslog.private_files import make_directories
+from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, sync_directory
+from eoslog.fs.file_system import mount_of
+from eoslog.fs.meta_properties import FILE_NAME as META_PROPERTIES
+from eoslog.fs.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import make_directories
 from eoslog.store_lock import FILE_NAME as LOCK_NAME
 from eoslog.store_lock import OPENING_FILE_NAME, StoreLock
 from eoslog.store_paths import STATE_DIRECTORY, StorePaths

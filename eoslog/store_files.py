@@ -25,6 +25,7 @@ from eoslog.clean_close import (
 from eoslog.common.config import parse_store_config
 from eoslog.common.durability import Durability
 from eoslog.errors import EoslogError, StoreInUseError
+from eoslog.fs.os_errors import named_os_errors
 from eoslog.group_coordinator import GroupCoordinator
 from eoslog.group_offsets import GroupOffsets
 from eoslog.group_offsets_index import GroupOffsetsIndex
@@ -34,7 +35,6 @@ from eoslog.named_producers import NamedProducers
 from eoslog.offset_checkpoints import OffsetCheckpoints
 from eoslog.offsets_upgrade import upgrade_offsets
 from eoslog.opened_partitions import OpenedPartitions
-from eoslog.os_errors import named_os_errors
 from eoslog.producer_id_range import FoundProducerIds
 from eoslog.producer_ids import ProducerIds
 from eoslog.producer_state_store import DIRECTORY_NAME, ProducerStateStore

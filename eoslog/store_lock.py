@@ -28,8 +28,8 @@ from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.common.json_text import loads_json
 from eoslog.errors import StoreInUseError
-from eoslog.os_errors import named_os_errors
-from eoslog.private_files import FILE_MODE
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import FILE_MODE
 
 FILE_NAME = "lock"
 OPENING_FILE_NAME = "opening.lock"

@@ -25,7 +25,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.bindings.clearing_up import clear_up
 from eoslog.bindings.shared_page import COUNTER_ARRIVALS, SESSION_BYTES, SharedPage
 from eoslog.common.config import TOPIC_SETTINGS
@@ -33,9 +32,10 @@ from eoslog.common.durability import Durability, check_durability
 from eoslog.common.json_text import loads_json
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreFailedError, StoreInUseError
-from eoslog.file_system import Mount, boot_id, process_namespace
-from eoslog.meta_properties import FILE_NAME as META_PROPERTIES
-from eoslog.os_errors import named_os_errors
+from eoslog.fs.atomic_file import read_if_there, write_atomically
+from eoslog.fs.file_system import Mount, boot_id, process_namespace
+from eoslog.fs.meta_properties import FILE_NAME as META_PROPERTIES
+from eoslog.fs.os_errors import named_os_errors
 from eoslog.process_slots import ProcessSlots
 from eoslog.store_lock import StoreLock, moment_text
 from eoslog.store_paths import StorePaths

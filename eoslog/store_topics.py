@@ -10,7 +10,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
-from eoslog.atomic_file import sync_directory
 from eoslog.common.config import parse_topic_config
 from eoslog.common.topic_name import VERSION_TOPIC, check_user_topic_name, colliding_topic
 from eoslog.errors import (
@@ -21,6 +20,7 @@ from eoslog.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.fs.atomic_file import sync_directory
 from eoslog.group_offsets import GroupOffsets
 from eoslog.named_producers import NamedProducers
 from eoslog.opened_partitions import OpenedPartitions

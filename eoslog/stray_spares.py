@@ -7,8 +7,8 @@ large as segments, with nothing in them that anybody needs. A clean close leaves
 import logging
 
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.file_tree import remove_directory
-from eoslog.os_errors import named_os_errors
+from eoslog.fs.file_tree import remove_directory
+from eoslog.fs.os_errors import named_os_errors
 from eoslog.store_paths import StorePaths
 from eoslog.topic_registry import TopicRegistry
 

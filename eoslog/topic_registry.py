@@ -18,7 +18,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.bindings.held_locks import HeldLocks
@@ -36,8 +35,9 @@ from eoslog.errors import (
     InvalidTopicError,
     StoreVersionError,
 )
-from eoslog.file_lock import file_locked
-from eoslog.partition_metadata import read_partition_metadata
+from eoslog.fs.atomic_file import read_if_there, write_atomically
+from eoslog.fs.file_lock import file_locked
+from eoslog.fs.partition_metadata import read_partition_metadata
 
 FILE_NAME = "topics.json"
 CHANGES_FILE_NAME = "topics.lock"

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.json_text import loads_json
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.file_lock import file_locked
+from eoslog.fs.atomic_file import read_if_there, write_atomically
+from eoslog.fs.file_lock import file_locked
 
 FILE_NAME = "unended.json"
 _LOCK_NAME = "unended.lock"

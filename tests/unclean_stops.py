@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from eoslog.checkpoint_file import RECOVERY_POINT
+from eoslog.fs.checkpoint_file import RECOVERY_POINT
 
 
 def as_of_a_crash(path: Path) -> None:

@@ -13,9 +13,9 @@ import pytest
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.atomic_file import SMALL_BYTES_MAX, read_if_there
 from eoslog.bindings.snapshot_files import read_snapshot
 from eoslog.errors import CorruptRecordError, EoslogError, StoreFailedError
+from eoslog.fs.atomic_file import SMALL_BYTES_MAX, read_if_there
 
 # A call that waits for ever is a failure.
 pytestmark = pytest.mark.timeout(30)

@@ -15,8 +15,8 @@ from forked import in_a_child
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.partition_log import PartitionLog
-from eoslog.checkpoint_file import LOG_START_OFFSET, read_checkpoint
 from eoslog.errors import CorruptRecordError, LogClosedError, StoreFailedError, StoreFullError
+from eoslog.fs.checkpoint_file import LOG_START_OFFSET, read_checkpoint
 from eoslog.offset_checkpoints import last_offsets
 from eoslog.retention import apply_retention
 

@@ -13,8 +13,8 @@ from kills import die, in_child
 import eoslog
 from eoslog.bindings.control_state import control_state, synced_before
 from eoslog.common.kafka_uuid import id_bytes
+from eoslog.fs.partition_metadata import read_partition_metadata
 from eoslog.partition import Partition
-from eoslog.partition_metadata import read_partition_metadata
 
 pytestmark = pytest.mark.crash
 

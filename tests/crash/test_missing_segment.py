@@ -15,8 +15,8 @@ from other_process import OtherProcess
 import eoslog
 from eoslog import TopicPartition, log_settings
 from eoslog.bindings.record_batch import iter_batches
-from eoslog.checkpoint_file import LOG_START_OFFSET
 from eoslog.errors import CorruptRecordError
+from eoslog.fs.checkpoint_file import LOG_START_OFFSET
 from eoslog.internal_compaction import InternalCompaction
 from eoslog.offset_checkpoints import last_offsets
 

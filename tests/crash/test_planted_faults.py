@@ -20,8 +20,8 @@ from eoslog import TopicPartition, staged_adoption
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES
 from eoslog.bindings.record_batch import crc32c, iter_batches
 from eoslog.bindings.transaction_record import decode_transaction_value, encode_transaction_value
-from eoslog.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, write_checkpoint
 from eoslog.errors import StagedJobIncompleteError, StoreFullError
+from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, write_checkpoint
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.group_offsets_state import WrittenOffset
 from eoslog.offset_records import OffsetKey

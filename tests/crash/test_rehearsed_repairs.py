@@ -16,8 +16,8 @@ from unclean_stops import as_of_a_crash
 import eoslog
 from eoslog import store_copy
 from eoslog.bindings.record_batch import iter_batches
-from eoslog.checkpoint_file import RECOVERY_POINT, write_checkpoint
 from eoslog.errors import StoreFullError
+from eoslog.fs.checkpoint_file import RECOVERY_POINT, write_checkpoint
 
 pytestmark = pytest.mark.crash
 

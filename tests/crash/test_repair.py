@@ -19,8 +19,8 @@ from unclean_stops import as_of_a_crash
 import eoslog
 from eoslog import TopicPartition, store_repair
 from eoslog.bindings.record_batch import iter_batches
-from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint, write_checkpoint
 from eoslog.errors import StoreInUseError
+from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint, write_checkpoint
 from eoslog.retention import apply_retention
 from eoslog.store_repair import StoreRepair
 

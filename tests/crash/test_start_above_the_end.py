@@ -10,8 +10,8 @@ from partition_files import PartitionFiles
 from reference_model import batch_codec as codec
 
 import eoslog
-from eoslog.checkpoint_file import write_checkpoint
 from eoslog.common.topic_partition import TopicPartition
+from eoslog.fs.checkpoint_file import write_checkpoint
 from eoslog.offset_checkpoints import LOG_START_OFFSET, RECOVERY_POINT
 
 pytestmark = pytest.mark.crash

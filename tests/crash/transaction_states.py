@@ -25,7 +25,7 @@ from reference_model import batch_codec as codec
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint
+from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
 
 SHARES = (0.0, 0.1, 0.5, 0.9, 0.98, 1.0)
 DERIVED = (".index", ".timeindex", ".snapshot", ".txnindex")

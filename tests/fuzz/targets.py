@@ -25,20 +25,22 @@ from eoslog.bindings.transaction_record import (
     transaction_key,
     transactional_id_of,
 )
-from eoslog.checkpoint_file import read_checkpoint, write_checkpoint
 from eoslog.clean_close import read_last_stop
 from eoslog.common.json_text import loads_json
 from eoslog.common.prepared_transaction import parse_token
 from eoslog.errors import CorruptRecordError, EoslogError
 from eoslog.file_dump import dump_file
+from eoslog.fs.checkpoint_file import read_checkpoint, write_checkpoint
+from eoslog.fs.meta_properties import FILE_NAME as META_PROPERTIES
+from eoslog.fs.meta_properties import read_meta_properties, write_meta_properties
+from eoslog.fs.partition_metadata import FILE_NAME as PARTITION_METADATA
+from eoslog.fs.partition_metadata import read_partition_metadata, write_partition_metadata
 from eoslog.member_records import (
     decode_members_key,
     decode_members_value,
     encode_members_key,
     encode_members_value,
 )
-from eoslog.meta_properties import FILE_NAME as META_PROPERTIES
-from eoslog.meta_properties import read_meta_properties, write_meta_properties
 from eoslog.named_producers import NamedIdentity
 from eoslog.offset_records import (
     decode_offset_key,
@@ -46,8 +48,6 @@ from eoslog.offset_records import (
     encode_offset_key,
     encode_offset_value,
 )
-from eoslog.partition_metadata import FILE_NAME as PARTITION_METADATA
-from eoslog.partition_metadata import read_partition_metadata, write_partition_metadata
 from eoslog.record_decoders import decode_offset_record, decode_transaction_record
 from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_job import job_of_record

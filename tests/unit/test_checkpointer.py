@@ -6,8 +6,8 @@ import pytest
 from conftest import abandon, values_of
 
 from eoslog import TopicPartition
-from eoslog.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, read_checkpoint
 from eoslog.errors import StoreFullError
+from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, read_checkpoint
 
 T0 = TopicPartition("t", 0)
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from eoslog import file_system
-from eoslog.file_system import Mount, boot_id, mount_of, process_namespace
+from eoslog.fs import file_system
+from eoslog.fs.file_system import Mount, boot_id, mount_of, process_namespace
 
 MOUNTS = """\
 22 27 0:21 / /proc rw,relatime - proc proc rw

@@ -13,14 +13,14 @@ from file_locks import is_free
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.file_lock import directory_locked, file_locked
+from eoslog.fs.file_lock import directory_locked, file_locked
 
 # Where a lock is taken, or what has one is on its way to whoever asked for it.
 FILES = (
     "/eoslog/opened_partitions.py",
     "/eoslog/internal_partitions.py",
     "/eoslog/group_log.py",
-    "/eoslog/file_lock.py",
+    "/eoslog/fs/file_lock.py",
 )
 WHERE = TopicPartition("rows", 0)
 DESCRIPTORS = Path("/proc/self/fd")

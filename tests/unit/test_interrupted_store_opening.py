@@ -24,7 +24,7 @@ FILES = (
     "/eoslog/process_slots.py",
     "/eoslog/producer_state_store.py",
     "/eoslog/lmdb_environment.py",
-    "/eoslog/file_lock.py",
+    "/eoslog/fs/file_lock.py",
     "/eoslog/topic_registry.py",
     "/eoslog/opened_partitions.py",
     "/eoslog/internal_partitions.py",

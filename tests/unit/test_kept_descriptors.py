@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from crash.interrupted_steps import Steps
 
-from eoslog import atomic_file
 from eoslog.bindings.file_descriptor import FileDescriptor, open_regular, sync_path
 from eoslog.bindings.record_batch import BatchEncoder
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreError
+from eoslog.fs import atomic_file
 from eoslog.member_heartbeats import MemberHeartbeats
 from eoslog.process_slots import ProcessSlots
 from eoslog.staged_file import AttemptFiles

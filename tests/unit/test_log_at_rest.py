@@ -9,9 +9,9 @@ import pytest
 from staged_jobs import quick_directory
 
 import eoslog
-from eoslog import log_at_rest
 from eoslog.bindings.record_batch import iter_batches
-from eoslog.log_at_rest import LogAtRest
+from eoslog.fs import log_at_rest
+from eoslog.fs.log_at_rest import LogAtRest
 
 HOLE_BYTES = 4 << 20
 

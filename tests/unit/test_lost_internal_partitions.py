@@ -10,8 +10,8 @@ from cli_calls import DONE, FAILED, call
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.checkpoint_file import RECOVERY_POINT
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from eoslog.fs.checkpoint_file import RECOVERY_POINT
 
 T0 = TopicPartition("t", 0)
 

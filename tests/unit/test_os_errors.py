@@ -13,7 +13,7 @@ from eoslog.errors import (
     StoreFullError,
     StoreReadOnlyError,
 )
-from eoslog.os_errors import named_os_errors
+from eoslog.fs.os_errors import named_os_errors
 
 NAMES = {
     errno.ENOSPC: StoreFullError,

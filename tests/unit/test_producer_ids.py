@@ -9,8 +9,8 @@ from conftest import abandon
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.transaction_record import encode_transaction_value
-from eoslog.checkpoint_file import RECOVERY_POINT
 from eoslog.errors import StoreError
+from eoslog.fs.checkpoint_file import RECOVERY_POINT
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.producer_id_range import STAGED_PRODUCER_ID_MIN, FoundProducerIds

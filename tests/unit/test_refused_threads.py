@@ -15,8 +15,9 @@ from forked import as_nobody, in_a_child
 
 import eoslog
 import eoslog.aio
-from eoslog import TopicPartition, lasting_thread, shared_syncs, thread_start
+from eoslog import TopicPartition, lasting_thread, thread_start
 from eoslog.errors import OutOfMemoryError
+from eoslog.fs import shared_syncs
 from eoslog.lasting_thread import LastingThread
 
 SOON_S = 10

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from eoslog.bindings import joined_threads
-from eoslog.shared_syncs import run_together
+from eoslog.fs.shared_syncs import run_together
 
 
 def test_the_answers_are_in_the_order_of_the_calls():

@@ -2,9 +2,7 @@
 
 import pytest
 
-from eoslog.atomic_file import write_atomically
 from eoslog.bindings.record_batch import crc32c
-from eoslog.checkpoint_file import read_checkpoint, write_checkpoint
 from eoslog.clean_close import (
     UNCLEAN,
     LastStop,
@@ -15,8 +13,10 @@ from eoslog.clean_close import (
 from eoslog.common.kafka_uuid import id_bytes, new_id
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, NotAStoreError, StoreVersionError
-from eoslog.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
-from eoslog.partition_metadata import read_partition_metadata, write_partition_metadata
+from eoslog.fs.atomic_file import write_atomically
+from eoslog.fs.checkpoint_file import read_checkpoint, write_checkpoint
+from eoslog.fs.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from eoslog.fs.partition_metadata import read_partition_metadata, write_partition_metadata
 
 T0, U3 = TopicPartition("t", 0), TopicPartition("u-1", 3)
 
@@ -30,7 +30,7 @@ def test_a_failed_write_leaves_the_old_content(tmp_path, monkeypatch):
     def refuse(*_arguments):
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("eoslog.atomic_file.os.fsync", refuse)
+    monkeypatch.setattr("eoslog.fs.atomic_file.os.fsync", refuse)
     with pytest.raises(Exception, match="errno 5"):
         write_atomically(path, b"newer")
     assert path.read_bytes() == b"new"

@@ -13,8 +13,6 @@ from conftest import abandon, run_and_kill, values_of
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.atomic_file import write_atomically
-from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.consumer import Consumer
 from eoslog.errors import (
     CorruptRecordError,
@@ -29,6 +27,8 @@ from eoslog.errors import (
     StoreVersionError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.fs.atomic_file import write_atomically
+from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.partition import Partition
 
 MARKER = ".kafka_cleanshutdown"
@@ -629,7 +629,7 @@ def test_a_refusal_of_the_system_has_a_name(store_path, monkeypatch, number, exp
     def refuse(*_arguments):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("eoslog.atomic_file.os.fsync", refuse)
+    monkeypatch.setattr("eoslog.fs.atomic_file.os.fsync", refuse)
     with pytest.raises(expected):
         write_atomically(store_path / "x", b"")
     with pytest.raises(expected):

@@ -14,7 +14,7 @@ from eoslog import store_directory, store_session
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreFailedError, StoreInUseError
-from eoslog.file_system import Mount
+from eoslog.fs.file_system import Mount
 from eoslog.store_paths import StorePaths
 from eoslog.store_session import SessionFile, StoreSession
 
@@ -296,7 +296,7 @@ def test_on_a_network_file_system_one_process_has_it(paths, other):
     with pytest.raises(PromptedProcessError, match=f"alone: by process {os.getpid()} on"):
         other.run("enter()")
     other.run(
-        "from eoslog import store_directory\nfrom eoslog.file_system import Mount\n"
+        "from eoslog import store_directory\nfrom eoslog.fs.file_system import Mount\n"
         "store_directory.mount_of = lambda path: Mount('nfs4', 'server:/export', '/mnt')\n"
         "def refused():\n"
         "    try: enter()\n"

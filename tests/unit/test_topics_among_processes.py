@@ -11,9 +11,9 @@ from other_process import OtherProcess
 
 from eoslog import TopicPartition
 from eoslog.bindings.shared_page import COUNTER_TOPICS, SharedPage
-from eoslog.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, read_checkpoint
 from eoslog.errors import CorruptRecordError
-from eoslog.file_lock import directory_locked, file_locked
+from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, read_checkpoint
+from eoslog.fs.file_lock import directory_locked, file_locked
 from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints
 from eoslog.topic_registry import TopicRegistry, new_topic
 
@@ -24,7 +24,7 @@ PRELUDE = """
 from pathlib import Path
 from eoslog import TopicPartition
 from eoslog.bindings.shared_page import SharedPage
-from eoslog.file_lock import directory_locked, file_locked
+from eoslog.fs.file_lock import directory_locked, file_locked
 from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints
 from eoslog.topic_registry import TopicRegistry, new_topic
 import eoslog.topic_registry as topic_registry

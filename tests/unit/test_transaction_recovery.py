@@ -15,9 +15,9 @@ from coordinated_store import ID, CoordinatedStore, batches_of
 from short_form import short_form
 
 from eoslog import TopicPartition, opened_partitions, staged_under_way, store_files
-from eoslog.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.errors import StoreFullError
+from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.state_log import APPLICATION, state_partition_of
 

@@ -4,9 +4,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.common.kafka_uuid import new_id
 from eoslog.errors import NotAStoreError, StoreVersionError
+from eoslog.fs.atomic_file import read_if_there, write_atomically
 
 FILE_NAME = "meta.properties"
 KAFKA_VERSION = 1

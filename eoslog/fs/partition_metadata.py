@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.common.kafka_uuid import id_bytes
 from eoslog.errors import CorruptRecordError
+from eoslog.fs.atomic_file import read_if_there, write_atomically
 
 FILE_NAME = "partition.metadata"
 

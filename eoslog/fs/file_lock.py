@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 from eoslog.bindings.unforked_file import LockedFile
-from eoslog.os_errors import named_os_errors
-from eoslog.private_files import FILE_MODE
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import FILE_MODE
 
 
 def file_locked(path: Path, *, wait: bool = True) -> AbstractContextManager[bool]:

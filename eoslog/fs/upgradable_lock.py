@@ -12,8 +12,8 @@ import struct
 from pathlib import Path
 
 from eoslog.bindings.unforked_file import UnforkedFile
-from eoslog.os_errors import named_os_errors
-from eoslog.private_files import FILE_MODE
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import FILE_MODE
 
 # struct flock: type, whence, first byte, count (0: all), process (0 for locks of an open file).
 _FLOCK = struct.Struct("hhqqi4x")

@@ -19,7 +19,7 @@ from eoslog.bindings.file_descriptor import open_regular
 from eoslog.bindings.record_batch import BatchHeader, iter_batches
 from eoslog.bindings.snapshot_files import SEGMENT_NAME
 from eoslog.errors import CorruptRecordError
-from eoslog.os_errors import named_os_errors
+from eoslog.fs.os_errors import named_os_errors
 
 BATCH_FRONT = struct.Struct(">qi")  # Base offset, and the length behind these two.
 # What may stand in front of the magic byte of a batch of this store: the last four are its epoch.

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from eoslog.bindings.file_descriptor import open_regular, sync_path
 from eoslog.errors import CorruptRecordError, StoreError, StoreFailedError
-from eoslog.os_errors import named_os_errors
-from eoslog.private_files import private_opener
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import private_opener
 
 TEMPORARY_SUFFIX = ".tmp"
 # The list of a million topics is shorter.

@@ -10,10 +10,10 @@ that entry, and leaves it out where it writes; a file without it is believed.
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from eoslog.atomic_file import read_if_there, write_atomically
 from eoslog.bindings.record_batch import crc32c
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
+from eoslog.fs.atomic_file import read_if_there, write_atomically
 
 RECOVERY_POINT = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET = "log-start-offset-checkpoint"
