@@ -84,7 +84,7 @@ class ConsumerFetches:
                 return records
 
     def _polled_arrow(self, timeout: float, max_bytes: int) -> "pyarrow.RecordBatch":
-        from eoslog import arrow  # Raises if pyarrow is not there, before anything is read.
+        from eoslog.columns import arrow  # Raises if pyarrow is not there, before anything is read.
 
         if max_bytes < 1:
             raise ValueError(f"max_bytes {max_bytes}: below 1")
@@ -176,7 +176,7 @@ class ConsumerFetches:
         return records
 
     def _fetched_batch(self, bytes_max: int) -> "pyarrow.RecordBatch | None":
-        from eoslog import arrow
+        from eoslog.columns import arrow
 
         found = self._turns.columns(bytes_max)
         return None if found is None else arrow.record_batch(*found)

@@ -13,7 +13,7 @@ from eoslog.bindings.handler_wait import ReentrantCallError
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sender import PartitionBuffer
 from eoslog.bindings.status import ProducerNotCached
-from eoslog.column_placement import placed_columns
+from eoslog.columns.column_placement import placed_columns
 from eoslog.common.config import PRODUCER_SETTINGS, parse_config, with_defaults
 from eoslog.common.other_clients import with_methods_of_other_clients
 from eoslog.common.topic_partition import TopicPartition

@@ -19,6 +19,12 @@ from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.batch_filler import checked_records
 from eoslog.bindings.columns import timestamp_column
 from eoslog.bindings.plain_rows import plain_columns
+from eoslog.columns.placed_rows import (
+    BATCH_HEADER_BYTES,
+    TopicLimits,
+    check_timestamps,
+    header_list,
+)
 from eoslog.common.config import TOPIC_SETTINGS
 from eoslog.common.durability import check_durability
 from eoslog.common.json_text import loads_json
@@ -30,12 +36,6 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.fs.atomic_file import read_if_there
-from eoslog.placed_rows import (
-    BATCH_HEADER_BYTES,
-    TopicLimits,
-    check_timestamps,
-    header_list,
-)
 from eoslog.staged_batches import StagedBatches, StagedTopic, first_turn
 from eoslog.staged_file import AttemptFiles
 from eoslog.staged_message import StagedFile, StagedMessage

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.batch_filler import DONE, NO_ROOM, BatchFiller, RecordSet
+from eoslog.columns.placed_rows import TopicLimits
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.placed_rows import TopicLimits
 from eoslog.staged_file import AttemptFiles
 
 HELD_BYTES_MAX = 32 << 20

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from eoslog import Store, arrow
+from eoslog import Store
+from eoslog.columns import arrow
 from eoslog.errors import OffsetOutOfRangeError
 from eoslog.partition import Partition
 from eoslog.spark.columns import TIME_MAX_MS

@@ -35,7 +35,7 @@ INTERRUPTED = {
     "take_back",
 }
 FILES = (
-    "/eoslog/arrow.py",
+    "/eoslog/columns/arrow.py",
     "/eoslog/consumer.py",
     "/eoslog/consumer_fetches.py",
     "/eoslog/consumer_turns.py",

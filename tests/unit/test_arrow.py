@@ -6,7 +6,8 @@ import sys
 import pyarrow as pa
 import pytest
 
-from eoslog import TopicPartition, arrow
+from eoslog import TopicPartition
+from eoslog.columns import arrow
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from eoslog.bindings.columns import header_cells, header_pairs, timestamp_column
 from eoslog.bindings.partitioner import partition_column
-from eoslog.bytes_columns import BytesColumn, Order, Sizes, bytes_column
+from eoslog.columns.bytes_columns import BytesColumn, Order, Sizes, bytes_column
 from eoslog.errors import InvalidTimestampError, RecordTooLargeError
 
 # Bytes that a record may take besides key, value and headers, and a batch besides its records.

@@ -7,7 +7,7 @@ leaves the log as it was.
 from collections.abc import Iterator, Mapping
 
 from eoslog.bindings.record_batch import BatchEncoder
-from eoslog.placed_rows import RowPlacer, Rows, TopicLimits, check_record_sizes
+from eoslog.columns.placed_rows import RowPlacer, Rows, TopicLimits, check_record_sizes
 
 PlacedColumns = tuple[object, object, object, object]
 
