@@ -20,8 +20,8 @@ from eoslog.fs.log_at_rest import LogAtRest
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.partition_metadata import read_partition_metadata
 from eoslog.group_offsets_state import GroupOffsetsState
+from eoslog.session.store_paths import StorePaths
 from eoslog.state_key import is_transaction_key, transactional_id_of
-from eoslog.store_paths import StorePaths
 from eoslog.topic_registry import partition_directories
 
 _COMMITTED = frozenset(("PrepareCommit", "CompleteCommit"))

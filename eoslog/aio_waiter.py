@@ -9,8 +9,8 @@ from collections.abc import Iterable
 from queue import SimpleQueue
 from typing import Protocol
 
-from eoslog.append_signal import LOOK_AGAIN_S, AppendSignal, Watched
-from eoslog.lasting_thread import LastingThread
+from eoslog.session.append_signal import LOOK_AGAIN_S, AppendSignal, Watched
+from eoslog.session.lasting_thread import LastingThread
 
 
 class Waiting(Protocol):

@@ -13,7 +13,7 @@ from eoslog.fs.checkpoint_file import (
     read_checkpoint,
 )
 from eoslog.lost_directories import lost_by_pages
-from eoslog.store_paths import StorePaths
+from eoslog.session.store_paths import StorePaths
 
 Checkpoints = dict[str, dict[TopicPartition, int]]
 

@@ -8,7 +8,6 @@ transaction may move the group. An offset that the log does not hold is left for
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from eoslog.append_signal import AppendSignal
 from eoslog.bindings.record_batch import Record
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.bindings.tail_wait import next_records, wait_for_more
@@ -23,6 +22,7 @@ from eoslog.errors import (
 )
 from eoslog.group_offsets import GroupOffsets
 from eoslog.partition import Partition
+from eoslog.session.append_signal import AppendSignal
 
 RESETS = ("earliest", "latest", "none")
 

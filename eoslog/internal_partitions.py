@@ -17,7 +17,7 @@ from eoslog.lost_directories import synced_by_page_alone
 from eoslog.offset_checkpoints import OffsetCheckpoints
 from eoslog.partition import Partition
 from eoslog.partition_directory import make_partition_directory
-from eoslog.store_paths import StorePaths
+from eoslog.session.store_paths import StorePaths
 from eoslog.topic_registry import INTERNAL_TOPIC_PARTITIONS, TopicDescription, TopicRegistry
 
 # What stat says where there is nothing, as `Path.is_dir` takes it.

@@ -19,7 +19,7 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.log_settings import is_compacted
 from eoslog.offset_checkpoints import OffsetCheckpoints
 from eoslog.producer_state_store import ProducerStateStore
-from eoslog.store_paths import StorePaths
+from eoslog.session.store_paths import StorePaths
 from eoslog.topic_registry import TopicDescription, TopicRegistry
 from eoslog.unknown_log import is_unknown_log
 

@@ -5,7 +5,7 @@ import threading
 import time
 from typing import Protocol
 
-from eoslog.lasting_thread import LastingThread
+from eoslog.session.lasting_thread import LastingThread
 
 _log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from eoslog.bindings.control_state import control_state, synced_before
 from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.store_paths import StorePaths
+from eoslog.session.store_paths import StorePaths
 
 
 def synced_by_page_alone(paths: StorePaths, where: TopicPartition) -> int:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 
-from eoslog.append_signal import AppendSignal
 from eoslog.bindings.control_state import ControlState, control_state
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.handler_wait import ReentrantLock
@@ -47,7 +46,8 @@ from eoslog.partition_directory import (
 )
 from eoslog.producer_id_range import STAGED_PRODUCER_ID_MIN, FoundProducerIds
 from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
-from eoslog.store_paths import StorePaths
+from eoslog.session.append_signal import AppendSignal
+from eoslog.session.store_paths import StorePaths
 from eoslog.topic_registry import (
     TopicDescription,
     TopicRegistry,

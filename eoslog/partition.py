@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
 from eoslog.absent_log import ClosedLog, LogOfParent
-from eoslog.append_signal import AppendSignal
 from eoslog.beside_retention import from_what_is_left
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partition_log import (
@@ -39,6 +38,7 @@ from eoslog.partition_losses import PartitionLosses
 from eoslog.partition_offsets import NO_HOLD
 from eoslog.partition_producers import keeping_up
 from eoslog.producer_state_store import ProducerStateStore
+from eoslog.session.append_signal import AppendSignal
 
 if TYPE_CHECKING:
     from eoslog.bindings.producers_verification import TransactionFollower

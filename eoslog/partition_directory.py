@@ -14,7 +14,7 @@ from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.partition_metadata import FILE_NAME as PARTITION_METADATA
 from eoslog.fs.partition_metadata import read_partition_metadata, write_partition_metadata
 from eoslog.fs.private_files import make_directories
-from eoslog.store_paths import StorePaths
+from eoslog.session.store_paths import StorePaths
 
 # A directory that somebody else still makes a file in is removed again, so often.
 _REMOVALS_MAX = 100

@@ -15,7 +15,7 @@ from eoslog.errors import InvalidRequestError
 from eoslog.named_producers import Checkpoint, HeldName, LiveProducer, NamedIdentity
 from eoslog.partition import Partition
 from eoslog.sequenced_partition import NO_EPOCH, NO_PRODUCER_ID, SequencedPartition
-from eoslog.store_lock import moment_text
+from eoslog.session.store_lock import moment_text
 
 if TYPE_CHECKING:
     from eoslog.store import Store

@@ -35,6 +35,7 @@ from eoslog.errors import (
     StoreFullError,
 )
 from eoslog.offset_records import OffsetKey
+from eoslog.session.store_wide_lock import StoreWideLock
 from eoslog.staged_adoption import HeldPartitions, is_untouched
 from eoslog.staged_application import COMPLETE, NO_VERSION, ApplicationRecord, ApplicationState
 from eoslog.staged_file_check import check_job, check_room, make_run_directory, sync_staged
@@ -51,7 +52,6 @@ from eoslog.staged_under_way import StagedJobsUnderWay
 from eoslog.staged_undone import UndoneJobs
 from eoslog.staged_verification import verify_staged_jobs
 from eoslog.state_log import APPLICATION
-from eoslog.store_wide_lock import StoreWideLock
 from eoslog.transaction_owner import TransactionOwner, run_overtaken
 
 if TYPE_CHECKING:

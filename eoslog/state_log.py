@@ -40,6 +40,7 @@ from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.json_text import loads_json
 from eoslog.partition import Partition
 from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.session.store_wide_lock import held_in_all
 from eoslog.state_key import (
     APPLICATION,
     DURABILITY,
@@ -64,7 +65,6 @@ from eoslog.state_partition import (
     TransactionRecord,
     WatchedKey,
 )
-from eoslog.store_wide_lock import held_in_all
 
 __all__ = [
     "APPLICATION",

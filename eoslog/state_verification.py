@@ -22,6 +22,7 @@ from eoslog.named_producers import NamedIdentity
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
 from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.session.store_paths import StorePaths
 from eoslog.staged_job import job_of_record
 from eoslog.staged_names import run_path
 from eoslog.state_key import (
@@ -36,7 +37,6 @@ from eoslog.state_key import (
     type_of,
 )
 from eoslog.state_partition import records_from
-from eoslog.store_paths import StorePaths
 
 _DECISIONS = {"PrepareCommit": True, "PrepareAbort": False}
 _COMPLETIONS = {"CompleteCommit": True, "CompleteAbort": False}

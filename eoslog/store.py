@@ -15,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Never, Self, cast, overload
 
-from eoslog.append_signal import AppendSignal
 from eoslog.bindings.clearing_up import clear_up
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.handler_wait import HANDLER_WAIT_S
@@ -30,7 +29,6 @@ from eoslog.common.topic_name import check_user_topic_name
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.common.whole_number import whole_number
 from eoslog.consumer import Consumer
-from eoslog.day_clock import DayClock
 from eoslog.errors import (
     EoslogError,
     ForkedProcessError,
@@ -44,8 +42,11 @@ from eoslog.linger import LingerTimer
 from eoslog.named_producers import NamedProducers
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
-from eoslog.process_slots import ProcessSlot
 from eoslog.producer import Producer
+from eoslog.session.append_signal import AppendSignal
+from eoslog.session.day_clock import DayClock
+from eoslog.session.process_slots import ProcessSlot
+from eoslog.session.thread_start import start_thread
 from eoslog.staged_commit import StagedCommits
 from eoslog.staged_producer import StagedProducer
 from eoslog.state_log import StateLog
@@ -58,7 +59,6 @@ from eoslog.store_staged_jobs import StoreStagedJobs
 from eoslog.store_topics import StoreTopics
 from eoslog.store_transactions import StoreTransactions
 from eoslog.store_verification import Progress, StoreVerification
-from eoslog.thread_start import start_thread
 from eoslog.topic_registry import TopicDescription
 from eoslog.transaction_coordinator import TransactionCoordinator
 from eoslog.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer

@@ -15,7 +15,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from eoslog.append_signal import AppendSignal
 from eoslog.clean_close import (
     forget_last_stop,
     new_session,
@@ -38,9 +37,10 @@ from eoslog.opened_partitions import OpenedPartitions
 from eoslog.producer_id_range import FoundProducerIds
 from eoslog.producer_ids import ProducerIds
 from eoslog.producer_state_store import DIRECTORY_NAME, ProducerStateStore
+from eoslog.session.append_signal import AppendSignal
+from eoslog.session.store_directory import enter_store
+from eoslog.session.store_paths import StorePaths
 from eoslog.state_log import StateLog
-from eoslog.store_directory import enter_store
-from eoslog.store_paths import StorePaths
 from eoslog.store_topics import StoreTopics
 from eoslog.stray_spares import remove_stray_spares
 from eoslog.topic_registry import TopicRegistry

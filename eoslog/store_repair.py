@@ -32,9 +32,9 @@ from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories, private_opener
 from eoslog.lost_end import LostEnd
 from eoslog.producer_state_store import DIRECTORY_NAME as LMDB_NAME
-from eoslog.store_directory import why_no_store
-from eoslog.store_lock import StoreLock
-from eoslog.store_paths import StorePaths
+from eoslog.session.store_directory import why_no_store
+from eoslog.session.store_lock import StoreLock
+from eoslog.session.store_paths import StorePaths
 from eoslog.topic_registry import partition_directories, read_topics
 from eoslog.unknown_log import has_control_page
 

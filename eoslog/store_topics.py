@@ -25,7 +25,7 @@ from eoslog.group_offsets import GroupOffsets
 from eoslog.named_producers import NamedProducers
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition_directory import make_partition_directory
-from eoslog.store_paths import StorePaths
+from eoslog.session.store_paths import StorePaths
 from eoslog.topic_registry import PARTITIONS_MAX, TopicDescription, TopicRegistry, new_topic
 
 _log = logging.getLogger(__name__)

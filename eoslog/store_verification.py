@@ -28,8 +28,8 @@ from eoslog.group_verification import verify_groups
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
 from eoslog.producer_state_store import ProducerStateStore
+from eoslog.session.store_paths import StorePaths
 from eoslog.state_verification import StateVerification
-from eoslog.store_paths import StorePaths
 from eoslog.topic_registry import TopicDescription, TopicRegistry
 
 Progress = Callable[[int, int, TopicPartition], None]

@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
-from eoslog.append_signal import AppendSignal
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.bindings.shared_page import SharedPage
@@ -46,8 +45,9 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.partition import Partition
-from eoslog.process_slots import ProcessSlots
 from eoslog.producer_ids import ProducerIds
+from eoslog.session.append_signal import AppendSignal
+from eoslog.session.process_slots import ProcessSlots
 from eoslog.state_log import StateLog
 from eoslog.transaction_entries import (
     ONGOING,

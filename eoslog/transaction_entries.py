@@ -30,7 +30,7 @@ from eoslog.errors import (
     TransactionalIdNotFoundError,
 )
 from eoslog.partition import Partition
-from eoslog.process_slots import ProcessSlots
+from eoslog.session.process_slots import ProcessSlots
 from eoslog.state_log import DURABILITY, StateLog, TransactionRecord, transaction_key
 from eoslog.transaction_owner import TransactionOwner, taken_elsewhere
 

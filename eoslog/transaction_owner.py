@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from eoslog.errors import InvalidProducerEpochError, ProducerFencedError
-from eoslog.store_lock import moment_text
+from eoslog.session.store_lock import moment_text
 
 
 @dataclass(slots=True, eq=False)

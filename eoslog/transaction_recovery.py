@@ -41,8 +41,8 @@ from eoslog.errors import (
 from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints
 from eoslog.opened_partitions import OpenedPartitions
 from eoslog.partition import Partition
-from eoslog.process_slots import ProcessSlots
 from eoslog.producer_id_range import is_of_staged_job
+from eoslog.session.process_slots import ProcessSlots
 from eoslog.state_log import StateLog, state_partition_of
 from eoslog.transaction_coordinator import TransactionCoordinator
 from eoslog.transaction_entries import (

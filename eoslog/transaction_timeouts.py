@@ -16,13 +16,13 @@ from eoslog.bindings.transaction_entry import (
     decode_transaction_value,
 )
 from eoslog.common.config import INT32_MAX
-from eoslog.day_clock import DayClock
 from eoslog.errors import (
     CorruptRecordError,
     EoslogError,
     StoreInUseError,
     TransactionalIdNotFoundError,
 )
+from eoslog.session.day_clock import DayClock
 from eoslog.state_log import StateLog, TransactionRecord
 from eoslog.transaction_coordinator import TransactionCoordinator
 from eoslog.transaction_entries import ONGOING, UNDECIDED_STATES, NewestRecord

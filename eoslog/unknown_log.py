@@ -10,7 +10,7 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.offset_checkpoints import OffsetCheckpoints
 from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
-from eoslog.store_paths import StorePaths
+from eoslog.session.store_paths import StorePaths
 
 
 def is_unknown_log(

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eoslog.errors import EoslogError, OutOfMemoryError
+from eoslog.session.thread_start import start_thread
 from eoslog.spark.memory_limit import explained
-from eoslog.thread_start import start_thread
 
 if TYPE_CHECKING:
     from eoslog import Store

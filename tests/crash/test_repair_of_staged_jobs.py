@@ -15,10 +15,10 @@ import eoslog
 from eoslog import TopicPartition, staged_job, staged_under_way
 from eoslog.acknowledged_jobs import job_parts
 from eoslog.bindings.record_batch import iter_batches
+from eoslog.session.store_paths import StorePaths
 from eoslog.staged_leftovers import Leftovers
 from eoslog.staged_spans import JobSpan, OffsetRange, span_of_bounds
 from eoslog.state_log import RECENT_JOBS, state_key
-from eoslog.store_paths import StorePaths
 
 pytestmark = pytest.mark.crash
 

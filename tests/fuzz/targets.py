@@ -49,10 +49,10 @@ from eoslog.offset_records import (
     encode_offset_value,
 )
 from eoslog.record_decoders import decode_offset_record, decode_transaction_record
+from eoslog.session.store_session import SessionFile
 from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_job import job_of_record
 from eoslog.staged_message import StagedMessage
-from eoslog.store_session import SessionFile
 from eoslog.topic_registry import TopicRegistry
 from eoslog.unended_transactions import UnendedTransactions
 

@@ -12,7 +12,7 @@ from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 
 import eoslog
 from eoslog.cli_group import COMMANDS
-from eoslog.store_lock import StoreLock
+from eoslog.session.store_lock import StoreLock
 
 TOPICS_OF_A_STORE = ["orders", "payments"]
 

@@ -6,10 +6,10 @@ import concurrent.futures
 
 import pytest
 
-from eoslog import day_clock
 from eoslog.bindings.shared_page import CLOCK_SETTINGS_MAX, LOCK_CLOCK, SESSION_BYTES, SharedPage
-from eoslog.day_clock import DayClock
-from eoslog.store_lock import moment_text
+from eoslog.session import day_clock
+from eoslog.session.day_clock import DayClock
+from eoslog.session.store_lock import moment_text
 
 SECOND_MS = 1000
 HOUR_MS = 3600 * SECOND_MS

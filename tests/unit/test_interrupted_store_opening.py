@@ -12,16 +12,17 @@ from crash.interrupted_lines import interrupted_at
 from crash.interrupted_steps import Steps
 
 import eoslog
-from eoslog import TopicPartition, store_lock
+from eoslog import TopicPartition
+from eoslog.session import store_lock
 
 FILES = (
     "/eoslog/opening.py",
     "/eoslog/store.py",
     "/eoslog/store_files.py",
-    "/eoslog/store_directory.py",
-    "/eoslog/store_session.py",
-    "/eoslog/store_lock.py",
-    "/eoslog/process_slots.py",
+    "/eoslog/session/store_directory.py",
+    "/eoslog/session/store_session.py",
+    "/eoslog/session/store_lock.py",
+    "/eoslog/session/process_slots.py",
     "/eoslog/producer_state_store.py",
     "/eoslog/lmdb_environment.py",
     "/eoslog/fs/file_lock.py",

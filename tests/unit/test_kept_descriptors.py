@@ -14,7 +14,7 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreError
 from eoslog.fs import atomic_file
 from eoslog.member_heartbeats import MemberHeartbeats
-from eoslog.process_slots import ProcessSlots
+from eoslog.session.process_slots import ProcessSlots
 from eoslog.staged_file import AttemptFiles
 
 BATCH = BatchEncoder().encode_columns([b"value"], timestamp_ms=1)

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import eoslog
-from eoslog.lasting_thread import LastingThread
+from eoslog.session.lasting_thread import LastingThread
 
 SOON_S = 10
 

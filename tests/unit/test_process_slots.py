@@ -6,11 +6,11 @@ import time
 import pytest
 from prompted_process import PromptedProcess
 
-from eoslog.process_slots import ProcessSlots
+from eoslog.session.process_slots import ProcessSlots
 
 SESSION = b"0123456789abcdef"
 SLOTS = """
-from eoslog.process_slots import ProcessSlots
+from eoslog.session.process_slots import ProcessSlots
 from pathlib import Path
 slots = ProcessSlots(Path(path), b"0123456789abcdef")
 """

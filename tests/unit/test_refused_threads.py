@@ -15,10 +15,11 @@ from forked import as_nobody, in_a_child
 
 import eoslog
 import eoslog.aio
-from eoslog import TopicPartition, lasting_thread, thread_start
+from eoslog import TopicPartition
 from eoslog.errors import OutOfMemoryError
 from eoslog.fs import shared_syncs
-from eoslog.lasting_thread import LastingThread
+from eoslog.session import lasting_thread, thread_start
+from eoslog.session.lasting_thread import LastingThread
 
 SOON_S = 10
 

@@ -10,9 +10,13 @@ import pytest
 from prompted_process import PromptedProcess, PromptedProcessError
 
 from eoslog.errors import StoreInUseError, StoreReadOnlyError
-from eoslog.store_lock import StoreLock, moment_text
+from eoslog.session.store_lock import StoreLock, moment_text
 
-LOCK = "from eoslog.store_lock import StoreLock\nfrom pathlib import Path\npath = Path(path)\n"
+LOCK = """
+from eoslog.session.store_lock import StoreLock
+from pathlib import Path
+path = Path(path)
+"""
 
 
 @pytest.fixture
@@ -233,7 +237,7 @@ def test_a_lock_file_that_cannot_be_opened_has_a_named_error(tmp_path, monkeypat
         raise PermissionError(13, "Permission denied")
 
     with monkeypatch.context() as patch:
-        patch.setattr("eoslog.store_lock.UnforkedFile", refuse)
+        patch.setattr("eoslog.session.store_lock.UnforkedFile", refuse)
         with pytest.raises(StoreReadOnlyError, match="locking"):
             StoreLock(tmp_path)
     StoreLock(tmp_path).release()

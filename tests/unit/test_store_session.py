@@ -10,19 +10,19 @@ import pytest
 from prompted_process import PromptedProcess, PromptedProcessError
 
 import eoslog
-from eoslog import store_directory, store_session
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreFailedError, StoreInUseError
 from eoslog.fs.file_system import Mount
-from eoslog.store_paths import StorePaths
-from eoslog.store_session import SessionFile, StoreSession
+from eoslog.session import store_directory, store_session
+from eoslog.session.store_paths import StorePaths
+from eoslog.session.store_session import SessionFile, StoreSession
 
 NFS = Mount("nfs4", "server:/export", "/mnt")
 ENTER = """
 from pathlib import Path
-from eoslog.store_directory import enter_store
-from eoslog.store_paths import StorePaths
+from eoslog.session.store_directory import enter_store
+from eoslog.session.store_paths import StorePaths
 paths = StorePaths(Path(path))
 def enter(durability="commit", **defaults):
     return enter_store(paths, True, durability, defaults, lambda: None)[0]
@@ -208,7 +208,7 @@ def test_other_settings_of_topics_are_refused(paths, other):
 def test_a_process_under_another_kernel_is_refused(paths, other):
     session = enter(paths)
     session.opened([])
-    other.run("from eoslog import store_session\nstore_session.boot_id = lambda: 'another'")
+    other.run("from eoslog.session import store_session\nstore_session.boot_id = lambda: 'another'")
     with pytest.raises(
         PromptedProcessError, match=r"open on another host: by process \d+ on"
     ) as it:
@@ -220,7 +220,8 @@ def test_a_process_under_another_kernel_is_refused(paths, other):
 def test_a_process_whose_number_is_of_another_row_is_refused(paths, other):
     session = enter(paths)
     session.opened([])
-    other.run("from eoslog import store_session\nstore_session.process_namespace = lambda: 'other'")
+    other.run("from eoslog.session import store_session")
+    other.run("store_session.process_namespace = lambda: 'other'")
     with pytest.raises(PromptedProcessError, match=r"in another container: by process") as it:
         other.run("enter()")
     assert it.value.kind == "StoreInUseError"
@@ -296,7 +297,7 @@ def test_on_a_network_file_system_one_process_has_it(paths, other):
     with pytest.raises(PromptedProcessError, match=f"alone: by process {os.getpid()} on"):
         other.run("enter()")
     other.run(
-        "from eoslog import store_directory\nfrom eoslog.fs.file_system import Mount\n"
+        "from eoslog.session import store_directory\nfrom eoslog.fs.file_system import Mount\n"
         "store_directory.mount_of = lambda path: Mount('nfs4', 'server:/export', '/mnt')\n"
         "def refused():\n"
         "    try: enter()\n"

@@ -10,10 +10,10 @@ import pytest
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.append_signal import AppendSignal
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
 from eoslog.linger import LingerTimer
+from eoslog.session.append_signal import AppendSignal
 
 
 def test_a_signal_wakes_those_who_wait_and_only_when_ready():

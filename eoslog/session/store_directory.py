@@ -8,7 +8,6 @@ still counts as an empty directory.
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from eoslog import store_session
 from eoslog.bindings.clearing_up import clear_up
 from eoslog.common.durability import Durability
 from eoslog.errors import NotAStoreError, StoreInUseError
@@ -18,10 +17,11 @@ from eoslog.fs.meta_properties import FILE_NAME as META_PROPERTIES
 from eoslog.fs.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories
-from eoslog.store_lock import FILE_NAME as LOCK_NAME
-from eoslog.store_lock import OPENING_FILE_NAME, StoreLock
-from eoslog.store_paths import STATE_DIRECTORY, StorePaths
-from eoslog.store_session import StoreSession
+from eoslog.session import store_session
+from eoslog.session.store_lock import FILE_NAME as LOCK_NAME
+from eoslog.session.store_lock import OPENING_FILE_NAME, StoreLock
+from eoslog.session.store_paths import STATE_DIRECTORY, StorePaths
+from eoslog.session.store_session import StoreSession
 
 # A file system's own, at the top of a volume.
 _NOT_OURS = frozenset({"lost+found"})

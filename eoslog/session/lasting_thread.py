@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from eoslog.bindings.joined_threads import wait_for_release
 from eoslog.errors import OutOfMemoryError
-from eoslog.thread_start import start_thread
+from eoslog.session.thread_start import start_thread
 
 # So long after one that did not begin no other one is waited for.
 AGAIN_S = 60.0

@@ -27,7 +27,7 @@ from eoslog.errors import EoslogError
 from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, read_if_there
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import FILE_MODE, make_directories
-from eoslog.store_lock import moment_text
+from eoslog.session.store_lock import moment_text
 
 DIRECTORY_NAME = "processes"
 SLOT_BYTES = 16

@@ -36,9 +36,9 @@ from eoslog.fs.atomic_file import read_if_there, write_atomically
 from eoslog.fs.file_system import Mount, boot_id, process_namespace
 from eoslog.fs.meta_properties import FILE_NAME as META_PROPERTIES
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.process_slots import ProcessSlots
-from eoslog.store_lock import StoreLock, moment_text
-from eoslog.store_paths import StorePaths
+from eoslog.session.process_slots import ProcessSlots
+from eoslog.session.store_lock import StoreLock, moment_text
+from eoslog.session.store_paths import StorePaths
 
 # Whether a store may be open in several processes.
 JOINING = True

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from eoslog.bindings.shared_page import CLOCK_SETTINGS_MAX, LOCK_CLOCK, SharedPage
 from eoslog.errors import StoreInUseError
-from eoslog.store_lock import moment_text
+from eoslog.session.store_lock import moment_text
 
 # Less than that is an adjustment, and the clock's own wandering.
 JUMP_MS_MIN = 1000
