@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from eoslog.group_metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
     from eoslog.group_metadata import OffsetAndMetadata as OffsetAndMetadata
     from eoslog.opening import open as open
-    from eoslog.partition import Partition as Partition
     from eoslog.process_loop import read_process_write as read_process_write
     from eoslog.producer import Producer as Producer
     from eoslog.staged import StagedWriter as StagedWriter
@@ -47,8 +46,9 @@ if TYPE_CHECKING:
     from eoslog.staged_message import StagedFile as StagedFile
     from eoslog.staged_message import StagedMessage as StagedMessage
     from eoslog.staged_producer import StagedProducer as StagedProducer
+    from eoslog.storage.partition import Partition as Partition
+    from eoslog.storage.topic_registry import TopicDescription as TopicDescription
     from eoslog.store import Store as Store
-    from eoslog.topic_registry import TopicDescription as TopicDescription
     from eoslog.transaction_admin import HangingTransaction as HangingTransaction
     from eoslog.transaction_admin import TransactionDescription as TransactionDescription
     from eoslog.transaction_admin import TransactionListing as TransactionListing
@@ -69,7 +69,7 @@ _MODULES = {
     "OffsetAndMetadata": "eoslog.group_metadata",
     "OffsetAndTimestamp": "eoslog.consumer_lookups",
     "OpenTransaction": "eoslog.bindings.partition_log",
-    "Partition": "eoslog.partition",
+    "Partition": "eoslog.storage.partition",
     "PreparedTransaction": "eoslog.common.prepared_transaction",
     "Producer": "eoslog.producer",
     "ProducerState": "eoslog.bindings.partition_log",
@@ -80,7 +80,7 @@ _MODULES = {
     "StagedProducer": "eoslog.staged_producer",
     "StagedWriter": "eoslog.staged",
     "Store": "eoslog.store",
-    "TopicDescription": "eoslog.topic_registry",
+    "TopicDescription": "eoslog.storage.topic_registry",
     "TransactionDescription": "eoslog.transaction_admin",
     "TransactionListing": "eoslog.transaction_admin",
     "TransactionalProducer": "eoslog.transactional_producer",

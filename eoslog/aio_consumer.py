@@ -22,7 +22,7 @@ from eoslog.consumer_subscription import OnChange
 from eoslog.errors import LogClosedError
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.handing_out import handed_out, take_back
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 if TYPE_CHECKING:
     from re import Pattern

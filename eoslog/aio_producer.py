@@ -39,7 +39,7 @@ from eoslog.errors import (
     RecordTooLargeError,
 )
 from eoslog.producer import Producer
-from eoslog.topic_registry import TopicDescription
+from eoslog.storage.topic_registry import TopicDescription
 
 if TYPE_CHECKING:
     from eoslog.store import Store

@@ -22,8 +22,8 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError
 from eoslog.group_metadata import OffsetAndMetadata
 from eoslog.producer import Producer
+from eoslog.storage.topic_registry import TopicDescription
 from eoslog.store import Store
-from eoslog.topic_registry import TopicDescription
 from eoslog.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 
 P = ParamSpec("P")

@@ -12,8 +12,8 @@ from eoslog.fs.checkpoint_file import (
     RECOVERY_POINT,
     read_checkpoint,
 )
-from eoslog.lost_directories import lost_by_pages
 from eoslog.session.store_paths import StorePaths
+from eoslog.storage.lost_directories import lost_by_pages
 
 Checkpoints = dict[str, dict[TopicPartition, int]]
 

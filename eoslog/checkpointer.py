@@ -28,11 +28,11 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, LogClosedError, OutOfMemoryError
 from eoslog.fellow_processes import FellowProcesses
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.offset_checkpoints import LastOffsets, last_offsets
-from eoslog.opened_partitions import ROWS_BEHIND_MAX
-from eoslog.partition import Partition
 from eoslog.retention import OldestRecords, apply_retention
 from eoslog.session.lasting_thread import LastingThread
+from eoslog.storage.offset_checkpoints import LastOffsets, last_offsets
+from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
+from eoslog.storage.partition import Partition
 from eoslog.transaction_timeouts import NextTimeout, abort_timed_out, expire_ids
 
 if TYPE_CHECKING:

@@ -20,8 +20,8 @@ out together.
 from collections.abc import Iterable, Mapping, Sequence
 
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.partition import Partition
 from eoslog.staged_spans import JobSpan, OffsetRange
+from eoslog.storage.partition import Partition
 
 _Ranges = Mapping[TopicPartition, OffsetRange]
 

@@ -13,7 +13,6 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Never, Self, overload
 
-from eoslog.beside_retention import from_what_is_left
 from eoslog.bindings.poll_under_way import PollUnderWay
 from eoslog.bindings.record_batch import Record
 from eoslog.common.config import CONSUMER_SETTINGS, INT64_MAX, parse_config, with_defaults
@@ -41,7 +40,8 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, check_group_id
-from eoslog.partition import Partition
+from eoslog.storage.beside_retention import from_what_is_left
+from eoslog.storage.partition import Partition
 from eoslog.visible_records import count_visible
 
 if TYPE_CHECKING:

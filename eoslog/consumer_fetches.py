@@ -18,7 +18,7 @@ from eoslog.consumer_subscription import ConsumerSubscription
 from eoslog.consumer_turns import ConsumerTurns
 from eoslog.errors import IllegalStateError, LogClosedError, UnknownTopicOrPartitionError
 from eoslog.handing_out import handed_out
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 if TYPE_CHECKING:
     import pyarrow

@@ -10,7 +10,7 @@ from eoslog.common.topic_partition import TopicPartition, as_topic_partition
 from eoslog.common.whole_number import whole_number
 from eoslog.consumer_positions import ConsumerPositions
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 
 class OffsetAndTimestamp(NamedTuple):

@@ -21,8 +21,8 @@ from eoslog.errors import (
     UnstableOffsetCommitError,
 )
 from eoslog.group_offsets import GroupOffsets
-from eoslog.partition import Partition
 from eoslog.session.append_signal import AppendSignal
+from eoslog.storage.partition import Partition
 
 RESETS = ("earliest", "latest", "none")
 

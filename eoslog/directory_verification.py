@@ -9,7 +9,7 @@ from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.partition_metadata import FILE_NAME as PARTITION_METADATA
 from eoslog.fs.partition_metadata import read_partition_metadata
 from eoslog.session.store_paths import StorePaths
-from eoslog.topic_registry import TopicRegistry, partition_directories
+from eoslog.storage.topic_registry import TopicRegistry, partition_directories
 
 
 def verify_directories(paths: StorePaths, registry: TopicRegistry) -> list[Problem]:

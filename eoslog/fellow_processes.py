@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.fs.upgradable_lock import UpgradableLock
-from eoslog.opened_partitions import ROWS_BEHIND_MAX
-from eoslog.partition import Partition
+from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
+from eoslog.storage.partition import Partition
 
 if TYPE_CHECKING:
     from eoslog.store import Store

@@ -17,8 +17,8 @@ from eoslog.errors import (
 )
 
 if TYPE_CHECKING:
+    from eoslog.storage.topic_registry import TopicDescription
     from eoslog.store import Store
-    from eoslog.topic_registry import TopicDescription
 
 # A batch that waited and could not be appended is tried again after so long.
 RETRY_S = 1.0

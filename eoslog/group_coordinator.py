@@ -35,7 +35,7 @@ from eoslog.group_members import (
 from eoslog.group_offsets import GroupOffsets
 from eoslog.group_offsets_state import MembersKey
 from eoslog.member_heartbeats import MemberHeartbeats
-from eoslog.topic_registry import TopicDescription
+from eoslog.storage.topic_registry import TopicDescription
 
 SLOT_BYTES = 16
 

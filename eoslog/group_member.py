@@ -20,7 +20,7 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.group_coordinator import GroupCoordinator
 from eoslog.group_members import NOTHING, GroupMembers, Member, covers
 from eoslog.group_metadata import NO_MEMBER_ID, ConsumerGroupMetadata
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 # How often a member looks whether others are dead, and how often at most it says that it lives.
 LOOK_AROUND_S = 0.5

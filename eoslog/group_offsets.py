@@ -40,7 +40,7 @@ from eoslog.group_metadata import (
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.group_offsets_state import GroupOffsetsState, MembersKey, WrittenOffset
 from eoslog.offset_records import OffsetKey, OffsetValue
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 # Of the batch of a staged job's offsets; its marker's is one above.
 STAGED_OFFSETS_EPOCH = 0

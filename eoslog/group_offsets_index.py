@@ -34,7 +34,7 @@ from eoslog.offset_records import (
     encode_offset_key,
     encode_offset_value,
 )
-from eoslog.producer_state_store import (
+from eoslog.storage.producer_state_store import (
     ProducerStateStore,
     StateStoreDamagedError,
     checked,

@@ -7,8 +7,8 @@ from eoslog.common.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.errors import CorruptRecordError, OffsetOutOfRangeError
 from eoslog.group_offsets_index import GroupOffsetsIndex, KeptOffsets
 from eoslog.group_offsets_state import GroupOffsetsState, RowKey
-from eoslog.partition import Partition
-from eoslog.producer_state_store import StateStoreDamagedError
+from eoslog.storage.partition import Partition
+from eoslog.storage.producer_state_store import StateStoreDamagedError
 
 _READ_BYTES = 4 << 20
 

@@ -22,8 +22,8 @@ from eoslog.errors import EoslogError
 from eoslog.fs.atomic_file import read_if_there, write_atomically
 from eoslog.group_log import GroupLog, GroupPartition, GroupRecord
 from eoslog.group_offsets import commit_staged_offsets, empty_group
-from eoslog.partition import Partition
-from eoslog.producer_id_range import is_of_staged_job
+from eoslog.storage.partition import Partition
+from eoslog.storage.producer_id_range import is_of_staged_job
 
 _READ_BYTES = 4 << 20
 

@@ -24,8 +24,8 @@ from eoslog.errors import (
 if TYPE_CHECKING:
     from eoslog.consumer import Consumer
     from eoslog.producer import Producer
+    from eoslog.storage.topic_registry import TopicDescription
     from eoslog.store import Store
-    from eoslog.topic_registry import TopicDescription
 
 # How long a loop that shares its topics waits at most until it looks whether they are there.
 _LOOK_EVERY_S = 0.5

@@ -29,10 +29,10 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.gathering import GatheringSender, closed_error
-from eoslog.partition import Partition
 from eoslog.producer_identity import ProducerIdentity
-from eoslog.sequenced_partition import SequencedPartition
-from eoslog.topic_registry import TopicDescription
+from eoslog.storage.partition import Partition
+from eoslog.storage.sequenced_partition import SequencedPartition
+from eoslog.storage.topic_registry import TopicDescription
 from eoslog.transaction_calls import TransactionCalls
 
 if TYPE_CHECKING:

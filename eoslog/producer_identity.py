@@ -13,9 +13,9 @@ from eoslog.common.sequence import NO_SEQUENCE
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import InvalidRequestError
 from eoslog.named_producers import Checkpoint, HeldName, LiveProducer, NamedIdentity
-from eoslog.partition import Partition
-from eoslog.sequenced_partition import NO_EPOCH, NO_PRODUCER_ID, SequencedPartition
 from eoslog.session.store_lock import moment_text
+from eoslog.storage.partition import Partition
+from eoslog.storage.sequenced_partition import NO_EPOCH, NO_PRODUCER_ID, SequencedPartition
 
 if TYPE_CHECKING:
     from eoslog.store import Store

@@ -16,7 +16,7 @@ from eoslog.bindings.snapshot_files import SEGMENT_NAME
 from eoslog.common.config import NO_LIMIT
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.named_producers import NamedProducers
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 # How old is what was written at a time of the day.
 AgeMs = Callable[[int], int]

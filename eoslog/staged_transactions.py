@@ -29,7 +29,7 @@ from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_names import directory_name, run_path
 from eoslog.staged_offsets import Offsets
 from eoslog.staged_sweep import remove_if_empty, remove_tree
-from eoslog.topic_registry import TopicDescription
+from eoslog.storage.topic_registry import TopicDescription
 
 if TYPE_CHECKING:
     from eoslog.store import Store

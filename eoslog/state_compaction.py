@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterator
 import numpy
 
 from eoslog.errors import TransactionalIdNotFoundError
-from eoslog.partition import Partition
 from eoslog.state_log import (
     PRODUCER_ID_BLOCK,
     StateLog,
@@ -22,6 +21,7 @@ from eoslog.state_log import (
     state_partition_of,
     transaction_key,
 )
+from eoslog.storage.partition import Partition
 from eoslog.transaction_entries import UNDECIDED_STATES, TransactionEntries
 
 _READ_BYTES = 4 << 20

@@ -6,7 +6,7 @@ transactional ids, whose keys hold the length of the id before it; ours start at
 
 import struct
 
-from eoslog.topic_registry import INTERNAL_TOPIC_PARTITIONS
+from eoslog.storage.topic_registry import INTERNAL_TOPIC_PARTITIONS
 
 STATE_PARTITIONS = INTERNAL_TOPIC_PARTITIONS
 TRANSACTION = 0

@@ -38,8 +38,6 @@ from eoslog.bindings.shared_page import (
 )
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.json_text import loads_json
-from eoslog.partition import Partition
-from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.session.store_wide_lock import held_in_all
 from eoslog.state_key import (
     APPLICATION,
@@ -65,6 +63,8 @@ from eoslog.state_partition import (
     TransactionRecord,
     WatchedKey,
 )
+from eoslog.storage.partition import Partition
+from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 
 __all__ = [
     "APPLICATION",

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 from eoslog.bindings.record_batch import Record
 from eoslog.common.json_text import loads_json
 from eoslog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreVersionError
-from eoslog.partition import Partition
 from eoslog.state_key import (
     PRODUCER_ID_BLOCK,
     TYPE_BYTES,
@@ -18,6 +17,7 @@ from eoslog.state_key import (
     transactional_id_of,
     type_of,
 )
+from eoslog.storage.partition import Partition
 
 RECORD_VERSION = 1
 

@@ -19,9 +19,6 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.decided_transactions import DecidedTransactions
 from eoslog.errors import CorruptRecordError, StagedCommitError
 from eoslog.named_producers import NamedIdentity
-from eoslog.opened_partitions import OpenedPartitions
-from eoslog.partition import Partition
-from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.session.store_paths import StorePaths
 from eoslog.staged_job import job_of_record
 from eoslog.staged_names import run_path
@@ -37,6 +34,9 @@ from eoslog.state_key import (
     type_of,
 )
 from eoslog.state_partition import records_from
+from eoslog.storage.opened_partitions import OpenedPartitions
+from eoslog.storage.partition import Partition
+from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 
 _DECISIONS = {"PrepareCommit": True, "PrepareAbort": False}
 _COMPLETIONS = {"CompleteCommit": True, "CompleteAbort": False}

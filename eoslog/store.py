@@ -40,8 +40,6 @@ from eoslog.errors import (
 from eoslog.group_offsets import GroupOffsets
 from eoslog.linger import LingerTimer
 from eoslog.named_producers import NamedProducers
-from eoslog.opened_partitions import OpenedPartitions
-from eoslog.partition import Partition
 from eoslog.producer import Producer
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.day_clock import DayClock
@@ -50,6 +48,9 @@ from eoslog.session.thread_start import start_thread
 from eoslog.staged_commit import StagedCommits
 from eoslog.staged_producer import StagedProducer
 from eoslog.state_log import StateLog
+from eoslog.storage.opened_partitions import OpenedPartitions
+from eoslog.storage.partition import Partition
+from eoslog.storage.topic_registry import TopicDescription
 from eoslog.store_files import StoreFiles, errors_of, raise_first
 from eoslog.store_groups import StoreGroups
 from eoslog.store_metrics import store_metrics
@@ -59,7 +60,6 @@ from eoslog.store_staged_jobs import StoreStagedJobs
 from eoslog.store_topics import StoreTopics
 from eoslog.store_transactions import StoreTransactions
 from eoslog.store_verification import Progress, StoreVerification
-from eoslog.topic_registry import TopicDescription
 from eoslog.transaction_coordinator import TransactionCoordinator
 from eoslog.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 

@@ -15,12 +15,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from eoslog.clean_close import (
-    forget_last_stop,
-    new_session,
-    read_last_stop,
-    write_clean_close,
-)
 from eoslog.common.config import parse_store_config
 from eoslog.common.durability import Durability
 from eoslog.errors import EoslogError, StoreInUseError
@@ -29,21 +23,27 @@ from eoslog.group_coordinator import GroupCoordinator
 from eoslog.group_offsets import GroupOffsets
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.internal_compaction import InternalCompaction
-from eoslog.left_files import left_sums, put_away_changed
 from eoslog.named_producers import NamedProducers
-from eoslog.offset_checkpoints import OffsetCheckpoints
 from eoslog.offsets_upgrade import upgrade_offsets
-from eoslog.opened_partitions import OpenedPartitions
-from eoslog.producer_id_range import FoundProducerIds
 from eoslog.producer_ids import ProducerIds
-from eoslog.producer_state_store import DIRECTORY_NAME, ProducerStateStore
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.store_directory import enter_store
 from eoslog.session.store_paths import StorePaths
 from eoslog.state_log import StateLog
+from eoslog.storage.clean_close import (
+    forget_last_stop,
+    new_session,
+    read_last_stop,
+    write_clean_close,
+)
+from eoslog.storage.left_files import left_sums, put_away_changed
+from eoslog.storage.offset_checkpoints import OffsetCheckpoints
+from eoslog.storage.opened_partitions import OpenedPartitions
+from eoslog.storage.producer_id_range import FoundProducerIds
+from eoslog.storage.producer_state_store import DIRECTORY_NAME, ProducerStateStore
+from eoslog.storage.stray_spares import remove_stray_spares
+from eoslog.storage.topic_registry import TopicRegistry
 from eoslog.store_topics import StoreTopics
-from eoslog.stray_spares import remove_stray_spares
-from eoslog.topic_registry import TopicRegistry
 from eoslog.transaction_admin import TransactionAdmin
 from eoslog.transaction_coordinator import TransactionCoordinator
 from eoslog.transaction_recovery import TransactionRecovery

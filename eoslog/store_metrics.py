@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from eoslog.errors import LogClosedError
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 if TYPE_CHECKING:
     from eoslog.store import Store

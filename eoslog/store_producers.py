@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from eoslog.bindings.partition_log import ProducerState
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
-from eoslog.topic_registry import TopicDescription
+from eoslog.storage.topic_registry import TopicDescription
 
 if TYPE_CHECKING:
     from eoslog.store import Store

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from eoslog.acknowledged import Acknowledged, find_acknowledged, synced_by_page
 from eoslog.checkpoint_verification import read_checkpoints, verify_lost_partitions
-from eoslog.clean_close import read_last_stop
 from eoslog.common.config import INT64_MAX
 from eoslog.common.damage import Problem, is_damage
 from eoslog.common.topic_partition import TopicPartition
@@ -30,13 +29,14 @@ from eoslog.fs.log_at_rest import BrokenTail, LogAtRest
 from eoslog.fs.meta_properties import FILE_NAME as META_PROPERTIES
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories, private_opener
-from eoslog.lost_end import LostEnd
-from eoslog.producer_state_store import DIRECTORY_NAME as LMDB_NAME
 from eoslog.session.store_directory import why_no_store
 from eoslog.session.store_lock import StoreLock
 from eoslog.session.store_paths import StorePaths
-from eoslog.topic_registry import partition_directories, read_topics
-from eoslog.unknown_log import has_control_page
+from eoslog.storage.clean_close import read_last_stop
+from eoslog.storage.lost_end import LostEnd
+from eoslog.storage.producer_state_store import DIRECTORY_NAME as LMDB_NAME
+from eoslog.storage.topic_registry import partition_directories, read_topics
+from eoslog.storage.unknown_log import has_control_page
 
 _DERIVED = (".index", ".timeindex", ".txnindex")
 _COPY_BYTES = 1 << 20

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.consistent_snapshot import consistent_offsets
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
-from eoslog.topic_registry import TopicDescription
+from eoslog.storage.topic_registry import TopicDescription
 
 if TYPE_CHECKING:
     from eoslog.store import Store

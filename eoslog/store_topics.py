@@ -23,10 +23,10 @@ from eoslog.errors import (
 from eoslog.fs.atomic_file import sync_directory
 from eoslog.group_offsets import GroupOffsets
 from eoslog.named_producers import NamedProducers
-from eoslog.opened_partitions import OpenedPartitions
-from eoslog.partition_directory import make_partition_directory
 from eoslog.session.store_paths import StorePaths
-from eoslog.topic_registry import PARTITIONS_MAX, TopicDescription, TopicRegistry, new_topic
+from eoslog.storage.opened_partitions import OpenedPartitions
+from eoslog.storage.partition_directory import make_partition_directory
+from eoslog.storage.topic_registry import PARTITIONS_MAX, TopicDescription, TopicRegistry, new_topic
 
 _log = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ from eoslog.transaction_admin import (
 )
 
 if TYPE_CHECKING:
-    from eoslog.opened_partitions import OpenedPartitions
+    from eoslog.storage.opened_partitions import OpenedPartitions
+    from eoslog.storage.topic_registry import TopicDescription
     from eoslog.store_files import StoreFiles
-    from eoslog.topic_registry import TopicDescription
 
 
 class StoreTransactions:

@@ -25,12 +25,12 @@ from eoslog.errors import EoslogError
 from eoslog.followed_transactions import BEHIND, TORN, FollowedTransactions, behind
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.group_verification import verify_groups
-from eoslog.opened_partitions import OpenedPartitions
-from eoslog.partition import Partition
-from eoslog.producer_state_store import ProducerStateStore
 from eoslog.session.store_paths import StorePaths
 from eoslog.state_verification import StateVerification
-from eoslog.topic_registry import TopicDescription, TopicRegistry
+from eoslog.storage.opened_partitions import OpenedPartitions
+from eoslog.storage.partition import Partition
+from eoslog.storage.producer_state_store import ProducerStateStore
+from eoslog.storage.topic_registry import TopicDescription, TopicRegistry
 
 Progress = Callable[[int, int, TopicPartition], None]
 

@@ -27,9 +27,9 @@ from eoslog.errors import (
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.partition import Partition
-from eoslog.producer_id_range import is_of_staged_job
 from eoslog.state_log import StateLog
+from eoslog.storage.partition import Partition
+from eoslog.storage.producer_id_range import is_of_staged_job
 from eoslog.transaction_coordinator import TransactionCoordinator
 from eoslog.transaction_entries import (
     ONGOING,

@@ -44,11 +44,11 @@ from eoslog.errors import (
     TransactionCoordinatorFencedError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.partition import Partition
 from eoslog.producer_ids import ProducerIds
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.process_slots import ProcessSlots
 from eoslog.state_log import StateLog
+from eoslog.storage.partition import Partition
 from eoslog.transaction_entries import (
     ONGOING,
     PREPARE_STATES,

@@ -38,12 +38,12 @@ from eoslog.errors import (
     InvalidProducerEpochError,
     LogClosedError,
 )
-from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints
-from eoslog.opened_partitions import OpenedPartitions
-from eoslog.partition import Partition
-from eoslog.producer_id_range import is_of_staged_job
 from eoslog.session.process_slots import ProcessSlots
 from eoslog.state_log import StateLog, state_partition_of
+from eoslog.storage.offset_checkpoints import LastOffsets, OffsetCheckpoints
+from eoslog.storage.opened_partitions import OpenedPartitions
+from eoslog.storage.partition import Partition
+from eoslog.storage.producer_id_range import is_of_staged_job
 from eoslog.transaction_coordinator import TransactionCoordinator
 from eoslog.transaction_entries import (
     ONGOING,

@@ -25,8 +25,8 @@ from eoslog.errors import (
 )
 from eoslog.gathering import closed_error
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
-from eoslog.partition import Partition
 from eoslog.producer import RECORDS_PER_CALL_MAX, length_of
+from eoslog.storage.partition import Partition
 from eoslog.transaction_client import TransactionClient
 from eoslog.transaction_client_state import ENDED, HINTS, ClientState, Request
 from eoslog.transaction_entries import check_transactional_id

@@ -6,7 +6,7 @@ distance between two offsets is what lies there at most.
 
 from eoslog.bindings.record_batch import BatchHeader
 from eoslog.common.durability import IsolationLevel
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 # Over a longer way only the distance is told: what is counted is read.
 COUNTED_OFFSETS_MAX = 100_000

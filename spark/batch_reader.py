@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from eoslog import Store, TopicPartition
-from eoslog.partition import Partition
 from eoslog.spark.data_loss import report_data_loss
 from eoslog.spark.offset_bounds import ending_offsets, starting_offsets
 from eoslog.spark.offset_ranges import (
@@ -25,6 +24,7 @@ from eoslog.spark.open_stores import lent_store
 from eoslog.spark.read_options import ReadOptions
 from eoslog.spark.read_schema import column_names
 from eoslog.spark.staging import check_store_visible, mark_of_store
+from eoslog.storage.partition import Partition
 
 if TYPE_CHECKING:
     import pyarrow as pa

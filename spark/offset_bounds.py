@@ -10,10 +10,10 @@ from typing import Literal
 
 from eoslog import TopicPartition
 from eoslog.errors import OffsetOutOfRangeError
-from eoslog.partition import Partition
 from eoslog.spark.data_loss import report_data_loss
 from eoslog.spark.offset_json import EARLIEST, LATEST, listed, parse_offsets
 from eoslog.spark.source_options import text, whole
+from eoslog.storage.partition import Partition
 
 Edge = Literal["starting", "ending"]
 STRATEGY = "startingOffsetsByTimestampStrategy"

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from eoslog import TopicPartition
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 # As large a piece of files as Spark gives a task (spark.sql.files.maxPartitionBytes).
 BYTES_PER_TASK = 128 << 20

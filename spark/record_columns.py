@@ -13,10 +13,10 @@ import pyarrow as pa
 from eoslog import Store
 from eoslog.columns import arrow
 from eoslog.errors import OffsetOutOfRangeError
-from eoslog.partition import Partition
 from eoslog.spark.columns import TIME_MAX_MS
 from eoslog.spark.data_loss import report_data_loss
 from eoslog.spark.offset_ranges import OffsetRange
+from eoslog.storage.partition import Partition
 
 if TYPE_CHECKING:
     Columns = Any  # What `Partition.fetch_columns` gives.

@@ -30,7 +30,7 @@ from eoslog import (
 from eoslog.checking import Recorder
 from eoslog.checkpointer import Checkpointer
 from eoslog.errors import InvalidTimestampError
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 EVENTS, OUT, BULK, OLD, LANES, PASSING = "events", "out", "bulk", "old", "lanes", "passing"
 SETTLED = "settled"

@@ -17,8 +17,8 @@ from eoslog import TopicPartition
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.errors import CorruptRecordError, LogClosedError, StoreFailedError, StoreFullError
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET, read_checkpoint
-from eoslog.offset_checkpoints import last_offsets
 from eoslog.retention import apply_retention
+from eoslog.storage.offset_checkpoints import last_offsets
 
 pytestmark = pytest.mark.crash
 
@@ -208,7 +208,8 @@ def test_a_start_is_never_lowered(store):
 def test_a_start_that_could_not_be_written_is_written_the_next_time(store, monkeypatch):
     checkpoints = store._files.checkpoints
     with monkeypatch.context() as patched:
-        patched.setattr("eoslog.offset_checkpoints.write_checkpoint", lambda *_, **__: 1 / 0)
+        write = "eoslog.storage.offset_checkpoints.write_checkpoint"
+        patched.setattr(write, lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             checkpoints.raise_start(WHERE, lambda: 7)
     assert checkpoints.log_start_offset(WHERE) == 0

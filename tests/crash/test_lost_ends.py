@@ -14,7 +14,7 @@ import eoslog
 from eoslog.bindings.control_state import control_state, synced_before
 from eoslog.common.kafka_uuid import id_bytes
 from eoslog.fs.partition_metadata import read_partition_metadata
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 pytestmark = pytest.mark.crash
 

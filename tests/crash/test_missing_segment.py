@@ -13,12 +13,13 @@ from forked import in_a_child
 from other_process import OtherProcess
 
 import eoslog
-from eoslog import TopicPartition, log_settings
+from eoslog import TopicPartition
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import CorruptRecordError
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET
 from eoslog.internal_compaction import InternalCompaction
-from eoslog.offset_checkpoints import last_offsets
+from eoslog.storage import log_settings
+from eoslog.storage.offset_checkpoints import last_offsets
 
 pytestmark = pytest.mark.crash
 

@@ -345,7 +345,7 @@ def test_rows_and_a_snapshot_that_are_wrong_come_from_a_whole_log(path, deleted)
 def plant_a_wrong_row(path: Path) -> None:
     forget_sums(path)
     from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES
-    from eoslog.producer_state_store import ProducerStateStore
+    from eoslog.storage.producer_state_store import ProducerStateStore
 
     topics = json.loads((path / "state" / "topics.json").read_text())["topics"]
     rows = ProducerStateStore(path / "state")

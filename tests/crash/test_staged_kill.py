@@ -41,13 +41,13 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError, StagedRunFencedError
 from eoslog.group_offsets import GroupOffsets
 from eoslog.offset_records import decode_offset_key
-from eoslog.partition import Partition
 from eoslog.staged import StagedMessage, StagedWriter
 from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_file import AttemptFiles
 from eoslog.staged_leftovers import Leftovers
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.state_log import StateLog
+from eoslog.storage.partition import Partition
 
 pytestmark = pytest.mark.crash
 

@@ -23,7 +23,6 @@ import eoslog
 from eoslog import staged_commit, staged_file
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.group_offsets import GroupOffsets
-from eoslog.partition import Partition
 from eoslog.staged import StagedWriter
 from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_commit import StagedCommits
@@ -31,6 +30,7 @@ from eoslog.staged_file import AttemptFiles
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.staged_transactions import StagedTransactions
 from eoslog.state_log import StateLog
+from eoslog.storage.partition import Partition
 
 pytestmark = pytest.mark.crash
 

@@ -26,11 +26,11 @@ from staged_jobs import (
 import eoslog
 from eoslog import staged_leftovers
 from eoslog.errors import StagedRunFencedError, StagedSourceError
-from eoslog.partition import Partition
 from eoslog.staged import VersionSource, version_run_id
 from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_leftovers import Leftovers
 from eoslog.state_log import StateLog
+from eoslog.storage.partition import Partition
 
 pytestmark = pytest.mark.crash
 

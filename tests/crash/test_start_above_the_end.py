@@ -12,7 +12,7 @@ from reference_model import batch_codec as codec
 import eoslog
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.checkpoint_file import write_checkpoint
-from eoslog.offset_checkpoints import LOG_START_OFFSET, RECOVERY_POINT
+from eoslog.storage.offset_checkpoints import LOG_START_OFFSET, RECOVERY_POINT
 
 pytestmark = pytest.mark.crash
 

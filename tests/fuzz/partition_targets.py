@@ -19,8 +19,8 @@ from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, row_state
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.errors import CorruptRecordError, EoslogError
-from eoslog.lmdb_environment import CorruptRowError
-from eoslog.producer_state_store import checked, sealed
+from eoslog.storage.lmdb_environment import CorruptRowError
+from eoslog.storage.producer_state_store import checked, sealed
 from fuzz.targets import folder, snapshot_with_sum, target, with_sums
 
 CONFIG = {

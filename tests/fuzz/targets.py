@@ -25,7 +25,6 @@ from eoslog.bindings.transaction_record import (
     transaction_key,
     transactional_id_of,
 )
-from eoslog.clean_close import read_last_stop
 from eoslog.common.json_text import loads_json
 from eoslog.common.prepared_transaction import parse_token
 from eoslog.errors import CorruptRecordError, EoslogError
@@ -53,7 +52,8 @@ from eoslog.session.store_session import SessionFile
 from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_job import job_of_record
 from eoslog.staged_message import StagedMessage
-from eoslog.topic_registry import TopicRegistry
+from eoslog.storage.clean_close import read_last_stop
+from eoslog.storage.topic_registry import TopicRegistry
 from eoslog.unended_transactions import UnendedTransactions
 
 Target = Callable[[bytes], None]

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import eoslog
-from eoslog import log_settings
+from eoslog.storage import log_settings
 
 
 class Hand:

@@ -8,12 +8,12 @@ from staged_jobs import APP, PARTITIONS, TOPIC, stage_job, visible_numbers
 
 import eoslog
 from eoslog.bindings.record_batch import iter_batches
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 # It gathers the rows of partition 0 when it is told, and writes them when it is told again.
 LATE_WRITER = """
 import eoslog
-from eoslog.producer_state_store import ProducerStateStore
+from eoslog.storage.producer_state_store import ProducerStateStore
 write = ProducerStateStore.write_rows
 def write_late(*arguments, **named):
     say("gathered")

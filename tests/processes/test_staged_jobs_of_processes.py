@@ -37,7 +37,6 @@ from eoslog.errors import (
 )
 from eoslog.group_offsets import GroupOffsets
 from eoslog.offset_records import decode_offset_key
-from eoslog.partition import Partition
 from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_commit import StagedCommits
@@ -45,6 +44,7 @@ from eoslog.staged_leftovers import Leftovers
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.staged_spans import RecentJobs
 from eoslog.state_log import StateLog
+from eoslog.storage.partition import Partition
 
 pytestmark = pytest.mark.crash
 

@@ -18,15 +18,16 @@ from processes.crew import QUIET, TIMEOUT_S, Crew, Member
 from processes.member_main import Hand
 
 import eoslog
-from eoslog import TopicPartition, log_settings
+from eoslog import TopicPartition
 from eoslog.errors import ProducerFencedError
 from eoslog.named_producers import NamedProducers
-from eoslog.partition import Partition
-from eoslog.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.producer_ids import BLOCK_IDS, STAGED_PRODUCER_ID_MIN
 from eoslog.state_key import is_transaction_key, state_key, state_partition_of, transaction_key
 from eoslog.state_log import NAMED_PRODUCER, PRODUCER_ID_BLOCK, StateLog
 from eoslog.state_partition import StatePartition
+from eoslog.storage import log_settings
+from eoslog.storage.partition import Partition
+from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 
 MADE_UP = 1999  # A type of ours that no part of the store reads.
 TOPIC = "t"

@@ -14,7 +14,7 @@ RECORDS = 20_000
 CALLS_MAX = 30
 WRITER = """
 import eoslog
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 taken_up = []
 real = Partition.take_up_anew
 def noted(self):

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import eoslog
-from eoslog.partition import Partition
 from eoslog.spark import commit, session, write_partitions
 from eoslog.state_log import StateLog
+from eoslog.storage.partition import Partition
 
 
 def write(store_path: str, rows: int) -> None:

@@ -12,8 +12,8 @@ from eoslog.bindings.transaction_entry import (
     decode_transaction_value,
     encode_transaction_value,
 )
-from eoslog.partition import Partition
 from eoslog.state_log import state_partition_of, transaction_key
+from eoslog.storage.partition import Partition
 from eoslog.transaction_coordinator import InitializedTransactions, TransactionCoordinator
 from eoslog.transaction_owner import TransactionOwner
 

@@ -32,8 +32,8 @@ from eoslog.errors import (
     StoreFailedError,
     StoreFullError,
 )
-from eoslog.partition import Partition
 from eoslog.snapshot_dump import dump_snapshot
+from eoslog.storage.partition import Partition
 
 NUMBERS = range(100)
 HIGHEST = 1 << 40

@@ -4,8 +4,8 @@ import pytest
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.beside_retention import from_what_is_left
 from eoslog.errors import OffsetOutOfRangeError
+from eoslog.storage.beside_retention import from_what_is_left
 
 
 @pytest.fixture

@@ -22,9 +22,10 @@ from forked import in_a_child
 from reference_model import batch_codec as codec
 
 import eoslog
-from eoslog import TopicPartition, legal_holes
+from eoslog import TopicPartition
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import CorruptRecordError, InvalidConfigError, OutOfOrderSequenceError
+from eoslog.storage import legal_holes
 
 WHERE = TopicPartition("t", 0)
 RECORDS = [(one.offset, one.timestamp_ms, one.key, one.value) for one in records_in(COMPACTED)]

@@ -11,20 +11,17 @@ import pytest
 from conftest import QUIET, abandon, values_of
 
 import eoslog
-from eoslog import (
-    TopicPartition,
-    named_producers,
+from eoslog import TopicPartition, named_producers, store_files, store_topics
+from eoslog import store as store_module
+from eoslog.producer import Producer
+from eoslog.retention import apply_retention
+from eoslog.storage import (
     offset_checkpoints,
     opened_partitions,
     partition_directory,
     producer_state_store,
-    store_files,
-    store_topics,
 )
-from eoslog import store as store_module
-from eoslog.partition import Partition
-from eoslog.producer import Producer
-from eoslog.retention import apply_retention
+from eoslog.storage.partition import Partition
 
 T0 = TopicPartition("t", 0)
 

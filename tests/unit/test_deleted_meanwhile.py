@@ -7,9 +7,10 @@ from conftest import QUIET
 from prompted_process import PromptedProcess
 
 import eoslog
-from eoslog import TopicPartition, topic_registry
+from eoslog import TopicPartition
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
-from eoslog.partition import Partition
+from eoslog.storage import topic_registry
+from eoslog.storage.partition import Partition
 
 
 @pytest.fixture

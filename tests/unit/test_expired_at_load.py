@@ -8,8 +8,8 @@ from prompted_process import PromptedProcess
 
 import eoslog
 from eoslog.errors import OutOfOrderSequenceError, StoreFullError
-from eoslog.partition import Partition
-from eoslog.producer_id_range import STAGED_PRODUCER_ID_MIN
+from eoslog.storage.partition import Partition
+from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN
 
 OLD_MS = 1_000_000
 IDLE, YOUNG, OPEN = 7, 8, 9

@@ -14,7 +14,7 @@ from staged_jobs import stage
 import eoslog
 from eoslog import staged_job
 from eoslog.errors import StagedJobIncompleteError, StoreFullError
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 ROW = re.compile(r"^\| (`[^|]+`) \|", re.MULTILINE)

@@ -32,7 +32,7 @@ from eoslog.group_offsets_state import RowKey, WrittenOffset
 from eoslog.member_records import decode_members_key
 from eoslog.offset_records import OffsetKey, OffsetValue, decode_offset_key, encode_offset_key
 from eoslog.offset_records import encode_offset_value as encoded
-from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 
 FOO_0, FOO_1, BAR_0 = TopicPartition("foo", 0), TopicPartition("foo", 1), TopicPartition("bar", 0)
 DAY_MS = 86_400_000

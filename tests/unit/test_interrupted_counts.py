@@ -8,9 +8,9 @@ import eoslog
 FILES = (
     "/eoslog/producer.py",
     "/eoslog/producer_identity.py",
-    "/eoslog/sequenced_partition.py",
-    "/eoslog/partition.py",
-    "/eoslog/partition_producers.py",
+    "/eoslog/storage/sequenced_partition.py",
+    "/eoslog/storage/partition.py",
+    "/eoslog/storage/partition_producers.py",
     "/eoslog/named_producers.py",
 )
 

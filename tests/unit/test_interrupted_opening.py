@@ -17,8 +17,8 @@ from eoslog.fs.file_lock import directory_locked, file_locked
 
 # Where a lock is taken, or what has one is on its way to whoever asked for it.
 FILES = (
-    "/eoslog/opened_partitions.py",
-    "/eoslog/internal_partitions.py",
+    "/eoslog/storage/opened_partitions.py",
+    "/eoslog/storage/internal_partitions.py",
     "/eoslog/group_log.py",
     "/eoslog/fs/file_lock.py",
 )

@@ -22,7 +22,7 @@ from eoslog.errors import (
     StoreFullError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 LONG = {"linger.ms": 3_600_000}
 

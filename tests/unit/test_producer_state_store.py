@@ -8,7 +8,7 @@ import pytest
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, empty_row
 from eoslog.common.kafka_uuid import new_id
 from eoslog.errors import LogClosedError, StoreFullError
-from eoslog.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
+from eoslog.storage.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
 
 TOPIC, OTHER = new_id(), new_id()
 
@@ -66,14 +66,14 @@ def test_deleted_producers_are_not_counted(rows):
 
 
 def test_many_rows_go_in_pieces(rows, monkeypatch):
-    monkeypatch.setattr("eoslog.producer_state_store.ROWS_PER_TRANSACTION", 10)
+    monkeypatch.setattr("eoslog.storage.producer_state_store.ROWS_PER_TRANSACTION", 10)
     write(rows, range(95), 5)
     rows.delete_partition(TOPIC, 0)
     assert rows.producer_rows() == 0
 
 
 def test_the_map_grows_when_it_is_full(tmp_path, monkeypatch):
-    monkeypatch.setattr("eoslog.lmdb_environment.MAP_BYTES_INITIAL", 1 << 16)
+    monkeypatch.setattr("eoslog.storage.lmdb_environment.MAP_BYTES_INITIAL", 1 << 16)
     rows = ProducerStateStore(tmp_path)
     write(rows, range(5000), 7)
     assert rows.read_head(TOPIC, 0) == RowsHead(7, 5000)

@@ -14,15 +14,15 @@ from other_process import OtherProcess
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, empty_row
 from eoslog.common.kafka_uuid import new_id
 from eoslog.errors import ForkedProcessError
-from eoslog.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
+from eoslog.storage.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
 
 TOPIC = new_id()
 
 PRELUDE = """
 from pathlib import Path
-import eoslog.lmdb_environment as environment
+import eoslog.storage.lmdb_environment as environment
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES, empty_row
-from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 path, topic = Path({path!r}), {topic!r}
 def write(store, ids, offset, **more):
     data = b"".join(empty_row(one) for one in ids)
@@ -32,7 +32,7 @@ def write(store, ids, offset, **more):
 
 @pytest.fixture
 def rows(tmp_path, monkeypatch):
-    monkeypatch.setattr("eoslog.lmdb_environment.MAP_BYTES_INITIAL", 1 << 18)
+    monkeypatch.setattr("eoslog.storage.lmdb_environment.MAP_BYTES_INITIAL", 1 << 18)
     store = ProducerStateStore(tmp_path, shared=True)
     yield store
     store.close()
@@ -189,7 +189,7 @@ def test_the_places_of_dead_readers_are_freed(rows, other):
 
 
 def test_dead_readers_do_not_use_up_the_places(tmp_path, monkeypatch, other):
-    monkeypatch.setattr("eoslog.lmdb_environment.READERS_MAX", 2)
+    monkeypatch.setattr("eoslog.storage.lmdb_environment.READERS_MAX", 2)
     rows = ProducerStateStore(tmp_path, shared=True)
     write(rows, [1], 5)
     for _ in range(4):

@@ -94,7 +94,7 @@ def test_a_store_that_is_closed_while_a_partition_is_opened(open_store, store_pa
     def raised(*arguments: object, **options: object) -> None:
         signal.raise_signal(signal.SIGUSR1)
 
-    monkeypatch.setattr("eoslog.opened_partitions.check_identity", raised)
+    monkeypatch.setattr("eoslog.storage.opened_partitions.check_identity", raised)
     with handled_by(close):
         try:
             store.producer().append("t", 0, [b"1"])

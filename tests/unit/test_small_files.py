@@ -3,13 +3,6 @@
 import pytest
 
 from eoslog.bindings.record_batch import crc32c
-from eoslog.clean_close import (
-    UNCLEAN,
-    LastStop,
-    forget_last_stop,
-    read_last_stop,
-    write_clean_close,
-)
 from eoslog.common.kafka_uuid import id_bytes, new_id
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, NotAStoreError, StoreVersionError
@@ -17,6 +10,13 @@ from eoslog.fs.atomic_file import write_atomically
 from eoslog.fs.checkpoint_file import read_checkpoint, write_checkpoint
 from eoslog.fs.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from eoslog.fs.partition_metadata import read_partition_metadata, write_partition_metadata
+from eoslog.storage.clean_close import (
+    UNCLEAN,
+    LastStop,
+    forget_last_stop,
+    read_last_stop,
+    write_clean_close,
+)
 
 T0, U3 = TopicPartition("t", 0), TopicPartition("u-1", 3)
 

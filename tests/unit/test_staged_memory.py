@@ -20,8 +20,8 @@ from staged_jobs import (
 import eoslog
 from eoslog.errors import StagedJobIncompleteError
 from eoslog.group_offsets import GroupOffsets
-from eoslog.partition import Partition
 from eoslog.staged_application import ApplicationRecord
+from eoslog.storage.partition import Partition
 
 JOB = range(200)
 

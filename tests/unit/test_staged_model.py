@@ -30,8 +30,8 @@ from eoslog.errors import (
     StagedRunFencedError,
     StoreFullError,
 )
-from eoslog.partition import Partition
 from eoslog.staged_offsets import VERSION_PARTITION
+from eoslog.storage.partition import Partition
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

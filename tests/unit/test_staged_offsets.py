@@ -40,12 +40,12 @@ from eoslog.errors import (
 from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.group_offsets import GroupOffsets
 from eoslog.member_records import decode_members_key
-from eoslog.partition import Partition
 from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_message import STAGED_PRODUCER_ID_MIN
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.state_log import APPLICATION, StateLog
+from eoslog.storage.partition import Partition
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

@@ -38,12 +38,12 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.group_metadata import ConsumerGroupMetadata
-from eoslog.partition import Partition
 from eoslog.staged_commit import StagedCommits
 from eoslog.staged_file import AttemptFiles
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.staged_producer import StagedProducer
 from eoslog.state_log import APPLICATION, StateLog
+from eoslog.storage.partition import Partition
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 
@@ -687,7 +687,7 @@ def test_a_successor_in_another_process_is_noticed_when_a_transaction_begins(sto
 SUCCESSOR = """
 import eoslog
 from eoslog.errors import StoreFullError
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 def full(*_):
     raise StoreFullError("no room")
 if {is_full}:

@@ -264,7 +264,7 @@ def test_where_it_cannot_be_noted_the_job_is_not_complete(store, monkeypatch):
 
 def test_a_job_behind_one_that_is_stuck(store, monkeypatch):
     """No transaction is open, but one is left out that came in behind the stuck job."""
-    from eoslog.partition import Partition
+    from eoslog.storage.partition import Partition
 
     early = open_transaction(store, 1, transactional_id="early")
 

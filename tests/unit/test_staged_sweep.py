@@ -25,8 +25,8 @@ from staged_jobs import (
 import eoslog
 from eoslog import staged_leftovers
 from eoslog.errors import StagedCommitError, StagedJobIncompleteError, StoreFullError
-from eoslog.partition import Partition
 from eoslog.staged import StagedWriter
+from eoslog.storage.partition import Partition
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

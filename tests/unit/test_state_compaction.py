@@ -6,10 +6,10 @@ import time
 import pytest
 
 import eoslog
-from eoslog import log_settings
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.state_compaction import compact_state_partition
 from eoslog.state_log import state_partition_of
+from eoslog.storage import log_settings
 
 SEGMENT_BYTES = 16_384
 

@@ -29,7 +29,7 @@ from eoslog.errors import (
 )
 from eoslog.fs.atomic_file import write_atomically
 from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 MARKER = ".kafka_cleanshutdown"
 
@@ -247,7 +247,7 @@ def test_a_close_that_cannot_write_leaves_no_marker_and_loses_nothing(open_store
     def fail(*_arguments, **_named):
         raise StoreFullError("no space")
 
-    monkeypatch.setattr("eoslog.offset_checkpoints.write_checkpoint", fail)
+    monkeypatch.setattr("eoslog.storage.offset_checkpoints.write_checkpoint", fail)
     with pytest.raises(StoreFullError):
         store.close()
     monkeypatch.undo()

@@ -24,7 +24,7 @@ from eoslog.errors import (
     StoreInUseError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 MARKER = ".kafka_cleanshutdown"
 OPEN = """

@@ -860,7 +860,7 @@ def test_members_survive_the_compaction_of_their_log(topic):
     assert len(before.members) == 1
     from eoslog.group_log import GroupLog
     from eoslog.group_offsets_index import GroupOffsetsIndex
-    from eoslog.producer_state_store import ProducerStateStore
+    from eoslog.storage.producer_state_store import ProducerStateStore
 
     rows = ProducerStateStore(topic.path / "other")
     fresh = GroupLog(topic._files.partitions, GroupOffsetsIndex(rows), False)

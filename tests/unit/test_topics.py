@@ -8,7 +8,7 @@ import pickle
 import pytest
 from conftest import abandon, values_of
 
-from eoslog import TopicDescription, partition_directory
+from eoslog import TopicDescription
 from eoslog.errors import (
     CorruptRecordError,
     InvalidConfigError,
@@ -20,6 +20,7 @@ from eoslog.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.storage import partition_directory
 
 
 def test_a_topic_is_described_as_it_was_created(store, open_store):

@@ -14,8 +14,8 @@ from eoslog.bindings.shared_page import COUNTER_TOPICS, SharedPage
 from eoslog.errors import CorruptRecordError
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, read_checkpoint
 from eoslog.fs.file_lock import directory_locked, file_locked
-from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints
-from eoslog.topic_registry import TopicRegistry, new_topic
+from eoslog.storage.offset_checkpoints import LastOffsets, OffsetCheckpoints
+from eoslog.storage.topic_registry import TopicRegistry, new_topic
 
 SESSION = bytes(range(16))
 T0, U0 = TopicPartition("t", 0), TopicPartition("u", 0)
@@ -25,9 +25,9 @@ from pathlib import Path
 from eoslog import TopicPartition
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.fs.file_lock import directory_locked, file_locked
-from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints
-from eoslog.topic_registry import TopicRegistry, new_topic
-import eoslog.topic_registry as topic_registry
+from eoslog.storage.offset_checkpoints import LastOffsets, OffsetCheckpoints
+from eoslog.storage.topic_registry import TopicRegistry, new_topic
+import eoslog.storage.topic_registry as topic_registry
 path = Path({path!r})
 shared = SharedPage(str(path / "shared"), bytes(range(16)), create=False)
 """

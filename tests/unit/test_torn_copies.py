@@ -13,13 +13,14 @@ from cli_calls import FAILED, call
 from staged_jobs import key_of, value_of
 
 import eoslog
-from eoslog import TopicPartition, log_settings
+from eoslog import TopicPartition
 from eoslog.bindings.transaction_record import encode_transaction_value
 from eoslog.errors import TransactionCoordinatorFencedError
 from eoslog.followed_transactions import AHEAD, BEHIND
 from eoslog.state_compaction import compact_state_partition
 from eoslog.state_key import transaction_key
 from eoslog.state_log import state_partition_of
+from eoslog.storage import log_settings
 from eoslog.store_repair import TORN_ADVICE
 from eoslog.transaction_timeouts import expire_ids
 

@@ -32,9 +32,9 @@ from eoslog.errors import (
     TransactionCoordinatorFencedError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.producer_id_range import FIRST_PRODUCER_ID as FIRST
-from eoslog.producer_id_range import STAGED_PRODUCER_ID_MIN
 from eoslog.state_log import DURABILITY, PRODUCER_ID_BLOCK, state_key, state_partition_of
+from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
+from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN
 from eoslog.transaction_entries import ENTRIES_KEPT
 from eoslog.transaction_owner import TransactionOwner
 from eoslog.transaction_timeouts import abort_timed_out, expire_ids

@@ -14,12 +14,13 @@ from conftest import abandon
 from coordinated_store import ID, CoordinatedStore, batches_of
 from short_form import short_form
 
-from eoslog import TopicPartition, opened_partitions, staged_under_way, store_files
+from eoslog import TopicPartition, staged_under_way, store_files
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.errors import StoreFullError
 from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
-from eoslog.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.state_log import APPLICATION, state_partition_of
+from eoslog.storage import opened_partitions
+from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 
 PLACES = ("a-0", "a-1", "b-0", "b-1")
 STATE = TopicPartition("__transaction_state", state_partition_of(ID))
@@ -380,7 +381,7 @@ def test_a_partition_that_could_not_be_ended_counts_as_unrecovered_at_the_close(
     abandon(at.store)
     cut(store_path, TopicPartition("a", 0), size_bytes)
     with monkeypatch.context() as patch:
-        patch.setattr("eoslog.partition.Partition.append_marker", fail)
+        patch.setattr("eoslog.storage.partition.Partition.append_marker", fail)
         at = CoordinatedStore(open_store("commit"))
         assert at.partition("a-0").last_stable_offset == 0
         assert at.store._files.transaction_recovery._unresolved == {TopicPartition("a", 0)}

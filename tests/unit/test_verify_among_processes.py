@@ -164,13 +164,13 @@ def test_a_named_topic_that_is_deleted_meanwhile_is_an_error_and_no_problem(
     store, other, change, monkeypatch
 ):
     fill(store)
-    verify = eoslog.partition.Partition.verify
+    verify = eoslog.storage.partition.Partition.verify
 
     def interfere(partition: Any, *arguments: Any, **named: Any) -> list[dict[str, object]]:
         other.run(CHANGES[change])
         return verify(partition, *arguments, **named)
 
-    monkeypatch.setattr(eoslog.partition.Partition, "verify", interfere)
+    monkeypatch.setattr(eoslog.storage.partition.Partition, "verify", interfere)
     description = store.topics()["t"]
     target = eoslog.TopicPartition("t", 0)
     with pytest.raises(eoslog.errors.UnknownTopicOrPartitionError, match="deleted meanwhile"):

@@ -16,12 +16,12 @@ from eoslog.bindings.log_reader import Holes
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.common.config import INT64_MAX
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.log_settings import is_compacted
-from eoslog.offset_checkpoints import OffsetCheckpoints
-from eoslog.producer_state_store import ProducerStateStore
 from eoslog.session.store_paths import StorePaths
-from eoslog.topic_registry import TopicDescription, TopicRegistry
-from eoslog.unknown_log import is_unknown_log
+from eoslog.storage.log_settings import is_compacted
+from eoslog.storage.offset_checkpoints import OffsetCheckpoints
+from eoslog.storage.producer_state_store import ProducerStateStore
+from eoslog.storage.topic_registry import TopicDescription, TopicRegistry
+from eoslog.storage.unknown_log import is_unknown_log
 
 _log = logging.getLogger(__name__)
 

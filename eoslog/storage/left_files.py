@@ -16,7 +16,7 @@ from eoslog.bindings.file_descriptor import open_regular
 from eoslog.bindings.record_batch import crc32c
 from eoslog.fs.checkpoint_file import HIGH_WATERMARK, LOG_START_OFFSET, RECOVERY_POINT
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.lmdb_environment import DATA_FILE_NAME, mark_damaged
+from eoslog.storage.lmdb_environment import DATA_FILE_NAME, mark_damaged
 
 # Opening is not to take longer the more a store holds: of a larger file nothing is noted.
 FILE_BYTES_MAX = 64 << 20

@@ -10,11 +10,11 @@ from pathlib import Path
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.errors import CorruptRecordError
-from eoslog.lost_beginning import LostBeginning
-from eoslog.lost_end import LostEnd
-from eoslog.misnamed_segment import MisnamedSegment, misnamed_segment
-from eoslog.partition_offsets import PartitionOffsets
-from eoslog.producer_state_store import ProducerStateStore
+from eoslog.storage.lost_beginning import LostBeginning
+from eoslog.storage.lost_end import LostEnd
+from eoslog.storage.misnamed_segment import MisnamedSegment, misnamed_segment
+from eoslog.storage.partition_offsets import PartitionOffsets
+from eoslog.storage.producer_state_store import ProducerStateStore
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from eoslog.common.json_text import loads_json
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.atomic_file import read_if_there, sync_directory, write_atomically
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.left_files import FileSum, Sums
+from eoslog.storage.left_files import FileSum, Sums
 
 MARKER_VERSION = 0
 UNRECOVERED_VERSION = 1

@@ -28,8 +28,8 @@ from typing import Any, NamedTuple, TypeVar
 import lmdb
 
 from eoslog.common.kafka_uuid import id_bytes
-from eoslog.lmdb_environment import CorruptRowError, LmdbEnvironment
-from eoslog.lmdb_environment import StateStoreDamagedError as StateStoreDamagedError
+from eoslog.storage.lmdb_environment import CorruptRowError, LmdbEnvironment
+from eoslog.storage.lmdb_environment import StateStoreDamagedError as StateStoreDamagedError
 
 DIRECTORY_NAME = "lmdb"
 ROWS_PER_TRANSACTION = 50_000

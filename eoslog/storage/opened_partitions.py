@@ -28,27 +28,27 @@ from eoslog.common.topic_name import (
     TRANSACTION_STATE_TOPIC,
 )
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.cut_tail import CutTail
 from eoslog.errors import EoslogError, LogClosedError, StoreError
 from eoslog.fs.atomic_file import sync_directory
 from eoslog.fs.file_lock import directory_locked
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.group_offsets_index import GroupOffsetsIndex
-from eoslog.internal_partitions import InternalPartitions
-from eoslog.legal_holes import LegalHoles
-from eoslog.log_settings import log_settings, settings_of
-from eoslog.offset_checkpoints import LastOffsets, OffsetCheckpoints, last_offsets
-from eoslog.partition import Partition
-from eoslog.partition_directory import (
+from eoslog.session.append_signal import AppendSignal
+from eoslog.session.store_paths import StorePaths
+from eoslog.storage.cut_tail import CutTail
+from eoslog.storage.internal_partitions import InternalPartitions
+from eoslog.storage.legal_holes import LegalHoles
+from eoslog.storage.log_settings import log_settings, settings_of
+from eoslog.storage.offset_checkpoints import LastOffsets, OffsetCheckpoints, last_offsets
+from eoslog.storage.partition import Partition
+from eoslog.storage.partition_directory import (
     check_identity,
     is_unused,
     remove_partition_files,
 )
-from eoslog.producer_id_range import STAGED_PRODUCER_ID_MIN, FoundProducerIds
-from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
-from eoslog.session.append_signal import AppendSignal
-from eoslog.session.store_paths import StorePaths
-from eoslog.topic_registry import (
+from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN, FoundProducerIds
+from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.storage.topic_registry import (
     TopicDescription,
     TopicRegistry,
     nothing_to_check,

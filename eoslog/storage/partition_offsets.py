@@ -5,7 +5,7 @@ Invariants: they are of the whole log, whichever process wrote it; readers see n
 """
 
 from eoslog.errors import FellBehindError
-from eoslog.partition_producers import PartitionProducers, keeping_up
+from eoslog.storage.partition_producers import PartitionProducers, keeping_up
 
 NO_HOLD = -1
 

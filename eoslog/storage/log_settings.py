@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from eoslog.common.config import CLEANUP_POLICY, NO_LIMIT, TOPIC_SETTINGS
 from eoslog.common.durability import Durability
-from eoslog.topic_registry import TopicDescription
+from eoslog.storage.topic_registry import TopicDescription
 
 # How large the pages are that a segment is filled with ahead of its batches. A sync writes whole
 # pages, so they are small where each append is synced, and large where bulk speed is all.

@@ -13,12 +13,12 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.atomic_file import sync_directory
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.partition_metadata import FILE_NAME as PARTITION_METADATA
-from eoslog.lost_directories import synced_by_page_alone
-from eoslog.offset_checkpoints import OffsetCheckpoints
-from eoslog.partition import Partition
-from eoslog.partition_directory import make_partition_directory
 from eoslog.session.store_paths import StorePaths
-from eoslog.topic_registry import INTERNAL_TOPIC_PARTITIONS, TopicDescription, TopicRegistry
+from eoslog.storage.lost_directories import synced_by_page_alone
+from eoslog.storage.offset_checkpoints import OffsetCheckpoints
+from eoslog.storage.partition import Partition
+from eoslog.storage.partition_directory import make_partition_directory
+from eoslog.storage.topic_registry import INTERNAL_TOPIC_PARTITIONS, TopicDescription, TopicRegistry
 
 # What stat says where there is nothing, as `Path.is_dir` takes it.
 _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)

@@ -15,7 +15,7 @@ from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sequenced_log import SequencedLog
 from eoslog.common.sequence import NO_SEQUENCE, SEQUENCE_MAX, records_between
 from eoslog.errors import OutOfOrderSequenceError
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 NO_PRODUCER_ID = -1
 NO_EPOCH = -1

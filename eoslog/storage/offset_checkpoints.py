@@ -26,7 +26,7 @@ from eoslog.fs.checkpoint_file import (
     read_checkpoint,
     write_checkpoint,
 )
-from eoslog.partition import Partition
+from eoslog.storage.partition import Partition
 
 _log = logging.getLogger(__name__)
 

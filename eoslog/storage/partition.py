@@ -9,8 +9,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
-from eoslog.absent_log import ClosedLog, LogOfParent
-from eoslog.beside_retention import from_what_is_left
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partition_log import (
     AbortedTransaction,
@@ -34,11 +32,13 @@ from eoslog.errors import (
 )
 from eoslog.fs.file_lock import directory_locked
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.partition_losses import PartitionLosses
-from eoslog.partition_offsets import NO_HOLD
-from eoslog.partition_producers import keeping_up
-from eoslog.producer_state_store import ProducerStateStore
 from eoslog.session.append_signal import AppendSignal
+from eoslog.storage.absent_log import ClosedLog, LogOfParent
+from eoslog.storage.beside_retention import from_what_is_left
+from eoslog.storage.partition_losses import PartitionLosses
+from eoslog.storage.partition_offsets import NO_HOLD
+from eoslog.storage.partition_producers import keeping_up
+from eoslog.storage.producer_state_store import ProducerStateStore
 
 if TYPE_CHECKING:
     from eoslog.bindings.producers_verification import TransactionFollower

@@ -8,9 +8,9 @@ here from elsewhere, as a Kafka broker's, or all that was derived from it is los
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.offset_checkpoints import OffsetCheckpoints
-from eoslog.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.session.store_paths import StorePaths
+from eoslog.storage.offset_checkpoints import OffsetCheckpoints
+from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 
 
 def is_unknown_log(

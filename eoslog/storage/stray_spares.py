@@ -10,7 +10,7 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.file_tree import remove_directory
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.store_paths import StorePaths
-from eoslog.topic_registry import TopicRegistry
+from eoslog.storage.topic_registry import TopicRegistry
 
 _log = logging.getLogger(__name__)
 

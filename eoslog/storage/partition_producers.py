@@ -36,9 +36,9 @@ from eoslog.errors import (
     StoreFullError,
 )
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.lost_producers import LostProducers
-from eoslog.producer_id_range import STAGED_PRODUCER_ID_MIN
-from eoslog.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
+from eoslog.storage.lost_producers import LostProducers
+from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN
+from eoslog.storage.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
 
 ROWS_PER_LOOK = 10_000
 _log = logging.getLogger(__name__)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeVar
 from eoslog.errors import OffsetOutOfRangeError
 
 if TYPE_CHECKING:
-    from eoslog.partition import Partition
+    from eoslog.storage.partition import Partition
 
 T = TypeVar("T")
 

@@ -1,0 +1,1 @@
+"""Partitions and their producers, the topic registry, checkpoints, LMDB, the clean close."""
