@@ -49,10 +49,12 @@ if TYPE_CHECKING:
     from eoslog.storage.partition import Partition as Partition
     from eoslog.storage.topic_registry import TopicDescription as TopicDescription
     from eoslog.store import Store as Store
-    from eoslog.transaction_admin import HangingTransaction as HangingTransaction
-    from eoslog.transaction_admin import TransactionDescription as TransactionDescription
-    from eoslog.transaction_admin import TransactionListing as TransactionListing
     from eoslog.transactional_producer import TransactionalProducer as TransactionalProducer
+    from eoslog.transactions.transaction_admin import HangingTransaction as HangingTransaction
+    from eoslog.transactions.transaction_admin import (
+        TransactionDescription as TransactionDescription,
+    )
+    from eoslog.transactions.transaction_admin import TransactionListing as TransactionListing
 
     __version__: str
 
@@ -64,7 +66,7 @@ _MODULES = {
     "Consumer": "eoslog.consumer",
     "ConsumerGroupMetadata": "eoslog.group_metadata",
     "GroupDescription": "eoslog.group_description",
-    "HangingTransaction": "eoslog.transaction_admin",
+    "HangingTransaction": "eoslog.transactions.transaction_admin",
     "MemberDescription": "eoslog.group_description",
     "OffsetAndMetadata": "eoslog.group_metadata",
     "OffsetAndTimestamp": "eoslog.consumer_lookups",
@@ -81,8 +83,8 @@ _MODULES = {
     "StagedWriter": "eoslog.staged",
     "Store": "eoslog.store",
     "TopicDescription": "eoslog.storage.topic_registry",
-    "TransactionDescription": "eoslog.transaction_admin",
-    "TransactionListing": "eoslog.transaction_admin",
+    "TransactionDescription": "eoslog.transactions.transaction_admin",
+    "TransactionListing": "eoslog.transactions.transaction_admin",
     "TransactionalProducer": "eoslog.transactional_producer",
     "open": "eoslog.opening",
     "read_process_write": "eoslog.process_loop",

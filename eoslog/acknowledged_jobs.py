@@ -22,7 +22,7 @@ from eoslog.staged_application import COMPLETE, PREPARED
 from eoslog.staged_job import StagedJob, bounds_of_record, job_of_record, topic_ids_of_record
 from eoslog.staged_names import run_path
 from eoslog.staged_spans import JobSpan
-from eoslog.state_key import APPLICATION, RECENT_JOBS, TYPE_BYTES, name_of, type_of
+from eoslog.transactions.state_key import APPLICATION, RECENT_JOBS, TYPE_BYTES, name_of, type_of
 
 # As long as a batch is looked for under an id, which sequence it has at least does not matter.
 _ANY_SEQUENCE = 0

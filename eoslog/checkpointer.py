@@ -33,7 +33,7 @@ from eoslog.session.lasting_thread import LastingThread
 from eoslog.storage.offset_checkpoints import LastOffsets, last_offsets
 from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.storage.partition import Partition
-from eoslog.transaction_timeouts import NextTimeout, abort_timed_out, expire_ids
+from eoslog.transactions.transaction_timeouts import NextTimeout, abort_timed_out, expire_ids
 
 if TYPE_CHECKING:
     from eoslog.store import Store

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID, STAGED_PRODUCER_ID_MIN
-from eoslog.transaction_entries import PREPARE_STATES, UNDECIDED_STATES
+from eoslog.transactions.transaction_entries import PREPARE_STATES, UNDECIDED_STATES
 
 # Each transaction's end raises the epoch from this version of the protocol on. Before, many
 # transactions have one epoch, and their markers have it too.

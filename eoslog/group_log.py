@@ -30,9 +30,9 @@ from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.group_offsets_state import GroupOffsetsState, MembersKey
 from eoslog.member_records import encode_members_key, encode_members_value
 from eoslog.offset_records import OffsetKey, OffsetValue, encode_offset_key, encode_offset_value
-from eoslog.state_log import state_partition_of
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import StateStoreDamagedError
+from eoslog.transactions.state_log import state_partition_of
 
 # In the page that processes share: the lock of partition 0's groups; that of the others follow it.
 # They come after all other locks there, and before those of one process.

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from eoslog.bindings.shared_page import LOCK_COMPACTION, SharedPage
 from eoslog.common.topic_name import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from eoslog.group_offsets import GroupOffsets
-from eoslog.state_compaction import compact_state_partition
-from eoslog.state_log import StateLog
 from eoslog.storage.partition import Partition
-from eoslog.transaction_entries import TransactionEntries
+from eoslog.transactions.state_compaction import compact_state_partition
+from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.transaction_entries import TransactionEntries
 
 
 class InternalCompaction:

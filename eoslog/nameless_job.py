@@ -8,7 +8,7 @@ partition of an internal topic waits for several syncs.
 import re
 import uuid
 
-from eoslog.state_key import state_partition_of
+from eoslog.transactions.state_key import state_partition_of
 
 _PREFIX = "job-"
 _NAME = re.compile(_PREFIX + "[0-9a-f]{32}", re.ASCII)

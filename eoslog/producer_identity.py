@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from eoslog.common.sequence import NO_SEQUENCE
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import InvalidRequestError
-from eoslog.named_producers import Checkpoint, HeldName, LiveProducer, NamedIdentity
 from eoslog.session.store_lock import moment_text
 from eoslog.storage.partition import Partition
 from eoslog.storage.sequenced_partition import NO_EPOCH, NO_PRODUCER_ID, SequencedPartition
+from eoslog.transactions.named_producers import Checkpoint, HeldName, LiveProducer, NamedIdentity
 
 if TYPE_CHECKING:
     from eoslog.store import Store

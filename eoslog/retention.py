@@ -15,8 +15,8 @@ from eoslog.bindings.segment_times import newest_timestamp
 from eoslog.bindings.snapshot_files import SEGMENT_NAME
 from eoslog.common.config import NO_LIMIT
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.named_producers import NamedProducers
 from eoslog.storage.partition import Partition
+from eoslog.transactions.named_producers import NamedProducers
 
 # How old is what was written at a time of the day.
 AgeMs = Callable[[int], int]

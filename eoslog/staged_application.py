@@ -14,7 +14,7 @@ from eoslog.common.json_text import check_kinds, fields_read_of
 from eoslog.errors import StagedRunFencedError, StagedSourceError
 from eoslog.staged_names import directory_name, new_run_id, run_generation
 from eoslog.staged_source import VersionCount, VersionSource, counted_by
-from eoslog.state_log import APPLICATION, State, StateLog
+from eoslog.transactions.state_log import APPLICATION, State, StateLog
 
 NO_VERSION = -1
 PREPARED = "prepared"

@@ -51,8 +51,8 @@ from eoslog.staged_sweep import is_decided
 from eoslog.staged_under_way import StagedJobsUnderWay
 from eoslog.staged_undone import UndoneJobs
 from eoslog.staged_verification import verify_staged_jobs
-from eoslog.state_log import APPLICATION
-from eoslog.transaction_owner import TransactionOwner, run_overtaken
+from eoslog.transactions.state_log import APPLICATION
+from eoslog.transactions.transaction_owner import TransactionOwner, run_overtaken
 
 if TYPE_CHECKING:
     from eoslog.store import Store

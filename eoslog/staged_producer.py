@@ -27,8 +27,8 @@ from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.staged_names import directory_name
 from eoslog.staged_transactions import StagedTransactions
 from eoslog.transaction_client_state import HINTS, ClientState, Request
-from eoslog.transaction_owner import TransactionOwner
 from eoslog.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
+from eoslog.transactions.transaction_owner import TransactionOwner
 
 if TYPE_CHECKING:
     from eoslog.store import Store

@@ -18,8 +18,8 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError
 from eoslog.staged_adoption import FindPartition, HeldPartitions
 from eoslog.staged_job import StagedJob
-from eoslog.state_log import RECENT_JOBS, StateLog
 from eoslog.storage.partition import Partition
+from eoslog.transactions.state_log import RECENT_JOBS, StateLog
 
 # Beyond it even new jobs are taken together: the record is written with each job.
 SPANS_BYTES_MAX = 128 << 10

@@ -16,7 +16,7 @@ from eoslog.offset_records import OffsetKey
 from eoslog.staged_application import PREPARED, ApplicationRecord
 from eoslog.staged_pending import job_of_application
 from eoslog.staged_sweep import application_directories
-from eoslog.state_log import StateLog
+from eoslog.transactions.state_log import StateLog
 
 
 class UndoneJobs:

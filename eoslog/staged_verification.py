@@ -11,7 +11,7 @@ from eoslog.staged_file_check import check_decided_file
 from eoslog.staged_job import StagedJob, bounds_of_record, topic_ids_of_record
 from eoslog.staged_pending import job_of_application
 from eoslog.staged_undone import UndoneJobs
-from eoslog.state_log import StateLog
+from eoslog.transactions.state_log import StateLog
 
 
 def verify_staged_jobs(

@@ -18,11 +18,14 @@ from eoslog.common.json_text import fields_read_of
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.decided_transactions import DecidedTransactions
 from eoslog.errors import CorruptRecordError, StagedCommitError
-from eoslog.named_producers import NamedIdentity
 from eoslog.session.store_paths import StorePaths
 from eoslog.staged_job import job_of_record
 from eoslog.staged_names import run_path
-from eoslog.state_key import (
+from eoslog.storage.opened_partitions import OpenedPartitions
+from eoslog.storage.partition import Partition
+from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.transactions.named_producers import NamedIdentity
+from eoslog.transactions.state_key import (
     APPLICATION,
     NAMED_PRODUCER,
     PRODUCER_ID_BLOCK,
@@ -33,10 +36,7 @@ from eoslog.state_key import (
     transactional_id_of,
     type_of,
 )
-from eoslog.state_partition import records_from
-from eoslog.storage.opened_partitions import OpenedPartitions
-from eoslog.storage.partition import Partition
-from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.transactions.state_partition import records_from
 
 _DECISIONS = {"PrepareCommit": True, "PrepareAbort": False}
 _COMPLETIONS = {"CompleteCommit": True, "CompleteAbort": False}

@@ -39,7 +39,6 @@ from eoslog.errors import (
 )
 from eoslog.group_offsets import GroupOffsets
 from eoslog.linger import LingerTimer
-from eoslog.named_producers import NamedProducers
 from eoslog.producer import Producer
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.day_clock import DayClock
@@ -47,7 +46,6 @@ from eoslog.session.process_slots import ProcessSlot
 from eoslog.session.thread_start import start_thread
 from eoslog.staged_commit import StagedCommits
 from eoslog.staged_producer import StagedProducer
-from eoslog.state_log import StateLog
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.topic_registry import TopicDescription
@@ -60,8 +58,10 @@ from eoslog.store_staged_jobs import StoreStagedJobs
 from eoslog.store_topics import StoreTopics
 from eoslog.store_transactions import StoreTransactions
 from eoslog.store_verification import Progress, StoreVerification
-from eoslog.transaction_coordinator import TransactionCoordinator
 from eoslog.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
+from eoslog.transactions.named_producers import NamedProducers
+from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 
 _log = logging.getLogger(__name__)
 

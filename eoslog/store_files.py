@@ -23,13 +23,10 @@ from eoslog.group_coordinator import GroupCoordinator
 from eoslog.group_offsets import GroupOffsets
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.internal_compaction import InternalCompaction
-from eoslog.named_producers import NamedProducers
 from eoslog.offsets_upgrade import upgrade_offsets
-from eoslog.producer_ids import ProducerIds
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.store_directory import enter_store
 from eoslog.session.store_paths import StorePaths
-from eoslog.state_log import StateLog
 from eoslog.storage.clean_close import (
     forget_last_stop,
     new_session,
@@ -44,9 +41,12 @@ from eoslog.storage.producer_state_store import DIRECTORY_NAME, ProducerStateSto
 from eoslog.storage.stray_spares import remove_stray_spares
 from eoslog.storage.topic_registry import TopicRegistry
 from eoslog.store_topics import StoreTopics
-from eoslog.transaction_admin import TransactionAdmin
-from eoslog.transaction_coordinator import TransactionCoordinator
-from eoslog.transaction_recovery import TransactionRecovery
+from eoslog.transactions.named_producers import NamedProducers
+from eoslog.transactions.producer_ids import ProducerIds
+from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.transaction_admin import TransactionAdmin
+from eoslog.transactions.transaction_coordinator import TransactionCoordinator
+from eoslog.transactions.transaction_recovery import TransactionRecovery
 
 _log = logging.getLogger(__name__)
 

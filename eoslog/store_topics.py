@@ -22,11 +22,11 @@ from eoslog.errors import (
 )
 from eoslog.fs.atomic_file import sync_directory
 from eoslog.group_offsets import GroupOffsets
-from eoslog.named_producers import NamedProducers
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition_directory import make_partition_directory
 from eoslog.storage.topic_registry import PARTITIONS_MAX, TopicDescription, TopicRegistry, new_topic
+from eoslog.transactions.named_producers import NamedProducers
 
 _log = logging.getLogger(__name__)
 

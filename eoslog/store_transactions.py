@@ -8,7 +8,7 @@ from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.common.whole_number import whole_number
 from eoslog.errors import InvalidRequestError
-from eoslog.transaction_admin import (
+from eoslog.transactions.transaction_admin import (
     HangingTransaction,
     TransactionDescription,
     TransactionListing,

@@ -41,7 +41,7 @@ from eoslog.transaction_client_state import (
     may_move,
     reaction,
 )
-from eoslog.transaction_owner import TransactionOwner, timed_out
+from eoslog.transactions.transaction_owner import TransactionOwner, timed_out
 
 if TYPE_CHECKING:
     from eoslog.store import Store

@@ -29,8 +29,8 @@ from eoslog.producer import RECORDS_PER_CALL_MAX, length_of
 from eoslog.storage.partition import Partition
 from eoslog.transaction_client import TransactionClient
 from eoslog.transaction_client_state import ENDED, HINTS, ClientState, Request
-from eoslog.transaction_entries import check_transactional_id
-from eoslog.transaction_owner import TransactionOwner
+from eoslog.transactions.transaction_entries import check_transactional_id
+from eoslog.transactions.transaction_owner import TransactionOwner
 
 if TYPE_CHECKING:
     from eoslog.store import Store

@@ -21,7 +21,7 @@ FILES = (
     "/checking/recorder.py",
     "/eoslog/transactional_producer.py",
     "/eoslog/transaction_client.py",
-    "/eoslog/transaction_coordinator.py",
+    "/eoslog/transactions/transaction_coordinator.py",
     "/eoslog/staged_producer.py",
     "/eoslog/staged_transactions.py",
     "/eoslog/staged_commit.py",

@@ -34,8 +34,8 @@ FILES = (
     "/eoslog/staged_producer.py",
     "/eoslog/staged_transactions.py",
     "/eoslog/transaction_client.py",
-    "/eoslog/transaction_coordinator.py",
-    "/eoslog/transaction_entries.py",
+    "/eoslog/transactions/transaction_coordinator.py",
+    "/eoslog/transactions/transaction_entries.py",
     "/eoslog/transactional_producer.py",
 )
 

@@ -25,8 +25,8 @@ from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, write_ch
 from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.group_offsets_state import WrittenOffset
 from eoslog.offset_records import OffsetKey
-from eoslog.state_key import state_partition_of, transaction_key
 from eoslog.storage.producer_state_store import ProducerStateStore
+from eoslog.transactions.state_key import state_partition_of, transaction_key
 
 pytestmark = pytest.mark.crash
 

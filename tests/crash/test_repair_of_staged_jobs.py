@@ -18,7 +18,7 @@ from eoslog.bindings.record_batch import iter_batches
 from eoslog.session.store_paths import StorePaths
 from eoslog.staged_leftovers import Leftovers
 from eoslog.staged_spans import JobSpan, OffsetRange, span_of_bounds
-from eoslog.state_log import RECENT_JOBS, state_key
+from eoslog.transactions.state_log import RECENT_JOBS, state_key
 
 pytestmark = pytest.mark.crash
 

@@ -46,8 +46,8 @@ from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_file import AttemptFiles
 from eoslog.staged_leftovers import Leftovers
 from eoslog.staged_offsets import VERSION_PARTITION
-from eoslog.state_log import StateLog
 from eoslog.storage.partition import Partition
+from eoslog.transactions.state_log import StateLog
 
 pytestmark = pytest.mark.crash
 

@@ -29,8 +29,8 @@ from eoslog.staged_commit import StagedCommits
 from eoslog.staged_file import AttemptFiles
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.staged_transactions import StagedTransactions
-from eoslog.state_log import StateLog
 from eoslog.storage.partition import Partition
+from eoslog.transactions.state_log import StateLog
 
 pytestmark = pytest.mark.crash
 

@@ -29,8 +29,8 @@ from eoslog.errors import StagedRunFencedError, StagedSourceError
 from eoslog.staged import VersionSource, version_run_id
 from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_leftovers import Leftovers
-from eoslog.state_log import StateLog
 from eoslog.storage.partition import Partition
+from eoslog.transactions.state_log import StateLog
 
 pytestmark = pytest.mark.crash
 

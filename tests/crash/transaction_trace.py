@@ -29,7 +29,7 @@ from eoslog.bindings.transaction_entry import (
     transactional_id_of,
 )
 from eoslog.errors import ProducerFencedError
-from eoslog.state_log import TransactionRecord
+from eoslog.transactions.state_log import TransactionRecord
 
 TOPIC = "orders"
 SOURCE = "source"

@@ -40,7 +40,6 @@ from eoslog.member_records import (
     encode_members_key,
     encode_members_value,
 )
-from eoslog.named_producers import NamedIdentity
 from eoslog.offset_records import (
     decode_offset_key,
     decode_offset_value,
@@ -54,7 +53,8 @@ from eoslog.staged_job import job_of_record
 from eoslog.staged_message import StagedMessage
 from eoslog.storage.clean_close import read_last_stop
 from eoslog.storage.topic_registry import TopicRegistry
-from eoslog.unended_transactions import UnendedTransactions
+from eoslog.transactions.named_producers import NamedIdentity
+from eoslog.transactions.unended_transactions import UnendedTransactions
 
 Target = Callable[[bytes], None]
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from eoslog.state_key import is_transaction_key, transactional_id_of
-from eoslog.state_log import _record_of_index
-from eoslog.state_partition import records_from
 from eoslog.storage.producer_state_store import checked
+from eoslog.transactions.state_key import is_transaction_key, transactional_id_of
+from eoslog.transactions.state_log import _record_of_index
+from eoslog.transactions.state_partition import records_from
 
 
 class IndexWatch:

@@ -43,8 +43,8 @@ from eoslog.staged_commit import StagedCommits
 from eoslog.staged_leftovers import Leftovers
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.staged_spans import RecentJobs
-from eoslog.state_log import StateLog
 from eoslog.storage.partition import Partition
+from eoslog.transactions.state_log import StateLog
 
 pytestmark = pytest.mark.crash
 

@@ -20,14 +20,19 @@ from processes.member_main import Hand
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import ProducerFencedError
-from eoslog.named_producers import NamedProducers
-from eoslog.producer_ids import BLOCK_IDS, STAGED_PRODUCER_ID_MIN
-from eoslog.state_key import is_transaction_key, state_key, state_partition_of, transaction_key
-from eoslog.state_log import NAMED_PRODUCER, PRODUCER_ID_BLOCK, StateLog
-from eoslog.state_partition import StatePartition
 from eoslog.storage import log_settings
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
+from eoslog.transactions.named_producers import NamedProducers
+from eoslog.transactions.producer_ids import BLOCK_IDS, STAGED_PRODUCER_ID_MIN
+from eoslog.transactions.state_key import (
+    is_transaction_key,
+    state_key,
+    state_partition_of,
+    transaction_key,
+)
+from eoslog.transactions.state_log import NAMED_PRODUCER, PRODUCER_ID_BLOCK, StateLog
+from eoslog.transactions.state_partition import StatePartition
 
 MADE_UP = 1999  # A type of ours that no part of the store reads.
 TOPIC = "t"
@@ -308,7 +313,7 @@ def test_who_dies_while_it_persists_harms_nobody(path, kill):
 
 
 def test_what_others_wrote_does_not_fill_the_memory(path, crew, store, monkeypatch):
-    monkeypatch.setattr("eoslog.state_log.UNPERSISTED_MAX", 50)
+    monkeypatch.setattr("eoslog.transactions.state_log.UNPERSISTED_MAX", 50)
     other = crew.join()
     for turn in range(4):
         for number in range(60):

@@ -34,8 +34,8 @@ from eoslog.errors import (
     ProducerFencedError,
     StoreInUseError,
 )
-from eoslog.state_log import DURABILITY, state_key, transaction_key
-from eoslog.transaction_timeouts import abort_timed_out, expire_ids
+from eoslog.transactions.state_log import DURABILITY, state_key, transaction_key
+from eoslog.transactions.transaction_timeouts import abort_timed_out, expire_ids
 
 ID = "wanted"
 QUIET = {"eoslog.spare.segments": 0, "log.initial.task.delay.ms": 1 << 40}

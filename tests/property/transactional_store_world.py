@@ -30,7 +30,7 @@ from eoslog.errors import (
     UnstableOffsetCommitError,
 )
 from eoslog.staged_application import ApplicationRecord
-from eoslog.transaction_timeouts import abort_timed_out
+from eoslog.transactions.transaction_timeouts import abort_timed_out
 
 TOPICS = {"orders": 2, "billing": 1}
 PLACES: list[Place] = [

@@ -14,8 +14,8 @@ from typing import Any
 
 import eoslog
 from eoslog.spark import commit, session, write_partitions
-from eoslog.state_log import StateLog
 from eoslog.storage.partition import Partition
+from eoslog.transactions.state_log import StateLog
 
 
 def write(store_path: str, rows: int) -> None:

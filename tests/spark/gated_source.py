@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 
 from eoslog.spark.data_source import EoslogDataSource
 from eoslog.staged_application import PREPARED
-from eoslog.state_log import APPLICATION, StateLog
+from eoslog.transactions.state_log import APPLICATION, StateLog
 
 
 class GatedDataSource(DataSource):

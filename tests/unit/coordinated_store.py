@@ -12,10 +12,13 @@ from eoslog.bindings.transaction_entry import (
     decode_transaction_value,
     encode_transaction_value,
 )
-from eoslog.state_log import state_partition_of, transaction_key
 from eoslog.storage.partition import Partition
-from eoslog.transaction_coordinator import InitializedTransactions, TransactionCoordinator
-from eoslog.transaction_owner import TransactionOwner
+from eoslog.transactions.state_log import state_partition_of, transaction_key
+from eoslog.transactions.transaction_coordinator import (
+    InitializedTransactions,
+    TransactionCoordinator,
+)
+from eoslog.transactions.transaction_owner import TransactionOwner
 
 ID = "my-txn"
 TIMEOUT_MS = 60_000

@@ -7,7 +7,7 @@ from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 
 import eoslog
 from eoslog import TopicPartition, cli_transactions
-from eoslog.transaction_admin import TransactionDescription
+from eoslog.transactions.transaction_admin import TransactionDescription
 
 MINUTE_MS = 60_000
 PAYMENTS = TopicPartition("orders", 1)

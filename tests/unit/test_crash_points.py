@@ -11,7 +11,7 @@ import pytest
 from conftest import QUIET, abandon, values_of
 
 import eoslog
-from eoslog import TopicPartition, named_producers, store_files, store_topics
+from eoslog import TopicPartition, store_files, store_topics
 from eoslog import store as store_module
 from eoslog.producer import Producer
 from eoslog.retention import apply_retention
@@ -22,6 +22,7 @@ from eoslog.storage import (
     producer_state_store,
 )
 from eoslog.storage.partition import Partition
+from eoslog.transactions import named_producers
 
 T0 = TopicPartition("t", 0)
 

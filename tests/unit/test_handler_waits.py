@@ -17,9 +17,9 @@ from eoslog import TopicPartition
 from eoslog.bindings import handler_wait
 from eoslog.bindings.entry_lock import AllKeysHeld
 from eoslog.bindings.shared_page import SharedPage
-from eoslog.state_key import state_key
-from eoslog.state_log import NAMED_PRODUCER
 from eoslog.storage.partition import Partition
+from eoslog.transactions.state_key import state_key
+from eoslog.transactions.state_log import NAMED_PRODUCER
 
 LONG = {"linger.ms": 60_000}
 TOLD = "from a handler of a signal"

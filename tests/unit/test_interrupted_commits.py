@@ -9,7 +9,7 @@ from eoslog import TopicPartition
 FILES = (
     "/eoslog/transactional_producer.py",
     "/eoslog/transaction_client.py",
-    "/eoslog/transaction_coordinator.py",
+    "/eoslog/transactions/transaction_coordinator.py",
     "/eoslog/storage/opened_partitions.py",
     "/eoslog/storage/internal_partitions.py",
     "/eoslog/staged_producer.py",

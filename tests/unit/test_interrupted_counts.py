@@ -11,7 +11,7 @@ FILES = (
     "/eoslog/storage/sequenced_partition.py",
     "/eoslog/storage/partition.py",
     "/eoslog/storage/partition_producers.py",
-    "/eoslog/named_producers.py",
+    "/eoslog/transactions/named_producers.py",
 )
 
 

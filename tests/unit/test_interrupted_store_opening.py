@@ -30,7 +30,7 @@ FILES = (
     "/eoslog/storage/opened_partitions.py",
     "/eoslog/storage/internal_partitions.py",
     "/eoslog/checkpointer.py",
-    "/eoslog/unended_transactions.py",
+    "/eoslog/transactions/unended_transactions.py",
     "/eoslog/staged_commit.py",
     "/eoslog/staged_under_way.py",
 )

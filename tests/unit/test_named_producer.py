@@ -16,9 +16,9 @@ from eoslog.errors import (
     StoreFullError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.named_producers import EPOCH_MAX, Checkpoint, NamedIdentity, _counted_on
 from eoslog.retention import apply_retention
-from eoslog.state_log import NAMED_PRODUCER, StateLog
+from eoslog.transactions.named_producers import EPOCH_MAX, Checkpoint, NamedIdentity, _counted_on
+from eoslog.transactions.state_log import NAMED_PRODUCER, StateLog
 
 LONG = {"linger.ms": 3_600_000}
 WHERE = TopicPartition("t", 0)

@@ -8,7 +8,7 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.nameless_job import is_nameless, new_nameless_job
 from eoslog.staged import StagedWriter
-from eoslog.state_key import state_partition_of
+from eoslog.transactions.state_key import state_partition_of
 
 
 def test_names_differ_and_are_known_as_such():

@@ -9,9 +9,9 @@ import time
 import pytest
 
 from eoslog import TopicPartition
-from eoslog.named_producers import NamedProducers
 from eoslog.producer_identity import ProducerIdentity
-from eoslog.state_log import NAMED_PRODUCER
+from eoslog.transactions.named_producers import NamedProducers
+from eoslog.transactions.state_log import NAMED_PRODUCER
 
 ROUNDS = 40
 VALUES = [b"%d" % number for number in range(5)]

@@ -12,17 +12,12 @@ import pytest
 from staged_jobs import STAGED_PRODUCER_ID_MIN, quick_directory
 
 import eoslog
-from eoslog import (
-    OffsetAndMetadata,
-    TopicPartition,
-    group_offsets,
-    offsets_upgrade,
-    transaction_admin,
-)
+from eoslog import OffsetAndMetadata, TopicPartition, group_offsets, offsets_upgrade
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import InvalidTxnStateError, StagedJobIncompleteError, StoreFullError
 from eoslog.group_offsets import GroupOffsets
-from eoslog.state_log import APPLICATION, StateLog
+from eoslog.transactions import transaction_admin
+from eoslog.transactions.state_log import APPLICATION, StateLog
 
 # Three lives of a store. Each one commits a version of the staged jobs `bulk` and `nightly` with
 # offsets, one transaction with an offset, and one offset by hand; between the second and the third

@@ -11,11 +11,11 @@ from eoslog import TopicPartition
 from eoslog.bindings.transaction_record import encode_transaction_value
 from eoslog.errors import StoreError
 from eoslog.fs.checkpoint_file import RECOVERY_POINT
-from eoslog.producer_ids import BLOCK_IDS
-from eoslog.state_log import PRODUCER_ID_BLOCK, state_partition_of, transaction_key
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN, FoundProducerIds
+from eoslog.transactions.producer_ids import BLOCK_IDS
+from eoslog.transactions.state_log import PRODUCER_ID_BLOCK, state_partition_of, transaction_key
 
 LAST_EPOCH = 32766
 

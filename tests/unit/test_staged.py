@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eoslog import producer_ids, staged_file
+from eoslog import staged_file
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.bindings.record_batch import Record, crc32c, decode_records, iter_batches
@@ -33,6 +33,7 @@ from eoslog.errors import (
 from eoslog.staged import StagedMessage, StagedWriter
 from eoslog.staged_message import STAGED_PRODUCER_ID_MIN, StagedFile
 from eoslog.staged_names import directory_name
+from eoslog.transactions import producer_ids
 
 TOPIC = "orders"
 

@@ -45,8 +45,8 @@ from eoslog.staged import StagedMessage, StagedWriter
 from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_leftovers import Leftovers
 from eoslog.staged_source import VersionSource
-from eoslog.state_log import APPLICATION, StateLog
 from eoslog.storage.partition import Partition
+from eoslog.transactions.state_log import APPLICATION, StateLog
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

@@ -30,7 +30,7 @@ from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import StoreFailedError
 from eoslog.staged_names import TRASH_DIRECTORY
 from eoslog.staged_sweep import remove_tree
-from eoslog.state_log import APPLICATION, StateLog, state_partition_of
+from eoslog.transactions.state_log import APPLICATION, StateLog, state_partition_of
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

@@ -44,8 +44,8 @@ from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_message import STAGED_PRODUCER_ID_MIN
 from eoslog.staged_offsets import VERSION_PARTITION
-from eoslog.state_log import APPLICATION, StateLog
 from eoslog.storage.partition import Partition
+from eoslog.transactions.state_log import APPLICATION, StateLog
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

@@ -42,8 +42,8 @@ from eoslog.staged_commit import StagedCommits
 from eoslog.staged_file import AttemptFiles
 from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.staged_producer import StagedProducer
-from eoslog.state_log import APPLICATION, StateLog
 from eoslog.storage.partition import Partition
+from eoslog.transactions.state_log import APPLICATION, StateLog
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

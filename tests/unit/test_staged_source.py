@@ -26,7 +26,7 @@ from eoslog.errors import (
 )
 from eoslog.staged import VersionSource, version_run_id
 from eoslog.staged_source import OVERTAKEN_MAX
-from eoslog.state_log import StateLog
+from eoslog.transactions.state_log import StateLog
 
 ROWS = 20
 

@@ -20,7 +20,7 @@ from eoslog.errors import StagedJobIncompleteError, StoreFullError
 from eoslog.staged import StagedWriter
 from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_spans import JobSpan, OffsetRange, thinned
-from eoslog.state_log import RECENT_JOBS, StateLog
+from eoslog.transactions.state_log import RECENT_JOBS, StateLog
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

@@ -7,9 +7,9 @@ import pytest
 
 import eoslog
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
-from eoslog.state_compaction import compact_state_partition
-from eoslog.state_log import state_partition_of
 from eoslog.storage import log_settings
+from eoslog.transactions.state_compaction import compact_state_partition
+from eoslog.transactions.state_log import state_partition_of
 
 SEGMENT_BYTES = 16_384
 

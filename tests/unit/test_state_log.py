@@ -7,7 +7,7 @@ from conftest import abandon
 
 from eoslog import TopicPartition
 from eoslog.errors import CorruptRecordError, FellBehindError, StoreVersionError
-from eoslog.state_log import (
+from eoslog.transactions.state_log import (
     NAMED_PRODUCER,
     PRODUCER_ID_BLOCK,
     TransactionRecord,

@@ -17,12 +17,12 @@ from eoslog import TopicPartition
 from eoslog.bindings.transaction_record import encode_transaction_value
 from eoslog.errors import TransactionCoordinatorFencedError
 from eoslog.followed_transactions import AHEAD, BEHIND
-from eoslog.state_compaction import compact_state_partition
-from eoslog.state_key import transaction_key
-from eoslog.state_log import state_partition_of
 from eoslog.storage import log_settings
 from eoslog.store_repair import TORN_ADVICE
-from eoslog.transaction_timeouts import expire_ids
+from eoslog.transactions.state_compaction import compact_state_partition
+from eoslog.transactions.state_key import transaction_key
+from eoslog.transactions.state_log import state_partition_of
+from eoslog.transactions.transaction_timeouts import expire_ids
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 BOTH = (T0, T1)

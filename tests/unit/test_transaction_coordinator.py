@@ -32,12 +32,17 @@ from eoslog.errors import (
     TransactionCoordinatorFencedError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.state_log import DURABILITY, PRODUCER_ID_BLOCK, state_key, state_partition_of
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN
-from eoslog.transaction_entries import ENTRIES_KEPT
-from eoslog.transaction_owner import TransactionOwner
-from eoslog.transaction_timeouts import abort_timed_out, expire_ids
+from eoslog.transactions.state_log import (
+    DURABILITY,
+    PRODUCER_ID_BLOCK,
+    state_key,
+    state_partition_of,
+)
+from eoslog.transactions.transaction_entries import ENTRIES_KEPT
+from eoslog.transactions.transaction_owner import TransactionOwner
+from eoslog.transactions.transaction_timeouts import abort_timed_out, expire_ids
 
 DAY_MS = 86_400_000
 WEEK_MS = 7 * DAY_MS
@@ -646,7 +651,7 @@ def test_s23_o02_describe(at):
     at.record("empty", producer_id=8)
     found = at.store.describe_transaction(ID)
     assert found.transaction_duration_ms > 1_700_000_000_000
-    assert found == eoslog.transaction_admin.TransactionDescription(
+    assert found == eoslog.transactions.transaction_admin.TransactionDescription(
         coordinator_id=0,
         transactional_id=ID,
         producer_id=7,
@@ -676,7 +681,7 @@ def test_s27_records_stand_in_kafkas_partition(at, name):
 
 
 def test_only_used_ids_stay_in_memory(at, monkeypatch):
-    monkeypatch.setattr("eoslog.transaction_entries.ENTRIES_KEPT", 3)
+    monkeypatch.setattr("eoslog.transactions.transaction_entries.ENTRIES_KEPT", 3)
     assert ENTRIES_KEPT == 10_000
     kept = at.begun("a-0", transactional_id="open")
     for number in range(10):
@@ -693,7 +698,7 @@ def test_only_used_ids_stay_in_memory(at, monkeypatch):
 
 
 def test_ids_are_listed_page_by_page_from_the_index_and_what_is_newer(at, monkeypatch):
-    monkeypatch.setattr("eoslog.state_log._IDS_PER_LOOK", 4)
+    monkeypatch.setattr("eoslog.transactions.state_log._IDS_PER_LOOK", 4)
     names = [f"{number:03}" for number in range(30)]
     for number in range(0, 30, 2):
         at.record(names[number])

@@ -18,9 +18,9 @@ from eoslog import TopicPartition, staged_under_way, store_files
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.errors import StoreFullError
 from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
-from eoslog.state_log import APPLICATION, state_partition_of
 from eoslog.storage import opened_partitions
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
+from eoslog.transactions.state_log import APPLICATION, state_partition_of
 
 PLACES = ("a-0", "a-1", "b-0", "b-1")
 STATE = TopicPartition("__transaction_state", state_partition_of(ID))

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.unended_transactions import FILE_NAME, Decision, UnendedTransactions
+from eoslog.transactions.unended_transactions import FILE_NAME, Decision, UnendedTransactions
 
 SESSION = bytes(range(16))
 A, B = TopicPartition("a", 0), TopicPartition("b", 3)

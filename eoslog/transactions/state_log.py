@@ -39,7 +39,9 @@ from eoslog.bindings.shared_page import (
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.json_text import loads_json
 from eoslog.session.store_wide_lock import held_in_all
-from eoslog.state_key import (
+from eoslog.storage.partition import Partition
+from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.transactions.state_key import (
     APPLICATION,
     DURABILITY,
     NAMED_PRODUCER,
@@ -56,15 +58,13 @@ from eoslog.state_key import (
     type_of,
     type_prefix,
 )
-from eoslog.state_partition import (
+from eoslog.transactions.state_partition import (
     RECORD_VERSION,
     State,
     StatePartition,
     TransactionRecord,
     WatchedKey,
 )
-from eoslog.storage.partition import Partition
-from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 
 __all__ = [
     "APPLICATION",

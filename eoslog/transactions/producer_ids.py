@@ -13,12 +13,12 @@ from collections.abc import Callable
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.bindings.transaction_record import decode_transaction_value
 from eoslog.errors import CorruptRecordError, StoreError
-from eoslog.state_log import PRODUCER_ID_BLOCK, StateLog, TransactionRecord
 from eoslog.storage.producer_id_range import (
     FIRST_PRODUCER_ID,
     STAGED_PRODUCER_ID_MIN,
     FoundProducerIds,
 )
+from eoslog.transactions.state_log import PRODUCER_ID_BLOCK, StateLog, TransactionRecord
 
 BLOCK_IDS = 1000
 

@@ -14,15 +14,15 @@ from collections.abc import Callable, Iterator
 import numpy
 
 from eoslog.errors import TransactionalIdNotFoundError
-from eoslog.state_log import (
+from eoslog.storage.partition import Partition
+from eoslog.transactions.state_log import (
     PRODUCER_ID_BLOCK,
     StateLog,
     TransactionRecord,
     state_partition_of,
     transaction_key,
 )
-from eoslog.storage.partition import Partition
-from eoslog.transaction_entries import UNDECIDED_STATES, TransactionEntries
+from eoslog.transactions.transaction_entries import UNDECIDED_STATES, TransactionEntries
 
 _READ_BYTES = 4 << 20
 

@@ -27,17 +27,17 @@ from eoslog.errors import (
     TransactionalIdNotFoundError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.state_log import StateLog
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_id_range import is_of_staged_job
-from eoslog.transaction_coordinator import TransactionCoordinator
-from eoslog.transaction_entries import (
+from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.transaction_coordinator import TransactionCoordinator
+from eoslog.transactions.transaction_entries import (
     ONGOING,
     PREPARE_STATES,
     UNDECIDED_STATES,
     check_transactional_id,
 )
-from eoslog.transaction_owner import TransactionOwner, terminated
+from eoslog.transactions.transaction_owner import TransactionOwner, terminated
 
 # Dead is never shown: an id that is being forgotten does not exist.
 LISTED_STATES = frozenset(STATE_NAMES) - {"Dead"}

@@ -10,14 +10,14 @@ from typing import Any, NamedTuple
 from eoslog.bindings.record_batch import Record
 from eoslog.common.json_text import loads_json
 from eoslog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreVersionError
-from eoslog.state_key import (
+from eoslog.storage.partition import Partition
+from eoslog.transactions.state_key import (
     PRODUCER_ID_BLOCK,
     TYPE_BYTES,
     is_transaction_key,
     transactional_id_of,
     type_of,
 )
-from eoslog.storage.partition import Partition
 
 RECORD_VERSION = 1
 

@@ -23,10 +23,10 @@ from eoslog.errors import (
     TransactionalIdNotFoundError,
 )
 from eoslog.session.day_clock import DayClock
-from eoslog.state_log import StateLog, TransactionRecord
-from eoslog.transaction_coordinator import TransactionCoordinator
-from eoslog.transaction_entries import ONGOING, UNDECIDED_STATES, NewestRecord
-from eoslog.transaction_owner import timed_out
+from eoslog.transactions.state_log import StateLog, TransactionRecord
+from eoslog.transactions.transaction_coordinator import TransactionCoordinator
+from eoslog.transactions.transaction_entries import ONGOING, UNDECIDED_STATES, NewestRecord
+from eoslog.transactions.transaction_owner import timed_out
 
 _log = logging.getLogger(__name__)
 

@@ -44,20 +44,20 @@ from eoslog.errors import (
     TransactionCoordinatorFencedError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.producer_ids import ProducerIds
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.process_slots import ProcessSlots
-from eoslog.state_log import StateLog
 from eoslog.storage.partition import Partition
-from eoslog.transaction_entries import (
+from eoslog.transactions.producer_ids import ProducerIds
+from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.transaction_entries import (
     ONGOING,
     PREPARE_STATES,
     NewestRecord,
     TransactionEntries,
     check_transactional_id,
 )
-from eoslog.transaction_identity import check_expected, next_identity
-from eoslog.transaction_owner import TransactionOwner, taken_over
+from eoslog.transactions.transaction_identity import check_expected, next_identity
+from eoslog.transactions.transaction_owner import TransactionOwner, taken_over
 
 _log = logging.getLogger(__name__)
 

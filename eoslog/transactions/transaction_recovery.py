@@ -39,20 +39,20 @@ from eoslog.errors import (
     LogClosedError,
 )
 from eoslog.session.process_slots import ProcessSlots
-from eoslog.state_log import StateLog, state_partition_of
 from eoslog.storage.offset_checkpoints import LastOffsets, OffsetCheckpoints
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_id_range import is_of_staged_job
-from eoslog.transaction_coordinator import TransactionCoordinator
-from eoslog.transaction_entries import (
+from eoslog.transactions.state_log import StateLog, state_partition_of
+from eoslog.transactions.transaction_coordinator import TransactionCoordinator
+from eoslog.transactions.transaction_entries import (
     ONGOING,
     PREPARE_STATES,
     UNDECIDED_STATES,
     NewestRecord,
 )
-from eoslog.transaction_identity import EPOCH_MAX
-from eoslog.unended_transactions import Decision, Decisions, UnendedTransactions
+from eoslog.transactions.transaction_identity import EPOCH_MAX
+from eoslog.transactions.unended_transactions import Decision, Decisions, UnendedTransactions
 
 _log = logging.getLogger(__name__)
 

@@ -30,9 +30,9 @@ from eoslog.errors import (
     TransactionalIdNotFoundError,
 )
 from eoslog.session.process_slots import ProcessSlots
-from eoslog.state_log import DURABILITY, StateLog, TransactionRecord, transaction_key
 from eoslog.storage.partition import Partition
-from eoslog.transaction_owner import TransactionOwner, taken_elsewhere
+from eoslog.transactions.state_log import DURABILITY, StateLog, TransactionRecord, transaction_key
+from eoslog.transactions.transaction_owner import TransactionOwner, taken_elsewhere
 
 _log = logging.getLogger(__name__)
 

@@ -37,11 +37,11 @@ from eoslog.common.json_text import fields_read_of
 from eoslog.common.sequence import NO_SEQUENCE, SEQUENCE_MAX, records_between
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import LogClosedError, ProducerFencedError
-from eoslog.producer_ids import ProducerIds
 from eoslog.session.process_slots import ProcessSlots
 from eoslog.session.store_wide_lock import StoreWideLock
-from eoslog.state_log import NAMED_PRODUCER, State, StateLog, WatchedKey, state_key
 from eoslog.storage.partition import Partition
+from eoslog.transactions.producer_ids import ProducerIds
+from eoslog.transactions.state_log import NAMED_PRODUCER, State, StateLog, WatchedKey, state_key
 
 # A checkpoint is renewed after 2**30 records, by the batch that goes beyond.
 _RECORDS_BEHIND_MAX = 3 << 29

@@ -1,0 +1,1 @@
+"""The transaction coordinator, its log, recovery and expiry; named producers."""
