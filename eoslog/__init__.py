@@ -33,10 +33,10 @@ if TYPE_CHECKING:
     from eoslog.common.prepared_transaction import PreparedTransaction as PreparedTransaction
     from eoslog.consumer import Consumer as Consumer
     from eoslog.consumer_lookups import OffsetAndTimestamp as OffsetAndTimestamp
-    from eoslog.group_description import GroupDescription as GroupDescription
-    from eoslog.group_description import MemberDescription as MemberDescription
-    from eoslog.group_metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
-    from eoslog.group_metadata import OffsetAndMetadata as OffsetAndMetadata
+    from eoslog.groups.group_description import GroupDescription as GroupDescription
+    from eoslog.groups.group_description import MemberDescription as MemberDescription
+    from eoslog.groups.group_metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
+    from eoslog.groups.group_metadata import OffsetAndMetadata as OffsetAndMetadata
     from eoslog.opening import open as open
     from eoslog.process_loop import read_process_write as read_process_write
     from eoslog.producer import Producer as Producer
@@ -64,11 +64,11 @@ _MODULES = {
     "AppendResult": "eoslog.bindings.partition_log",
     "ApplicationState": "eoslog.staged_application",
     "Consumer": "eoslog.consumer",
-    "ConsumerGroupMetadata": "eoslog.group_metadata",
-    "GroupDescription": "eoslog.group_description",
+    "ConsumerGroupMetadata": "eoslog.groups.group_metadata",
+    "GroupDescription": "eoslog.groups.group_description",
     "HangingTransaction": "eoslog.transactions.transaction_admin",
-    "MemberDescription": "eoslog.group_description",
-    "OffsetAndMetadata": "eoslog.group_metadata",
+    "MemberDescription": "eoslog.groups.group_description",
+    "OffsetAndMetadata": "eoslog.groups.group_metadata",
     "OffsetAndTimestamp": "eoslog.consumer_lookups",
     "OpenTransaction": "eoslog.bindings.partition_log",
     "Partition": "eoslog.storage.partition",

@@ -19,7 +19,7 @@ from eoslog.errors import CorruptRecordError
 from eoslog.fs.log_at_rest import LogAtRest
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.partition_metadata import read_partition_metadata
-from eoslog.group_offsets_state import GroupOffsetsState
+from eoslog.groups.group_offsets_state import GroupOffsetsState
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.topic_registry import partition_directories
 from eoslog.transactions.state_key import is_transaction_key, transactional_id_of

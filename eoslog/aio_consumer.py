@@ -20,7 +20,7 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.consumer import ARROW_BYTES_MAX, Consumer, OffsetAndTimestamp
 from eoslog.consumer_subscription import OnChange
 from eoslog.errors import LogClosedError
-from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.handing_out import handed_out, take_back
 from eoslog.storage.partition import Partition
 

@@ -20,7 +20,7 @@ from eoslog.common.other_clients import with_methods_of_other_clients
 from eoslog.common.synchronous_call import check_synchronous
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError
-from eoslog.group_metadata import OffsetAndMetadata
+from eoslog.groups.group_metadata import OffsetAndMetadata
 from eoslog.producer import Producer
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.store import Store

@@ -22,7 +22,7 @@ from eoslog.errors import (
     TransactionAbortableError,
     TransactionAbortedError,
 )
-from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.transaction_client_state import OPEN, ClientState
 from eoslog.transactional_producer import TransactionalProducer
 

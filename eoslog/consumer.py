@@ -39,7 +39,7 @@ from eoslog.errors import (
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, check_group_id
+from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, check_group_id
 from eoslog.storage.beside_retention import from_what_is_left
 from eoslog.storage.partition import Partition
 from eoslog.visible_records import count_visible

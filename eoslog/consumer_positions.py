@@ -20,7 +20,7 @@ from eoslog.errors import (
     OffsetOutOfRangeError,
     UnstableOffsetCommitError,
 )
-from eoslog.group_offsets import GroupOffsets
+from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.session.append_signal import AppendSignal
 from eoslog.storage.partition import Partition
 

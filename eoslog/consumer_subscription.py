@@ -9,10 +9,10 @@ from eoslog.common.synchronous_call import check_ran, check_synchronous
 from eoslog.common.topic_name import check_user_topic_name
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import InvalidConfigError, InvalidTopicError
-from eoslog.group_assignors import DEFAULT_STRATEGIES, parse_strategies
-from eoslog.group_coordinator import GroupCoordinator
-from eoslog.group_member import GroupMember, Partitions
-from eoslog.group_members import NOTHING
+from eoslog.groups.group_assignors import DEFAULT_STRATEGIES, parse_strategies
+from eoslog.groups.group_coordinator import GroupCoordinator
+from eoslog.groups.group_member import GroupMember, Partitions
+from eoslog.groups.group_members import NOTHING
 
 if TYPE_CHECKING:
     from eoslog.consumer import Consumer

@@ -34,7 +34,7 @@ from eoslog.errors import (
     StoreError,
     StoreFullError,
 )
-from eoslog.offset_records import OffsetKey
+from eoslog.groups.offset_records import OffsetKey
 from eoslog.session.store_wide_lock import StoreWideLock
 from eoslog.staged_adoption import HeldPartitions, is_untouched
 from eoslog.staged_application import COMPLETE, NO_VERSION, ApplicationRecord, ApplicationState

@@ -18,7 +18,7 @@ from eoslog.common.json_text import check_kinds, fields_read_of, loads_json
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError
 from eoslog.fs.atomic_file import write_atomically
-from eoslog.offset_records import OffsetKey
+from eoslog.groups.offset_records import OffsetKey
 from eoslog.staged_message import StagedFile, StagedMessage
 from eoslog.staged_names import directory_name, is_directory_name, run_path
 from eoslog.staged_offsets import StagedOffsets

@@ -19,9 +19,9 @@ from eoslog.common.json_text import check_kinds
 from eoslog.common.topic_name import VERSION_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError
-from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
-from eoslog.group_offsets import OffsetCommit, TopicIds
-from eoslog.offset_records import (
+from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.groups.group_offsets import OffsetCommit, TopicIds
+from eoslog.groups.offset_records import (
     OffsetKey,
     OffsetValue,
     decode_offset_key,

@@ -23,7 +23,7 @@ from eoslog.errors import (
     StagedCommitError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.staged_names import directory_name
 from eoslog.staged_transactions import StagedTransactions
 from eoslog.transaction_client_state import HINTS, ClientState, Request

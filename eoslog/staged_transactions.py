@@ -23,7 +23,7 @@ from eoslog.errors import (
     StagedRunFencedError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, as_group_metadata
+from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, as_group_metadata
 from eoslog.staged import StagedWriter
 from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_names import directory_name, run_path

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from eoslog.errors import EoslogError, InvalidRequestError, StagedJobIncompleteError
-from eoslog.group_metadata import check_group_id
+from eoslog.groups.group_metadata import check_group_id
 from eoslog.nameless_job import is_nameless
 from eoslog.staged_adoption import HeldPartitions, Offsets, adopt_files, is_adopted
 from eoslog.staged_application import PREPARED, ApplicationRecord

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from eoslog.bindings.shared_page import COUNTER_STAGED_BEGUN, COUNTER_STAGED_SETTLED, SharedPage
 from eoslog.errors import EoslogError
-from eoslog.offset_records import OffsetKey
+from eoslog.groups.offset_records import OffsetKey
 from eoslog.staged_application import PREPARED, ApplicationRecord
 from eoslog.staged_pending import job_of_application
 from eoslog.staged_sweep import application_directories

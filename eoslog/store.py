@@ -37,7 +37,7 @@ from eoslog.errors import (
     StoreFailedError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.group_offsets import GroupOffsets
+from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.linger import LingerTimer
 from eoslog.producer import Producer
 from eoslog.session.append_signal import AppendSignal

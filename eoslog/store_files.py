@@ -19,11 +19,11 @@ from eoslog.common.config import parse_store_config
 from eoslog.common.durability import Durability
 from eoslog.errors import EoslogError, StoreInUseError
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.group_coordinator import GroupCoordinator
-from eoslog.group_offsets import GroupOffsets
-from eoslog.group_offsets_index import GroupOffsetsIndex
-from eoslog.internal_compaction import InternalCompaction
-from eoslog.offsets_upgrade import upgrade_offsets
+from eoslog.groups.group_coordinator import GroupCoordinator
+from eoslog.groups.group_offsets import GroupOffsets
+from eoslog.groups.group_offsets_index import GroupOffsetsIndex
+from eoslog.groups.internal_compaction import InternalCompaction
+from eoslog.groups.offsets_upgrade import upgrade_offsets
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.store_directory import enter_store
 from eoslog.session.store_paths import StorePaths

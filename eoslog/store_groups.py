@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import GroupIdNotFoundError
-from eoslog.group_description import GroupDescription
-from eoslog.group_metadata import OffsetAndMetadata, check_group_id
+from eoslog.groups.group_description import GroupDescription
+from eoslog.groups.group_metadata import OffsetAndMetadata, check_group_id
 from eoslog.staged_offsets import VERSION_PARTITION
 
 if TYPE_CHECKING:

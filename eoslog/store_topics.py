@@ -21,7 +21,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.fs.atomic_file import sync_directory
-from eoslog.group_offsets import GroupOffsets
+from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition_directory import make_partition_directory

@@ -23,8 +23,8 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.directory_verification import verify_directories
 from eoslog.errors import EoslogError
 from eoslog.followed_transactions import BEHIND, TORN, FollowedTransactions, behind
-from eoslog.group_offsets_index import GroupOffsetsIndex
 from eoslog.group_verification import verify_groups
+from eoslog.groups.group_offsets_index import GroupOffsetsIndex
 from eoslog.session.store_paths import StorePaths
 from eoslog.state_verification import StateVerification
 from eoslog.storage.opened_partitions import OpenedPartitions

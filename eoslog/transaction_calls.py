@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from eoslog.bindings.transactional_sender import Transaction
     from eoslog.common.prepared_transaction import PreparedTransaction
     from eoslog.common.topic_partition import TopicPartition
-    from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+    from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 
 
 class TransactionCalls:

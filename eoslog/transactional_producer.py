@@ -24,7 +24,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.gathering import closed_error
-from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.producer import RECORDS_PER_CALL_MAX, length_of
 from eoslog.storage.partition import Partition
 from eoslog.transaction_client import TransactionClient

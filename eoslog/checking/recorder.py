@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self
 from eoslog.common.synchronous_call import check_synchronous
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
 from eoslog.errors import EoslogError, ForkedProcessError, LogClosedError
-from eoslog.group_metadata import as_offset
+from eoslog.groups.group_metadata import as_offset
 
 if TYPE_CHECKING:
     from eoslog import Consumer, Producer, TransactionalProducer

@@ -32,7 +32,7 @@ from eoslog.errors import EoslogError, LogClosedError, StoreError
 from eoslog.fs.atomic_file import sync_directory
 from eoslog.fs.file_lock import directory_locked
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.group_offsets_index import GroupOffsetsIndex
+from eoslog.groups.group_offsets_index import GroupOffsetsIndex
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.cut_tail import CutTail

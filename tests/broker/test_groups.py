@@ -14,7 +14,7 @@ from kafka_broker import FIRST_GROUP, Broker, move_logs_into_store, wait_until
 
 import eoslog
 from eoslog import OffsetAndMetadata, TopicPartition
-from eoslog.group_metadata import ConsumerGroupMetadata
+from eoslog.groups.group_metadata import ConsumerGroupMetadata
 
 pytestmark = pytest.mark.broker
 

@@ -19,17 +19,11 @@ from zlib import crc32
 import staged_jobs
 
 import eoslog
-from eoslog import (
-    TopicPartition,
-    group_member,
-    staged_adoption,
-    staged_file,
-    staged_file_check,
-    staged_job,
-)
+from eoslog import TopicPartition, staged_adoption, staged_file, staged_file_check, staged_job
 from eoslog.checking import Recorder
 from eoslog.checkpointer import Checkpointer
 from eoslog.errors import InvalidTimestampError
+from eoslog.groups import group_member
 from eoslog.storage.partition import Partition
 
 EVENTS, OUT, BULK, OLD, LANES, PASSING = "events", "out", "bulk", "old", "lanes", "passing"

@@ -21,7 +21,11 @@ from eoslog.errors import EoslogError, IllegalStateError
 
 pytestmark = pytest.mark.crash
 
-FILES = ("/eoslog/group_member.py", "/eoslog/group_log.py", "/eoslog/group_coordinator.py")
+FILES = (
+    "/eoslog/groups/group_member.py",
+    "/eoslog/groups/group_log.py",
+    "/eoslog/groups/group_coordinator.py",
+)
 Handler = Callable[[eoslog.Store, Consumer, Consumer], object]
 STEP = 3
 

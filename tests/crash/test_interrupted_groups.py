@@ -14,15 +14,15 @@ from crash.transaction_trace import QUIET
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.group_offsets import GroupOffsets
-from eoslog.group_offsets_index import GroupOffsetsIndex
-from eoslog.offset_records import OffsetValue, encode_offset_key, encode_offset_value
+from eoslog.groups.group_offsets import GroupOffsets
+from eoslog.groups.group_offsets_index import GroupOffsetsIndex
+from eoslog.groups.offset_records import OffsetValue, encode_offset_key, encode_offset_value
 
 pytestmark = pytest.mark.crash
 
 GROUP, OTHER = "g", "gone"
 FOO, BAR, OLD = TopicPartition("foo", 0), TopicPartition("foo", 1), TopicPartition("foo", 2)
-FILES = ("/eoslog/group_offsets_state.py", "/eoslog/group_log.py")
+FILES = ("/eoslog/groups/group_offsets_state.py", "/eoslog/groups/group_log.py")
 
 
 def is_of_the_replay(frame: FrameType) -> bool:

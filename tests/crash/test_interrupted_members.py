@@ -22,7 +22,7 @@ pytestmark = pytest.mark.crash
 
 PARTITIONS, RECORDS = 4, 4
 FILES = (
-    "/eoslog/group_member.py",
+    "/eoslog/groups/group_member.py",
     "/eoslog/consumer_subscription.py",
     "/eoslog/consumer_positions.py",
     "/eoslog/consumer.py",

@@ -17,7 +17,7 @@ from eoslog import TopicPartition
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import CorruptRecordError
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET
-from eoslog.internal_compaction import InternalCompaction
+from eoslog.groups.internal_compaction import InternalCompaction
 from eoslog.storage import log_settings
 from eoslog.storage.offset_checkpoints import last_offsets
 

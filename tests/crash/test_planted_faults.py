@@ -22,9 +22,9 @@ from eoslog.bindings.record_batch import crc32c, iter_batches
 from eoslog.bindings.transaction_record import decode_transaction_value, encode_transaction_value
 from eoslog.errors import StagedJobIncompleteError, StoreFullError
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, write_checkpoint
-from eoslog.group_offsets_index import GroupOffsetsIndex
-from eoslog.group_offsets_state import WrittenOffset
-from eoslog.offset_records import OffsetKey
+from eoslog.groups.group_offsets_index import GroupOffsetsIndex
+from eoslog.groups.group_offsets_state import WrittenOffset
+from eoslog.groups.offset_records import OffsetKey
 from eoslog.storage.producer_state_store import ProducerStateStore
 from eoslog.transactions.state_key import state_partition_of, transaction_key
 

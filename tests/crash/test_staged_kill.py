@@ -39,8 +39,8 @@ from eoslog import staged_commit, staged_file, staged_job, staged_leftovers
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError, StagedRunFencedError
-from eoslog.group_offsets import GroupOffsets
-from eoslog.offset_records import decode_offset_key
+from eoslog.groups.group_offsets import GroupOffsets
+from eoslog.groups.offset_records import decode_offset_key
 from eoslog.staged import StagedMessage, StagedWriter
 from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_file import AttemptFiles

@@ -22,7 +22,7 @@ from staged_jobs import PARTITIONS, TOPIC, quick_directory, staged_files
 import eoslog
 from eoslog import staged_commit, staged_file
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.group_offsets import GroupOffsets
+from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.staged import StagedWriter
 from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_commit import StagedCommits

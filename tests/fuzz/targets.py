@@ -34,13 +34,13 @@ from eoslog.fs.meta_properties import FILE_NAME as META_PROPERTIES
 from eoslog.fs.meta_properties import read_meta_properties, write_meta_properties
 from eoslog.fs.partition_metadata import FILE_NAME as PARTITION_METADATA
 from eoslog.fs.partition_metadata import read_partition_metadata, write_partition_metadata
-from eoslog.member_records import (
+from eoslog.groups.member_records import (
     decode_members_key,
     decode_members_value,
     encode_members_key,
     encode_members_value,
 )
-from eoslog.offset_records import (
+from eoslog.groups.offset_records import (
     decode_offset_key,
     decode_offset_value,
     encode_offset_key,

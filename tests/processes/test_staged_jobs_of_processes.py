@@ -35,8 +35,8 @@ from eoslog.errors import (
     StoreFullError,
     UnstableOffsetCommitError,
 )
-from eoslog.group_offsets import GroupOffsets
-from eoslog.offset_records import decode_offset_key
+from eoslog.groups.group_offsets import GroupOffsets
+from eoslog.groups.offset_records import decode_offset_key
 from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_commit import StagedCommits

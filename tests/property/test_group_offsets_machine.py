@@ -24,9 +24,9 @@ from hypothesis.stateful import (
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import GroupIdNotFoundError, UnstableOffsetCommitError
-from eoslog.group_offsets import GroupOffsets
-from eoslog.group_offsets_index import GroupOffsetsIndex
-from eoslog.offset_records import decode_offset_key, decode_offset_value
+from eoslog.groups.group_offsets import GroupOffsets
+from eoslog.groups.group_offsets_index import GroupOffsetsIndex
+from eoslog.groups.offset_records import decode_offset_key, decode_offset_value
 
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 QUIET = {

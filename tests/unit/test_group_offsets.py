@@ -25,13 +25,18 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from eoslog.group_log import GroupLog
-from eoslog.group_offsets import GroupOffsets
-from eoslog.group_offsets_index import GroupOffsetsIndex
-from eoslog.group_offsets_state import RowKey, WrittenOffset
-from eoslog.member_records import decode_members_key
-from eoslog.offset_records import OffsetKey, OffsetValue, decode_offset_key, encode_offset_key
-from eoslog.offset_records import encode_offset_value as encoded
+from eoslog.groups.group_log import GroupLog
+from eoslog.groups.group_offsets import GroupOffsets
+from eoslog.groups.group_offsets_index import GroupOffsetsIndex
+from eoslog.groups.group_offsets_state import RowKey, WrittenOffset
+from eoslog.groups.member_records import decode_members_key
+from eoslog.groups.offset_records import (
+    OffsetKey,
+    OffsetValue,
+    decode_offset_key,
+    encode_offset_key,
+)
+from eoslog.groups.offset_records import encode_offset_value as encoded
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 
 FOO_0, FOO_1, BAR_0 = TopicPartition("foo", 0), TopicPartition("foo", 1), TopicPartition("bar", 0)

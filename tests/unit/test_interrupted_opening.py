@@ -19,7 +19,7 @@ from eoslog.fs.file_lock import directory_locked, file_locked
 FILES = (
     "/eoslog/storage/opened_partitions.py",
     "/eoslog/storage/internal_partitions.py",
-    "/eoslog/group_log.py",
+    "/eoslog/groups/group_log.py",
     "/eoslog/fs/file_lock.py",
 )
 WHERE = TopicPartition("rows", 0)

@@ -12,10 +12,11 @@ import pytest
 from staged_jobs import STAGED_PRODUCER_ID_MIN, quick_directory
 
 import eoslog
-from eoslog import OffsetAndMetadata, TopicPartition, group_offsets, offsets_upgrade
+from eoslog import OffsetAndMetadata, TopicPartition
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import InvalidTxnStateError, StagedJobIncompleteError, StoreFullError
-from eoslog.group_offsets import GroupOffsets
+from eoslog.groups import group_offsets, offsets_upgrade
+from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.transactions import transaction_admin
 from eoslog.transactions.state_log import APPLICATION, StateLog
 

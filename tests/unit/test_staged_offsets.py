@@ -37,9 +37,9 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from eoslog.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
-from eoslog.group_offsets import GroupOffsets
-from eoslog.member_records import decode_members_key
+from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.groups.group_offsets import GroupOffsets
+from eoslog.groups.member_records import decode_members_key
 from eoslog.staged_adoption import HeldPartitions
 from eoslog.staged_application import ApplicationRecord
 from eoslog.staged_message import STAGED_PRODUCER_ID_MIN

@@ -37,7 +37,7 @@ from eoslog.errors import (
     TransactionAbortableError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.group_metadata import ConsumerGroupMetadata
+from eoslog.groups.group_metadata import ConsumerGroupMetadata
 from eoslog.staged_commit import StagedCommits
 from eoslog.staged_file import AttemptFiles
 from eoslog.staged_offsets import VERSION_PARTITION

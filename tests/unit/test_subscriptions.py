@@ -27,7 +27,7 @@ from eoslog.errors import (
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.group_member import GroupMember
+from eoslog.groups.group_member import GroupMember
 
 T = [TopicPartition("t", number) for number in range(4)]
 STICKY = {"partition.assignment.strategy": "cooperative-sticky"}
@@ -858,8 +858,8 @@ def test_members_survive_the_compaction_of_their_log(topic):
     log.delete_segments(log.log_end_offset - 2)
     before = now(topic)
     assert len(before.members) == 1
-    from eoslog.group_log import GroupLog
-    from eoslog.group_offsets_index import GroupOffsetsIndex
+    from eoslog.groups.group_log import GroupLog
+    from eoslog.groups.group_offsets_index import GroupOffsetsIndex
     from eoslog.storage.producer_state_store import ProducerStateStore
 
     rows = ProducerStateStore(topic.path / "other")

@@ -20,7 +20,7 @@ from eoslog.common.record_fields import (
 )
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
-from eoslog.group_members import NO_GENERATION_YET, GroupMembers, Member
+from eoslog.groups.group_members import NO_GENERATION_YET, GroupMembers, Member
 
 KEY_TYPE = 2
 VALUE_VERSION_WRITTEN = 3

@@ -17,9 +17,9 @@ from typing import Protocol
 
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.group_coordinator import GroupCoordinator
-from eoslog.group_members import NOTHING, GroupMembers, Member, covers
-from eoslog.group_metadata import NO_MEMBER_ID, ConsumerGroupMetadata
+from eoslog.groups.group_coordinator import GroupCoordinator
+from eoslog.groups.group_members import NOTHING, GroupMembers, Member, covers
+from eoslog.groups.group_metadata import NO_MEMBER_ID, ConsumerGroupMetadata
 from eoslog.storage.partition import Partition
 
 # How often a member looks whether others are dead, and how often at most it says that it lives.

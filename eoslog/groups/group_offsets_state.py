@@ -17,9 +17,14 @@ from typing import NamedTuple
 from eoslog.bindings.record_batch import BatchHeader, Record
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
-from eoslog.group_members import GroupMembers
-from eoslog.member_records import decode_members_key, decode_members_value
-from eoslog.offset_records import OffsetKey, OffsetValue, decode_offset_key, decode_offset_value
+from eoslog.groups.group_members import GroupMembers
+from eoslog.groups.member_records import decode_members_key, decode_members_value
+from eoslog.groups.offset_records import (
+    OffsetKey,
+    OffsetValue,
+    decode_offset_key,
+    decode_offset_value,
+)
 
 NO_PRODUCER_ID = -1
 ABORT_MARKER = 0

@@ -22,9 +22,9 @@ from typing import Protocol
 
 from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.errors import EoslogError, LogClosedError
-from eoslog.group_description import GroupDescription, described
-from eoslog.group_log import GroupLog, GroupPartition, GroupRecord
-from eoslog.group_members import (
+from eoslog.groups.group_description import GroupDescription, described
+from eoslog.groups.group_log import GroupLog, GroupPartition, GroupRecord
+from eoslog.groups.group_members import (
     GroupMembers,
     Member,
     acknowledged,
@@ -32,9 +32,9 @@ from eoslog.group_members import (
     with_member,
     without_members,
 )
-from eoslog.group_offsets import GroupOffsets
-from eoslog.group_offsets_state import MembersKey
-from eoslog.member_heartbeats import MemberHeartbeats
+from eoslog.groups.group_offsets import GroupOffsets
+from eoslog.groups.group_offsets_state import MembersKey
+from eoslog.groups.member_heartbeats import MemberHeartbeats
 from eoslog.storage.topic_registry import TopicDescription
 
 SLOT_BYTES = 16

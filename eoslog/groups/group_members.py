@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import InconsistentGroupProtocolError
-from eoslog.group_assignors import ASSIGNORS
+from eoslog.groups.group_assignors import ASSIGNORS
 
 NOTHING: frozenset[TopicPartition] = frozenset()
 NO_GENERATION_YET = -1

@@ -14,8 +14,8 @@ from eoslog.errors import (
     OffsetMetadataTooLargeError,
     UnknownMemberIdError,
 )
-from eoslog.group_members import GroupMembers
-from eoslog.offset_records import NO_LEADER_EPOCH
+from eoslog.groups.group_members import GroupMembers
+from eoslog.groups.offset_records import NO_LEADER_EPOCH
 
 NO_GENERATION = -1
 NO_MEMBER_ID = ""

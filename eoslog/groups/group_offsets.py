@@ -25,9 +25,9 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from eoslog.group_log import GroupLog, GroupPartition, GroupPartitions, GroupRecord
-from eoslog.group_members import GroupMembers
-from eoslog.group_metadata import (
+from eoslog.groups.group_log import GroupLog, GroupPartition, GroupPartitions, GroupRecord
+from eoslog.groups.group_members import GroupMembers
+from eoslog.groups.group_metadata import (
     NO_GENERATION,
     NO_MEMBER_ID,
     ConsumerGroupMetadata,
@@ -37,9 +37,9 @@ from eoslog.group_metadata import (
     check_group_id,
     check_may_commit,
 )
-from eoslog.group_offsets_index import GroupOffsetsIndex
-from eoslog.group_offsets_state import GroupOffsetsState, MembersKey, WrittenOffset
-from eoslog.offset_records import OffsetKey, OffsetValue
+from eoslog.groups.group_offsets_index import GroupOffsetsIndex
+from eoslog.groups.group_offsets_state import GroupOffsetsState, MembersKey, WrittenOffset
+from eoslog.groups.offset_records import OffsetKey, OffsetValue
 from eoslog.storage.partition import Partition
 
 # Of the batch of a staged job's offsets; its marker's is one above.

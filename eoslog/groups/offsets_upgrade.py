@@ -20,8 +20,8 @@ from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, VERSION_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError
 from eoslog.fs.atomic_file import read_if_there, write_atomically
-from eoslog.group_log import GroupLog, GroupPartition, GroupRecord
-from eoslog.group_offsets import commit_staged_offsets, empty_group
+from eoslog.groups.group_log import GroupLog, GroupPartition, GroupRecord
+from eoslog.groups.group_offsets import commit_staged_offsets, empty_group
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_id_range import is_of_staged_job
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from eoslog.bindings.shared_page import LOCK_COMPACTION, SharedPage
 from eoslog.common.topic_name import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
-from eoslog.group_offsets import GroupOffsets
+from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_compaction import compact_state_partition
 from eoslog.transactions.state_log import StateLog

@@ -25,11 +25,16 @@ from eoslog.common.damage import UNREADABLE
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, EoslogError, OffsetOutOfRangeError
-from eoslog.group_members import GroupMembers
-from eoslog.group_offsets_index import GroupOffsetsIndex
-from eoslog.group_offsets_state import GroupOffsetsState, MembersKey
-from eoslog.member_records import encode_members_key, encode_members_value
-from eoslog.offset_records import OffsetKey, OffsetValue, encode_offset_key, encode_offset_value
+from eoslog.groups.group_members import GroupMembers
+from eoslog.groups.group_offsets_index import GroupOffsetsIndex
+from eoslog.groups.group_offsets_state import GroupOffsetsState, MembersKey
+from eoslog.groups.member_records import encode_members_key, encode_members_value
+from eoslog.groups.offset_records import (
+    OffsetKey,
+    OffsetValue,
+    encode_offset_key,
+    encode_offset_value,
+)
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import StateStoreDamagedError
 from eoslog.transactions.state_log import state_partition_of

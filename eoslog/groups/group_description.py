@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.group_members import GroupMembers
+from eoslog.groups.group_members import GroupMembers
 
 
 @dataclass(frozen=True, slots=True)

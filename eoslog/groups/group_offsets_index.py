@@ -15,20 +15,20 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eoslog.group_offsets_state import (
+from eoslog.groups.group_offsets_state import (
     MembersKey,
     Row,
     RowKey,
     WrittenMembers,
     WrittenOffset,
 )
-from eoslog.member_records import (
+from eoslog.groups.member_records import (
     decode_members_key,
     decode_members_value,
     encode_members_key,
     encode_members_value,
 )
-from eoslog.offset_records import (
+from eoslog.groups.offset_records import (
     decode_offset_key,
     decode_offset_value,
     encode_offset_key,
