@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from eoslog.opening import open as open
     from eoslog.process_loop import read_process_write as read_process_write
     from eoslog.producer import Producer as Producer
-    from eoslog.staged import StagedWriter as StagedWriter
-    from eoslog.staged_application import ApplicationState as ApplicationState
-    from eoslog.staged_commit import StagedCommit as StagedCommit
-    from eoslog.staged_message import StagedFile as StagedFile
-    from eoslog.staged_message import StagedMessage as StagedMessage
     from eoslog.staged_producer import StagedProducer as StagedProducer
+    from eoslog.staging.staged import StagedWriter as StagedWriter
+    from eoslog.staging.staged_application import ApplicationState as ApplicationState
+    from eoslog.staging.staged_commit import StagedCommit as StagedCommit
+    from eoslog.staging.staged_message import StagedFile as StagedFile
+    from eoslog.staging.staged_message import StagedMessage as StagedMessage
     from eoslog.storage.partition import Partition as Partition
     from eoslog.storage.topic_registry import TopicDescription as TopicDescription
     from eoslog.store import Store as Store
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "AbortedTransaction": "eoslog.bindings.partition_log",
     "AppendResult": "eoslog.bindings.partition_log",
-    "ApplicationState": "eoslog.staged_application",
+    "ApplicationState": "eoslog.staging.staged_application",
     "Consumer": "eoslog.consumer",
     "ConsumerGroupMetadata": "eoslog.groups.group_metadata",
     "GroupDescription": "eoslog.groups.group_description",
@@ -76,11 +76,11 @@ _MODULES = {
     "Producer": "eoslog.producer",
     "ProducerState": "eoslog.bindings.partition_log",
     "Record": "eoslog.bindings.record_batch",
-    "StagedCommit": "eoslog.staged_commit",
-    "StagedFile": "eoslog.staged_message",
-    "StagedMessage": "eoslog.staged_message",
+    "StagedCommit": "eoslog.staging.staged_commit",
+    "StagedFile": "eoslog.staging.staged_message",
+    "StagedMessage": "eoslog.staging.staged_message",
     "StagedProducer": "eoslog.staged_producer",
-    "StagedWriter": "eoslog.staged",
+    "StagedWriter": "eoslog.staging.staged",
     "Store": "eoslog.store",
     "TopicDescription": "eoslog.storage.topic_registry",
     "TransactionDescription": "eoslog.transactions.transaction_admin",

@@ -18,10 +18,15 @@ from eoslog.errors import CorruptRecordError, StagedCommitError
 from eoslog.fs.log_at_rest import LogAtRest
 from eoslog.fs.partition_metadata import read_partition_metadata
 from eoslog.session.store_paths import StorePaths
-from eoslog.staged_application import COMPLETE, PREPARED
-from eoslog.staged_job import StagedJob, bounds_of_record, job_of_record, topic_ids_of_record
-from eoslog.staged_names import run_path
-from eoslog.staged_spans import JobSpan
+from eoslog.staging.staged_application import COMPLETE, PREPARED
+from eoslog.staging.staged_job import (
+    StagedJob,
+    bounds_of_record,
+    job_of_record,
+    topic_ids_of_record,
+)
+from eoslog.staging.staged_names import run_path
+from eoslog.staging.staged_spans import JobSpan
 from eoslog.transactions.state_key import APPLICATION, RECENT_JOBS, TYPE_BYTES, name_of, type_of
 
 # As long as a batch is looked for under an id, which sequence it has at least does not matter.

@@ -20,7 +20,7 @@ out together.
 from collections.abc import Iterable, Mapping, Sequence
 
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.staged_spans import JobSpan, OffsetRange
+from eoslog.staging.staged_spans import JobSpan, OffsetRange
 from eoslog.storage.partition import Partition
 
 _Ranges = Mapping[TopicPartition, OffsetRange]

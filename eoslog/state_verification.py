@@ -19,8 +19,8 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.decided_transactions import DecidedTransactions
 from eoslog.errors import CorruptRecordError, StagedCommitError
 from eoslog.session.store_paths import StorePaths
-from eoslog.staged_job import job_of_record
-from eoslog.staged_names import run_path
+from eoslog.staging.staged_job import job_of_record
+from eoslog.staging.staged_names import run_path
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError

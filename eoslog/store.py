@@ -44,8 +44,8 @@ from eoslog.session.append_signal import AppendSignal
 from eoslog.session.day_clock import DayClock
 from eoslog.session.process_slots import ProcessSlot
 from eoslog.session.thread_start import start_thread
-from eoslog.staged_commit import StagedCommits
 from eoslog.staged_producer import StagedProducer
+from eoslog.staging.staged_commit import StagedCommits
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.topic_registry import TopicDescription

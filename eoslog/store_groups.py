@@ -6,10 +6,10 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import GroupIdNotFoundError
 from eoslog.groups.group_description import GroupDescription
 from eoslog.groups.group_metadata import OffsetAndMetadata, check_group_id
-from eoslog.staged_offsets import VERSION_PARTITION
+from eoslog.staging.staged_offsets import VERSION_PARTITION
 
 if TYPE_CHECKING:
-    from eoslog.staged_commit import StagedCommits
+    from eoslog.staging.staged_commit import StagedCommits
     from eoslog.store_files import StoreFiles
 
 

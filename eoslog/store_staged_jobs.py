@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable
 
-from eoslog.staged_application import ApplicationState
-from eoslog.staged_commit import StagedCommit, StagedCommits
-from eoslog.staged_message import StagedMessage
-from eoslog.staged_offsets import OffsetsOfGroups
-from eoslog.staged_source import VersionSource
+from eoslog.staging.staged_application import ApplicationState
+from eoslog.staging.staged_commit import StagedCommit, StagedCommits
+from eoslog.staging.staged_message import StagedMessage
+from eoslog.staging.staged_offsets import OffsetsOfGroups
+from eoslog.staging.staged_source import VersionSource
 
 
 class StoreStagedJobs:

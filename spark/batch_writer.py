@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from eoslog.errors import InvalidRequestError, StagedSourceError
-from eoslog.nameless_job import new_nameless_job
 from eoslog.spark.open_stores import lent_store
 from eoslog.spark.sink import SINK_OPTIONS, Sink, explained
 from eoslog.spark.source_options import check_options, find, whole
 from eoslog.spark.staging import as_messages
 from eoslog.spark.stream_context import StreamBatch, stream_batch_of_task
+from eoslog.staging.nameless_job import new_nameless_job
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from eoslog.staged import StagedMessage, VersionSource
+    from eoslog.staging.staged import StagedMessage, VersionSource
 
 BATCH_OPTIONS = SINK_OPTIONS | {"txnVersion"}
 RECIPE = """\
@@ -90,7 +90,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def _run_of(self, stream: StreamBatch | None) -> str:
         """The run of this job: its name tells the version, so that it is known when it is over."""
-        from eoslog.staged import version_run_id
+        from eoslog.staging.staged import version_run_id
 
         if self._sink.reset_allowed:
             return self._job_id  # The count may go back: what looks old must not be swept.
@@ -111,7 +111,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def _source(self, messages: Sequence[BatchMessage]) -> "VersionSource | None":
         """The stream that counts the versions, for a job of `foreachBatch`."""
-        from eoslog.staged import VersionSource
+        from eoslog.staging.staged import VersionSource
 
         streams = {message.stream for message in messages}
         stream = next(iter(streams), None)

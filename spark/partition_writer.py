@@ -20,7 +20,6 @@ from eoslog.errors import (
     StagedSourceError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.nameless_job import new_nameless_job
 from eoslog.spark.active_session import is_connect
 from eoslog.spark.columns import KAFKA_COLUMNS, check_column_types, check_columns
 from eoslog.spark.decision import opened
@@ -31,13 +30,14 @@ from eoslog.spark.stream_context import (
     in_foreach_batch_of_connect,
     stream_batch_of_thread,
 )
+from eoslog.staging.nameless_job import new_nameless_job
 
 if TYPE_CHECKING:
     from pyspark import RDD
     from pyspark.sql import DataFrame
 
     from eoslog import Store, TopicPartition
-    from eoslog.staged import StagedMessage, VersionSource
+    from eoslog.staging.staged import StagedMessage, VersionSource
 
 RECIPE = (
     "a write inside foreachBatch needs a name and the batch's number, or a replayed batch lands "
@@ -174,7 +174,7 @@ def _source(
     stream: StreamBatch | None, messages: "list[StagedMessage]", check_replays: bool
 ) -> "VersionSource | None":
     """The stream that counts the versions, for a job of `foreachBatch`."""
-    from eoslog.staged import VersionSource
+    from eoslog.staging.staged import VersionSource
 
     if stream is None:
         return None

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from eoslog.spark.columns import KAFKA_COLUMNS, TIME_MAX_MS, check_columns
 
 if TYPE_CHECKING:
-    from eoslog.staged import StagedWriter
+    from eoslog.staging.staged import StagedWriter
 
 CHUNK_BYTES = 1 << 20
 CHUNK_ROWS_FIRST = 64
@@ -40,7 +40,7 @@ def _append_chunk(
     writer: "StagedWriter", chunk: list[Any], topic: str | None, first_row: int
 ) -> int:
     """Append the chunk by the shortest way its rows allow; return about how many bytes it holds."""
-    from eoslog.staged import plain_columns
+    from eoslog.staging.staged import plain_columns
 
     plain = None if topic is None else plain_columns(chunk)
     if topic is not None and plain is not None:

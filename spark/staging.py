@@ -29,7 +29,7 @@ from eoslog.spark.rows import append_rows
 if TYPE_CHECKING:
     import pyarrow
 
-    from eoslog.staged import StagedMessage, StagedWriter
+    from eoslog.staging.staged import StagedMessage, StagedWriter
 
     Append = Callable[[StagedWriter, Iterator[Any], str | None], None]
 
@@ -117,7 +117,7 @@ def staged(
     durability: str,
 ) -> "StagedMessage":
     """Write all rows into staged files of one attempt and say so; a failure leaves no files."""
-    from eoslog.staged import StagedWriter
+    from eoslog.staging.staged import StagedWriter
 
     writer = StagedWriter(
         store, app_id, run_id, attempt, partitions=partitions, durability=durability
@@ -209,7 +209,7 @@ def as_messages(messages: Iterable[Any]) -> "list[StagedMessage]":
 
 
 def _as_message(message: Any) -> "StagedMessage":
-    from eoslog.staged import StagedMessage
+    from eoslog.staging.staged import StagedMessage
 
     if isinstance(message, StagedMessage):
         return message

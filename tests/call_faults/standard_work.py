@@ -16,10 +16,11 @@ from call_faults import failing_calls
 from crash.transaction_trace import QUIET
 
 import eoslog
-from eoslog import TopicPartition, staged_job
+from eoslog import TopicPartition
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.errors import EoslogError
-from eoslog.staged import StagedWriter
+from eoslog.staging import staged_job
+from eoslog.staging.staged import StagedWriter
 
 TOPIC, SOURCE, EXTRA, STRICT = "orders", "source", "extra", "strict"
 PARTITIONS = 2

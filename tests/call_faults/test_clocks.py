@@ -17,7 +17,7 @@ from crash.transaction_trace import QUIET
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.staged import StagedWriter
+from eoslog.staging.staged import StagedWriter
 
 pytestmark = pytest.mark.crash
 

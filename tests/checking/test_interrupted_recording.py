@@ -23,9 +23,9 @@ FILES = (
     "/eoslog/transaction_client.py",
     "/eoslog/transactions/transaction_coordinator.py",
     "/eoslog/staged_producer.py",
-    "/eoslog/staged_transactions.py",
-    "/eoslog/staged_commit.py",
-    "/eoslog/staged_under_way.py",
+    "/eoslog/staging/staged_transactions.py",
+    "/eoslog/staging/staged_commit.py",
+    "/eoslog/staging/staged_under_way.py",
 )
 COMMIT, ABORT, CLOSE = "commit_transaction", "abort_transaction", "close"
 

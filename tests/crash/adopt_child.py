@@ -17,8 +17,8 @@ from crash.numbered_calls import arm, count, dies_before
 from staged_jobs import APP, PARTITIONS, TOPIC, stage_job, visible_numbers
 
 import eoslog
-from eoslog import staged_job
 from eoslog.common.durability import Durability
+from eoslog.staging import staged_job
 
 FIRST_JOB = range(60)
 SECOND_JOB = range(60, 120)

@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from staged_jobs import APP, stage_job
 
 import eoslog
-from eoslog import staged_job
+from eoslog.staging import staged_job
 
 RECORDS = 40
 

@@ -32,7 +32,7 @@ CALLS: dict[str, Callable[[Any], Any]] = {
 FILES = (
     "/eoslog/producer.py",
     "/eoslog/staged_producer.py",
-    "/eoslog/staged_transactions.py",
+    "/eoslog/staging/staged_transactions.py",
     "/eoslog/transaction_client.py",
     "/eoslog/transactions/transaction_coordinator.py",
     "/eoslog/transactions/transaction_entries.py",

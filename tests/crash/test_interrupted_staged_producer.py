@@ -24,9 +24,9 @@ pytestmark = pytest.mark.crash
 
 FILES = (
     "/eoslog/staged_producer.py",
-    "/eoslog/staged_transactions.py",
-    "/eoslog/staged_commit.py",
-    "/eoslog/staged_under_way.py",
+    "/eoslog/staging/staged_transactions.py",
+    "/eoslog/staging/staged_commit.py",
+    "/eoslog/staging/staged_under_way.py",
 )
 
 

@@ -20,7 +20,7 @@ from crash.disk_shadow import begin_shadow, build_library, cut_power, environmen
 from staged_jobs import APP, PARTITIONS, TOPIC, expected_numbers, stage_job, visible_numbers
 
 import eoslog
-from eoslog import staged_job
+from eoslog.staging import staged_job
 
 pytestmark = pytest.mark.crash
 

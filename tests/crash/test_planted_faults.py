@@ -16,7 +16,7 @@ from noted_sums import forget_sums
 from staged_jobs import APP, stage_job
 
 import eoslog
-from eoslog import TopicPartition, staged_adoption
+from eoslog import TopicPartition
 from eoslog.bindings.producer_state import PRODUCER_ROW_BYTES
 from eoslog.bindings.record_batch import crc32c, iter_batches
 from eoslog.bindings.transaction_record import decode_transaction_value, encode_transaction_value
@@ -25,6 +25,7 @@ from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, write_ch
 from eoslog.groups.group_offsets_index import GroupOffsetsIndex
 from eoslog.groups.group_offsets_state import WrittenOffset
 from eoslog.groups.offset_records import OffsetKey
+from eoslog.staging import staged_adoption
 from eoslog.storage.producer_state_store import ProducerStateStore
 from eoslog.transactions.state_key import state_partition_of, transaction_key
 

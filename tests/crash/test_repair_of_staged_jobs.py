@@ -12,12 +12,13 @@ from cli_calls import DONE, FAILED, call
 from unclean_stops import as_of_a_crash
 
 import eoslog
-from eoslog import TopicPartition, staged_job, staged_under_way
+from eoslog import TopicPartition
 from eoslog.acknowledged_jobs import job_parts
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.session.store_paths import StorePaths
-from eoslog.staged_leftovers import Leftovers
-from eoslog.staged_spans import JobSpan, OffsetRange, span_of_bounds
+from eoslog.staging import staged_job, staged_under_way
+from eoslog.staging.staged_leftovers import Leftovers
+from eoslog.staging.staged_spans import JobSpan, OffsetRange, span_of_bounds
 from eoslog.transactions.state_log import RECENT_JOBS, state_key
 
 pytestmark = pytest.mark.crash

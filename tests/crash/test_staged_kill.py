@@ -35,17 +35,17 @@ from staged_jobs import (
 )
 
 import eoslog
-from eoslog import staged_commit, staged_file, staged_job, staged_leftovers
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError, StagedRunFencedError
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.groups.offset_records import decode_offset_key
-from eoslog.staged import StagedMessage, StagedWriter
-from eoslog.staged_adoption import HeldPartitions
-from eoslog.staged_file import AttemptFiles
-from eoslog.staged_leftovers import Leftovers
-from eoslog.staged_offsets import VERSION_PARTITION
+from eoslog.staging import staged_commit, staged_file, staged_job, staged_leftovers
+from eoslog.staging.staged import StagedMessage, StagedWriter
+from eoslog.staging.staged_adoption import HeldPartitions
+from eoslog.staging.staged_file import AttemptFiles
+from eoslog.staging.staged_leftovers import Leftovers
+from eoslog.staging.staged_offsets import VERSION_PARTITION
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import StateLog
 

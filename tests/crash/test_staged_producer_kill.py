@@ -20,15 +20,15 @@ from kills import WITHIN, Kill, in_child
 from staged_jobs import PARTITIONS, TOPIC, quick_directory, staged_files
 
 import eoslog
-from eoslog import staged_commit, staged_file
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.staged import StagedWriter
-from eoslog.staged_adoption import HeldPartitions
-from eoslog.staged_commit import StagedCommits
-from eoslog.staged_file import AttemptFiles
-from eoslog.staged_offsets import VERSION_PARTITION
-from eoslog.staged_transactions import StagedTransactions
+from eoslog.staging import staged_commit, staged_file
+from eoslog.staging.staged import StagedWriter
+from eoslog.staging.staged_adoption import HeldPartitions
+from eoslog.staging.staged_commit import StagedCommits
+from eoslog.staging.staged_file import AttemptFiles
+from eoslog.staging.staged_offsets import VERSION_PARTITION
+from eoslog.staging.staged_transactions import StagedTransactions
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import StateLog
 

@@ -24,11 +24,11 @@ from staged_jobs import (
 )
 
 import eoslog
-from eoslog import staged_leftovers
 from eoslog.errors import StagedRunFencedError, StagedSourceError
-from eoslog.staged import VersionSource, version_run_id
-from eoslog.staged_adoption import HeldPartitions
-from eoslog.staged_leftovers import Leftovers
+from eoslog.staging import staged_leftovers
+from eoslog.staging.staged import VersionSource, version_run_id
+from eoslog.staging.staged_adoption import HeldPartitions
+from eoslog.staging.staged_leftovers import Leftovers
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import StateLog
 

@@ -24,7 +24,7 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.groups.group_members import GroupMembers, Member
 from eoslog.groups.member_records import encode_members_key, encode_members_value
 from eoslog.groups.offset_records import OffsetValue, encode_offset_key, encode_offset_value
-from eoslog.staged_message import STAGED_PRODUCER_ID_MIN
+from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN
 from fuzz.partition_targets import fresh, opened_in_session, template
 
 GOLDEN = Path(__file__).parents[1] / "format" / "golden"

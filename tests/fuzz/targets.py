@@ -48,9 +48,9 @@ from eoslog.groups.offset_records import (
 )
 from eoslog.record_decoders import decode_offset_record, decode_transaction_record
 from eoslog.session.store_session import SessionFile
-from eoslog.staged_application import ApplicationRecord
-from eoslog.staged_job import job_of_record
-from eoslog.staged_message import StagedMessage
+from eoslog.staging.staged_application import ApplicationRecord
+from eoslog.staging.staged_job import job_of_record
+from eoslog.staging.staged_message import StagedMessage
 from eoslog.storage.clean_close import read_last_stop
 from eoslog.storage.topic_registry import TopicRegistry
 from eoslog.transactions.named_producers import NamedIdentity

@@ -21,9 +21,10 @@ from crash.transaction_trace import QUIET, end_of_life
 from power_loss.disk_trace import mark
 
 import eoslog
-from eoslog import TopicPartition, staged_job
+from eoslog import TopicPartition
 from eoslog.errors import ProducerFencedError
-from eoslog.staged import StagedWriter
+from eoslog.staging import staged_job
+from eoslog.staging.staged import StagedWriter
 
 TOPIC = "orders"
 SOURCE = "source"

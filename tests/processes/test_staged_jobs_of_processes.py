@@ -25,7 +25,6 @@ from staged_jobs import (
 )
 
 import eoslog
-from eoslog import staged_commit, staged_job, staged_leftovers
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
@@ -37,12 +36,13 @@ from eoslog.errors import (
 )
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.groups.offset_records import decode_offset_key
-from eoslog.staged_adoption import HeldPartitions
-from eoslog.staged_application import ApplicationRecord
-from eoslog.staged_commit import StagedCommits
-from eoslog.staged_leftovers import Leftovers
-from eoslog.staged_offsets import VERSION_PARTITION
-from eoslog.staged_spans import RecentJobs
+from eoslog.staging import staged_commit, staged_job, staged_leftovers
+from eoslog.staging.staged_adoption import HeldPartitions
+from eoslog.staging.staged_application import ApplicationRecord
+from eoslog.staging.staged_commit import StagedCommits
+from eoslog.staging.staged_leftovers import Leftovers
+from eoslog.staging.staged_offsets import VERSION_PARTITION
+from eoslog.staging.staged_spans import RecentJobs
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import StateLog
 

@@ -29,7 +29,7 @@ from eoslog.errors import (
     StoreFullError,
     UnstableOffsetCommitError,
 )
-from eoslog.staged_application import ApplicationRecord
+from eoslog.staging.staged_application import ApplicationRecord
 from eoslog.transactions.transaction_timeouts import abort_timed_out
 
 TOPICS = {"orders": 2, "billing": 1}

@@ -27,7 +27,7 @@ from pyspark.sql.datasource import (
 )
 
 from eoslog.spark.data_source import EoslogDataSource
-from eoslog.staged_application import PREPARED
+from eoslog.staging.staged_application import PREPARED
 from eoslog.transactions.state_log import APPLICATION, StateLog
 
 

@@ -25,7 +25,6 @@ from staged_jobs import (
 )
 
 import eoslog
-from eoslog import staged_job
 from eoslog.errors import (
     CorruptRecordError,
     StagedCommitError,
@@ -33,6 +32,7 @@ from eoslog.errors import (
     StoreFullError,
 )
 from eoslog.snapshot_dump import dump_snapshot
+from eoslog.staging import staged_job
 from eoslog.storage.partition import Partition
 
 NUMBERS = range(100)

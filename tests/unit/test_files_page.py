@@ -12,8 +12,8 @@ from conftest import abandon
 from staged_jobs import stage
 
 import eoslog
-from eoslog import staged_job
 from eoslog.errors import StagedJobIncompleteError, StoreFullError
+from eoslog.staging import staged_job
 from eoslog.storage.partition import Partition
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"

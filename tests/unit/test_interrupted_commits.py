@@ -13,9 +13,9 @@ FILES = (
     "/eoslog/storage/opened_partitions.py",
     "/eoslog/storage/internal_partitions.py",
     "/eoslog/staged_producer.py",
-    "/eoslog/staged_transactions.py",
-    "/eoslog/staged_commit.py",
-    "/eoslog/staged_under_way.py",
+    "/eoslog/staging/staged_transactions.py",
+    "/eoslog/staging/staged_commit.py",
+    "/eoslog/staging/staged_under_way.py",
 )
 INPUT = TopicPartition("in", 0)
 

@@ -31,8 +31,8 @@ FILES = (
     "/eoslog/storage/internal_partitions.py",
     "/eoslog/checkpointer.py",
     "/eoslog/transactions/unended_transactions.py",
-    "/eoslog/staged_commit.py",
-    "/eoslog/staged_under_way.py",
+    "/eoslog/staging/staged_commit.py",
+    "/eoslog/staging/staged_under_way.py",
 )
 
 

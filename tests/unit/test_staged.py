@@ -16,7 +16,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from eoslog import staged_file
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.bindings.record_batch import Record, crc32c, decode_records, iter_batches
@@ -30,9 +29,10 @@ from eoslog.errors import (
     StoreFullError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.staged import StagedMessage, StagedWriter
-from eoslog.staged_message import STAGED_PRODUCER_ID_MIN, StagedFile
-from eoslog.staged_names import directory_name
+from eoslog.staging import staged_file
+from eoslog.staging.staged import StagedMessage, StagedWriter
+from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN, StagedFile
+from eoslog.staging.staged_names import directory_name
 from eoslog.transactions import producer_ids
 
 TOPIC = "orders"
@@ -219,7 +219,7 @@ def test_headers_follow_their_rows_to_their_partitions(store_path):
 
 def test_rows_without_a_time_have_that_of_their_append(store_path, monkeypatch):
     moments_ns = iter([1_000 * 10**6, 2_000 * 10**6])
-    monkeypatch.setattr("eoslog.staged.time.time_ns", lambda: next(moments_ns))
+    monkeypatch.setattr("eoslog.staging.staged.time.time_ns", lambda: next(moments_ns))
     with writer_for(store_path) as writer:
         writer.append(TOPIC, 0, [b"a"])
         writer.append(TOPIC, 0, [b"b"])
@@ -578,7 +578,7 @@ def test_keyed_and_keyless_rows_keep_their_order_in_a_partition(store_path):
 
 
 def test_two_topics_share_what_may_be_held(store_path, monkeypatch):
-    monkeypatch.setattr("eoslog.staged_batches.HELD_BYTES_MAX", 1 << 17)
+    monkeypatch.setattr("eoslog.staging.staged_batches.HELD_BYTES_MAX", 1 << 17)
     writer = writer_for(store_path, partitions={"a": 8, "b": 8})
     for index in range(3000):
         for topic in ("a", "b"):
@@ -659,7 +659,7 @@ def test_staged_producer_ids_are_those_a_store_never_gives_out():
 
 def test_a_worker_that_stages_loads_neither_spark_nor_the_store():
     code = (
-        "import sys, eoslog.staged; print(*[name for name in "
+        "import sys, eoslog.staging.staged; print(*[name for name in "
         "('pyspark', 'lmdb', 'pyarrow', 'pandas', 'eoslog.store') if name in sys.modules])"
     )
     result = subprocess.run(
@@ -728,7 +728,7 @@ def test_columns_with_nulls_and_slices_are_measured_by_their_own_cells(store_pat
 
 
 def test_a_large_append_is_staged_in_pieces(store_path, monkeypatch):
-    monkeypatch.setattr("eoslog.staged_batches.HELD_BYTES_MAX", 5000)
+    monkeypatch.setattr("eoslog.staging.staged_batches.HELD_BYTES_MAX", 5000)
     values = [b"%06d" % index + b"x" * 60 for index in range(3000)]
     keys = [b"%d" % (index % 31) for index in range(3000)]
     with writer_for(store_path, batch_bytes_max=2000) as writer:

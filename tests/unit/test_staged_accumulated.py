@@ -18,8 +18,8 @@ from eoslog.errors import (
     StoreFullError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.staged import StagedWriter
-from eoslog.staged_file import AttemptFiles
+from eoslog.staging.staged import StagedWriter
+from eoslog.staging.staged_file import AttemptFiles
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

@@ -29,7 +29,6 @@ from staged_jobs import (
 )
 
 import eoslog
-from eoslog import staged_application, staged_job
 from eoslog.bindings.record_batch import BatchEncoder, crc32c, iter_batches
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
@@ -41,10 +40,11 @@ from eoslog.errors import (
     StoreFailedError,
     StoreFullError,
 )
-from eoslog.staged import StagedMessage, StagedWriter
-from eoslog.staged_adoption import HeldPartitions
-from eoslog.staged_leftovers import Leftovers
-from eoslog.staged_source import VersionSource
+from eoslog.staging import staged_application, staged_job
+from eoslog.staging.staged import StagedMessage, StagedWriter
+from eoslog.staging.staged_adoption import HeldPartitions
+from eoslog.staging.staged_leftovers import Leftovers
+from eoslog.staging.staged_source import VersionSource
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import APPLICATION, StateLog
 
@@ -89,8 +89,8 @@ def nothing_happened(store: Any, messages: list[StagedMessage]) -> None:
 def filling(request, monkeypatch):
     """How a job fills its partitions."""
     if request.param == "by threads":
-        monkeypatch.setattr("eoslog.staged_job.BYTES_FOR_THREADS", 1)
-        monkeypatch.setattr("eoslog.staged_job.os.cpu_count", lambda: 2)
+        monkeypatch.setattr("eoslog.staging.staged_job.BYTES_FOR_THREADS", 1)
+        monkeypatch.setattr("eoslog.staging.staged_job.os.cpu_count", lambda: 2)
     return request.param
 
 
@@ -662,7 +662,7 @@ def test_a_job_for_which_there_is_no_room_is_not_decided(store, monkeypatch):
         f_frsize = 1
         f_bavail = job_bytes - 1
 
-    monkeypatch.setattr("eoslog.staged_file_check.os.statvfs", lambda _: NearlyFull)
+    monkeypatch.setattr("eoslog.staging.staged_file_check.os.statvfs", lambda _: NearlyFull)
     with pytest.raises(StoreFullError, match=f"needs {job_bytes} bytes"):
         store.commit_staged(APP, 0, messages)
     monkeypatch.undo()
@@ -675,8 +675,8 @@ def test_a_disk_full_in_adoption_leaves_a_job_that_is_completed_later(
     store, monkeypatch, after, way
 ):
     if way == "threads":
-        monkeypatch.setattr("eoslog.staged_job.BYTES_FOR_THREADS", 1)
-        monkeypatch.setattr("eoslog.staged_job.os.cpu_count", lambda: 2)
+        monkeypatch.setattr("eoslog.staging.staged_job.BYTES_FOR_THREADS", 1)
+        monkeypatch.setattr("eoslog.staging.staged_job.os.cpu_count", lambda: 2)
     store.create_topic("other", partitions=PARTITIONS)
     messages = stage_job(store.path, "run-a", JOB)
     files = sum(len(message.files) for message in messages)
@@ -1042,7 +1042,7 @@ def test_os_errors_of_staged_files_are_named(store, monkeypatch):
     def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("eoslog.staged_file_check.mmap.mmap", refuse)
+    monkeypatch.setattr("eoslog.staging.staged_file_check.mmap.mmap", refuse)
     with pytest.raises(StoreError, match="Too many open files"):
         store.commit_staged(APP, 0, messages)
     monkeypatch.undo()

@@ -20,7 +20,7 @@ from staged_jobs import (
 import eoslog
 from eoslog.errors import StagedJobIncompleteError
 from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.staged_application import ApplicationRecord
+from eoslog.staging.staged_application import ApplicationRecord
 from eoslog.storage.partition import Partition
 
 JOB = range(200)

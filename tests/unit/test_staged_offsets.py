@@ -21,7 +21,6 @@ from staged_jobs import (
 )
 
 import eoslog
-from eoslog import staged_job, staged_offsets
 from eoslog.bindings.record_batch import decode_records, iter_batches
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
@@ -40,10 +39,11 @@ from eoslog.errors import (
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.groups.member_records import decode_members_key
-from eoslog.staged_adoption import HeldPartitions
-from eoslog.staged_application import ApplicationRecord
-from eoslog.staged_message import STAGED_PRODUCER_ID_MIN
-from eoslog.staged_offsets import VERSION_PARTITION
+from eoslog.staging import staged_job, staged_offsets
+from eoslog.staging.staged_adoption import HeldPartitions
+from eoslog.staging.staged_application import ApplicationRecord
+from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN
+from eoslog.staging.staged_offsets import VERSION_PARTITION
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import APPLICATION, StateLog
 

@@ -19,7 +19,6 @@ from other_process import OtherProcess
 from staged_jobs import TOPIC, quick_directory, staged_files
 
 import eoslog
-from eoslog import staged_transactions
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     CommitFailedError,
@@ -38,10 +37,11 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.groups.group_metadata import ConsumerGroupMetadata
-from eoslog.staged_commit import StagedCommits
-from eoslog.staged_file import AttemptFiles
-from eoslog.staged_offsets import VERSION_PARTITION
 from eoslog.staged_producer import StagedProducer
+from eoslog.staging import staged_transactions
+from eoslog.staging.staged_commit import StagedCommits
+from eoslog.staging.staged_file import AttemptFiles
+from eoslog.staging.staged_offsets import VERSION_PARTITION
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import APPLICATION, StateLog
 
@@ -862,7 +862,8 @@ def test_errors_that_it_raises_tell_the_outcome(store, producer):
 
 def test_a_topic_that_is_made_again_with_other_partitions_just_now(store, producer, monkeypatch):
     """The producer knows it as it was, and the writer of files as it is."""
-    monkeypatch.setattr("eoslog.staged._known_topics", lambda _: {TOPIC: {"partitions": 99}})
+    known = {TOPIC: {"partitions": 99}}
+    monkeypatch.setattr("eoslog.staging.staged._known_topics", lambda _: known)
     producer.begin_transaction()
     with pytest.raises(UnknownTopicOrPartitionError, match="has 99 partitions, not"):
         producer.append(TOPIC, 0, [b"x"])

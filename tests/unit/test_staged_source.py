@@ -24,8 +24,8 @@ from eoslog.errors import (
     StagedRunFencedError,
     StagedSourceError,
 )
-from eoslog.staged import VersionSource, version_run_id
-from eoslog.staged_source import OVERTAKEN_MAX
+from eoslog.staging.staged import VersionSource, version_run_id
+from eoslog.staging.staged_source import OVERTAKEN_MAX
 from eoslog.transactions.state_log import StateLog
 
 ROWS = 20

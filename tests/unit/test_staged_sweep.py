@@ -23,9 +23,9 @@ from staged_jobs import (
 )
 
 import eoslog
-from eoslog import staged_leftovers
 from eoslog.errors import StagedCommitError, StagedJobIncompleteError, StoreFullError
-from eoslog.staged import StagedWriter
+from eoslog.staging import staged_leftovers
+from eoslog.staging.staged import StagedWriter
 from eoslog.storage.partition import Partition
 
 pytestmark = pytest.mark.usefixtures("no_retries")

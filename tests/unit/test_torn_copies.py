@@ -502,7 +502,7 @@ def test_a_list_of_topics_that_was_lost(tmp_path):
 
 
 def test_jobs_whose_lists_of_files_are_gone(tmp_path, monkeypatch):
-    monkeypatch.setattr("eoslog.staged_job.INLINE_MANIFEST_BYTES_MAX", 0)
+    monkeypatch.setattr("eoslog.staging.staged_job.INLINE_MANIFEST_BYTES_MAX", 0)
     with open_store(tmp_path / "store") as store:
         staged(store)
         staged(store, 1)

@@ -14,10 +14,11 @@ from conftest import abandon
 from coordinated_store import ID, CoordinatedStore, batches_of
 from short_form import short_form
 
-from eoslog import TopicPartition, staged_under_way, store_files
+from eoslog import TopicPartition, store_files
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.errors import StoreFullError
 from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
+from eoslog.staging import staged_under_way
 from eoslog.storage import opened_partitions
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.transactions.state_log import APPLICATION, state_partition_of

@@ -17,11 +17,11 @@ from eoslog import (
     checkpoint_verification,
     cli_verify,
     group_verification,
-    staged_verification,
     state_verification,
     store_verification,
 )
-from eoslog.staged_application import ApplicationRecord
+from eoslog.staging import staged_verification
+from eoslog.staging.staged_application import ApplicationRecord
 
 RECORDS = 50
 # No lock is held at any of their lines that keeps others from changing topics.

@@ -18,7 +18,7 @@ from eoslog.fs.atomic_file import sync_directory, sync_file
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories
 from eoslog.fs.shared_syncs import run_together, with_those_above
-from eoslog.staged_job import JobFile, threads_for
+from eoslog.staging.staged_job import JobFile, threads_for
 from eoslog.storage.partition import Partition
 
 # The interpreter's lock is held while a piece is summed up.

@@ -24,11 +24,11 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, as_group_metadata
-from eoslog.staged import StagedWriter
-from eoslog.staged_application import ApplicationRecord
-from eoslog.staged_names import directory_name, run_path
-from eoslog.staged_offsets import Offsets
-from eoslog.staged_sweep import remove_if_empty, remove_tree
+from eoslog.staging.staged import StagedWriter
+from eoslog.staging.staged_application import ApplicationRecord
+from eoslog.staging.staged_names import directory_name, run_path
+from eoslog.staging.staged_offsets import Offsets
+from eoslog.staging.staged_sweep import remove_if_empty, remove_tree
 from eoslog.storage.topic_registry import TopicDescription
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from eoslog.common.json_text import check_kinds, fields_read_of
 from eoslog.errors import StagedRunFencedError, StagedSourceError
-from eoslog.staged_names import directory_name, new_run_id, run_generation
-from eoslog.staged_source import VersionCount, VersionSource, counted_by
+from eoslog.staging.staged_names import directory_name, new_run_id, run_generation
+from eoslog.staging.staged_source import VersionCount, VersionSource, counted_by
 from eoslog.transactions.state_log import APPLICATION, State, StateLog
 
 NO_VERSION = -1

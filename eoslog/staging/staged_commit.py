@@ -36,21 +36,31 @@ from eoslog.errors import (
 )
 from eoslog.groups.offset_records import OffsetKey
 from eoslog.session.store_wide_lock import StoreWideLock
-from eoslog.staged_adoption import HeldPartitions, is_untouched
-from eoslog.staged_application import COMPLETE, NO_VERSION, ApplicationRecord, ApplicationState
-from eoslog.staged_file_check import check_job, check_room, make_run_directory, sync_staged
-from eoslog.staged_job import JobFile, StagedJob, files_of_messages
-from eoslog.staged_leftovers import Leftovers
-from eoslog.staged_message import StagedMessage, check_version, run_of
-from eoslog.staged_names import directory_name, run_path
-from eoslog.staged_offsets import OffsetsOfGroups, StagedOffsets, TopicIdsOfGroups, prepare_offsets
-from eoslog.staged_pending import PendingJob
-from eoslog.staged_source import VersionCount, VersionSource
-from eoslog.staged_spans import JobSpan, RecentJobs
-from eoslog.staged_sweep import is_decided
-from eoslog.staged_under_way import StagedJobsUnderWay
-from eoslog.staged_undone import UndoneJobs
-from eoslog.staged_verification import verify_staged_jobs
+from eoslog.staging.staged_adoption import HeldPartitions, is_untouched
+from eoslog.staging.staged_application import (
+    COMPLETE,
+    NO_VERSION,
+    ApplicationRecord,
+    ApplicationState,
+)
+from eoslog.staging.staged_file_check import check_job, check_room, make_run_directory, sync_staged
+from eoslog.staging.staged_job import JobFile, StagedJob, files_of_messages
+from eoslog.staging.staged_leftovers import Leftovers
+from eoslog.staging.staged_message import StagedMessage, check_version, run_of
+from eoslog.staging.staged_names import directory_name, run_path
+from eoslog.staging.staged_offsets import (
+    OffsetsOfGroups,
+    StagedOffsets,
+    TopicIdsOfGroups,
+    prepare_offsets,
+)
+from eoslog.staging.staged_pending import PendingJob
+from eoslog.staging.staged_source import VersionCount, VersionSource
+from eoslog.staging.staged_spans import JobSpan, RecentJobs
+from eoslog.staging.staged_sweep import is_decided
+from eoslog.staging.staged_under_way import StagedJobsUnderWay
+from eoslog.staging.staged_undone import UndoneJobs
+from eoslog.staging.staged_verification import verify_staged_jobs
 from eoslog.transactions.state_log import APPLICATION
 from eoslog.transactions.transaction_owner import TransactionOwner, run_overtaken
 

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from eoslog.common.config import INT64_MAX
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError
-from eoslog.staged_adoption import FindPartition, HeldPartitions
-from eoslog.staged_job import StagedJob
+from eoslog.staging.staged_adoption import FindPartition, HeldPartitions
+from eoslog.staging.staged_job import StagedJob
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import RECENT_JOBS, StateLog
 

@@ -10,16 +10,21 @@ from typing import TYPE_CHECKING
 
 from eoslog.errors import EoslogError, InvalidRequestError, StagedJobIncompleteError
 from eoslog.groups.group_metadata import check_group_id
-from eoslog.nameless_job import is_nameless
-from eoslog.staged_adoption import HeldPartitions, Offsets, adopt_files, is_adopted
-from eoslog.staged_application import PREPARED, ApplicationRecord
-from eoslog.staged_job import StagedJob, bounds_of_record, is_listed_apart, topic_ids_of_record
-from eoslog.staged_leftovers import Leftovers
-from eoslog.staged_names import directory_name
-from eoslog.staged_offsets import adopt_offsets
-from eoslog.staged_pending import PendingJob, job_of_application
-from eoslog.staged_spans import RecentJobs, span_of_job
-from eoslog.staged_undone import UndoneJobs
+from eoslog.staging.nameless_job import is_nameless
+from eoslog.staging.staged_adoption import HeldPartitions, Offsets, adopt_files, is_adopted
+from eoslog.staging.staged_application import PREPARED, ApplicationRecord
+from eoslog.staging.staged_job import (
+    StagedJob,
+    bounds_of_record,
+    is_listed_apart,
+    topic_ids_of_record,
+)
+from eoslog.staging.staged_leftovers import Leftovers
+from eoslog.staging.staged_names import directory_name
+from eoslog.staging.staged_offsets import adopt_offsets
+from eoslog.staging.staged_pending import PendingJob, job_of_application
+from eoslog.staging.staged_spans import RecentJobs, span_of_job
+from eoslog.staging.staged_undone import UndoneJobs
 
 if TYPE_CHECKING:
     from eoslog.store import Store

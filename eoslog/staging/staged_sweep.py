@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.staged_application import PREPARED, ApplicationRecord
-from eoslog.staged_names import MANIFESTS, TRASH_DIRECTORY, directory_name, run_generation
-from eoslog.staged_source import is_version_in
+from eoslog.staging.staged_application import PREPARED, ApplicationRecord
+from eoslog.staging.staged_names import MANIFESTS, TRASH_DIRECTORY, directory_name, run_generation
+from eoslog.staging.staged_source import is_version_in
 
 
 def removable_runs(

@@ -5,11 +5,16 @@ from pathlib import Path
 
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError
-from eoslog.staged_adoption import FindPartition, HeldPartitions, is_adopted
-from eoslog.staged_application import ApplicationRecord
-from eoslog.staged_job import StagedJob, bounds_of_record, job_of_record, topic_ids_of_record
-from eoslog.staged_names import run_path
-from eoslog.staged_spans import JobSpan, span_of_bounds, span_of_job
+from eoslog.staging.staged_adoption import FindPartition, HeldPartitions, is_adopted
+from eoslog.staging.staged_application import ApplicationRecord
+from eoslog.staging.staged_job import (
+    StagedJob,
+    bounds_of_record,
+    job_of_record,
+    topic_ids_of_record,
+)
+from eoslog.staging.staged_names import run_path
+from eoslog.staging.staged_spans import JobSpan, span_of_bounds, span_of_job
 
 
 @dataclass(slots=True)

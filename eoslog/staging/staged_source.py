@@ -13,8 +13,8 @@ from typing import Any
 from eoslog.common.json_text import check_kinds
 from eoslog.common.whole_number import whole_number
 from eoslog.errors import StagedReplayError, StagedRunFencedError, StagedSourceError
-from eoslog.staged_message import check_version
-from eoslog.staged_names import directory_name
+from eoslog.staging.staged_message import check_version
+from eoslog.staging.staged_names import directory_name
 
 # Drivers and sources that were overtaken, and are remembered; older ones look new again.
 OVERTAKEN_MAX = 64

@@ -19,9 +19,9 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError
 from eoslog.fs.atomic_file import write_atomically
 from eoslog.groups.offset_records import OffsetKey
-from eoslog.staged_message import StagedFile, StagedMessage
-from eoslog.staged_names import directory_name, is_directory_name, run_path
-from eoslog.staged_offsets import StagedOffsets
+from eoslog.staging.staged_message import StagedFile, StagedMessage
+from eoslog.staging.staged_names import directory_name, is_directory_name, run_path
+from eoslog.staging.staged_offsets import StagedOffsets
 
 # The internal log keeps every decision: longer lists would make up most of it.
 INLINE_MANIFEST_BYTES_MAX = 16 << 10

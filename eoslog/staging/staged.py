@@ -37,11 +37,11 @@ from eoslog.errors import (
 )
 from eoslog.fs.atomic_file import read_if_there
 from eoslog.session.store_paths import STAGING_DIRECTORY
-from eoslog.staged_batches import StagedBatches, StagedTopic, first_turn
-from eoslog.staged_file import AttemptFiles
-from eoslog.staged_message import StagedFile, StagedMessage
-from eoslog.staged_names import directory_name, run_path
-from eoslog.staged_source import VersionSource, version_run_id
+from eoslog.staging.staged_batches import StagedBatches, StagedTopic, first_turn
+from eoslog.staging.staged_file import AttemptFiles
+from eoslog.staging.staged_message import StagedFile, StagedMessage
+from eoslog.staging.staged_names import directory_name, run_path
+from eoslog.staging.staged_source import VersionSource, version_run_id
 
 __all__ = [
     "StagedFile",

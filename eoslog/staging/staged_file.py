@@ -21,8 +21,8 @@ from eoslog.fs.atomic_file import sync_directory
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import DIRECTORY_MODE, FILE_MODE, make_directories
 from eoslog.fs.shared_syncs import run_together, with_those_above
-from eoslog.staged_message import StagedFile, new_staged_producer_id
-from eoslog.staged_names import staged_file_name
+from eoslog.staging.staged_message import StagedFile, new_staged_producer_id
+from eoslog.staging.staged_names import staged_file_name
 
 # Sequences have 31 bits: a file ends long before they would come round to 0 again.
 FILE_RECORDS_MAX = 1 << 30

@@ -13,7 +13,7 @@ from typing import Any
 from eoslog.common.topic_name import check_user_topic_name
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError
-from eoslog.staged_names import directory_name
+from eoslog.staging.staged_names import directory_name
 
 # Staged files have random producer ids in this range; those that a store gives out are below it.
 STAGED_PRODUCER_ID_MIN = 1 << 62

@@ -29,7 +29,7 @@ from eoslog.groups.offset_records import (
     encode_offset_key,
     encode_offset_value,
 )
-from eoslog.staged_message import new_staged_producer_id
+from eoslog.staging.staged_message import new_staged_producer_id
 
 # Where a group with an application's name shows the application's newest version.
 VERSION_PARTITION = TopicPartition(VERSION_TOPIC, 0)

@@ -10,8 +10,8 @@ from functools import partial
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, EoslogError, LogClosedError
 from eoslog.fs.shared_syncs import SYNC_THREADS_MAX, run_together
-from eoslog.staged_file_check import deleted_meanwhile, deletions_named, mapped
-from eoslog.staged_job import JobFile, StagedJob, threads_for
+from eoslog.staging.staged_file_check import deleted_meanwhile, deletions_named, mapped
+from eoslog.staging.staged_job import JobFile, StagedJob, threads_for
 from eoslog.storage.partition import Partition
 
 FindPartition = Callable[[TopicPartition], Partition | None]

@@ -16,7 +16,7 @@ from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.batch_filler import DONE, NO_ROOM, BatchFiller, RecordSet
 from eoslog.columns.placed_rows import TopicLimits
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.staged_file import AttemptFiles
+from eoslog.staging.staged_file import AttemptFiles
 
 HELD_BYTES_MAX = 32 << 20
 # Each record goes where its key says.

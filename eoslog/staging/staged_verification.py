@@ -5,12 +5,17 @@ from pathlib import Path
 from eoslog.common.damage import Problem, problem
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, StagedCommitError
-from eoslog.staged_adoption import FindPartition, HeldPartitions, is_adopted, is_file_adopted
-from eoslog.staged_application import ApplicationRecord
-from eoslog.staged_file_check import check_decided_file
-from eoslog.staged_job import StagedJob, bounds_of_record, topic_ids_of_record
-from eoslog.staged_pending import job_of_application
-from eoslog.staged_undone import UndoneJobs
+from eoslog.staging.staged_adoption import (
+    FindPartition,
+    HeldPartitions,
+    is_adopted,
+    is_file_adopted,
+)
+from eoslog.staging.staged_application import ApplicationRecord
+from eoslog.staging.staged_file_check import check_decided_file
+from eoslog.staging.staged_job import StagedJob, bounds_of_record, topic_ids_of_record
+from eoslog.staging.staged_pending import job_of_application
+from eoslog.staging.staged_undone import UndoneJobs
 from eoslog.transactions.state_log import StateLog
 
 

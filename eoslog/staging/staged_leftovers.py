@@ -21,11 +21,11 @@ from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.errors import EoslogError
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import DIRECTORY_MODE
-from eoslog.staged_application import ApplicationRecord
-from eoslog.staged_job import StagedJob, attempt_path
-from eoslog.staged_message import StagedMessage
-from eoslog.staged_names import TRASH_DIRECTORY, directory_name, run_generation, run_path
-from eoslog.staged_sweep import (
+from eoslog.staging.staged_application import ApplicationRecord
+from eoslog.staging.staged_job import StagedJob, attempt_path
+from eoslog.staging.staged_message import StagedMessage
+from eoslog.staging.staged_names import TRASH_DIRECTORY, directory_name, run_generation, run_path
+from eoslog.staging.staged_sweep import (
     application_directories,
     is_decided,
     leads_elsewhere,

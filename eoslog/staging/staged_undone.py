@@ -13,9 +13,9 @@ from pathlib import Path
 from eoslog.bindings.shared_page import COUNTER_STAGED_BEGUN, COUNTER_STAGED_SETTLED, SharedPage
 from eoslog.errors import EoslogError
 from eoslog.groups.offset_records import OffsetKey
-from eoslog.staged_application import PREPARED, ApplicationRecord
-from eoslog.staged_pending import job_of_application
-from eoslog.staged_sweep import application_directories
+from eoslog.staging.staged_application import PREPARED, ApplicationRecord
+from eoslog.staging.staged_pending import job_of_application
+from eoslog.staging.staged_sweep import application_directories
 from eoslog.transactions.state_log import StateLog
 
 

@@ -1,0 +1,1 @@
+"""Staged jobs: files that tasks write, and the decision that adopts them into the log."""
