@@ -39,8 +39,11 @@ if TYPE_CHECKING:
     from eoslog.groups.group_metadata import OffsetAndMetadata as OffsetAndMetadata
     from eoslog.opening import open as open
     from eoslog.process_loop import read_process_write as read_process_write
-    from eoslog.producer import Producer as Producer
-    from eoslog.staged_producer import StagedProducer as StagedProducer
+    from eoslog.producer.producer import Producer as Producer
+    from eoslog.producer.staged_producer import StagedProducer as StagedProducer
+    from eoslog.producer.transactional_producer import (
+        TransactionalProducer as TransactionalProducer,
+    )
     from eoslog.staging.staged import StagedWriter as StagedWriter
     from eoslog.staging.staged_application import ApplicationState as ApplicationState
     from eoslog.staging.staged_commit import StagedCommit as StagedCommit
@@ -49,7 +52,6 @@ if TYPE_CHECKING:
     from eoslog.storage.partition import Partition as Partition
     from eoslog.storage.topic_registry import TopicDescription as TopicDescription
     from eoslog.store import Store as Store
-    from eoslog.transactional_producer import TransactionalProducer as TransactionalProducer
     from eoslog.transactions.transaction_admin import HangingTransaction as HangingTransaction
     from eoslog.transactions.transaction_admin import (
         TransactionDescription as TransactionDescription,
@@ -73,19 +75,19 @@ _MODULES = {
     "OpenTransaction": "eoslog.bindings.partition_log",
     "Partition": "eoslog.storage.partition",
     "PreparedTransaction": "eoslog.common.prepared_transaction",
-    "Producer": "eoslog.producer",
+    "Producer": "eoslog.producer.producer",
     "ProducerState": "eoslog.bindings.partition_log",
     "Record": "eoslog.bindings.record_batch",
     "StagedCommit": "eoslog.staging.staged_commit",
     "StagedFile": "eoslog.staging.staged_message",
     "StagedMessage": "eoslog.staging.staged_message",
-    "StagedProducer": "eoslog.staged_producer",
+    "StagedProducer": "eoslog.producer.staged_producer",
     "StagedWriter": "eoslog.staging.staged",
     "Store": "eoslog.store",
     "TopicDescription": "eoslog.storage.topic_registry",
     "TransactionDescription": "eoslog.transactions.transaction_admin",
     "TransactionListing": "eoslog.transactions.transaction_admin",
-    "TransactionalProducer": "eoslog.transactional_producer",
+    "TransactionalProducer": "eoslog.producer.transactional_producer",
     "open": "eoslog.opening",
     "read_process_write": "eoslog.process_loop",
 }

@@ -38,7 +38,7 @@ from eoslog.errors import (
     LogClosedError,
     RecordTooLargeError,
 )
-from eoslog.producer import Producer
+from eoslog.producer.producer import Producer
 from eoslog.storage.topic_registry import TopicDescription
 
 if TYPE_CHECKING:

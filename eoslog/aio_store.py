@@ -21,10 +21,10 @@ from eoslog.common.synchronous_call import check_synchronous
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError
 from eoslog.groups.group_metadata import OffsetAndMetadata
-from eoslog.producer import Producer
+from eoslog.producer.producer import Producer
+from eoslog.producer.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.store import Store
-from eoslog.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 
 P = ParamSpec("P")
 T = TypeVar("T")

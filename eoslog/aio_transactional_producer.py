@@ -23,8 +23,8 @@ from eoslog.errors import (
     TransactionAbortedError,
 )
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
-from eoslog.transaction_client_state import OPEN, ClientState
-from eoslog.transactional_producer import TransactionalProducer
+from eoslog.producer.transaction_client_state import OPEN, ClientState
+from eoslog.producer.transactional_producer import TransactionalProducer
 
 if TYPE_CHECKING:
     from eoslog.store import Store

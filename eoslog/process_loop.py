@@ -23,7 +23,7 @@ from eoslog.errors import (
 
 if TYPE_CHECKING:
     from eoslog.consumer import Consumer
-    from eoslog.producer import Producer
+    from eoslog.producer.producer import Producer
     from eoslog.storage.topic_registry import TopicDescription
     from eoslog.store import Store
 

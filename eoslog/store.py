@@ -38,13 +38,14 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.linger import LingerTimer
-from eoslog.producer import Producer
+from eoslog.producer.linger import LingerTimer
+from eoslog.producer.producer import Producer
+from eoslog.producer.staged_producer import StagedProducer
+from eoslog.producer.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.day_clock import DayClock
 from eoslog.session.process_slots import ProcessSlot
 from eoslog.session.thread_start import start_thread
-from eoslog.staged_producer import StagedProducer
 from eoslog.staging.staged_commit import StagedCommits
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
@@ -58,7 +59,6 @@ from eoslog.store_staged_jobs import StoreStagedJobs
 from eoslog.store_topics import StoreTopics
 from eoslog.store_transactions import StoreTransactions
 from eoslog.store_verification import Progress, StoreVerification
-from eoslog.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 from eoslog.transactions.named_producers import NamedProducers
 from eoslog.transactions.state_log import StateLog
 from eoslog.transactions.transaction_coordinator import TransactionCoordinator

@@ -12,8 +12,8 @@ from eoslog.checking.recorder import Call, Recorder, had_no_effect, offsets_as_j
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.common.whole_number import whole_number
 from eoslog.errors import EoslogError
+from eoslog.producer.transaction_client_state import OPEN
 from eoslog.storage.topic_registry import PARTITIONS_MAX
-from eoslog.transaction_client_state import OPEN
 
 if TYPE_CHECKING:
     from eoslog import (

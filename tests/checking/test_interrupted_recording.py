@@ -19,10 +19,10 @@ from eoslog.errors import EoslogError
 FILES = (
     "/checking/recorded_producer.py",
     "/checking/recorder.py",
-    "/eoslog/transactional_producer.py",
-    "/eoslog/transaction_client.py",
+    "/eoslog/producer/transactional_producer.py",
+    "/eoslog/producer/transaction_client.py",
     "/eoslog/transactions/transaction_coordinator.py",
-    "/eoslog/staged_producer.py",
+    "/eoslog/producer/staged_producer.py",
     "/eoslog/staging/staged_transactions.py",
     "/eoslog/staging/staged_commit.py",
     "/eoslog/staging/staged_under_way.py",

@@ -30,13 +30,13 @@ CALLS: dict[str, Callable[[Any], Any]] = {
     "send": lambda producer: producer.send("rows", b"of a handler", partition=0),
 }
 FILES = (
-    "/eoslog/producer.py",
-    "/eoslog/staged_producer.py",
+    "/eoslog/producer/producer.py",
+    "/eoslog/producer/staged_producer.py",
     "/eoslog/staging/staged_transactions.py",
-    "/eoslog/transaction_client.py",
+    "/eoslog/producer/transaction_client.py",
     "/eoslog/transactions/transaction_coordinator.py",
     "/eoslog/transactions/transaction_entries.py",
-    "/eoslog/transactional_producer.py",
+    "/eoslog/producer/transactional_producer.py",
 )
 
 

@@ -18,12 +18,12 @@ from crash.rows_topic import opened_with_rows, values
 import eoslog
 from eoslog import fellow_processes
 from eoslog.errors import EoslogError, IllegalStateError, InvalidTxnStateError, StoreFullError
-from eoslog.staged_producer import StagedProducer
+from eoslog.producer.staged_producer import StagedProducer
 
 pytestmark = pytest.mark.crash
 
 FILES = (
-    "/eoslog/staged_producer.py",
+    "/eoslog/producer/staged_producer.py",
     "/eoslog/staging/staged_transactions.py",
     "/eoslog/staging/staged_commit.py",
     "/eoslog/staging/staged_under_way.py",

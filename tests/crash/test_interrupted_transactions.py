@@ -15,12 +15,12 @@ from crash.transaction_trace import QUIET
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import IllegalStateError, LogClosedError
-from eoslog.transactional_producer import TransactionalProducer
+from eoslog.producer.transactional_producer import TransactionalProducer
 
 pytestmark = pytest.mark.crash
 
 GROUP, INPUT = "g", TopicPartition("in", 0)
-FILES = ("/eoslog/transactional_producer.py", "/eoslog/transaction_client.py")
+FILES = ("/eoslog/producer/transactional_producer.py", "/eoslog/producer/transaction_client.py")
 
 
 def is_of_the_producer(frame: FrameType) -> bool:

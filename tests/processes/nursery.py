@@ -26,9 +26,9 @@ PRELOADED = (
     "eoslog.opening",
     "eoslog.consumer",
     "eoslog.process_loop",
-    "eoslog.producer",
+    "eoslog.producer.producer",
     "eoslog.store",
-    "eoslog.transactional_producer",
+    "eoslog.producer.transactional_producer",
     "processes.member_main",
     "pytest",
 )

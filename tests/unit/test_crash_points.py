@@ -13,7 +13,7 @@ from conftest import QUIET, abandon, values_of
 import eoslog
 from eoslog import TopicPartition, store_files, store_topics
 from eoslog import store as store_module
-from eoslog.producer import Producer
+from eoslog.producer.producer import Producer
 from eoslog.retention import apply_retention
 from eoslog.storage import (
     offset_checkpoints,

@@ -7,12 +7,12 @@ import eoslog
 from eoslog import TopicPartition
 
 FILES = (
-    "/eoslog/transactional_producer.py",
-    "/eoslog/transaction_client.py",
+    "/eoslog/producer/transactional_producer.py",
+    "/eoslog/producer/transaction_client.py",
     "/eoslog/transactions/transaction_coordinator.py",
     "/eoslog/storage/opened_partitions.py",
     "/eoslog/storage/internal_partitions.py",
-    "/eoslog/staged_producer.py",
+    "/eoslog/producer/staged_producer.py",
     "/eoslog/staging/staged_transactions.py",
     "/eoslog/staging/staged_commit.py",
     "/eoslog/staging/staged_under_way.py",

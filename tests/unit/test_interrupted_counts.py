@@ -6,8 +6,8 @@ from crash.interrupted_lines import interrupted_at
 import eoslog
 
 FILES = (
-    "/eoslog/producer.py",
-    "/eoslog/producer_identity.py",
+    "/eoslog/producer/producer.py",
+    "/eoslog/producer/producer_identity.py",
     "/eoslog/storage/sequenced_partition.py",
     "/eoslog/storage/partition.py",
     "/eoslog/storage/partition_producers.py",

@@ -361,7 +361,7 @@ def test_positions_are_wider_than_sequences(topic, open_store, monkeypatch):
 
 
 def test_checkpoints_are_renewed_in_time(topic, monkeypatch):
-    monkeypatch.setattr("eoslog.producer_identity.RENEW_RECORDS", 10)
+    monkeypatch.setattr("eoslog.producer.producer_identity.RENEW_RECORDS", 10)
     producer = topic.producer(name="n")
     written = []
     for _ in range(10):
@@ -373,7 +373,7 @@ def test_checkpoints_are_renewed_in_time(topic, monkeypatch):
 
 
 def test_a_renewal_that_fails_leaves_everything_as_it_was(topic, monkeypatch):
-    monkeypatch.setattr("eoslog.producer_identity.RENEW_RECORDS", 4)
+    monkeypatch.setattr("eoslog.producer.producer_identity.RENEW_RECORDS", 4)
     producer = topic.producer(name="n")
     producer.append("t", 0, [b"x"] * 4)
 

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from eoslog import TopicPartition
-from eoslog.producer_identity import ProducerIdentity
+from eoslog.producer.producer_identity import ProducerIdentity
 from eoslog.transactions.named_producers import NamedProducers
 from eoslog.transactions.state_log import NAMED_PRODUCER
 

@@ -37,7 +37,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.groups.group_metadata import ConsumerGroupMetadata
-from eoslog.staged_producer import StagedProducer
+from eoslog.producer.staged_producer import StagedProducer
 from eoslog.staging import staged_transactions
 from eoslog.staging.staged_commit import StagedCommits
 from eoslog.staging.staged_file import AttemptFiles

@@ -13,7 +13,7 @@ from eoslog import errors
 from eoslog.bindings.transactional_sender import TransactionalSender
 from eoslog.common.prepared_transaction import PreparedTransaction, parse_token
 from eoslog.errors import IllegalStateError
-from eoslog.transaction_client_state import (
+from eoslog.producer.transaction_client_state import (
     ALLOWED_FROM,
     HINTS,
     SOURCES,

@@ -12,7 +12,7 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
-from eoslog.linger import LingerTimer
+from eoslog.producer.linger import LingerTimer
 from eoslog.session.append_signal import AppendSignal
 
 

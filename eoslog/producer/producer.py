@@ -28,12 +28,12 @@ from eoslog.errors import (
     ProducerFencedError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.gathering import GatheringSender, closed_error
-from eoslog.producer_identity import ProducerIdentity
+from eoslog.producer.gathering import GatheringSender, closed_error
+from eoslog.producer.producer_identity import ProducerIdentity
+from eoslog.producer.transaction_calls import TransactionCalls
 from eoslog.storage.partition import Partition
 from eoslog.storage.sequenced_partition import SequencedPartition
 from eoslog.storage.topic_registry import TopicDescription
-from eoslog.transaction_calls import TransactionCalls
 
 if TYPE_CHECKING:
     from eoslog.store import Store

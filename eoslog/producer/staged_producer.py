@@ -24,10 +24,10 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.producer.transaction_client_state import HINTS, ClientState, Request
+from eoslog.producer.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 from eoslog.staging.staged_names import directory_name
 from eoslog.staging.staged_transactions import StagedTransactions
-from eoslog.transaction_client_state import HINTS, ClientState, Request
-from eoslog.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 from eoslog.transactions.transaction_owner import TransactionOwner
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ from eoslog.errors import (
     TransactionAbortableError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.producer import Producer
-from eoslog.transaction_client_state import (
+from eoslog.producer.producer import Producer
+from eoslog.producer.transaction_client_state import (
     HINTS,
     SOURCES,
     ClientState,

@@ -23,12 +23,12 @@ from eoslog.errors import (
     OutOfOrderSequenceError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.gathering import closed_error
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
-from eoslog.producer import RECORDS_PER_CALL_MAX, length_of
+from eoslog.producer.gathering import closed_error
+from eoslog.producer.producer import RECORDS_PER_CALL_MAX, length_of
+from eoslog.producer.transaction_client import TransactionClient
+from eoslog.producer.transaction_client_state import ENDED, HINTS, ClientState, Request
 from eoslog.storage.partition import Partition
-from eoslog.transaction_client import TransactionClient
-from eoslog.transaction_client_state import ENDED, HINTS, ClientState, Request
 from eoslog.transactions.transaction_entries import check_transactional_id
 from eoslog.transactions.transaction_owner import TransactionOwner
 

@@ -1,0 +1,1 @@
+"""Producers: idempotent, transactional and staged."""
