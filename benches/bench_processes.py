@@ -26,7 +26,7 @@ from measure import percentile, record
 from process_child import MOMENT_BYTES, wait_until
 from sizes import Sizes
 
-from eoslog.consumer import ARROW_BYTES_MAX
+from eoslog.consumer.consumer import ARROW_BYTES_MAX
 
 CHILD = Path(__file__).parent / "process_child.py"
 MEMORY_CHILD = Path(__file__).parent / "memory_child.py"

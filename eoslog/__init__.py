@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from eoslog.bindings.partition_log import ProducerState as ProducerState
     from eoslog.bindings.record_batch import Record as Record
     from eoslog.common.prepared_transaction import PreparedTransaction as PreparedTransaction
-    from eoslog.consumer import Consumer as Consumer
-    from eoslog.consumer_lookups import OffsetAndTimestamp as OffsetAndTimestamp
+    from eoslog.consumer.consumer import Consumer as Consumer
+    from eoslog.consumer.consumer_lookups import OffsetAndTimestamp as OffsetAndTimestamp
     from eoslog.groups.group_description import GroupDescription as GroupDescription
     from eoslog.groups.group_description import MemberDescription as MemberDescription
     from eoslog.groups.group_metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
@@ -65,13 +65,13 @@ _MODULES = {
     "AbortedTransaction": "eoslog.bindings.partition_log",
     "AppendResult": "eoslog.bindings.partition_log",
     "ApplicationState": "eoslog.staging.staged_application",
-    "Consumer": "eoslog.consumer",
+    "Consumer": "eoslog.consumer.consumer",
     "ConsumerGroupMetadata": "eoslog.groups.group_metadata",
     "GroupDescription": "eoslog.groups.group_description",
     "HangingTransaction": "eoslog.transactions.transaction_admin",
     "MemberDescription": "eoslog.groups.group_description",
     "OffsetAndMetadata": "eoslog.groups.group_metadata",
-    "OffsetAndTimestamp": "eoslog.consumer_lookups",
+    "OffsetAndTimestamp": "eoslog.consumer.consumer_lookups",
     "OpenTransaction": "eoslog.bindings.partition_log",
     "Partition": "eoslog.storage.partition",
     "PreparedTransaction": "eoslog.common.prepared_transaction",

@@ -17,11 +17,11 @@ from eoslog.aio_waiter import TailWaiter
 from eoslog.bindings.record_batch import Record
 from eoslog.common.other_clients import with_methods_of_other_clients
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.consumer import ARROW_BYTES_MAX, Consumer, OffsetAndTimestamp
-from eoslog.consumer_subscription import OnChange
+from eoslog.consumer.consumer import ARROW_BYTES_MAX, Consumer, OffsetAndTimestamp
+from eoslog.consumer.consumer_subscription import OnChange
+from eoslog.consumer.handing_out import handed_out, take_back
 from eoslog.errors import LogClosedError
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
-from eoslog.handing_out import handed_out, take_back
 from eoslog.storage.partition import Partition
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from eoslog.errors import (
 )
 
 if TYPE_CHECKING:
-    from eoslog.consumer import Consumer
+    from eoslog.consumer.consumer import Consumer
     from eoslog.producer.producer import Producer
     from eoslog.storage.topic_registry import TopicDescription
     from eoslog.store import Store

@@ -28,7 +28,7 @@ from eoslog.common.synchronous_call import check_synchronous
 from eoslog.common.topic_name import check_user_topic_name
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.common.whole_number import whole_number
-from eoslog.consumer import Consumer
+from eoslog.consumer.consumer import Consumer
 from eoslog.errors import (
     EoslogError,
     ForkedProcessError,

@@ -16,7 +16,7 @@ from crash.transaction_trace import QUIET
 
 import eoslog
 from eoslog.bindings.thread_lock import ThreadLock
-from eoslog.consumer import Consumer
+from eoslog.consumer.consumer import Consumer
 from eoslog.errors import EoslogError, IllegalStateError
 
 pytestmark = pytest.mark.crash

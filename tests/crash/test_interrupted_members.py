@@ -15,7 +15,7 @@ from crash.transaction_trace import QUIET
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.consumer import Consumer
+from eoslog.consumer.consumer import Consumer
 from eoslog.errors import CommitFailedError
 
 pytestmark = pytest.mark.crash
@@ -23,11 +23,11 @@ pytestmark = pytest.mark.crash
 PARTITIONS, RECORDS = 4, 4
 FILES = (
     "/eoslog/groups/group_member.py",
-    "/eoslog/consumer_subscription.py",
-    "/eoslog/consumer_positions.py",
-    "/eoslog/consumer.py",
-    "/eoslog/consumer_fetches.py",
-    "/eoslog/consumer_turns.py",
+    "/eoslog/consumer/consumer_subscription.py",
+    "/eoslog/consumer/consumer_positions.py",
+    "/eoslog/consumer/consumer.py",
+    "/eoslog/consumer/consumer_fetches.py",
+    "/eoslog/consumer/consumer_turns.py",
 )
 
 

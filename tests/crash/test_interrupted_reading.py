@@ -36,10 +36,10 @@ INTERRUPTED = {
 }
 FILES = (
     "/eoslog/columns/arrow.py",
-    "/eoslog/consumer.py",
-    "/eoslog/consumer_fetches.py",
-    "/eoslog/consumer_turns.py",
-    "/eoslog/handing_out.py",
+    "/eoslog/consumer/consumer.py",
+    "/eoslog/consumer/consumer_fetches.py",
+    "/eoslog/consumer/consumer_turns.py",
+    "/eoslog/consumer/handing_out.py",
 )
 
 

@@ -24,7 +24,7 @@ _PR_SET_PDEATHSIG = 1
 _REQUEST_BYTES_MAX = 1 << 16
 PRELOADED = (
     "eoslog.opening",
-    "eoslog.consumer",
+    "eoslog.consumer.consumer",
     "eoslog.process_loop",
     "eoslog.producer.producer",
     "eoslog.store",

@@ -13,7 +13,7 @@ from conftest import abandon, run_and_kill, values_of
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.consumer import Consumer
+from eoslog.consumer.consumer import Consumer
 from eoslog.errors import (
     CorruptRecordError,
     ForkedProcessError,

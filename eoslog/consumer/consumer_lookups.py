@@ -8,7 +8,7 @@ from eoslog.common.config import INT64_MAX
 from eoslog.common.durability import IsolationLevel
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
 from eoslog.common.whole_number import whole_number
-from eoslog.consumer_positions import ConsumerPositions
+from eoslog.consumer.consumer_positions import ConsumerPositions
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
 from eoslog.storage.partition import Partition
 

@@ -20,17 +20,18 @@ from eoslog.common.durability import check_isolation_level
 from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
 from eoslog.common.whole_number import whole_number
-from eoslog.consumer_fetches import ConsumerFetches
-from eoslog.consumer_lookups import OffsetAndTimestamp, PartitionLookups
-from eoslog.consumer_positions import RESETS, ConsumerPositions, begun
-from eoslog.consumer_subscription import (
+from eoslog.consumer.consumer_fetches import ConsumerFetches
+from eoslog.consumer.consumer_lookups import OffsetAndTimestamp, PartitionLookups
+from eoslog.consumer.consumer_positions import RESETS, ConsumerPositions, begun
+from eoslog.consumer.consumer_subscription import (
     ConsumerSubscription,
     OnChange,
     listeners,
     split_membership,
     wanted_topics,
 )
-from eoslog.consumer_turns import ConsumerTurns
+from eoslog.consumer.consumer_turns import ConsumerTurns
+from eoslog.consumer.visible_records import count_visible
 from eoslog.errors import (
     EoslogError,
     IllegalStateError,
@@ -42,7 +43,6 @@ from eoslog.errors import (
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, check_group_id
 from eoslog.storage.beside_retention import from_what_is_left
 from eoslog.storage.partition import Partition
-from eoslog.visible_records import count_visible
 
 if TYPE_CHECKING:
     from re import Pattern

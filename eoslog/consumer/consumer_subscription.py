@@ -15,7 +15,7 @@ from eoslog.groups.group_member import GroupMember, Partitions
 from eoslog.groups.group_members import NOTHING
 
 if TYPE_CHECKING:
-    from eoslog.consumer import Consumer
+    from eoslog.consumer.consumer import Consumer
 
 OnChange = Callable[["Consumer", list[TopicPartition]], object]
 DEFAULT_CLIENT_ID = "eoslog"

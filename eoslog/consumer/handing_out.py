@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from eoslog.bindings.handing_out import OneByOne
 from eoslog.bindings.record_batch import Record
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.consumer_positions import ConsumerPositions
+from eoslog.consumer.consumer_positions import ConsumerPositions
 
 if TYPE_CHECKING:
     import pyarrow

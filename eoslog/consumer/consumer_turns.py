@@ -8,7 +8,7 @@ from eoslog.bindings.partition_log import Columns
 from eoslog.bindings.record_batch import Record
 from eoslog.common.durability import IsolationLevel
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.consumer_positions import ConsumerPositions
+from eoslog.consumer.consumer_positions import ConsumerPositions
 from eoslog.errors import OffsetOutOfRangeError
 
 

@@ -13,11 +13,11 @@ from eoslog.bindings.poll_under_way import PollUnderWay
 from eoslog.bindings.record_batch import Record
 from eoslog.common.config import INT64_MAX
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.consumer_positions import ConsumerPositions
-from eoslog.consumer_subscription import ConsumerSubscription
-from eoslog.consumer_turns import ConsumerTurns
+from eoslog.consumer.consumer_positions import ConsumerPositions
+from eoslog.consumer.consumer_subscription import ConsumerSubscription
+from eoslog.consumer.consumer_turns import ConsumerTurns
+from eoslog.consumer.handing_out import handed_out
 from eoslog.errors import IllegalStateError, LogClosedError, UnknownTopicOrPartitionError
-from eoslog.handing_out import handed_out
 from eoslog.storage.partition import Partition
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Consumers: positions, subscription, fetches, the records of a poll."""
