@@ -21,10 +21,10 @@ from eoslog.errors import (
     LogClosedError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.inspect.store_copy import copied_store
+from eoslog.inspect.store_repair import Change, Refusal, StoreRepair
 from eoslog.storage.producer_state_store import DIRECTORY_NAME as LMDB_NAME
 from eoslog.storage.topic_registry import TopicDescription
-from eoslog.store_copy import copied_store
-from eoslog.store_repair import Change, Refusal, StoreRepair
 
 # What these say is in memory while the store is open, and goes into new ones with its close.
 _KEPT_IN_MEMORY = (f"/{LMDB_NAME}", ".snapshot")

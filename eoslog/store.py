@@ -38,6 +38,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.groups.group_offsets import GroupOffsets
+from eoslog.inspect.store_verification import Progress, StoreVerification
 from eoslog.producer.linger import LingerTimer
 from eoslog.producer.producer import Producer
 from eoslog.producer.staged_producer import StagedProducer
@@ -58,7 +59,6 @@ from eoslog.store_snapshot import snapshot_of_topics
 from eoslog.store_staged_jobs import StoreStagedJobs
 from eoslog.store_topics import StoreTopics
 from eoslog.store_transactions import StoreTransactions
-from eoslog.store_verification import Progress, StoreVerification
 from eoslog.transactions.named_producers import NamedProducers
 from eoslog.transactions.state_log import StateLog
 from eoslog.transactions.transaction_coordinator import TransactionCoordinator

@@ -14,10 +14,10 @@ from staged_jobs import key_of, value_of
 from unclean_stops import as_of_a_crash
 
 import eoslog
-from eoslog import store_copy
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import StoreFullError
 from eoslog.fs.checkpoint_file import RECOVERY_POINT, write_checkpoint
+from eoslog.inspect import store_copy
 
 pytestmark = pytest.mark.crash
 

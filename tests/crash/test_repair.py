@@ -17,12 +17,13 @@ from noted_sums import forget_sums
 from unclean_stops import as_of_a_crash
 
 import eoslog
-from eoslog import TopicPartition, store_repair
+from eoslog import TopicPartition
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import StoreInUseError
 from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint, write_checkpoint
+from eoslog.inspect import store_repair
+from eoslog.inspect.store_repair import StoreRepair
 from eoslog.retention import apply_retention
-from eoslog.store_repair import StoreRepair
 
 pytestmark = pytest.mark.crash
 

@@ -13,8 +13,8 @@ from unclean_stops import as_of_a_crash
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.acknowledged_jobs import job_parts
 from eoslog.bindings.record_batch import iter_batches
+from eoslog.inspect.acknowledged_jobs import job_parts
 from eoslog.session.store_paths import StorePaths
 from eoslog.staging import staged_job, staged_under_way
 from eoslog.staging.staged_leftovers import Leftovers

@@ -28,7 +28,6 @@ from eoslog.bindings.transaction_record import (
 from eoslog.common.json_text import loads_json
 from eoslog.common.prepared_transaction import parse_token
 from eoslog.errors import CorruptRecordError, EoslogError
-from eoslog.file_dump import dump_file
 from eoslog.fs.checkpoint_file import read_checkpoint, write_checkpoint
 from eoslog.fs.meta_properties import FILE_NAME as META_PROPERTIES
 from eoslog.fs.meta_properties import read_meta_properties, write_meta_properties
@@ -46,7 +45,8 @@ from eoslog.groups.offset_records import (
     encode_offset_key,
     encode_offset_value,
 )
-from eoslog.record_decoders import decode_offset_record, decode_transaction_record
+from eoslog.inspect.file_dump import dump_file
+from eoslog.inspect.record_decoders import decode_offset_record, decode_transaction_record
 from eoslog.session.store_session import SessionFile
 from eoslog.staging.staged_application import ApplicationRecord
 from eoslog.staging.staged_job import job_of_record

@@ -31,7 +31,7 @@ from eoslog.errors import (
     StoreFailedError,
     StoreFullError,
 )
-from eoslog.snapshot_dump import dump_snapshot
+from eoslog.inspect.snapshot_dump import dump_snapshot
 from eoslog.staging import staged_job
 from eoslog.storage.partition import Partition
 

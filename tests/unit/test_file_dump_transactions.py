@@ -12,11 +12,11 @@ from eoslog import TopicPartition
 from eoslog.bindings.record_batch import BatchEncoder
 from eoslog.bindings.transaction_record import encode_transaction_value, transaction_key
 from eoslog.errors import CorruptRecordError
-from eoslog.file_dump import dump_file
 from eoslog.groups.group_members import GroupMembers, Member
 from eoslog.groups.member_records import encode_members_key, encode_members_value
 from eoslog.groups.offset_records import OffsetValue, encode_offset_key, encode_offset_value
-from eoslog.record_decoders import (
+from eoslog.inspect.file_dump import dump_file
+from eoslog.inspect.record_decoders import (
     Decoded,
     decode_offset_record,
     decode_transaction_record,

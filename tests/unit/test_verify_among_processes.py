@@ -13,9 +13,9 @@ import pytest
 from prompted_process import PromptedProcess
 
 import eoslog
-from eoslog import (
+from eoslog import cli_verify
+from eoslog.inspect import (
     checkpoint_verification,
-    cli_verify,
     group_verification,
     state_verification,
     store_verification,

@@ -10,14 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from eoslog.acknowledged_jobs import complete_job_parts
 from eoslog.bindings.record_batch import Record
 from eoslog.bindings.transaction_record import decode_transaction_value
 from eoslog.common.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.common.json_text import fields_read_of
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.decided_transactions import DecidedTransactions
 from eoslog.errors import CorruptRecordError, StagedCommitError
+from eoslog.inspect.acknowledged_jobs import complete_job_parts
+from eoslog.inspect.decided_transactions import DecidedTransactions
 from eoslog.session.store_paths import StorePaths
 from eoslog.staging.staged_job import job_of_record
 from eoslog.staging.staged_names import run_path

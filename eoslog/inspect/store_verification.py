@@ -11,22 +11,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from eoslog.checkpoint_verification import (
+from eoslog.common.damage import UNREADABLE, Problem, problem, problem_of
+from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.errors import EoslogError
+from eoslog.groups.group_offsets_index import GroupOffsetsIndex
+from eoslog.inspect.checkpoint_verification import (
     Checkpoints,
     read_checkpoints,
     verify_checkpoints,
     verify_lost_partitions,
 )
-from eoslog.common.damage import UNREADABLE, Problem, problem, problem_of
-from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
-from eoslog.common.topic_partition import TopicPartition
-from eoslog.directory_verification import verify_directories
-from eoslog.errors import EoslogError
-from eoslog.followed_transactions import BEHIND, TORN, FollowedTransactions, behind
-from eoslog.group_verification import verify_groups
-from eoslog.groups.group_offsets_index import GroupOffsetsIndex
+from eoslog.inspect.directory_verification import verify_directories
+from eoslog.inspect.followed_transactions import BEHIND, TORN, FollowedTransactions, behind
+from eoslog.inspect.group_verification import verify_groups
+from eoslog.inspect.state_verification import StateVerification
 from eoslog.session.store_paths import StorePaths
-from eoslog.state_verification import StateVerification
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import ProducerStateStore

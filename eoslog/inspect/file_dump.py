@@ -9,10 +9,10 @@ from typing import Any
 
 from eoslog.common.segment_name import base_offset_of
 from eoslog.fs.steady_file import steady_file
-from eoslog.index_dump import dump_abort_index, dump_offset_index, dump_time_index
-from eoslog.log_dump import dump_log
-from eoslog.record_decoders import Decoder
-from eoslog.snapshot_dump import dump_snapshot
+from eoslog.inspect.index_dump import dump_abort_index, dump_offset_index, dump_time_index
+from eoslog.inspect.log_dump import dump_log
+from eoslog.inspect.record_decoders import Decoder
+from eoslog.inspect.snapshot_dump import dump_snapshot
 
 Fields = dict[str, Any]
 

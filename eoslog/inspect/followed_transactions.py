@@ -15,7 +15,7 @@ from functools import partial
 
 from eoslog.bindings.partition_log import OpenTransaction
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.decided_transactions import CommittedTransaction, DecidedTransactions, Marker
+from eoslog.inspect.decided_transactions import CommittedTransaction, DecidedTransactions, Marker
 
 AHEAD = "ahead of __transaction_state: "
 BEHIND = "behind __transaction_state: "

@@ -15,13 +15,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from eoslog.acknowledged import Acknowledged, find_acknowledged, synced_by_page
-from eoslog.checkpoint_verification import read_checkpoints, verify_lost_partitions
 from eoslog.common.config import INT64_MAX
 from eoslog.common.damage import Problem, is_damage
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, NotAStoreError
-from eoslog.followed_transactions import AHEAD, BEHIND
 from eoslog.fs.atomic_file import sync_directory, sync_file
 from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.fs.file_system import mount_of
@@ -29,6 +26,9 @@ from eoslog.fs.log_at_rest import BrokenTail, LogAtRest
 from eoslog.fs.meta_properties import FILE_NAME as META_PROPERTIES
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories, private_opener
+from eoslog.inspect.acknowledged import Acknowledged, find_acknowledged, synced_by_page
+from eoslog.inspect.checkpoint_verification import read_checkpoints, verify_lost_partitions
+from eoslog.inspect.followed_transactions import AHEAD, BEHIND
 from eoslog.session.store_directory import why_no_store
 from eoslog.session.store_lock import StoreLock
 from eoslog.session.store_paths import StorePaths

@@ -14,7 +14,7 @@ from typing import Any
 from eoslog.bindings.record_batch import crc32c, decode_records, iter_batches
 from eoslog.errors import CorruptRecordError, UnsupportedCompressionTypeError
 from eoslog.fs.steady_file import SteadyFile
-from eoslog.record_decoders import Decoder
+from eoslog.inspect.record_decoders import Decoder
 
 Fields = dict[str, Any]
 

@@ -8,7 +8,6 @@ records of a staged job that is complete.
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from eoslog.acknowledged_jobs import JobPart, job_parts
 from eoslog.bindings.control_state import synced_before
 from eoslog.bindings.record_batch import decode_records
 from eoslog.bindings.transaction_record import decode_transaction_value
@@ -20,6 +19,7 @@ from eoslog.fs.log_at_rest import LogAtRest
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.partition_metadata import read_partition_metadata
 from eoslog.groups.group_offsets_state import GroupOffsetsState
+from eoslog.inspect.acknowledged_jobs import JobPart, job_parts
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.topic_registry import partition_directories
 from eoslog.transactions.state_key import is_transaction_key, transactional_id_of

@@ -1,0 +1,1 @@
+"""Verification, repair and dumps of a store's files."""
