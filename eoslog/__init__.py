@@ -37,8 +37,6 @@ if TYPE_CHECKING:
     from eoslog.groups.group_description import MemberDescription as MemberDescription
     from eoslog.groups.group_metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
     from eoslog.groups.group_metadata import OffsetAndMetadata as OffsetAndMetadata
-    from eoslog.opening import open as open
-    from eoslog.process_loop import read_process_write as read_process_write
     from eoslog.producer.producer import Producer as Producer
     from eoslog.producer.staged_producer import StagedProducer as StagedProducer
     from eoslog.producer.transactional_producer import (
@@ -51,7 +49,9 @@ if TYPE_CHECKING:
     from eoslog.staging.staged_message import StagedMessage as StagedMessage
     from eoslog.storage.partition import Partition as Partition
     from eoslog.storage.topic_registry import TopicDescription as TopicDescription
-    from eoslog.store import Store as Store
+    from eoslog.store.opening import open as open
+    from eoslog.store.process_loop import read_process_write as read_process_write
+    from eoslog.store.store import Store as Store
     from eoslog.transactions.transaction_admin import HangingTransaction as HangingTransaction
     from eoslog.transactions.transaction_admin import (
         TransactionDescription as TransactionDescription,
@@ -83,13 +83,13 @@ _MODULES = {
     "StagedMessage": "eoslog.staging.staged_message",
     "StagedProducer": "eoslog.producer.staged_producer",
     "StagedWriter": "eoslog.staging.staged",
-    "Store": "eoslog.store",
+    "Store": "eoslog.store.store",
     "TopicDescription": "eoslog.storage.topic_registry",
     "TransactionDescription": "eoslog.transactions.transaction_admin",
     "TransactionListing": "eoslog.transactions.transaction_admin",
     "TransactionalProducer": "eoslog.producer.transactional_producer",
-    "open": "eoslog.opening",
-    "read_process_write": "eoslog.process_loop",
+    "open": "eoslog.store.opening",
+    "read_process_write": "eoslog.store.process_loop",
 }
 
 __all__ = [

@@ -16,7 +16,6 @@ import os
 from collections.abc import Mapping
 from typing import Never
 
-from eoslog import opening
 from eoslog.aio_calls import Calls
 from eoslog.aio_consumer import AsyncConsumer
 from eoslog.aio_gathering import RecordMetadata
@@ -24,7 +23,8 @@ from eoslog.aio_opening import Opening
 from eoslog.aio_producer import AsyncProducer
 from eoslog.aio_store import AsyncStore
 from eoslog.aio_transactional_producer import AsyncTransactionalProducer
-from eoslog.store import Store
+from eoslog.store import opening
+from eoslog.store.store import Store
 
 __all__ = [
     "AsyncConsumer",

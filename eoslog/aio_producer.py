@@ -42,7 +42,7 @@ from eoslog.producer.producer import Producer
 from eoslog.storage.topic_registry import TopicDescription
 
 if TYPE_CHECKING:
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -24,7 +24,7 @@ from eoslog.groups.group_metadata import OffsetAndMetadata
 from eoslog.producer.producer import Producer
 from eoslog.producer.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 from eoslog.storage.topic_registry import TopicDescription
-from eoslog.store import Store
+from eoslog.store.store import Store
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -27,7 +27,7 @@ from eoslog.producer.transaction_client_state import OPEN, ClientState
 from eoslog.producer.transactional_producer import TransactionalProducer
 
 if TYPE_CHECKING:
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 T = TypeVar("T")
 

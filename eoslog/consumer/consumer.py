@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
     import pyarrow
 
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 __all__ = ["ARROW_BYTES_MAX", "Consumer", "OffsetAndTimestamp"]
 

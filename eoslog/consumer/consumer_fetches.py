@@ -23,7 +23,7 @@ from eoslog.storage.partition import Partition
 if TYPE_CHECKING:
     import pyarrow
 
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")

@@ -18,7 +18,7 @@ from eoslog.errors import (
 
 if TYPE_CHECKING:
     from eoslog.storage.topic_registry import TopicDescription
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 # A batch that waited and could not be appended is tried again after so long.
 RETRY_S = 1.0

@@ -36,7 +36,7 @@ from eoslog.storage.sequenced_partition import SequencedPartition
 from eoslog.storage.topic_registry import TopicDescription
 
 if TYPE_CHECKING:
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 RECORDS_PER_CALL_MAX = 1 << 30
 

@@ -18,7 +18,7 @@ from eoslog.storage.sequenced_partition import NO_EPOCH, NO_PRODUCER_ID, Sequenc
 from eoslog.transactions.named_producers import Checkpoint, HeldName, LiveProducer, NamedIdentity
 
 if TYPE_CHECKING:
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 # Half of the sequences before they begin anew: far from taking an older one for a newer one.
 RENEW_RECORDS = 1 << 30

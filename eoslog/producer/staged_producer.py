@@ -31,7 +31,7 @@ from eoslog.staging.staged_transactions import StagedTransactions
 from eoslog.transactions.transaction_owner import TransactionOwner
 
 if TYPE_CHECKING:
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 S = ClientState
 

@@ -44,7 +44,7 @@ from eoslog.producer.transaction_client_state import (
 from eoslog.transactions.transaction_owner import TransactionOwner, timed_out
 
 if TYPE_CHECKING:
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 T = TypeVar("T")
 S = ClientState

@@ -33,7 +33,7 @@ from eoslog.transactions.transaction_entries import check_transactional_id
 from eoslog.transactions.transaction_owner import TransactionOwner
 
 if TYPE_CHECKING:
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 S = ClientState
 DEFAULT_TIMEOUT_MS = 60_000

@@ -65,7 +65,7 @@ from eoslog.transactions.state_log import APPLICATION
 from eoslog.transactions.transaction_owner import TransactionOwner, run_overtaken
 
 if TYPE_CHECKING:
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 # A job of another process may take minutes.
 LOCK_TIMEOUT_S = 600.0

@@ -37,7 +37,7 @@ from eoslog.staging.staged_sweep import (
 )
 
 if TYPE_CHECKING:
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 # How long a task may write on after its job is over, for its files to be swept at once.
 ZOMBIES_GONE_S = 3600.0

@@ -32,7 +32,7 @@ from eoslog.staging.staged_sweep import remove_if_empty, remove_tree
 from eoslog.storage.topic_registry import TopicDescription
 
 if TYPE_CHECKING:
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 _log = logging.getLogger(__name__)
 _NO_VERSION_YET = -1

@@ -27,7 +27,7 @@ from eoslog.staging.staged_spans import RecentJobs, span_of_job
 from eoslog.staging.staged_undone import UndoneJobs
 
 if TYPE_CHECKING:
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 _log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from eoslog import PreparedTransaction, TopicPartition
 from eoslog.checking import Recorder, check
 from eoslog.checking.recorded_producer import RecordedProducer
 from eoslog.errors import IllegalStateError
-from eoslog.store import Store
+from eoslog.store.store import Store
 
 Ending = Callable[[Store, RecordedProducer, PreparedTransaction], object]
 

@@ -21,11 +21,11 @@ import staged_jobs
 import eoslog
 from eoslog import TopicPartition
 from eoslog.checking import Recorder
-from eoslog.checkpointer import Checkpointer
 from eoslog.errors import InvalidTimestampError
 from eoslog.groups import group_member
 from eoslog.staging import staged_adoption, staged_file, staged_file_check, staged_job
 from eoslog.storage.partition import Partition
+from eoslog.store.checkpointer import Checkpointer
 
 EVENTS, OUT, BULK, OLD, LANES, PASSING = "events", "out", "bulk", "old", "lanes", "passing"
 SETTLED = "settled"

@@ -16,9 +16,9 @@ from crash.interrupted_lines import interrupted_at
 from crash.rows_topic import opened_with_rows, values
 
 import eoslog
-from eoslog import fellow_processes
 from eoslog.errors import EoslogError, IllegalStateError, InvalidTxnStateError, StoreFullError
 from eoslog.producer.staged_producer import StagedProducer
+from eoslog.store import fellow_processes
 
 pytestmark = pytest.mark.crash
 

@@ -17,8 +17,8 @@ from eoslog import TopicPartition
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.errors import CorruptRecordError, LogClosedError, StoreFailedError, StoreFullError
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET, read_checkpoint
-from eoslog.retention import apply_retention
 from eoslog.storage.offset_checkpoints import last_offsets
+from eoslog.store.retention import apply_retention
 
 pytestmark = pytest.mark.crash
 

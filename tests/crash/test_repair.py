@@ -23,7 +23,7 @@ from eoslog.errors import StoreInUseError
 from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint, write_checkpoint
 from eoslog.inspect import store_repair
 from eoslog.inspect.store_repair import StoreRepair
-from eoslog.retention import apply_retention
+from eoslog.store.retention import apply_retention
 
 pytestmark = pytest.mark.crash
 

@@ -41,7 +41,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from eoslog.process_loop import next_offsets
+from eoslog.store.process_loop import next_offsets
 
 EVENTS, COPIES, SHARES, LANES = "events", "copies", "shares", "lanes"
 WRITTEN = (EVENTS, COPIES, SHARES)

@@ -23,11 +23,11 @@ from typing import Any
 _PR_SET_PDEATHSIG = 1
 _REQUEST_BYTES_MAX = 1 << 16
 PRELOADED = (
-    "eoslog.opening",
+    "eoslog.store.opening",
     "eoslog.consumer.consumer",
-    "eoslog.process_loop",
+    "eoslog.store.process_loop",
     "eoslog.producer.producer",
-    "eoslog.store",
+    "eoslog.store.store",
     "eoslog.producer.transactional_producer",
     "processes.member_main",
     "pytest",

@@ -20,7 +20,7 @@ APPEND = """
 import os, resource, sys
 from pathlib import Path
 
-import eoslog, eoslog.opening, eoslog.producer.producer
+import eoslog, eoslog.store.opening, eoslog.producer.producer
 from eoslog.spark.memory_limit import explained
 
 store_path, more_mb = sys.argv[1], int(sys.argv[2])

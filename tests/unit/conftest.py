@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import eoslog
-from eoslog.fellow_processes import FellowProcesses
+from eoslog.store.fellow_processes import FellowProcesses
 
 # The background thread does nothing by itself: tests that want it say when.
 QUIET = {

@@ -6,8 +6,9 @@ import pytest
 from prompted_process import PromptedProcess
 
 import eoslog
-from eoslog import TopicPartition, store_snapshot
+from eoslog import TopicPartition
 from eoslog.errors import UnknownTopicOrPartitionError
+from eoslog.store import store_snapshot
 
 
 @pytest.fixture

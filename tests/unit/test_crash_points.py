@@ -11,10 +11,8 @@ import pytest
 from conftest import QUIET, abandon, values_of
 
 import eoslog
-from eoslog import TopicPartition, store_files, store_topics
-from eoslog import store as store_module
+from eoslog import TopicPartition
 from eoslog.producer.producer import Producer
-from eoslog.retention import apply_retention
 from eoslog.storage import (
     offset_checkpoints,
     opened_partitions,
@@ -22,6 +20,9 @@ from eoslog.storage import (
     producer_state_store,
 )
 from eoslog.storage.partition import Partition
+from eoslog.store import store as store_module
+from eoslog.store import store_files, store_topics
+from eoslog.store.retention import apply_retention
 from eoslog.transactions import named_producers
 
 T0 = TopicPartition("t", 0)

@@ -16,9 +16,9 @@ from eoslog import TopicPartition
 from eoslog.session import store_lock
 
 FILES = (
-    "/eoslog/opening.py",
-    "/eoslog/store.py",
-    "/eoslog/store_files.py",
+    "/eoslog/store/opening.py",
+    "/eoslog/store/store.py",
+    "/eoslog/store/store_files.py",
     "/eoslog/session/store_directory.py",
     "/eoslog/session/store_session.py",
     "/eoslog/session/store_lock.py",
@@ -29,7 +29,7 @@ FILES = (
     "/eoslog/storage/topic_registry.py",
     "/eoslog/storage/opened_partitions.py",
     "/eoslog/storage/internal_partitions.py",
-    "/eoslog/checkpointer.py",
+    "/eoslog/store/checkpointer.py",
     "/eoslog/transactions/unended_transactions.py",
     "/eoslog/staging/staged_commit.py",
     "/eoslog/staging/staged_under_way.py",

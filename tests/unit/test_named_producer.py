@@ -16,7 +16,7 @@ from eoslog.errors import (
     StoreFullError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.retention import apply_retention
+from eoslog.store.retention import apply_retention
 from eoslog.transactions.named_producers import EPOCH_MAX, Checkpoint, NamedIdentity, _counted_on
 from eoslog.transactions.state_log import NAMED_PRODUCER, StateLog
 

@@ -9,7 +9,7 @@ import pytest
 from unclean_stops import as_of_a_crash
 
 import eoslog
-from eoslog.retention import apply_retention
+from eoslog.store.retention import apply_retention
 
 WRITTEN = {"producer_id": 123_456, "producer_epoch": 0, "base_sequence": 0}
 CONFIG = {"retention.bytes": 3000, "retention.ms": -1}

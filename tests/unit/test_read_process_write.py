@@ -10,7 +10,7 @@ from conftest import values_of
 
 import eoslog
 from eoslog import Producer, Record, Store, TopicPartition, errors, read_process_write
-from eoslog.process_loop import next_offsets
+from eoslog.store.process_loop import next_offsets
 
 GROUP = "upper"
 

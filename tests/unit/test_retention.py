@@ -9,7 +9,7 @@ from conftest import values_of
 from eoslog import TopicPartition
 from eoslog.bindings.record_batch import BatchEncoder
 from eoslog.bindings.segment_times import newest_timestamp
-from eoslog.retention import OldestRecords, apply_retention
+from eoslog.store.retention import OldestRecords, apply_retention
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS

@@ -11,8 +11,8 @@ from crash.transaction_trace import QUIET
 import eoslog
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreFullError
-from eoslog.retention import apply_retention
 from eoslog.storage.producer_state_store import ProducerStateStore
+from eoslog.store.retention import apply_retention
 
 WHERE = TopicPartition("rows", 0)
 PRODUCERS = 20

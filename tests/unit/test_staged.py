@@ -660,7 +660,7 @@ def test_staged_producer_ids_are_those_a_store_never_gives_out():
 def test_a_worker_that_stages_loads_neither_spark_nor_the_store():
     code = (
         "import sys, eoslog.staging.staged; print(*[name for name in "
-        "('pyspark', 'lmdb', 'pyarrow', 'pandas', 'eoslog.store') if name in sys.modules])"
+        "('pyspark', 'lmdb', 'pyarrow', 'pandas', 'eoslog.store.store') if name in sys.modules])"
     )
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True

@@ -15,12 +15,12 @@ from staged_jobs import APP, PARTITIONS, TOPIC, quick_directory
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.consistent_snapshot import consistent_offsets
 from eoslog.errors import StagedJobIncompleteError, StoreFullError
 from eoslog.staging import staged_spans
 from eoslog.staging.staged import StagedWriter
 from eoslog.staging.staged_application import ApplicationRecord
 from eoslog.staging.staged_spans import JobSpan, OffsetRange, thinned
+from eoslog.store.consistent_snapshot import consistent_offsets
 from eoslog.transactions.state_log import RECENT_JOBS, StateLog
 
 pytestmark = pytest.mark.usefixtures("no_retries")

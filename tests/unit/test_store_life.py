@@ -15,7 +15,7 @@ from short_form import short_form
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import StoreError
-from eoslog.retention import apply_retention
+from eoslog.store.retention import apply_retention
 
 TOPIC, PARTITIONS, STEPS = "t", 2, 60
 NAMES = ("red", "green", "blue")

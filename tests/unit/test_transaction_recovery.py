@@ -14,13 +14,14 @@ from conftest import abandon
 from coordinated_store import ID, CoordinatedStore, batches_of
 from short_form import short_form
 
-from eoslog import TopicPartition, store_files
+from eoslog import TopicPartition
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.errors import StoreFullError
 from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.staging import staged_under_way
 from eoslog.storage import opened_partitions
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
+from eoslog.store import store_files
 from eoslog.transactions.state_log import APPLICATION, state_partition_of
 
 PLACES = ("a-0", "a-1", "b-0", "b-1")
@@ -646,7 +647,7 @@ def test_rotated_ids_are_kept_for_later_if_a_sync_fails(open_store, monkeypatch)
 
 
 def test_many_records_of_transactions_make_a_checkpoint_due(open_store, monkeypatch):
-    monkeypatch.setattr("eoslog.checkpointer.STATE_RECORDS_BEHIND_MAX", 10)
+    monkeypatch.setattr("eoslog.store.checkpointer.STATE_RECORDS_BEHIND_MAX", 10)
     at = CoordinatedStore(open_store("commit", eoslog__checkpoint__interval__ms=5))
     going_on = at.init()
     state = at.store._state_log.partition_of(ID)

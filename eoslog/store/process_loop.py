@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from eoslog.consumer.consumer import Consumer
     from eoslog.producer.producer import Producer
     from eoslog.storage.topic_registry import TopicDescription
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 # How long a loop that shares its topics waits at most until it looks whether they are there.
 _LOOK_EVERY_S = 0.5

@@ -7,7 +7,7 @@ from eoslog.errors import LogClosedError
 from eoslog.storage.partition import Partition
 
 if TYPE_CHECKING:
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 _NAMES = (
     "partitions",

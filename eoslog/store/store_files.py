@@ -40,7 +40,7 @@ from eoslog.storage.producer_id_range import FoundProducerIds
 from eoslog.storage.producer_state_store import DIRECTORY_NAME, ProducerStateStore
 from eoslog.storage.stray_spares import remove_stray_spares
 from eoslog.storage.topic_registry import TopicRegistry
-from eoslog.store_topics import StoreTopics
+from eoslog.store.store_topics import StoreTopics
 from eoslog.transactions.named_producers import NamedProducers
 from eoslog.transactions.producer_ids import ProducerIds
 from eoslog.transactions.state_log import StateLog

@@ -10,7 +10,7 @@ from eoslog.staging.staged_offsets import VERSION_PARTITION
 
 if TYPE_CHECKING:
     from eoslog.staging.staged_commit import StagedCommits
-    from eoslog.store_files import StoreFiles
+    from eoslog.store.store_files import StoreFiles
 
 
 class StoreGroups:

@@ -8,7 +8,7 @@ from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
 from eoslog.storage.topic_registry import TopicDescription
 
 if TYPE_CHECKING:
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 
 def producers_of(store: "Store") -> dict[TopicPartition, list[ProducerState]]:

@@ -9,7 +9,7 @@ from typing import Never
 
 from eoslog.common.durability import check_durability
 from eoslog.common.other_clients import refuse_parameters
-from eoslog.store import Store
+from eoslog.store.store import Store
 
 _opened: "weakref.WeakSet[Store]" = weakref.WeakSet()
 

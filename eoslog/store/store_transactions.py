@@ -17,7 +17,7 @@ from eoslog.transactions.transaction_admin import (
 if TYPE_CHECKING:
     from eoslog.storage.opened_partitions import OpenedPartitions
     from eoslog.storage.topic_registry import TopicDescription
-    from eoslog.store_files import StoreFiles
+    from eoslog.store.store_files import StoreFiles
 
 
 class StoreTransactions:

@@ -26,17 +26,17 @@ from eoslog.common.topic_name import (
 )
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, LogClosedError, OutOfMemoryError
-from eoslog.fellow_processes import FellowProcesses
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.retention import OldestRecords, apply_retention
 from eoslog.session.lasting_thread import LastingThread
 from eoslog.storage.offset_checkpoints import LastOffsets, last_offsets
 from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.storage.partition import Partition
+from eoslog.store.fellow_processes import FellowProcesses
+from eoslog.store.retention import OldestRecords, apply_retention
 from eoslog.transactions.transaction_timeouts import NextTimeout, abort_timed_out, expire_ids
 
 if TYPE_CHECKING:
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 # What is due so soon is done at once, and not by waking up for it alone.
 TOGETHER_S = 0.05

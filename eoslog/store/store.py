@@ -20,7 +20,6 @@ from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.handler_wait import HANDLER_WAIT_S
 from eoslog.bindings.partition_log import ProducerState
 from eoslog.bindings.thread_lock import ThreadLock, called_from_handler
-from eoslog.checkpointer import Checkpointer
 from eoslog.common.durability import Durability
 from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
 from eoslog.common.signal_handlers import is_within_a_call
@@ -51,14 +50,15 @@ from eoslog.staging.staged_commit import StagedCommits
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.topic_registry import TopicDescription
-from eoslog.store_files import StoreFiles, errors_of, raise_first
-from eoslog.store_groups import StoreGroups
-from eoslog.store_metrics import store_metrics
-from eoslog.store_producers import producers_of
-from eoslog.store_snapshot import snapshot_of_topics
-from eoslog.store_staged_jobs import StoreStagedJobs
-from eoslog.store_topics import StoreTopics
-from eoslog.store_transactions import StoreTransactions
+from eoslog.store.checkpointer import Checkpointer
+from eoslog.store.store_files import StoreFiles, errors_of, raise_first
+from eoslog.store.store_groups import StoreGroups
+from eoslog.store.store_metrics import store_metrics
+from eoslog.store.store_producers import producers_of
+from eoslog.store.store_snapshot import snapshot_of_topics
+from eoslog.store.store_staged_jobs import StoreStagedJobs
+from eoslog.store.store_topics import StoreTopics
+from eoslog.store.store_transactions import StoreTransactions
 from eoslog.transactions.named_producers import NamedProducers
 from eoslog.transactions.state_log import StateLog
 from eoslog.transactions.transaction_coordinator import TransactionCoordinator
@@ -429,7 +429,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         same, the first such error is raised, and the next opening recovers: nothing is lost that
         was in the log. Its `outcome` is "not_appended" only if what a producer had gathered could
         not be appended. What a fenced producer had gathered goes with it, as by its own close; that
-        is a warning in the logger "eoslog.store", and no error.
+        is a warning in the logger "eoslog.store.store", and no error.
 
         A handler of a signal may close it in the middle of another call of its thread. A thread
         of its own does it then, as soon as that call lets it: on return it is under way, and the

@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.consistent_snapshot import consistent_offsets
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
 from eoslog.storage.topic_registry import TopicDescription
+from eoslog.store.consistent_snapshot import consistent_offsets
 
 if TYPE_CHECKING:
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 
 def snapshot_of_topics(store: "Store", topics: Iterable[str] | None) -> dict[TopicPartition, int]:

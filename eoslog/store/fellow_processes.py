@@ -18,7 +18,7 @@ from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.storage.partition import Partition
 
 if TYPE_CHECKING:
-    from eoslog.store import Store
+    from eoslog.store.store import Store
 
 LEAD_FILE_NAME = "lead.lock"
 # How often a process looks after the others, or whether one has come; and one that is alone after

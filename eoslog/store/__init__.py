@@ -1,0 +1,1 @@
+"""`Store`: opening, closing, background work, and what the public calls delegate to."""
