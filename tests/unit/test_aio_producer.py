@@ -7,7 +7,8 @@ from async_stores import Gate, run_with_store, steps
 from conftest import values_of
 
 import eoslog.aio
-from eoslog import TopicPartition, aio_producer
+from eoslog import TopicPartition
+from eoslog.aio import aio_producer
 from eoslog.errors import (
     LogClosedError,
     ProducerFencedError,

@@ -264,7 +264,7 @@ def test_an_interrupt_of_its_closing_leaves_no_store_open(tmp_path, monkeypatch,
 
         producer = await store.producer()
         if begun:
-            monkeypatch.setattr("eoslog.aio_store.until_over", interrupted)
+            monkeypatch.setattr("eoslog.aio.aio_store.until_over", interrupted)
         else:
             producer.close = interrupted
         with pytest.raises(KeyboardInterrupt):

@@ -12,9 +12,9 @@ from functools import partial
 
 import pytest
 
-from eoslog.aio_call import Call
-from eoslog.aio_calls import Calls
-from eoslog.aio_threads import CallingThreads
+from eoslog.aio.aio_call import Call
+from eoslog.aio.aio_calls import Calls
+from eoslog.aio.aio_threads import CallingThreads
 from eoslog.errors import LogClosedError
 
 WAIT_S = 30
@@ -174,7 +174,7 @@ def test_calls_that_nobody_has_any_more_end_their_threads():
 def test_a_call_that_was_begun_ends_before_the_interpreter_does():
     code = """
 import time
-from eoslog.aio_calls import Calls
+from eoslog.aio.aio_calls import Calls
 calls = Calls()
 calls.submit(lambda: (time.sleep(0.3), print("made", flush=True)))
 """
@@ -187,7 +187,7 @@ calls.submit(lambda: (time.sleep(0.3), print("made", flush=True)))
 def test_a_child_ends_without_the_threads_of_its_parent():
     code = """
 import os, sys
-from eoslog.aio_calls import Calls
+from eoslog.aio.aio_calls import Calls
 calls = Calls()
 calls.submit(print, "parent", flush=True)
 child = os.fork()

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
-from eoslog.aio_call import Call
-from eoslog.aio_threads import CallingThreads
+from eoslog.aio.aio_call import Call
+from eoslog.aio.aio_threads import CallingThreads
 from eoslog.errors import ForkedProcessError, LogClosedError, OutOfMemoryError
 
 P = ParamSpec("P")

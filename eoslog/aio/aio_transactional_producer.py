@@ -10,10 +10,10 @@ from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from eoslog.aio_calls import Calls, Ended
-from eoslog.aio_gathering import GatheredBatch
-from eoslog.aio_lane import Work
-from eoslog.aio_producer import AsyncProducer
+from eoslog.aio.aio_calls import Calls, Ended
+from eoslog.aio.aio_gathering import GatheredBatch
+from eoslog.aio.aio_lane import Work
+from eoslog.aio.aio_producer import AsyncProducer
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (

@@ -11,8 +11,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from eoslog.aio_call import Call
-from eoslog.aio_calls import NOT_BEGUN, Calls, Ended, pass_on, until_ended
+from eoslog.aio.aio_call import Call
+from eoslog.aio.aio_calls import NOT_BEGUN, Calls, Ended, pass_on, until_ended
 
 T = TypeVar("T")
 

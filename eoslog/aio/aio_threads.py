@@ -13,7 +13,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from eoslog.aio_call import Call
+from eoslog.aio.aio_call import Call
 from eoslog.bindings.joined_threads import JoinedThreads
 
 

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, ParamSpec, TypeVar
 
-from eoslog.aio_block import ClosedByBlock
-from eoslog.aio_calls import Calls, until_ended
-from eoslog.aio_gathering import (
+from eoslog.aio.aio_block import ClosedByBlock
+from eoslog.aio.aio_calls import Calls, until_ended
+from eoslog.aio.aio_gathering import (
     GatheredBatch,
     GivenRecord,
     Headers,
@@ -25,7 +25,7 @@ from eoslog.aio_gathering import (
     RecordMetadata,
     Round,
 )
-from eoslog.aio_lane import Job, Lane, Work
+from eoslog.aio.aio_lane import Job, Lane, Work
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.common.config import INT64_MAX

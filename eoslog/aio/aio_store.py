@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Concatenate, Never, ParamSpec, TypeVar, overload
 
-from eoslog.aio_block import ClosedByBlock
-from eoslog.aio_call import Call
-from eoslog.aio_calls import Calls, until_over
-from eoslog.aio_consumer import AsyncConsumer
-from eoslog.aio_opening import Opening
-from eoslog.aio_producer import AsyncProducer
-from eoslog.aio_transactional_producer import AsyncTransactionalProducer
-from eoslog.aio_waiter import TailWaiter
+from eoslog.aio.aio_block import ClosedByBlock
+from eoslog.aio.aio_call import Call
+from eoslog.aio.aio_calls import Calls, until_over
+from eoslog.aio.aio_consumer import AsyncConsumer
+from eoslog.aio.aio_opening import Opening
+from eoslog.aio.aio_producer import AsyncProducer
+from eoslog.aio.aio_transactional_producer import AsyncTransactionalProducer
+from eoslog.aio.aio_waiter import TailWaiter
 from eoslog.bindings.joined_threads import JoinedThreads
 from eoslog.common.durability import Durability
 from eoslog.common.other_clients import with_methods_of_other_clients
