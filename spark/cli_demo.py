@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 import eoslog
-from eoslog.cli_options import Settings, echo_json, shared_options
-from eoslog.cli_table import print_table
+from eoslog.cli.cli_options import Settings, echo_json, shared_options
+from eoslog.cli.cli_table import print_table
 from eoslog.errors import EoslogError, StoreInUseError
 from eoslog.spark.demo import DemoReport, data_file, make_store, run_demo, slice_of
 from eoslog.spark.spark_session import session, session_log

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from eoslog.cli_options import Settings, echo_json, shared_options
+from eoslog.cli.cli_options import Settings, echo_json, shared_options
 from eoslog.spark.csv_files import DEFAULT_DELIMITER
 from eoslog.spark.ingest import DEFAULT_PARTITIONS
 from eoslog.spark.ingest import ingest as ingest_files

@@ -5,7 +5,7 @@ from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.cli_consume import POLL_RECORDS_MAX
+from eoslog.cli.cli_consume import POLL_RECORDS_MAX
 
 
 @pytest.fixture

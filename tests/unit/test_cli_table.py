@@ -19,7 +19,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 import eoslog
-from eoslog import TopicPartition, cli_table
+from eoslog import TopicPartition
+from eoslog.cli import cli_table
 
 LONG_TOPIC = "orders.of-a-rather-long-name_" + "n" * 60
 IDS = [

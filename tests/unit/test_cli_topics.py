@@ -4,7 +4,7 @@ import pytest
 from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 
 import eoslog
-from eoslog.cli_topics import topic_config
+from eoslog.cli.cli_topics import topic_config
 from eoslog.common.config import TOPIC_SETTINGS
 
 
@@ -192,7 +192,7 @@ def test_internal_before_a_subcommand_is_wrong_use(orders):
 
 
 def test_a_topic_that_goes_while_they_are_listed_is_left_out(orders, monkeypatch):
-    from eoslog import cli_topics
+    from eoslog.cli import cli_topics
 
     row_of = cli_topics.topic_row
 

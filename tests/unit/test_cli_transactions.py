@@ -6,7 +6,8 @@ import pytest
 from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 
 import eoslog
-from eoslog import TopicPartition, cli_transactions
+from eoslog import TopicPartition
+from eoslog.cli import cli_transactions
 from eoslog.transactions.transaction_admin import TransactionDescription
 
 MINUTE_MS = 60_000

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from cli_calls import call
 
-from eoslog.cli_group import COMMANDS
+from eoslog.cli.cli_group import COMMANDS
 
 PAGE = Path(__file__).parents[2] / "docs" / "commands.md"
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```", re.DOTALL | re.MULTILINE)
@@ -75,7 +75,7 @@ def test_every_command_has_its_section():
 def test_every_subcommand_is_named():
     from click import Context, Group
 
-    from eoslog.cli_group import cli
+    from eoslog.cli.cli_group import cli
 
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
     for name in COMMANDS:

@@ -241,7 +241,7 @@ def test_a_short_or_foreign_snapshot_is_named(tmp_path, size_bytes):
 
 
 def test_a_dump_can_be_written_as_json(tmp_path):
-    from eoslog.cli_options import json_value
+    from eoslog.cli.cli_options import json_value
 
     batch = encoded([b"\xff\x00", "é".encode()])
     text = json.dumps(dumped(written(tmp_path, batch), deep=True), default=json_value)

@@ -13,7 +13,7 @@ import pytest
 from prompted_process import PromptedProcess
 
 import eoslog
-from eoslog import cli_verify
+from eoslog.cli import cli_verify
 from eoslog.inspect import (
     checkpoint_verification,
     group_verification,

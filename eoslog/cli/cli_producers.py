@@ -6,8 +6,8 @@ import click
 
 import eoslog
 from eoslog.bindings.partition_log import ProducerState
-from eoslog.cli_options import Settings, echo_json, shared_options
-from eoslog.cli_table import print_rows
+from eoslog.cli.cli_options import Settings, echo_json, shared_options
+from eoslog.cli.cli_table import print_rows
 from eoslog.common.topic_name import INTERNAL_TOPICS
 
 _COLUMNS = (

@@ -11,21 +11,24 @@ from typing import Any
 
 import click
 
-from eoslog.cli_options import Settings
+from eoslog.cli.cli_options import Settings
 
 # name: (module that holds a click command under the same name, help line)
 COMMANDS = {
-    "check": ("eoslog.cli_check", "Check a history of what clients of a log saw."),
-    "consume": ("eoslog.cli_consume", "Print records of a topic."),
+    "check": ("eoslog.cli.cli_check", "Check a history of what clients of a log saw."),
+    "consume": ("eoslog.cli.cli_consume", "Print records of a topic."),
     "demo": ("eoslog.spark.cli_demo", "Land a real data set through Spark, killing a worker."),
-    "dump": ("eoslog.cli_dump", "Print what the files of a partition hold, as Kafka's tool does."),
-    "groups": ("eoslog.cli_groups", "List, describe, delete and reset groups of consumers."),
+    "dump": (
+        "eoslog.cli.cli_dump",
+        "Print what the files of a partition hold, as Kafka's tool does.",
+    ),
+    "groups": ("eoslog.cli.cli_groups", "List, describe, delete and reset groups of consumers."),
     "ingest": ("eoslog.spark.cli_ingest", "Land files in a topic through Spark, exactly once."),
-    "produce": ("eoslog.cli_produce", "Write lines of standard input to a topic."),
-    "producers": ("eoslog.cli_producers", "List the producers that partitions remember."),
-    "topics": ("eoslog.cli_topics", "List, create, describe and delete topics."),
-    "transactions": ("eoslog.cli_transactions", "List, describe and abort transactions."),
-    "verify": ("eoslog.cli_verify", "Check every byte of a store."),
+    "produce": ("eoslog.cli.cli_produce", "Write lines of standard input to a topic."),
+    "producers": ("eoslog.cli.cli_producers", "List the producers that partitions remember."),
+    "topics": ("eoslog.cli.cli_topics", "List, create, describe and delete topics."),
+    "transactions": ("eoslog.cli.cli_transactions", "List, describe and abort transactions."),
+    "verify": ("eoslog.cli.cli_verify", "Check every byte of a store."),
 }
 
 

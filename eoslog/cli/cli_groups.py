@@ -6,9 +6,9 @@ import click
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.cli_options import Settings, confirm, echo_json, shared_options
-from eoslog.cli_output import note_of_work_done
-from eoslog.cli_table import print_rows
+from eoslog.cli.cli_options import Settings, confirm, echo_json, shared_options
+from eoslog.cli.cli_output import note_of_work_done
+from eoslog.cli.cli_table import print_rows
 
 # Kafka's columns and their order; "-" stands for what there is not.
 DESCRIBE_COLUMNS = (

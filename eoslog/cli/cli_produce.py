@@ -16,8 +16,8 @@ from rich.progress import Progress, TextColumn, TimeElapsedColumn
 
 import eoslog
 from eoslog.bindings.partitioner import partition_for_key
-from eoslog.cli_options import Settings, echo_json, shared_options, standard_input
-from eoslog.cli_output import note_of_work_done
+from eoslog.cli.cli_options import Settings, echo_json, shared_options, standard_input
+from eoslog.cli.cli_output import note_of_work_done
 from eoslog.errors import InvalidRecordError
 
 Line = tuple[bytes | None, bytes]

@@ -6,7 +6,7 @@ import click
 
 from eoslog.checking.check import EXAMPLES_MAX, VISIBLE_WITHIN_S
 from eoslog.checking.check import check as check_history
-from eoslog.cli_options import Settings, echo_json, shared_options, standard_output
+from eoslog.cli.cli_options import Settings, echo_json, shared_options, standard_output
 
 
 @click.command()

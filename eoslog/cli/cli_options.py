@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, TextIO
 import click
 
 import eoslog
-from eoslog import cli_output
+from eoslog.cli import cli_output
 from eoslog.errors import EoslogError
 
 STORE_VARIABLE = "EOSLOG_STORE"

@@ -16,7 +16,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from eoslog.cli_options import standard_output
+from eoslog.cli.cli_options import standard_output
 
 # Where the name of a column is folded, a line of it has so many characters at least.
 _HEADER_WIDTH_MIN = 6

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from eoslog.cli_options import Settings, echo_json, shared_options
-from eoslog.cli_producers import find_partition
-from eoslog.cli_table import print_rows
+from eoslog.cli.cli_options import Settings, echo_json, shared_options
+from eoslog.cli.cli_producers import find_partition
+from eoslog.cli.cli_table import print_rows
 
 if TYPE_CHECKING:
     from eoslog import TransactionDescription

@@ -6,8 +6,8 @@ import click
 
 import eoslog
 from eoslog import Record, TopicPartition
-from eoslog.cli_options import Settings, json_line, shared_options, standard_output
-from eoslog.cli_output import end_with_reader
+from eoslog.cli.cli_options import Settings, json_line, shared_options, standard_output
+from eoslog.cli.cli_output import end_with_reader
 
 POLL_RECORDS_MAX = 1000
 ISOLATION_LEVELS = ("read_committed", "read_uncommitted")

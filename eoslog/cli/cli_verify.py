@@ -13,7 +13,7 @@ from rich.progress import Progress
 
 import eoslog
 from eoslog import TopicPartition
-from eoslog.cli_options import Settings, echo_json, shared_options, standard_output
+from eoslog.cli.cli_options import Settings, echo_json, shared_options, standard_output
 from eoslog.common.damage import UNREADABLE, problem_of
 from eoslog.errors import (
     CorruptRecordError,

@@ -7,8 +7,8 @@ from typing import Any
 
 import click
 
-from eoslog.cli_options import Settings, json_line, shared_options, standard_output
-from eoslog.cli_output import end_with_reader
+from eoslog.cli.cli_options import Settings, json_line, shared_options, standard_output
+from eoslog.cli.cli_output import end_with_reader
 from eoslog.common.segment_name import base_offset_of
 from eoslog.inspect.file_dump import Fields, dump_file
 from eoslog.inspect.record_decoders import (

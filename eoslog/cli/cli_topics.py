@@ -7,9 +7,9 @@ from typing import Any
 import click
 
 import eoslog
-from eoslog.cli_options import Settings, confirm, echo_json, shared_options
-from eoslog.cli_producers import find_partition
-from eoslog.cli_table import print_rows
+from eoslog.cli.cli_options import Settings, confirm, echo_json, shared_options
+from eoslog.cli.cli_producers import find_partition
+from eoslog.cli.cli_table import print_rows
 from eoslog.common.config import CLEANUP_POLICY, parse_topic_config
 from eoslog.common.topic_name import INTERNAL_TOPICS, check_user_topic_name
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
