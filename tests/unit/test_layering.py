@@ -3,10 +3,16 @@
 native/ knows itself and C; bindings/ knows native/, the errors and who a handler of a signal is;
 eoslog/ knows bindings/; spark/ knows the public names of eoslog/. A layer that reached past the
 next one would have to change with it.
+
+Inside eoslog/ the table of rooms in docs/architecture.md says which room may import which. Imports
+inside functions and under TYPE_CHECKING count. What is not as it must be yet stands in KNOWN_...:
+a line that is no longer needed fails, so these lists only get shorter.
 """
 
 import ast
 import re
+from collections import Counter, defaultdict
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -189,3 +195,251 @@ def test_a_reach_past_the_next_layer_is_found(layer, path, text):
 )
 def test_what_a_layer_may_know_passes(layer, path, text):
     assert complaints(layer, Path(path), text) == []
+
+
+# The rooms of eoslog/.
+
+PACKAGE = ROOT / "eoslog"
+FILES_MAX = 20
+ROW = re.compile(r"^\| `(?P<room>\w+)(?:/|\.py)` \| [^|]+ \| (?P<may>[^|]+) \|$", re.MULTILINE)
+# Every room may import these.
+FOR_ALL = {"errors", "common"}
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(PACKAGE.rglob("*.py"))
+}
+TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+# Public, although they begin with an underscore.
+PUBLIC = {"_replace", "_asdict", "_make", "_fields", "_exit", "_getframe"}
+FACES = {"eoslog", "eoslog.__main__"}
+
+KNOWN_IMPORTS = {
+    "eoslog.checking.recorded_consumer imports eoslog.bindings.record_batch",
+    "eoslog.checking.recorded_producer imports eoslog.bindings.guarded_block",
+    "eoslog.checking.recorded_producer imports eoslog.bindings.partition_log",
+    "eoslog.checking.recorded_producer imports eoslog.producer.transaction_client_state",
+    "eoslog.checking.recorded_producer imports eoslog.storage.topic_registry",
+    "eoslog.checking.recorder imports eoslog.groups.group_metadata",
+    "eoslog.consumer.consumer imports eoslog.store.store",
+    "eoslog.consumer.consumer_fetches imports eoslog.store.store",
+    "eoslog.producer.gathering imports eoslog.store.store",
+    "eoslog.producer.producer imports eoslog.store.store",
+    "eoslog.producer.producer_identity imports eoslog.store.store",
+    "eoslog.producer.staged_producer imports eoslog.store.store",
+    "eoslog.producer.transaction_client imports eoslog.store.store",
+    "eoslog.producer.transactional_producer imports eoslog.store.store",
+    "eoslog.staging.staged_commit imports eoslog.store.store",
+    "eoslog.staging.staged_leftovers imports eoslog.store.store",
+    "eoslog.staging.staged_transactions imports eoslog.store.store",
+    "eoslog.staging.staged_under_way imports eoslog.store.store",
+    "eoslog.storage.opened_partitions imports eoslog.groups.group_offsets_index",
+}
+KNOWN_FILES = {"checking": 37, "staging": 21, "storage": 27}
+# Imports without which there is no cycle: (who, whom).
+KNOWN_BACKWARDS = {
+    ("eoslog.checking.recorder", "eoslog.checking.recorded_consumer"),
+    ("eoslog.checking.recorder", "eoslog.checking.recorded_producer"),
+    ("eoslog.consumer.consumer", "eoslog.consumer.consumer_fetches"),
+    ("eoslog.consumer.consumer", "eoslog.consumer.consumer_subscription"),
+    ("eoslog.consumer.consumer", "eoslog.store.store"),
+    ("eoslog.producer.gathering", "eoslog.store.store"),
+    ("eoslog.producer.producer", "eoslog.store.store"),
+    ("eoslog.producer.producer_identity", "eoslog.store.store"),
+    ("eoslog.producer.staged_producer", "eoslog.store.store"),
+    ("eoslog.producer.transaction_client", "eoslog.store.store"),
+    ("eoslog.producer.transactional_producer", "eoslog.store.store"),
+    ("eoslog.staging.staged_commit", "eoslog.store.store"),
+    ("eoslog.staging.staged_leftovers", "eoslog.store.store"),
+    ("eoslog.staging.staged_transactions", "eoslog.store.store"),
+    ("eoslog.staging.staged_under_way", "eoslog.store.store"),
+    ("eoslog.storage.partition", "eoslog.storage.beside_retention"),
+    ("eoslog.store.checkpointer", "eoslog.store.store"),
+    ("eoslog.store.fellow_processes", "eoslog.store.store"),
+    ("eoslog.store.store_metrics", "eoslog.store.store"),
+    ("eoslog.store.store_producers", "eoslog.store.store"),
+    ("eoslog.store.store_snapshot", "eoslog.store.store"),
+}
+KNOWN_REACHES = {
+    "eoslog.aio.aio_consumer": 14,
+    "eoslog.aio.aio_producer": 3,
+    "eoslog.aio.aio_store": 1,
+    "eoslog.aio.aio_transactional_producer": 4,
+    "eoslog.checking.recorded_consumer": 4,
+    "eoslog.cli.cli_producers": 1,
+    "eoslog.cli.cli_topics": 4,
+    "eoslog.cli.cli_verify": 3,
+    "eoslog.consumer.consumer": 4,
+    "eoslog.consumer.consumer_fetches": 4,
+    "eoslog.producer.gathering": 3,
+    "eoslog.producer.producer": 10,
+    "eoslog.producer.producer_identity": 7,
+    "eoslog.producer.staged_producer": 4,
+    "eoslog.producer.transaction_client": 5,
+    "eoslog.producer.transactional_producer": 7,
+    "eoslog.staging.staged_commit": 18,
+    "eoslog.staging.staged_leftovers": 3,
+    "eoslog.staging.staged_transactions": 7,
+    "eoslog.staging.staged_under_way": 8,
+}
+KNOWN_MIXINS = {
+    "eoslog.aio.aio_producer.AsyncProducer",
+    "eoslog.consumer.consumer_fetches.ConsumerFetches",
+    "eoslog.consumer.consumer_lookups.PartitionLookups",
+    "eoslog.producer.gathering.GatheringSender",
+    "eoslog.producer.producer.Producer",
+    "eoslog.producer.transaction_calls.TransactionCalls",
+    "eoslog.producer.transaction_client.TransactionClient",
+    "eoslog.producer.transactional_producer.TransactionalProducer",
+    "eoslog.staging.staged_under_way.StagedJobsUnderWay",
+    "eoslog.storage.internal_partitions.InternalPartitions",
+    "eoslog.storage.lmdb_environment.LmdbEnvironment",
+    "eoslog.storage.partition_losses.PartitionLosses",
+    "eoslog.storage.partition_offsets.PartitionOffsets",
+    "eoslog.storage.partition_producers.PartitionProducers",
+    "eoslog.store.store_groups.StoreGroups",
+    "eoslog.store.store_staged_jobs.StoreStagedJobs",
+    "eoslog.store.store_transactions.StoreTransactions",
+}
+
+
+def table() -> dict[str, set[str]]:
+    """The rooms, lowest first, and what each may import; spark and the face are no rooms here."""
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    rows = text.split("## Rooms", 1)[1].split("\n## ", 1)[0]
+    found: dict[str, set[str]] = {}
+    for row in ROW.finditer(rows):
+        may = row["may"]
+        named = set(re.findall(r"\w+", may))
+        found[row["room"]] = named | set(found) if "all above" in may else named
+    return found
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else "eoslog"
+
+
+def imported(name: str) -> set[str]:
+    """The modules of ours that a module imports."""
+    found = set()
+    for node in ast.walk(TREES[name]):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= (inside & MODULES.keys()) or {node.module}
+    return {one for one in found - {name} if one.split(".")[0] == "eoslog"}
+
+
+def test_every_module_is_in_a_room():
+    rooms = table()
+    assert {room_of(name) for name in MODULES.keys() - FACES} <= rooms.keys()
+
+
+def test_a_room_imports_only_what_it_may():
+    rooms = table()
+    wrong = set()
+    for name in MODULES.keys() - FACES:
+        room = room_of(name)
+        for one in imported(name):
+            of = room_of(one)
+            # A public name is taken from the face, which loads it when it is asked for.
+            fine = {room} | FOR_ALL | rooms[room]
+            if of not in fine and not (one == "eoslog" and "public" in rooms[room]):
+                wrong.add(f"{name} imports {one}")
+    assert wrong == KNOWN_IMPORTS
+
+
+def test_a_room_has_few_files():
+    count = Counter(
+        path.parent.relative_to(PACKAGE).as_posix()
+        for path in MODULES.values()
+        if path.name != "__init__.py"
+    )
+    assert {room: n for room, n in count.items() if n > FILES_MAX} == KNOWN_FILES
+
+
+def graph(without: set[tuple[str, str]]) -> dict[str, set[str]]:
+    return {
+        name: {one for one in imported(name) & MODULES.keys() if (name, one) not in without}
+        for name in MODULES.keys() - FACES
+    }
+
+
+def cycle_in(edges: dict[str, set[str]]) -> list[str] | None:
+    try:
+        TopologicalSorter(edges).prepare()
+    except CycleError as error:
+        found: list[str] = error.args[1]
+        return found
+    return None
+
+
+def test_no_module_imports_itself_by_way_of_others():
+    assert cycle_in(graph(KNOWN_BACKWARDS)) is None
+
+
+@pytest.mark.parametrize("edge", sorted(KNOWN_BACKWARDS))
+def test_a_known_import_backwards_is_still_one(edge):
+    assert cycle_in(graph(KNOWN_BACKWARDS - {edge})) is not None
+
+
+def is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in PUBLIC
+
+
+def defined(tree: ast.AST) -> set[str]:
+    """The private names that a module defines: on self or cls, or as functions, classes, names."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {one.id for one in targets if isinstance(one, ast.Name)}
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found |= {node.attr} if is_own(node.value) else set()
+    return found
+
+
+def is_own(value: ast.expr) -> bool:
+    if isinstance(value, ast.Call):
+        return isinstance(value.func, ast.Name) and value.func.id == "super"
+    return isinstance(value, ast.Name) and value.id in ("self", "cls")
+
+
+def test_no_room_reads_what_another_keeps_to_itself():
+    own: dict[str, set[str]] = defaultdict(set)
+    for name, tree in TREES.items():
+        own[room_of(name)] |= defined(tree)
+    found: Counter[str] = Counter()
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Attribute) and is_private(node.attr):
+                if node.attr not in own[room_of(name)] and not is_own(node.value):
+                    found[name] += 1
+            elif isinstance(node, ast.ImportFrom) and room_of(node.module or "") != room_of(name):
+                found[name] += sum(is_private(alias.name) for alias in node.names)
+    assert {name: n for name, n in found.items() if n} == KNOWN_REACHES
+
+
+def test_no_class_is_continued_in_another_file():
+    """A class of ours that one other class of ours builds on, and nothing else."""
+    bases: dict[str, set[str]] = defaultdict(set)
+    homes: dict[str, str] = {}
+    free = set()
+    for name, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name] = name
+                names = {one.id for one in node.bases if isinstance(one, ast.Name)}
+                if names & {"Protocol", "NamedTuple", "ABC"} or room_of(name) == "errors":
+                    free.add(node.name)
+                for base in names:
+                    bases[base].add(node.name)
+    found = {
+        f"{homes[base]}.{base}"
+        for base, built in bases.items()
+        if base in homes and len(built) == 1 and base not in free
+        if homes[base] != homes[next(iter(built))]
+    }
+    assert found == KNOWN_MIXINS
