@@ -80,7 +80,7 @@ power-loss: venv
 	cd tests && ../$(BIN)/python -m power_loss --states $(STATES) --seed $(or $(SEED),1) $(if $(REPEAT),--repeat $(REPEAT))
 
 # The engine's tests, with every load and store checked; the short form is what CI runs.
-SANITIZED_SHORT := tests/fuzz tests/format tests/conformance tests/unit/test_crc32c.py \
+SANITIZED_SHORT := tests/fuzz tests/format tests/conformance tests/unit/bindings/test_crc32c.py \
   tests/crash/test_torn_tails.py tests/crash/test_flipped_bits.py tests/crash/test_lost_derived_files.py
 sanitize: venv
 	bash tools/run_sanitized.sh $(BIN)/python "$(CC)" $(SANITIZED_SHORT) \

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from conftest import abandon
 from staged_jobs import stage
+from unit_stores import abandon
 
 import eoslog
 from eoslog.errors import StagedJobIncompleteError, StoreFullError

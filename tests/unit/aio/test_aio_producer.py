@@ -1,0 +1,351 @@
+"""An asynchronous producer: what is sent together is appended together, and each record is told."""
+
+import asyncio
+
+import pytest
+from async_stores import Gate, run_with_store, steps
+from unit_stores import values_of
+
+import eoslog.aio
+from eoslog import TopicPartition
+from eoslog.aio import aio_producer
+from eoslog.errors import (
+    LogClosedError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    StoreFullError,
+    UnknownTopicOrPartitionError,
+)
+
+
+def test_a_record_is_told_where_it_is(tmp_path):
+    async def body(store):
+        async with store.producer() as producer:
+            first = await producer.send_and_wait(
+                "t", b"v", b"k", headers={"h": b"x", "n": None}, timestamp_ms=12345
+            )
+            assert first == ("t", 0, 0, 12345)
+            assert first.topic_partition == TopicPartition("t", 0)
+            told = [await producer.send("t", b"%d" % number) for number in range(10)]
+            assert not any(one.done() for one in told), "nothing is appended without a step"
+            assert [(await one).offset for one in told] == list(range(1, 11))
+            assert producer.producer_id >= 0 and producer.producer_epoch == 0
+            assert producer.name is None
+        async with store.consumer() as consumer:
+            await consumer.assign([TopicPartition("t", 0)])
+            record = await consumer.getone()
+            assert (record.key, record.value, record.timestamp_ms) == (b"k", b"v", 12345)
+            assert record.headers == (("h", b"x"), ("n", None))
+            assert len(await consumer.poll()) == 10
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_what_is_sent_in_the_meantime_is_appended_by_one_call(tmp_path):
+    async def body(store):
+        producer = await store.producer()
+        append, calls = producer._producer.append, []
+        gate = Gate(lambda *given: calls.append(given) or append(*given))
+        producer._producer.append = gate
+        first = await producer.send("t", b"first")
+        await gate.until_begun()
+        told = [await producer.send("t", b"%d" % number) for number in range(1000)]
+        gate.go_on.set()
+        await first
+        assert [(await one).offset for one in told] == list(range(1, 1001))
+        assert len(calls) == 2
+        await producer.close()
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_batches_are_cut_so_that_offsets_are_known(tmp_path, monkeypatch):
+    monkeypatch.setattr(aio_producer, "BATCH_BYTES_MAX", 5000)
+
+    async def body(store):
+        async with store.producer() as producer, store.producer() as other:
+            told, others = [], []
+            for number in range(300):
+                told.append(await producer.send("t", b"%4d" % number * 50))
+                others.append(await other.send("t", b"other%d" % number))
+                if number % 50 == 0:
+                    await asyncio.sleep(0.001)
+            offsets = [(await one).offset for one in told]
+            assert offsets == sorted(offsets)
+            others = [(await one).offset for one in others]
+        values = values_of(store.store, "t")
+        assert [values[one] for one in offsets] == [b"%4d" % number * 50 for number in range(300)]
+        assert [values[one] for one in others] == [b"other%d" % number for number in range(300)]
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_keys_choose_partitions_as_elsewhere_and_the_rest_is_spread(tmp_path):
+    async def body(store):
+        with store.store.producer() as plain:
+            for number in range(50):
+                plain.send("t", b"v", key=b"%d" % number)
+        plain_places = [len(values_of(store.store, "t", number)) for number in range(4)]
+        async with store.producer() as producer:
+            for number in range(50):
+                await producer.send("t", b"v", key=b"%d" % number)
+        places = [len(values_of(store.store, "t", number)) for number in range(4)]
+        assert places == [2 * one for one in plain_places]
+        async with store.producer() as producer:
+            found = [(await producer.send_and_wait("t", b"v")).partition for _ in range(8)]
+            assert found == [0, 1, 2, 3, 0, 1, 2, 3]
+            assert (await producer.send_and_wait("t", b"v", b"k", partition=2)).partition == 2
+
+    run_with_store(tmp_path / "s", body, partitions=4)
+
+
+def test_a_wrong_record_is_refused_at_once(tmp_path):
+    async def body(store):
+        async with store.producer() as producer:
+            for error, given in [
+                (TypeError, {"value": "text"}),
+                (TypeError, {"key": 5}),
+                (TypeError, {"headers": {5: b""}}),
+                (TypeError, {"headers": {"h": "text"}}),
+                (ValueError, {"timestamp_ms": -1}),
+                (TypeError, {"timestamp_ms": 1.5}),
+                (UnknownTopicOrPartitionError, {"partition": 9}),
+                (UnknownTopicOrPartitionError, {"topic": "none"}),
+            ]:
+                with pytest.raises(error):
+                    await producer.send(**{"topic": "t", "value": b"v", **given})
+            with pytest.raises(TypeError):
+                await producer.send(5, b"v")
+        assert values_of(store.store, "t") == []
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_one_refused_record_does_not_take_others_with_it(tmp_path):
+    async def body(store):
+        producer = await store.producer()
+        told = [await producer.send("t", b"%d" % number) for number in range(3)]
+        told.append(await producer.send("t", bytes(2_000_000)))
+        told.append(await producer.send("t", b"old", timestamp_ms=1))
+        told.append(await producer.send("t", b"last"))
+        store.store.partition("t", 0)
+        with pytest.raises(RecordTooLargeError):
+            await producer.flush()
+        assert [one.exception() is None for one in told] == [True, True, True, False, True, True]
+        await producer.flush()
+        assert values_of(store.store, "t") == [b"0", b"1", b"2", b"old", b"last"]
+        told = await producer.send("t", bytes(2_000_000))
+        with pytest.raises(RecordTooLargeError):
+            await producer.close()
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_a_timestamp_that_a_topic_refuses_is_one_records_fault(tmp_path):
+    async def body(store):
+        await store.create_topic("now", config={"message.timestamp.before.max.ms": 60_000})
+        async with store.producer() as producer:
+            told = [await producer.send("now", b"%d" % number) for number in range(2)]
+            wrong = await producer.send("now", b"old", timestamp_ms=1)
+            told.append(await producer.send("now", b"2"))
+            assert [(await one).offset for one in told] == [0, 1, 2]
+            assert wrong.exception() is not None
+            with pytest.raises(type(wrong.exception())):
+                await producer.flush()
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_behind_a_failed_batch_nothing_of_its_partition_is_appended(tmp_path, monkeypatch):
+    monkeypatch.setattr(aio_producer, "BATCH_BYTES_MAX", 300)
+
+    async def body(store):
+        producer = await store.producer()
+        append, failures = producer._producer.append, [StoreFullError("full")]
+
+        def fail_once(topic, partition, *columns):
+            if failures and partition == 0:
+                raise failures.pop()
+            return append(topic, partition, *columns)
+
+        producer._producer.append = fail_once
+        told = [await producer.send("t", bytes(200), partition=number % 2) for number in range(8)]
+        with pytest.raises(StoreFullError):
+            await producer.flush()
+        assert [one.exception() is None for one in told] == [False, True] * 4
+        assert (await producer.send_and_wait("t", b"v", partition=0)).offset == 0
+        await producer.close()
+
+    run_with_store(tmp_path / "s", body, partitions=2)
+
+
+def test_who_sends_too_fast_waits_for_room(tmp_path, monkeypatch):
+    monkeypatch.setattr(aio_producer, "GATHERED_RECORDS_MAX", 10)
+
+    async def body(store):
+        producer = await store.producer()
+        gate = Gate(producer._producer.append)
+        producer._producer.append = gate
+        await producer.send("t", b"under way")
+        await gate.until_begun()
+        for number in range(10):
+            await producer.send("t", b"%d" % number)
+        waiting = asyncio.create_task(producer.send("t", b"waits"))
+        given_up = asyncio.create_task(producer.send("t", b"given up"))
+        await steps()
+        assert not waiting.done()
+        given_up.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await given_up
+        gate.go_on.set()
+        assert (await (await waiting)).offset == 11
+        await producer.close()
+        assert b"given up" not in values_of(store.store, "t")
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_a_cancelled_record_is_taken_back_or_told(tmp_path):
+    async def body(store):
+        producer = await store.producer()
+        gate = Gate(producer._producer.append)
+        producer._producer.append = gate
+        under_way = asyncio.create_task(producer.send_and_wait("t", b"under way"))
+        await gate.until_begun()
+        gathered = asyncio.create_task(producer.send_and_wait("t", b"gathered"))
+        future = await producer.send("t", b"future")
+        kept = await producer.send("t", b"kept")
+        await steps()
+        gathered.cancel()
+        future.cancel()
+        under_way.cancel()
+        await steps()
+        assert gathered.cancelled() and not under_way.done()
+        gate.go_on.set()
+        with pytest.raises(asyncio.CancelledError) as caught:
+            await under_way
+        assert "offset=0" in caught.value.__notes__[0]
+        assert (await kept).offset == 1
+        await producer.close()
+        assert values_of(store.store, "t") == [b"under way", b"kept"]
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_columns_come_behind_what_was_sent_before(tmp_path):
+    async def body(store):
+        async with store.producer() as producer:
+            await producer.send("t", b"0")
+            await producer.send("t", b"1")
+            result = await producer.append("t", 0, [b"2", b"3"])
+            assert (result.base_offset, result.last_offset) == (2, 3)
+            assert (await producer.append("t", values=[b"4"], keys=[b"k"]))[0].base_offset == 4
+        assert values_of(store.store, "t") == [b"0", b"1", b"2", b"3", b"4"]
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_a_name_counts_what_was_sent(tmp_path):
+    async def body(store):
+        async with store.producer(name="import") as producer:
+            assert producer.name == "import"
+            assert await producer.next_sequence("t", 0) == 0
+            await producer.send("t", b"0")
+            assert await producer.next_sequence("t", 0) == 1
+            successor = await store.producer(name="import")
+            with pytest.raises(ProducerFencedError):
+                await producer.send("t", b"late")
+            assert await successor.next_sequence("t", 0) == 1
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_a_closed_producer_and_one_of_another_loop_take_nothing(tmp_path):
+    async def body(store):
+        producer = await store.producer()
+        told = await producer.send("t", b"v")
+        await producer.close()
+        await producer.close()
+        assert told.result().offset == 0
+        for call in (producer.send("t", b"v"), producer.append("t", 0, [b"v"]), producer.flush()):
+            with pytest.raises(LogClosedError):
+                await call
+        return await store.producer()
+
+    other = run_with_store(tmp_path / "s", body)
+
+    async def elsewhere():
+        with pytest.raises(RuntimeError, match="another event loop"):
+            await other.send("t", b"v")
+
+    asyncio.run(elsewhere())
+
+
+def test_what_was_sent_to_a_store_that_was_closed_fails(tmp_path):
+    async def body(store):
+        producer = await store.producer()
+        await producer.send_and_wait("t", b"v")
+        told = await producer.send("t", b"late")
+        store._calls.stop()
+        with pytest.raises(LogClosedError):
+            await told
+        for call in (producer.send_and_wait("t", b"v"), producer.flush()):
+            with pytest.raises(LogClosedError):
+                await call
+        producer._closed = True
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_a_deleted_topic_fails_what_was_sent(tmp_path):
+    async def body(store):
+        producer = await store.producer()
+        gate = Gate(producer._producer.append)
+        producer._producer.append = gate
+        told = await producer.send("t", b"v")
+        await gate.until_begun()
+        await store.delete_topic("t")
+        gate.go_on.set()
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await told
+        with pytest.raises(UnknownTopicOrPartitionError):
+            await producer.close()
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_an_exception_in_a_block_keeps_its_own_error_first(tmp_path):
+    async def body(store):
+        with pytest.raises(ZeroDivisionError) as caught:
+            async with store.producer() as producer:
+                await producer.send("t", bytes(2_000_000))
+                raise ZeroDivisionError
+        assert "closing the producer failed too" in caught.value.__notes__[0]
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_many_tasks_share_a_producer(tmp_path):
+    async def body(store):
+        async with store.producer() as producer:
+
+            async def send(task):
+                offsets = []
+                for number in range(100):
+                    told = await producer.send_and_wait("t", b"%d:%d" % (task, number))
+                    offsets.append(told.offset)
+                return offsets
+
+            found = await asyncio.gather(*(send(task) for task in range(20)))
+        values = values_of(store.store, "t")
+        assert len(values) == 2000
+        for task, offsets in enumerate(found):
+            assert [values[one] for one in offsets] == [b"%d:%d" % (task, n) for n in range(100)]
+
+    run_with_store(tmp_path / "s", body)
+
+
+def test_public_names():
+    assert eoslog.aio.__all__ == sorted(eoslog.aio.__all__)
+    for name in eoslog.aio.__all__:
+        assert getattr(eoslog.aio, name).__doc__

@@ -1,0 +1,97 @@
+"""When the files of deleted segments are let go of: not under the log's lock, and soon."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from prompted_process import PromptedProcess
+from unit_stores import QUIET
+
+import eoslog
+
+CONFIG = {**QUIET, "eoslog.spare.segments": 0}
+SEALED = 3
+
+
+@pytest.fixture
+def store(store_path):
+    with eoslog.open(store_path, create=True, durability="process", config=CONFIG) as store:
+        store.create_topic("t", 1)
+        yield store
+
+
+@pytest.fixture
+def partition(store):
+    """With sealed segments, each of one record."""
+    partition = store.partition("t", 0)
+    for _ in range(SEALED):
+        fill(partition)
+        partition.roll()
+    fill(partition)
+    return partition
+
+
+def read_all(partition) -> None:
+    for offset in range(partition.log_end_offset):
+        partition.read(offset)
+
+
+def fill(partition) -> None:
+    partition.append_columns([b"x"])
+
+
+def deleted_logs(partition) -> int:
+    """Segment files of it without a name that this process has mapped."""
+    maps = Path("/proc/self/maps").read_text().splitlines()
+    return sum(f"{partition.path}/" in one and one.endswith(".log (deleted)") for one in maps)
+
+
+def test_who_deletes_frees(partition):
+    assert partition.delete_segments(partition.log_end_offset) == SEALED
+    assert deleted_logs(partition) == 0
+    assert partition.free_deleted() == 0
+
+
+DELETES = """
+store = eoslog.open(path, durability='process')
+partition = store.partition('t', 0)
+deleted = partition.delete_segments(partition.log_end_offset)
+"""
+
+
+@pytest.fixture
+def deleted_elsewhere(partition, store_path):
+    """Another process has deleted what this one has mapped, and this one has taken notice."""
+    read_all(partition)
+    with PromptedProcess() as other:
+        other.run(DELETES, path=str(store_path))
+        assert other.value("deleted") == SEALED
+        fill(partition)  # Under the lock.
+        assert partition.segment_count == 1
+        yield partition
+
+
+def test_what_another_process_deleted_is_freed_in_the_background(deleted_elsewhere):
+    deadline_s = time.monotonic() + 30
+    while deleted_logs(deleted_elsewhere):
+        assert time.monotonic() < deadline_s, "the files are held still"
+        time.sleep(0.02)
+
+
+def test_what_another_process_deleted_is_freed_by_a_close(deleted_elsewhere, store):
+    store.close()
+    assert deleted_logs(deleted_elsewhere) == 0
+
+
+def test_nothing_is_freed_under_the_lock(partition, store, store_path):
+    """Where every writer of every process would wait for the file system."""
+    store._checkpointer.stop()
+    read_all(partition)
+    with PromptedProcess() as other:
+        other.run(DELETES, path=str(store_path))
+        fill(partition)
+        assert deleted_logs(partition) == SEALED
+        assert partition.free_deleted() == SEALED
+        assert deleted_logs(partition) == 0

@@ -1,0 +1,126 @@
+"""Retention makes room where there is none: one whole copy of the producers is enough for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from crash.transaction_trace import QUIET
+from unit_stores import abandon
+
+import eoslog
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.errors import StoreFullError
+from eoslog.storage.producer_state_store import ProducerStateStore
+from eoslog.store.retention import apply_retention
+
+WHERE = TopicPartition("rows", 0)
+PRODUCERS = 20
+
+
+@pytest.fixture
+def store(tmp_path):
+    """One batch of each producer, two in a segment."""
+    with eoslog.open(tmp_path / "store", create=True, config=QUIET) as opened:
+        opened._checkpointer.stop()  # It writes rows down at each roll.
+        opened.create_topic("rows", config={"segment.bytes": 1024})
+        for producer_id in range(PRODUCERS):
+            append(opened, producer_id)
+        yield opened
+
+
+def append(store: eoslog.Store, producer_id: int) -> None:
+    store.partition(*WHERE).append_columns(
+        [bytes(300)], producer_id=producer_id, producer_epoch=0, base_sequence=0
+    )
+
+
+def retain(store: eoslog.Store, cached_max: int = 1000, **config: int) -> int:
+    wanted = {"retention.bytes": 1, "retention.ms": -1, **config}
+    return apply_retention(store.partition(*WHERE), store._names, wanted, cached_max, lambda _: 9)
+
+
+def bases(store: eoslog.Store) -> list[int]:
+    directory = Path(store.path) / str(WHERE)
+    return sorted(int(path.stem) for path in directory.glob("*.log"))
+
+
+def full_once(function):
+    left = [StoreFullError("no room")]
+
+    def call(*arguments, **named):
+        if left:
+            raise left.pop()
+        return function(*arguments, **named)
+
+    return call
+
+
+def is_known_after_a_kill(store: eoslog.Store, *, without: str) -> bool:
+    path = Path(store.path)
+    abandon(store)
+    lost = {"rows": [path / "state/lmdb/data.mdb"], "snapshot": path.glob("rows-0/*.snapshot")}
+    for one in lost[without]:
+        one.unlink()
+    with eoslog.open(path, config=QUIET) as again:
+        assert again.partition(*WHERE).lost_producers is None
+        return len(again.partition(*WHERE).producers()) == PRODUCERS
+
+
+@pytest.mark.parametrize("without", ["rows", "snapshot"])
+def test_with_a_snapshot_alone_all_that_is_due_goes_and_the_rows_follow(
+    store, monkeypatch, without
+):
+    rows = ProducerStateStore.write_rows
+    monkeypatch.setattr(ProducerStateStore, "write_rows", full_once(rows))
+    count = len(bases(store))
+    assert retain(store) == count - 1
+    assert is_known_after_a_kill(store, without=without)
+
+
+@pytest.mark.parametrize("without", ["rows", "snapshot"])
+def test_with_rows_alone_what_they_tell_of_goes_and_the_snapshot_follows(
+    store, monkeypatch, without
+):
+    partition = store.partition(*WHERE)
+    partition.persist_producers(1000)
+    told = partition.log_end_offset
+    for producer_id in range(PRODUCERS - 10, PRODUCERS):
+        partition.append_columns(
+            [bytes(300)], producer_id=producer_id, producer_epoch=0, base_sequence=1
+        )
+    before = bases(store)
+    monkeypatch.setattr(
+        partition, "_take_complete_snapshot", full_once(partition._take_complete_snapshot)
+    )
+    assert retain(store) == sum(base <= told for base in before[1:])
+    assert bases(store)[0] == max(base for base in before if base <= told)
+    left = len(bases(store))
+    assert left > 1
+    assert retain(store) == left - 1
+    assert len(bases(store)) == 1
+    assert is_known_after_a_kill(store, without=without)
+
+
+def test_without_any_copy_nothing_goes(store, monkeypatch):
+    def full(*_, **__):
+        raise StoreFullError("no room")
+
+    before = bases(store)
+    partition = store.partition(*WHERE)
+    monkeypatch.setattr(partition, "_take_complete_snapshot", full)
+    monkeypatch.setattr(partition, "persist_producers", full)
+    with pytest.raises(StoreFullError):
+        retain(store)
+    assert bases(store) == before
+
+
+def test_the_snapshot_of_a_roll_is_made_complete(store):
+    """It has those in memory alone, and is not synced."""
+    partition = store.partition(*WHERE)
+    partition.persist_producers(5)
+    assert partition.evicted_producer_count > 0
+    # All of it is too old: the active segment is rolled for that.
+    assert retain(store, cached_max=5, **{"retention.bytes": -1, "retention.ms": 1}) > 0
+    assert bases(store) == [partition.log_end_offset]
+    assert is_known_after_a_kill(store, without="rows")

@@ -1,0 +1,349 @@
+"""The background thread: what it persists, prepares, deletes and expires; how it meets errors."""
+
+import time
+
+import pytest
+from unit_stores import abandon, values_of
+
+from eoslog import TopicPartition
+from eoslog.errors import StoreFullError
+from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, read_checkpoint
+
+T0 = TopicPartition("t", 0)
+
+
+def eventually(condition, timeout_s=30):
+    deadline_s = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "it did not happen"
+        time.sleep(0.01)
+
+
+def counts(store):
+    return store.metrics()["checkpointer"]
+
+
+def test_rows_are_persisted_by_age(open_store):
+    store = open_store(eoslog__checkpoint__interval__ms=20)
+    store.create_topic("t")
+    store.producer().append("t", 0, [b"x"] * 3)
+    eventually(lambda: store.partition("t", 0).persisted_offset == 3)
+    assert store.metrics()["producer_rows"] == 1
+    store.producer().append("t", 0, [b"x"])
+    eventually(lambda: store.partition("t", 0).persisted_offset == 4)
+    abandon(store)
+    store = open_store()
+    assert store.partition("t", 0).restored_from == "rows"
+
+
+def test_rows_are_persisted_by_bytes(open_store):
+    store = open_store(eoslog__checkpoint__bytes=10_000)
+    store.create_topic("t")
+    producer = store.producer()
+    producer.append("t", 0, [b"small"])
+    # A look is due each second; the first one finds too little.
+    time.sleep(1.5)
+    assert store.partition("t", 0).persisted_offset == -1
+    producer.append("t", 0, [bytes(1000)] * 20)
+    eventually(lambda: store.partition("t", 0).persisted_offset == 21)
+
+
+def test_a_roll_persists_rows_syncs_and_prepares_a_spare(open_store, store_path):
+    store = open_store("commit", eoslog__spare__segments=1)
+    store.create_topic("t", config={"segment.bytes": 4096})
+    producer = store.producer()
+    producer.append("t", 0, [b"x"])
+    # It has begun to watch the partition, and looked at it once.
+    eventually(lambda: counts(store)["rounds"] >= 2)
+    assert counts(store)["spare_files_prepared"] == 0
+    # One roll: of two it might see the first alone.
+    for _ in range(3):
+        producer.append("t", 0, [bytes(1500)])
+    partition = store.partition("t", 0)
+    eventually(lambda: partition.recovery_point == 4)
+    eventually(lambda: partition.persisted_offset == 4)
+    assert counts(store)["spare_files_prepared"] == 1
+    assert [path.suffix for path in (store_path / "state" / "spare" / "t-0").iterdir()] == [
+        ".spare"
+    ]
+
+
+def test_recovery_points_are_written_by_time(open_store, store_path):
+    store = open_store(log__flush__offset__checkpoint__interval__ms=20)
+    store.create_topic("t")
+    store.create_topic("u")
+    store.producer().append("t", 0, [b"x"] * 3)
+    eventually(lambda: counts(store)["checkpoints_written"])
+    eventually(lambda: read_checkpoint(store_path / RECOVERY_POINT).get(T0) == 3)
+    assert TopicPartition("u", 0) not in read_checkpoint(store_path / RECOVERY_POINT)
+
+
+def test_partitions_that_are_not_open_keep_their_checkpoints(open_store, store_path):
+    store = open_store()
+    for name in ("t", "u"):
+        store.create_topic(name)
+        store.producer().append(name, 0, [b"x"] * 3)
+    store.close()
+    store = open_store()
+    store.producer().append("u", 0, [b"x"])
+    store.close()
+    assert read_checkpoint(store_path / RECOVERY_POINT)[T0] == 3
+    assert read_checkpoint(store_path / RECOVERY_POINT)[TopicPartition("u", 0)] == 4
+
+
+def test_it_sleeps_while_nothing_is_appended(open_store):
+    store = open_store(eoslog__checkpoint__interval__ms=10)
+    store.create_topic("t")
+    store.producer().append("t", 0, [b"x"])
+    eventually(lambda: store.partition("t", 0).persisted_offset == 1)
+
+    def stands_still():
+        before = counts(store)["rounds"]
+        time.sleep(0.5)
+        return counts(store)["rounds"] == before
+
+    # A round that was due because of the append may still come.
+    eventually(stands_still)
+
+
+def test_an_error_is_shown_and_tried_again(open_store, monkeypatch, caplog):
+    store = open_store(eoslog__checkpoint__interval__ms=10)
+    store.create_topic("t")
+
+    def refuse(*_arguments, **_more):
+        raise StoreFullError("no room for rows")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._files.rows, "write_rows", refuse)
+        store.producer().append("t", 0, [b"x"])
+        eventually(lambda: counts(store)["error_count"] >= 2)
+    assert counts(store)["errors"] == ["t-0: StoreFullError: no room for rows"]
+    assert caplog.text.count("no room for rows") == 1
+    eventually(lambda: store.partition("t", 0).persisted_offset == 1)
+
+
+def test_an_unexpected_error_does_not_end_the_thread(open_store, monkeypatch):
+    store = open_store(eoslog__checkpoint__interval__ms=10)
+    store.create_topic("t")
+
+    def break_down(*_arguments, **_more):
+        raise ZeroDivisionError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._partitions, "persist_producers", break_down)
+        store.producer().append("t", 0, [b"x"])
+        eventually(lambda: counts(store)["error_count"])
+    store.producer().append("t", 0, [b"x"])
+    eventually(lambda: store.partition("t", 0).persisted_offset == 2)
+
+
+# Retention.
+
+
+def filled(open_store, config, **settings):
+    store = open_store(
+        log__initial__task__delay__ms=0, log__retention__check__interval__ms=20, **settings
+    )
+    store.create_topic("t", config={"segment.bytes": 1024, **config})
+    return store
+
+
+def test_old_segments_go_by_size(open_store, store_path):
+    store = filled(open_store, {"retention.bytes": 3000})
+    for number in range(20):
+        store.producer().append("t", 0, [b"%0400d" % number])
+    partition = store.partition("t", 0)
+    eventually(lambda: partition.size_bytes < 3000 + 1024)
+    assert partition.size_bytes >= 3000
+    assert partition.log_end_offset == 20
+    assert [int(value) for value in values_of(store, "t")] == list(
+        range(partition.log_start_offset, 20)
+    )
+    eventually(
+        lambda: read_checkpoint(store_path / LOG_START_OFFSET).get(T0) == partition.log_start_offset
+    )
+
+
+def test_old_segments_go_by_age_the_active_one_too(open_store):
+    store = filled(open_store, {"retention.ms": 1_800_000})  # Their files are younger.
+    producer = store.producer()
+    now_ms = int(time.time() * 1000)
+    for _ in range(10):
+        producer.append("t", 0, [bytes(400)], timestamps=[now_ms - 3_600_000])
+    partition = store.partition("t", 0)
+    eventually(lambda: partition.log_start_offset == 10)
+    producer.append("t", 0, [b"young"], timestamps=[now_ms + 3_600_000])
+    time.sleep(0.2)
+    assert values_of(store, "t") == [b"young"]
+
+
+@pytest.mark.parametrize("config", [{}, {"retention.ms": -1, "retention.bytes": -1}])
+def test_without_limits_nothing_goes(open_store, config):
+    store = filled(open_store, config)
+    for _ in range(10):
+        store.producer().append("t", 0, [bytes(400)], timestamps=[1])
+    eventually(lambda: counts(store)["rounds"] > 3)
+    assert store.partition("t", 0).log_start_offset == 0
+
+
+def test_a_partition_that_nobody_opens_is_retained_too(open_store, store_path):
+    store = open_store()
+    store.create_topic("t", config={"segment.bytes": 1024, "retention.bytes": 2000})
+    store.create_topic("u")
+    for _ in range(10):
+        store.producer().append("t", 0, [bytes(400)])
+    store.close()
+    store = open_store(log__initial__task__delay__ms=0, log__retention__check__interval__ms=20)
+    store.partition("u", 0)
+    eventually(lambda: counts(store)["segments_deleted"] > 0)
+    assert store.partition("t", 0).log_start_offset > 0
+
+
+def test_retention_keeps_the_producers_of_deleted_batches(open_store):
+    store = filled(open_store, {"retention.ms": 1000})
+    producer = store.producer()
+    producer.append("t", 0, [bytes(900)], timestamps=[1])
+    arguments = {
+        "producer_id": producer.producer_id,
+        "producer_epoch": 0,
+        "base_sequence": 0,
+        "timestamp_ms": 1,
+    }
+    partition = store.partition("t", 0)
+    eventually(lambda: partition.log_start_offset == 1)
+    for reopen in (False, True):
+        if reopen:
+            abandon(store)
+            store = open_store(producer__id__expiration__ms=2**60)  # Its timestamps are old.
+            partition = store.partition("t", 0)
+        again = partition.append_columns([bytes(900)], **arguments)
+        assert (again.duplicate, again.base_offset) == (True, 0)
+
+
+def test_what_a_job_under_way_has_written_is_not_deleted(open_store):
+    store = filled(open_store, {"retention.ms": 1000})
+    producer = store.producer()
+    producer.append("t", 0, [bytes(900)], timestamps=[1])
+    partition = store.partition("t", 0)
+    eventually(lambda: partition.log_start_offset == 1)
+    partition.hold_readers()
+    for _ in range(5):
+        producer.append("t", 0, [bytes(900)], timestamps=[1])
+    time.sleep(0.3)
+    assert partition.log_start_offset == 1
+    partition.release_readers()
+    eventually(lambda: partition.log_start_offset == 6)
+
+
+# Producers.
+
+
+def test_idle_producers_expire(open_store):
+    store = open_store(
+        log__initial__task__delay__ms=0,
+        producer__id__expiration__ms=100,
+        producer__id__expiration__check__interval__ms=20,
+    )
+    store.create_topic("t")
+    gone, name, live = store.producer(), store.producer(name="n"), store.producer()
+    for producer in (gone, name, live):
+        producer.append("t", 0, [b"x"])
+    ids = [producer.producer_id for producer in (gone, name, live)]
+    gone.close()
+    name.close()
+    del gone, producer
+    partition = store.partition("t", 0)
+    eventually(lambda: partition.producer(ids[0]) is None)
+    assert partition.producer(ids[1]) is not None
+    assert partition.producer(ids[2]) is not None
+    # They are counted when they are gone.
+    eventually(lambda: counts(store)["producers_expired"])
+    assert counts(store)["producers_expired"] == 1
+
+
+def test_more_producers_than_fit_in_memory_are_found_again(open_store):
+    store = open_store(eoslog__checkpoint__interval__ms=20, eoslog__producers__cached__max=10)
+    store.create_topic("t")
+    partition = store.partition("t", 0)
+    for producer_id in range(500, 600):
+        partition.append_columns([b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    eventually(lambda: partition.evicted_producer_count == 90)
+    assert partition.producer_count == 10
+    for producer_id in range(500, 600):
+        again = partition.append_columns(
+            [b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0
+        )
+        assert (again.duplicate, again.base_offset) == (True, producer_id - 500)
+    assert len(partition.producers()) == 100
+    abandon(store)
+    partition = open_store(eoslog__producers__cached__max=10).partition("t", 0)
+    assert [state.producer_id for state in partition.producers()] == list(range(500, 600))
+
+
+@pytest.mark.parametrize("evicted_first", [False, True])
+def test_retention_writes_evicted_producers_down_too(open_store, store_path, evicted_first):
+    store = open_store(eoslog__checkpoint__interval__ms=20, eoslog__producers__cached__max=5)
+    store.create_topic("t", config={"segment.bytes": 1024})
+    partition = store.partition("t", 0)
+    for producer_id in range(20):
+        partition.append_columns(
+            [bytes(300)], producer_id=producer_id, producer_epoch=0, base_sequence=0
+        )
+    if evicted_first:
+        eventually(lambda: partition.evicted_producer_count)
+    partition.write_down_producers(5)
+    assert partition.delete_segments(partition.log_end_offset) > 0
+    abandon(store)
+    (store_path / "state" / "lmdb" / "data.mdb").unlink()
+    partition = open_store().partition("t", 0)
+    assert partition.restored_from == "snapshot"
+    assert len(partition.producers()) == 20
+
+
+@pytest.mark.parametrize("cached_max", [5, 1000])
+def test_opening_makes_up_for_a_lost_snapshot(open_store, store_path, cached_max):
+    """Producers whose batches were deleted have two copies again before one more is lost."""
+    store = open_store(eoslog__producers__cached__max=cached_max)
+    store.create_topic("t", config={"segment.bytes": 1024})
+    partition = store.partition("t", 0)
+    for producer_id in range(20):
+        partition.append_columns(
+            [bytes(300)], producer_id=producer_id, producer_epoch=0, base_sequence=0
+        )
+    partition.write_down_producers(cached_max)
+    partition.delete_segments(partition.log_end_offset)
+    abandon(store)
+    for path in store_path.glob("t-0/*.snapshot"):
+        path.unlink()
+    store = open_store(eoslog__producers__cached__max=cached_max)
+    assert store.partition("t", 0).restored_from == "rows"
+    abandon(store)
+    (store_path / "state" / "lmdb" / "data.mdb").unlink()
+    partition = open_store().partition("t", 0)
+    assert partition.restored_from == "snapshot"
+    assert len(partition.producers()) == 20
+
+
+def test_commits_do_not_move_the_recovery_point_that_is_written_down(open_store):
+    """They do not sync index files, and a recovery begins behind them."""
+    store = open_store("commit", eoslog__checkpoint__interval__ms=3_600_000)
+    store.create_topic("t")
+    producer = store.producer()
+    checkpointer, checkpoints = store._checkpointer, store._files.checkpoints
+
+    def append() -> int:
+        producer.append("t", 0, [b"x"])
+        producer.flush()
+        checkpointer._write_offsets()
+        return checkpoints.recovery_point(T0)
+
+    assert append() == 0
+    assert store.partition("t", 0).recovery_point == 1
+    assert append() == 0
+    checkpointer._unwritten.add(store.partition("t", 0))
+    checkpointer._write_checkpoints()
+    assert checkpoints.recovery_point(T0) == 2
+    assert append() == 2
+    store.close()
+    store = open_store("commit")
+    assert store._files.checkpoints.recovery_point(T0) == 3

@@ -1,0 +1,233 @@
+"""The process dies at each numbered step of docs/durability-and-recovery.md, and comes back.
+
+Whatever the step: all that was appended is there, once, in order; a name goes on where the log
+ends; an old batch sent again is a duplicate.
+"""
+
+import contextlib
+import time
+
+import pytest
+from unit_stores import QUIET, abandon, values_of
+
+import eoslog
+from eoslog import TopicPartition
+from eoslog.producer.producer import Producer
+from eoslog.storage import (
+    offset_checkpoints,
+    opened_partitions,
+    partition_directory,
+    producer_state_store,
+)
+from eoslog.storage.partition import Partition
+from eoslog.store import store as store_module
+from eoslog.store import store_files, store_topics
+from eoslog.store.retention import apply_retention
+from eoslog.transactions import named_producers
+
+T0 = TopicPartition("t", 0)
+
+
+class Crash(BaseException):
+    """The process is dead from here on."""
+
+
+def crash(*_arguments, **_named):
+    raise Crash
+
+
+def crash_after(original):
+    def run(*arguments, **named):
+        original(*arguments, **named)
+        raise Crash
+
+    return run
+
+
+def after(target, name):
+    """Crash when that function has done its work."""
+    return lambda patch: patch.setattr(target, name, crash_after(getattr(target, name)))
+
+
+def before(target, name):
+    return lambda patch: patch.setattr(target, name, crash)
+
+
+@pytest.fixture
+def filled(open_store):
+    """Two partitions, one open; 60 records of a name, 20 of another producer."""
+    store = open_store("commit")
+    store.create_topic("t", partitions=2, config={"segment.bytes": 1024})
+    with store.producer(name="n") as producer:
+        for number in range(20):
+            producer.append("t", 0, [b"%0100d" % (3 * number + one) for one in range(3)])
+    other = store.producer()
+    other.append("t", 1, [b"other"] * 20)
+    store.other, store.kept_open = other.producer_id, other
+    return store
+
+
+def check_all_there(open_store, other):
+    """Open, look at everything, close cleanly, look again."""
+    for _ in range(2):
+        store = open_store("commit")
+        assert [int(value) for value in values_of(store, "t")] == list(
+            range(store.partition("t", 0).log_start_offset, 60)
+        )
+        assert values_of(store, "t", 1) == [b"other"] * 20
+        assert store.producer(name="n").next_sequence("t", 0) == 60
+        again = store.partition("t", 1).append_columns(
+            [b"other"] * 20, producer_id=other, producer_epoch=0, base_sequence=0
+        )
+        assert (again.duplicate, again.base_offset) == (True, 0)
+        assert store.verify() == []
+        store.close()
+        assert (store.path / ".kafka_cleanshutdown").exists()
+
+
+CLOSING = {
+    "C1": after(store_module.Checkpointer, "stop"),
+    "C2": after(Producer, "close"),
+    "C3 rows": after(Partition, "persist_producers"),
+    "C3 files": after(Partition, "close"),
+    "C4": after(store_files.StateLog, "persist"),
+    "C5": before(store_files.StoreFiles, "_write_checkpoints"),
+    "C6 first file": after(offset_checkpoints, "write_checkpoint"),
+    "C6": after(store_files.StoreFiles, "_write_checkpoints"),
+    "C7": after(producer_state_store.ProducerStateStore, "write_session"),
+    "C8": after(store_files, "write_clean_close"),
+}
+
+
+@pytest.mark.parametrize("step", CLOSING)
+def test_a_crash_while_closing(filled, open_store, monkeypatch, step):
+    with monkeypatch.context() as patch:
+        CLOSING[step](patch)
+        with pytest.raises(Crash):
+            filled.close()
+    assert (filled.path / ".kafka_cleanshutdown").exists() is (step == "C8")
+    if not filled._closed or step == "C1":
+        abandon(filled)
+    check_all_there(open_store, filled.other)
+
+
+OPENING = {
+    "O1": after(store_files, "enter_store"),
+    "O2": before(store_files.TopicRegistry, "load"),
+    "O3": after(store_files, "read_last_stop"),
+    "O4": after(store_files, "forget_last_stop"),
+    "O6": after(store_files.StateLog, "load"),
+    "O7 deletions": after(store_topics.StoreTopics, "finish_deletions"),
+    "O7 jobs": after(store_module.StagedCommits, "roll_forward"),
+    "P1": after(opened_partitions, "check_identity"),
+    "P2": after(opened_partitions.PartitionLog, "__init__"),
+    "P3": after(Partition, "restore_producers"),
+}
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("step", OPENING)
+def test_a_crash_while_opening(filled, open_store, store_path, monkeypatch, step, clean):
+    filled.close() if clean else abandon(filled)
+    if step == "P2":
+        return_log = opened_partitions.PartitionLog
+
+        def opened_then_crash(*arguments, **named):
+            return_log(*arguments, **named).close(clean=False)
+            raise Crash
+
+        def patch_it(patch):
+            patch.setattr(opened_partitions, "PartitionLog", opened_then_crash)
+    else:
+        patch_it = OPENING[step]
+    with monkeypatch.context() as patch:
+        patch_it(patch)
+        store = None
+        with pytest.raises(Crash):
+            store = eoslog.open(store_path, config=QUIET)
+            store.partition("t", 0)
+    if store is not None:
+        abandon(store)
+    check_all_there(open_store, filled.other)
+
+
+RETAINING = {
+    "R1": after(Partition, "flush"),
+    "R2": after(Partition, "write_down_what_fits"),
+    "R3": after(named_producers.NamedProducers, "renew"),
+    "R4": after(Partition, "delete_segments"),
+}
+
+
+@pytest.mark.parametrize("lost", ["", "lmdb", "snapshots"])
+@pytest.mark.parametrize("step", RETAINING)
+def test_a_crash_while_retaining(filled, open_store, store_path, monkeypatch, step, lost):
+    store = filled
+    partition = store.partition("t", 0)
+    config = {**store._partitions.config_of(store.topics()["t"]), "retention.ms": 60_000}
+    later_ms = int(time.time() * 1000) + 2 * config["retention.ms"]
+    with monkeypatch.context() as patch:
+        RETAINING[step](patch)
+        with pytest.raises(Crash):
+            apply_retention(
+                partition, store._names, config, 1000, lambda moment_ms: later_ms - moment_ms
+            )
+    assert partition.log_start_offset == (60 if step == "R4" else 0)
+    abandon(store)
+    if lost == "lmdb":
+        (store_path / "state" / "lmdb" / "data.mdb").unlink()
+    if lost == "snapshots":
+        for path in store_path.glob("t-*/*.snapshot"):
+            path.unlink()
+    check_all_there(open_store, filled.other)
+
+
+DELETING = {
+    "D1": after(store_topics.TopicRegistry, "mark_deleting"),
+    "D2": after(opened_partitions.OpenedPartitions, "remove"),
+    "D2 half": after(partition_directory, "remove_tree"),
+    "D3": after(named_producers.NamedProducers, "forget_topic"),
+    "D4": after(store_topics.TopicRegistry, "remove"),
+}
+
+
+@pytest.mark.parametrize("step", DELETING)
+def test_a_crash_while_a_topic_is_deleted(filled, open_store, store_path, monkeypatch, step):
+    with monkeypatch.context() as patch:
+        DELETING[step](patch)
+        with pytest.raises(Crash):
+            filled.delete_topic("t")
+    abandon(filled)
+    store = open_store()
+    assert store.topics() == {}
+    assert [path.name for path in store_path.rglob("t-*")] == []
+    store.create_topic("t")
+    assert store.producer(name="n").next_sequence("t", 0) == 0
+    assert values_of(store, "t") == []
+
+
+@pytest.mark.parametrize("step", ["T1", "T2"])
+def test_a_crash_while_a_topic_is_created(store, open_store, monkeypatch, step):
+    registry = store_topics.TopicRegistry
+    with monkeypatch.context() as patch:
+        (before if step == "T1" else after)(registry, "add")(patch)
+        with pytest.raises(Crash):
+            store.create_topic("t", partitions=3)
+    abandon(store)
+    store = open_store()
+    assert list(store.topics()) == ([] if step == "T1" else ["t"])
+    with contextlib.suppress(eoslog.errors.TopicAlreadyExistsError):
+        store.create_topic("t", partitions=3)
+    store.producer().append("t", 2, [b"x"])
+    assert values_of(store, "t", 2) == [b"x"]
+
+
+@pytest.mark.parametrize("point", ["before", "after"])
+def test_a_crash_while_a_name_is_opened(filled, open_store, monkeypatch, point):
+    where = store_files.StateLog
+    with monkeypatch.context() as patch:
+        (before if point == "before" else after)(where, "append")(patch)
+        with pytest.raises(Crash):
+            filled.producer(name="n")
+    abandon(filled)
+    check_all_there(open_store, filled.other)

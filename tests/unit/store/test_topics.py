@@ -1,0 +1,283 @@
+"""Creating, describing and deleting topics; what a crash in the middle leaves."""
+
+import copy
+import errno
+import json
+import pickle
+
+import pytest
+from unit_stores import abandon, values_of
+
+from eoslog import TopicDescription
+from eoslog.errors import (
+    CorruptRecordError,
+    InvalidConfigError,
+    InvalidPartitionsError,
+    InvalidTopicError,
+    LogClosedError,
+    StoreError,
+    StoreFullError,
+    TopicAlreadyExistsError,
+    UnknownTopicOrPartitionError,
+)
+from eoslog.storage import partition_directory
+
+
+def test_a_topic_is_described_as_it_was_created(store, open_store):
+    made = store.create_topic("orders", partitions=3, config={"segment.bytes": "4096"})
+    assert (made.name, made.partitions, dict(made.config)) == ("orders", 3, {"segment.bytes": 4096})
+    assert store.topics() == {"orders": made}
+    assert pickle.loads(pickle.dumps(made)) == made
+    store.close()
+    assert open_store().topics() == {"orders": made}
+
+
+def test_a_topics_directories_are_kafkas(store, store_path):
+    made = store.create_topic("orders", partitions=2)
+    for number in range(2):
+        metadata = (store_path / f"orders-{number}" / "partition.metadata").read_bytes()
+        assert metadata == b"version: 0\ntopic_id: " + made.topic_id.encode()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        ".",
+        "..",
+        "a b",
+        "ä",
+        "a/b",
+        "x" * 250,
+        "a\0",
+        "__transaction_state",
+        "__consumer_offsets",
+    ],
+)
+def test_names_that_kafka_refuses(store, name):
+    with pytest.raises(InvalidTopicError):
+        store.create_topic(name)
+    with pytest.raises(InvalidTopicError):
+        store.delete_topic(name)
+    assert store.topics() == {}
+
+
+def test_names_of_other_types_are_refused(store):
+    for name in (None, b"t", 7):
+        with pytest.raises(TypeError):
+            store.create_topic(name)
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 100_001, 1.5, "3", True, None])
+def test_wrong_numbers_of_partitions(store, partitions):
+    with pytest.raises(InvalidPartitionsError):
+        store.create_topic("t", partitions)
+
+
+def test_wrong_settings(store):
+    for config in ({"segment.byte": 1}, {"segment.bytes": "many"}, {"cleanup.policy": "compress"}):
+        with pytest.raises(InvalidConfigError):
+            store.create_topic("t", config=config)
+    store.create_topic("t", config={"cleanup.policy": "delete"})
+
+
+def test_a_name_is_taken_once_dots_and_underscores_being_one(store):
+    store.create_topic("a.b")
+    with pytest.raises(TopicAlreadyExistsError):
+        store.create_topic("a.b")
+    with pytest.raises(InvalidTopicError, match=r"'a\.b'"):
+        store.create_topic("a_b")
+
+
+def test_settings_of_the_store_are_defaults_of_its_topics(open_store):
+    store = open_store(log__segment__bytes=2048)
+    store.create_topic("small")
+    store.create_topic("large", config={"segment.bytes": 1 << 20})
+    for name in ("small", "large"):
+        store.producer().append(name, 0, [bytes(500)] * 40)
+    assert store.partition("small", 0).segment_count > 5
+    assert store.partition("large", 0).segment_count == 1
+
+
+def test_what_was_not_set_follows_the_defaults_of_the_version_that_opens(open_store, store_path):
+    with open_store() as store:
+        store.create_topic("t", config={"segment.bytes": 2048})
+    document = json.loads((store_path / "state" / "topics.json").read_text())
+    assert document["topics"]["t"]["config"] == {"segment.bytes": 2048}
+    with open_store() as store:
+        effective = store._partitions.config_of(store.topics()["t"])
+    assert (effective["retention.ms"], effective["retention.bytes"]) == (-1, -1)
+
+
+def test_a_deleted_topic_leaves_nothing(store, store_path, open_store):
+    store.create_topic("t", partitions=2)
+    store.create_topic("u")
+    partition = store.partition("t", 0)
+    store.producer().append("t", 0, [b"x"])
+    consumer = store.consumer()
+    store.delete_topic("t")
+    assert list(store.topics()) == ["u"]
+    for call in (
+        lambda: store.partition("t", 0),
+        lambda: store.delete_topic("t"),
+        lambda: store.producer().send("t", b"x"),
+        lambda: consumer.assign([("t", 0)]),
+    ):
+        with pytest.raises(UnknownTopicOrPartitionError):
+            call()
+    with pytest.raises(LogClosedError):
+        partition.append_columns([b"x"])
+    store.close()
+    left = [
+        str(path.relative_to(store_path)) for path in store_path.rglob("*") if "t-" in path.name
+    ]
+    assert [name for name in left if "checkpoint" not in name and not name.startswith("__")] == []
+    assert "t 0" not in (store_path / "recovery-point-offset-checkpoint").read_text()
+    store = open_store()
+    store.create_topic("t")
+    assert store.partition("t", 0).log_end_offset == 0
+
+
+def test_a_topic_that_goes_during_the_look_for_its_partition(store, monkeypatch):
+    store.create_topic("t", partitions=3)
+    with pytest.raises(UnknownTopicOrPartitionError, match="has partitions 0 to 2, not 3"):
+        store.partition("t", 3)
+    monkeypatch.setattr(store._partitions, "find", lambda where: None)
+    with pytest.raises(UnknownTopicOrPartitionError, match="'t' was deleted just now"):
+        store.partition("t", 2)
+
+
+def test_a_file_that_comes_while_a_topic_is_removed_goes_too(store, monkeypatch):
+    """Of a process that was told only just, and was in the middle of a step."""
+    store.create_topic("t")
+    path = store.partition("t", 0).path
+    remove, late = partition_directory.remove_directory, [path / "late", path / "later"]
+
+    def removed(directory):
+        if directory == path and late:
+            late.pop().touch()
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+        remove(directory)
+
+    monkeypatch.setattr(partition_directory, "remove_directory", removed)
+    store.delete_topic("t")
+    assert not path.exists()
+    assert late == []
+
+
+def test_a_consumer_of_a_deleted_topic_is_told(store):
+    store.create_topic("t")
+    consumer = store.consumer()
+    consumer.assign([("t", 0)])
+    consumer.poll(timeout=0)
+    store.delete_topic("t")
+    with pytest.raises(UnknownTopicOrPartitionError):
+        consumer.poll(timeout=5)
+
+
+@pytest.mark.parametrize("way", ["opening", "making it again"])
+def test_a_deletion_cut_short_is_finished(store, store_path, open_store, monkeypatch, way):
+    store.create_topic("t", partitions=3)
+    with store.producer(name="n") as producer:
+        producer.append("t", 0, [b"x"])
+
+    def stop(*_arguments):
+        raise StoreFullError("here it stops")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._partitions, "remove", stop)
+        with pytest.raises(StoreFullError):
+            store.delete_topic("t")
+        with pytest.raises(UnknownTopicOrPartitionError):
+            store.delete_topic("t")
+        assert store.topics() == {}
+        # It is finished first, or not at all.
+        with pytest.raises(StoreFullError):
+            store.create_topic("t")
+    assert (store_path / "t-0").exists()
+    if way == "opening":
+        abandon(store)
+        store = open_store()
+        assert not list(store_path.glob("t-*"))
+    store.create_topic("t", partitions=1)
+    assert not (store_path / "t-1").exists()
+    assert store.producer(name="n").next_sequence("t", 0) == 0
+
+
+def test_a_creation_cut_short_leaves_no_topic_and_is_no_obstacle(store, store_path, monkeypatch):
+    def stop(*_arguments):
+        raise StoreFullError("here it stops")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store._files.registry, "add", stop)
+        with pytest.raises(StoreFullError):
+            store.create_topic("t", partitions=2)
+    assert store.topics() == {}
+    assert (store_path / "t-1").exists()
+    store.create_topic("t", partitions=2)
+    assert store.partition("t", 1).log_end_offset == 0
+
+
+def test_files_in_the_way_are_not_touched(store, store_path):
+    (store_path / "t-0").mkdir()
+    (store_path / "t-0" / f"{0:020d}.log").write_bytes(b"whose?")
+    with pytest.raises(StoreError, match="in the way"):
+        store.create_topic("t")
+    assert (store_path / "t-0" / f"{0:020d}.log").read_bytes() == b"whose?"
+
+
+def test_a_lost_list_of_topics_comes_back_from_the_directories(store, store_path, open_store):
+    made = store.create_topic("t", partitions=3, config={"segment.bytes": 4096})
+    store.producer().append("t", 2, [b"x"])
+    store.close()
+    (store_path / "state" / "topics.json").unlink()
+    store = open_store()
+    again = store.topics()["t"]
+    assert isinstance(again, TopicDescription)
+    assert (again.topic_id, again.partitions, dict(again.config)) == (made.topic_id, 3, {})
+    assert values_of(store, "t", 2) == [b"x"]
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {},
+        {"partitions": 0, "topic_id": "x", "config": {}},
+        {"partitions": 1, "topic_id": "AAAAAAAAAAAAAAAAAAAAAA", "config": {}},
+        {"partitions": 1, "topic_id": 7, "config": {}},
+        {"partitions": 1, "topic_id": "uyDb4gNaQmKtjSoW-vZ1xA", "config": {"nonsense": 1}},
+    ],
+)
+def test_entries_that_nobody_wrote_are_noticed(store, store_path, open_store, entry):
+    store.close()
+    (store_path / "state" / "topics.json").write_text(
+        json.dumps({"version": 1, "topics": {"t": entry}})
+    )
+    with pytest.raises(CorruptRecordError):
+        open_store()
+
+
+def test_a_topic_that_exists_is_left_as_it_is_if_that_is_asked_for(store):
+    made = store.create_topic("twice", partitions=2, config={"segment.bytes": 4096}, exist_ok=True)
+    again = store.create_topic("twice", partitions=2, exist_ok=True)
+    assert again == made
+    assert store.topics()["twice"].config == {"segment.bytes": 4096}
+    with pytest.raises(TopicAlreadyExistsError, match="with 2 partitions, not 3"):
+        store.create_topic("twice", partitions=3, exist_ok=True)
+    with pytest.raises(TopicAlreadyExistsError):
+        store.create_topic("twice", partitions=2)
+    with pytest.raises(InvalidConfigError):
+        store.create_topic("twice", partitions=2, config={"no.such": 1}, exist_ok=True)
+
+
+@pytest.mark.parametrize("which", ["store", "producer", "transactional", "consumer"])
+def test_what_is_bound_to_its_process_is_neither_pickled_nor_copied(store, which):
+    bound = {
+        "store": store,
+        "producer": store.producer(),
+        "transactional": store.producer(transactional_id="x"),
+        "consumer": store.consumer(),
+    }[which]
+    for attempt in (pickle.dumps, copy.copy):
+        with pytest.raises(TypeError, match="cannot be pickled or copied"):
+            attempt(bound)

@@ -1,0 +1,190 @@
+"""The internal log: its keys, its index in LMDB, and what it does without one."""
+
+import shutil
+
+import pytest
+from unit_stores import abandon
+
+from eoslog import TopicPartition
+from eoslog.errors import CorruptRecordError, FellBehindError, StoreVersionError
+from eoslog.transactions.state_log import (
+    NAMED_PRODUCER,
+    PRODUCER_ID_BLOCK,
+    TransactionRecord,
+    state_key,
+    state_partition_of,
+    transaction_key,
+)
+
+MADE_UP = 1999  # A type of ours that no part of the store reads.
+
+
+@pytest.mark.parametrize(
+    ("name", "partition"),
+    # Java's String.hashCode, without its sign, over 50.
+    [("", 0), ("a", 97 % 50), ("ab", (97 * 31 + 98) % 50), ("polygenelubricants", 0)],
+)
+def test_a_names_partition_is_kafkas(name, partition):
+    assert state_partition_of(name) == partition
+
+
+def test_keys_are_a_type_and_a_name():
+    assert state_key(1001, "né") == b"\x03\xe9n\xc3\xa9"
+    with pytest.raises(ValueError, match="481 bytes"):
+        state_key(1001, "x" * 481)
+
+
+def test_the_newest_record_of_a_key_holds(store):
+    log = store._state_log
+    assert log.get(MADE_UP, "a") is None
+    log.append(MADE_UP, "a", {"n": 1})
+    log.append(MADE_UP, "b", {"n": 2})
+    log.append(NAMED_PRODUCER, "a", {"n": 3})
+    log.append(MADE_UP, "a", {"n": 4})
+    assert log.get(MADE_UP, "a")["n"] == 4
+    assert log.get(NAMED_PRODUCER, "a")["n"] == 3
+    assert log.names(MADE_UP) == ["a", "b"]
+
+
+@pytest.mark.parametrize("persisted", [True, False])
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("lost", [None, "lmdb", "mark"])
+def test_states_survive_whatever_is_lost_beside_the_log(
+    open_store, store_path, persisted, clean, lost
+):
+    store = open_store()
+    for number in range(30):
+        store._state_log.append(MADE_UP, f"app-{number % 10}", {"n": number})
+        if persisted and number == 20:
+            store._state_log.persist()
+    store.close() if clean else abandon(store)
+    if lost == "lmdb":
+        shutil.rmtree(store_path / "state" / "lmdb")
+    if lost == "mark" and clean:
+        (store_path / ".kafka_cleanshutdown").write_text("{}")
+    log = open_store()._state_log
+    assert [log.get(MADE_UP, f"app-{number}")["n"] for number in range(10)] == list(range(20, 30))
+    assert len(log.names(MADE_UP)) == 10
+
+
+def test_an_index_that_knows_more_than_the_log_is_not_believed(open_store, store_path):
+    """A power cut took an unsynced record that LMDB had seen."""
+    store = open_store()
+    store._state_log.append(MADE_UP, "a", {"n": 1})
+    where = TopicPartition("__transaction_state", state_partition_of("a"))
+    size_bytes = store._partitions.state_partition(where.partition).size_bytes
+    store._state_log.append(MADE_UP, "a", {"n": 2})
+    store._state_log.persist()
+    abandon(store)
+    path = store_path / str(where) / f"{0:020d}.log"
+    path.write_bytes(path.read_bytes()[:size_bytes])
+    assert open_store()._state_log.get(MADE_UP, "a")["n"] == 1
+
+
+def test_a_record_that_was_read_is_not_written_over_a_newer_one_of_this_process(store, monkeypatch):
+    """The id's owner was followed, and replaced, while the index was written.
+
+    The newest record is told once; whoever opens the store next, and trusts the index, would give
+    an epoch out twice without it.
+    """
+    log = store._state_log
+    number, key = state_partition_of("x"), transaction_key("x")
+    entries = log._transactions
+    told = entries.changed
+
+    def take_over() -> None:
+        store.producer(transactional_id="x").init_transactions()
+
+    def changed():
+        monkeypatch.undo()
+        take_over()
+        entry = entries.find("x")
+        # As it is known where another process has written it.
+        log.moved("x", TransactionRecord(entry.value(), entry.record_offset))
+        take_over()
+        return told()
+
+    take_over()
+    monkeypatch.setattr(entries, "changed", changed)
+    newest = []
+    for _ in range(3):
+        log.persist()
+        newest.append(log._indexed_transaction(key, number).offset)
+        assert log.transaction("x").offset == newest[-1]
+    assert newest == [entries.find("x").record_offset] * 3
+    assert log._true_at(number) == newest[-1] + 1
+
+
+def test_what_was_read_is_known_also_where_the_log_is_taken_up_anew_meanwhile(store, monkeypatch):
+    """By another thread, since another process has deleted segments."""
+    store._state_log.append(MADE_UP, "a", {"n": 1})
+    partition = store._partitions.state_partition(state_partition_of("a"))
+    log, told = partition._log, []
+
+    class Behind:
+        def __getattr__(self, name):
+            return getattr(log, name)
+
+        @property
+        def own_end(self):
+            return log.own_end
+
+        @own_end.setter
+        def own_end(self, offset):
+            told.append(offset)
+            if len(told) == 1:
+                raise FellBehindError("it is being taken up anew")
+            log.own_end = offset
+
+    monkeypatch.setattr(partition, "_log", Behind())
+    partition.own_end = partition.log_end_offset
+    assert told == [1, 1]
+
+
+def test_lmdb_lost_while_open_is_read_again_from_the_log(store):
+    log = store._state_log
+    log.append(MADE_UP, "a", {"n": 1})
+    log.persist()
+    store._files.rows._begin_anew()
+    assert log.get(MADE_UP, "a")["n"] == 1
+    assert log.names(MADE_UP) == ["a"]
+    log.persist()
+    assert store._files.rows.read_state(state_key(MADE_UP, "a"))
+
+
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (b"no json", CorruptRecordError),
+        (b"{}", CorruptRecordError),
+        (b'{"version":2}', StoreVersionError),
+    ],
+)
+def test_records_that_this_version_cannot_read(open_store, value, error):
+    store = open_store()
+    partition = store._partitions.state_partition(3)
+    partition.append_columns([value], [state_key(MADE_UP, "x")])
+    abandon(store)
+    with pytest.raises(error):
+        open_store()
+
+
+def test_records_of_kafkas_own_are_passed_over(open_store):
+    store = open_store()
+    partition = store._partitions.state_partition(3)
+    partition.append_columns([b"\0\1", None, b"x"], [b"\0\0name", b"\0\0name", None])
+    store._state_log.append(MADE_UP, "a", {"n": 1})
+    abandon(store)
+    store = open_store()
+    assert store._state_log.get(MADE_UP, "a")["n"] == 1
+
+
+def test_producer_ids_come_in_blocks_that_are_durable_first(store):
+    first = store._files.producer_ids.take()
+    block = store._state_log.get(PRODUCER_ID_BLOCK, "")
+    assert block["next_producer_id"] == first + 1000
+    assert [store._files.producer_ids.take() for _ in range(1000)] == list(
+        range(first + 1, first + 1001)
+    )
+    assert store._state_log.get(PRODUCER_ID_BLOCK, "")["next_producer_id"] == first + 2000
+    assert store._partitions.state_partition(0).recovery_point == 2
