@@ -40,8 +40,11 @@ from eoslog.errors import (
     UnknownMemberIdError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.groups.group_coordinator import GroupCoordinator
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, check_group_id
+from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.storage.beside_retention import from_what_is_left
+from eoslog.storage.engine import Engine
 from eoslog.storage.partition import Partition
 
 if TYPE_CHECKING:
@@ -49,7 +52,6 @@ if TYPE_CHECKING:
 
     import pyarrow
 
-    from eoslog.store.store import Store
 
 __all__ = ["ARROW_BYTES_MAX", "Consumer", "OffsetAndTimestamp"]
 
@@ -78,7 +80,9 @@ class Consumer(ConsumerFetches, PartitionLookups):
 
     def __init__(
         self,
-        store: "Store",
+        engine: Engine,
+        group_offsets: GroupOffsets,
+        group_members: GroupCoordinator,
         group: str | None,
         isolation_level: str,
         auto_offset_reset: str,
@@ -93,7 +97,9 @@ class Consumer(ConsumerFetches, PartitionLookups):
                 f"auto_offset_reset={auto_offset_reset!r}: one of {', '.join(RESETS)}"
             )
         settings = with_defaults(given, CONSUMER_SETTINGS)
-        self._store = store
+        self._engine = engine
+        self._group_offsets = group_offsets
+        self._group_members = group_members
         self._group = None if group is None else check_group_id(group)
         self._isolation_level = check_isolation_level(isolation_level)
         self._poll_records_max = int(settings["max.poll.records"])
@@ -103,7 +109,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
         self._closed = False
         self._closing = False  # Nobody subscribes any more.
         self._positions = ConsumerPositions(
-            self._group, store._group_offsets, self._isolation_level, auto_offset_reset
+            self._group, group_offsets, self._isolation_level, auto_offset_reset
         )
         self._poll_under_way = PollUnderWay(self._positions)
         self._turns = ConsumerTurns(
@@ -186,7 +192,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
             raise IllegalStateError("partitions were assigned by hand: unsubscribe() first")
         self._subscription = ConsumerSubscription(
             self,
-            self._store._files.group_members,
+            self._group_members,
             self._group,
             wanted,
             told,
@@ -202,14 +208,14 @@ class Consumer(ConsumerFetches, PartitionLookups):
     def _warn_of_absent_topics(self, names: Iterable[str]) -> None:
         """Log a warning of each subscribed topic that does not exist, once."""
         for name in names:
-            if name not in self._warned_of and self._store._files.registry.get(name) is None:
+            if name not in self._warned_of and self._engine.registry.get(name) is None:
                 self._warned_of.add(name)
                 _log.warning(
                     "a consumer of group %s subscribed to topic %r, which does not exist in %s: "
                     "it is read once it does",
                     self._group,
                     name,
-                    self._store.path,
+                    self._engine.path,
                 )
 
     def unsubscribe(self) -> None:
@@ -341,7 +347,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
         if isinstance(offsets, Mapping):
             self._check_still_there(offsets)
         with self._deletions_named():
-            self._store._group_offsets.commit(group, offsets)
+            self._group_offsets.commit(group, offsets)
 
     @overload
     def committed(self, topic_partition: TopicPartition) -> int | None: ...
@@ -371,7 +377,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
         where = as_topic_partition(topic_partition)
         self._opened(where)
         stable = self._isolation_level == "read_committed"
-        return self._store._group_offsets.fetch(group, where, require_stable=stable)
+        return self._group_offsets.fetch(group, where, require_stable=stable)
 
     def seek_to_committed(self, *partitions: TopicPartition) -> None:
         """Go on where the group stands, of these partitions or of all that are assigned.
@@ -469,10 +475,10 @@ class Consumer(ConsumerFetches, PartitionLookups):
         try:
             # Where the store is closed, its members have left.
             with suppress(LogClosedError):
-                if not self._store.closed:
+                if not self._engine.closed:
                     self._end_leaving()
                 subscription = self._subscription  # Another thread may be unsubscribing.
-                if subscription is not None and not self._store.closed:
+                if subscription is not None and not self._engine.closed:
                     member = subscription.member
                     if not closed_before:
                         member.leave(tell=not self._polling)
@@ -480,7 +486,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
                         member.leave(tell=False)
         finally:
             self._closed = True
-            self._store._signal.wake()
+            self._engine.signal.wake()
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -508,14 +514,14 @@ class Consumer(ConsumerFetches, PartitionLookups):
         """What was read of a topic that was deleted says nothing of one made under its name."""
         for where in offsets:
             partition = self._positions.partitions.get(where)
-            if partition is not None and self._store._partitions.if_open(where) is not partition:
+            if partition is not None and self._engine.partitions.if_open(where) is not partition:
                 raise UnknownTopicOrPartitionError(
                     f"{where}: the topic was deleted since it was assigned; assign it anew if "
                     "there is one of the name"
                 )
 
     def _opened(self, where: TopicPartition) -> Partition:
-        return self._store.partition(where.topic, where.partition)
+        return self._engine.partition(where.topic, where.partition)
 
     def _assigned(self, where: TopicPartition) -> TopicPartition:
         self._check_movable()
@@ -538,7 +544,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
     def _check_open(self) -> None:
         if self._closed:
             raise _closed_error()
-        self._store._check_open()
+        self._engine.check_open()
 
 
 def _closed_error() -> LogClosedError:

@@ -18,12 +18,13 @@ from eoslog.consumer.consumer_subscription import ConsumerSubscription
 from eoslog.consumer.consumer_turns import ConsumerTurns
 from eoslog.consumer.handing_out import handed_out
 from eoslog.errors import IllegalStateError, LogClosedError, UnknownTopicOrPartitionError
+from eoslog.groups.group_offsets import GroupOffsets
+from eoslog.storage.engine import Engine
 from eoslog.storage.partition import Partition
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from eoslog.store.store import Store
 
 Ts = TypeVarTuple("Ts")
 T = TypeVar("T")
@@ -33,7 +34,8 @@ _LONG_WAIT_S = 3600.0
 class ConsumerFetches:
     """This part of a `Consumer`, which is made on top of it."""
 
-    _store: "Store"
+    _engine: Engine
+    _group_offsets: GroupOffsets
     _group: str | None
     _positions: ConsumerPositions
     _poll_under_way: PollUnderWay
@@ -156,7 +158,7 @@ class ConsumerFetches:
         if self._subscription is None:
             return
         for where, partition in self._positions.partitions.items():
-            if self._store._partitions.if_open(where) is not partition:
+            if self._engine.partitions.if_open(where) is not partition:
                 with suppress(UnknownTopicOrPartitionError, LogClosedError):
                     self._positions.add({where: self._opened(where)})
 
@@ -165,7 +167,7 @@ class ConsumerFetches:
 
     def _awaited_records(self, records_max: int, timeout_s: float) -> list[Record]:
         """Sleep until there may be something to read; the records, where that is all to be done."""
-        shared = self._store._signal.shared
+        shared = self._engine.signal.shared
         self._poll_under_way.begin_reading()  # No handler takes the partition away.
         if self._subscription is not None or shared is None or not self._positions.is_one():
             self._wait(time.monotonic() + timeout_s)
@@ -190,9 +192,9 @@ class ConsumerFetches:
         self._polling = True
         try:
             if self._subscription is None and self._positions.are_begun():
-                self._positions.wait_for_more(self._store._signal, left_s)
+                self._positions.wait_for_more(self._engine.signal, left_s)
             else:
-                self._store._signal.wait(self._watched(), self._is_ready, left_s)
+                self._engine.signal.wait(self._watched(), self._is_ready, left_s)
         except LogClosedError as error:
             self._check_open()
             if not self._group_has_news():
@@ -211,11 +213,11 @@ class ConsumerFetches:
         if self._subscription is not None:
             watched.append(self._subscription.member.partition)
         elif self._group is not None and self._positions.waits_for_the_group():
-            watched.append(self._store._group_offsets.partition_with(self._group))
+            watched.append(self._group_offsets.partition_with(self._group))
         return watched
 
     def _is_ready(self) -> bool:
-        if self._closed or self._store.closed:
+        if self._closed or self._engine.closed:
             return True
         return self._group_has_news() or self._positions.anything_to_read()
 

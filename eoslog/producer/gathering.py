@@ -15,10 +15,10 @@ from eoslog.errors import (
     OutOfMemoryError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.producer.producer_parts import ProducerParts
 
 if TYPE_CHECKING:
     from eoslog.storage.topic_registry import TopicDescription
-    from eoslog.store.store import Store
 
 # A batch that waited and could not be appended is tried again after so long.
 RETRY_S = 1.0
@@ -32,8 +32,9 @@ def closed_error() -> EoslogError:
 class GatheringSender(Sender):
     """What a producer gathers of a store's topics. A subclass has `_drain`."""
 
-    def __init__(self, store: "Store", batch_bytes: int, linger_ms: int) -> None:
-        self._store = store
+    def __init__(self, parts: ProducerParts, batch_bytes: int, linger_ms: int) -> None:
+        self._store_parts = parts
+        self._engine = parts.engine
         self._batch_bytes_max = batch_bytes
         self._linger_ms = linger_ms
         self._closed = self._is_parents = False
@@ -88,7 +89,7 @@ class GatheringSender(Sender):
 
     def _check_usable(self) -> None:
         self._refuse()
-        self._store._check_open()
+        self._engine.check_open()
 
     def _check_appendable(self) -> None:
         """Whether records are taken now."""
@@ -97,9 +98,9 @@ class GatheringSender(Sender):
     # What the hot path asks for.
 
     def _add_topic(self, topic: str) -> TopicBuffers:
-        description = self._store._topic(topic)
+        description = self._engine.topic(topic)
         self._follow(description)
-        config = self._store._partitions.config_of(description)
+        config = self._engine.partitions.config_of(description)
         # A gathered batch has to fit into every topic's limits.
         batch_bytes = config["max.message.bytes"]
         self._batch_bytes_max = min(self._batch_bytes_max, batch_bytes)
@@ -119,7 +120,7 @@ class GatheringSender(Sender):
 
     def _start_lingering(self) -> None:
         try:
-            self._store._linger.add(self, self._linger_ms / 1000)
+            self._store_parts.linger.add(self, self._linger_ms / 1000)
         except OutOfMemoryError:
             # Nobody would come for them. The record was taken: what is wrong is told by a flush.
             self._append_waiting(0)

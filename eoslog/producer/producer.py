@@ -7,7 +7,7 @@ its first append there; a fenced or closed producer appends nothing more.
 
 from collections.abc import Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, overload
+from typing import Self, overload
 
 from eoslog.bindings.handler_wait import ReentrantCallError
 from eoslog.bindings.partition_log import AppendResult
@@ -30,13 +30,11 @@ from eoslog.errors import (
 )
 from eoslog.producer.gathering import GatheringSender, closed_error
 from eoslog.producer.producer_identity import ProducerIdentity
+from eoslog.producer.producer_parts import ProducerParts
 from eoslog.producer.transaction_calls import TransactionCalls
 from eoslog.storage.partition import Partition
 from eoslog.storage.sequenced_partition import SequencedPartition
 from eoslog.storage.topic_registry import TopicDescription
-
-if TYPE_CHECKING:
-    from eoslog.store.store import Store
 
 RECORDS_PER_CALL_MAX = 1 << 30
 
@@ -73,19 +71,19 @@ class Producer(GatheringSender, TransactionCalls):
     """
 
     def __init__(
-        self, store: "Store", name: str | None, config: Mapping[str, object] | None
+        self, parts: ProducerParts, name: str | None, config: Mapping[str, object] | None
     ) -> None:
         settings = with_defaults(
             parse_config(config, PRODUCER_SETTINGS, "producer"), PRODUCER_SETTINGS
         )
-        super().__init__(store, int(settings["batch.size"]), int(settings["linger.ms"]))
+        super().__init__(parts, int(settings["batch.size"]), int(settings["linger.ms"]))
         self._idempotent = bool(settings["enable.idempotence"])
         self._lost: EoslogError | None = None
         self._keyless_turn = 0
         self._closed_whole = False  # All that was gathered is in, and there will be no more.
         self._is_close_over = False  # One of them; what it met was told.
         self._topic_ids: dict[str, str] = {}  # Of the topics that were written to.
-        self._identity = ProducerIdentity(store, name, self._idempotent)
+        self._identity = ProducerIdentity(parts, name, self._idempotent)
         if name is not None:
             self._identity.take_name(name, self)
         self._written = self._identity.ready()
@@ -193,7 +191,7 @@ class Producer(GatheringSender, TransactionCalls):
         with self.exclusive:
             self._check_usable()
             errors = self._append_gathered()
-            if self._store.durability == "process":
+            if not self._engine.syncs:
                 self._unsynced.clear()  # Nothing is ever synced for a producer.
             unsynced = dict(self._unsynced)
         errors += self._sync(unsynced)
@@ -267,7 +265,7 @@ class Producer(GatheringSender, TransactionCalls):
             fenced = self._refusal is not closed_error
             if meanwhile and not errors and not fenced and not self._closed_whole:
                 errors = [LogClosedError(_CUT_SHORT)]
-            if fenced or self._store.closed or self._store.durability == "process":
+            if fenced or self._engine.closed or not self._engine.syncs:
                 self._unsynced.clear()
             unsynced = dict(self._unsynced)
         return errors + self._sync(unsynced)
@@ -281,7 +279,7 @@ class Producer(GatheringSender, TransactionCalls):
             return [refused()] if self._discard() and not was_closed else []
         ends = True
         try:
-            self._store._check_open()
+            self._engine.check_open()
             errors = self._append_gathered()
             while not errors and not self._refuse_if_empty(closed_error):
                 errors = self._append_gathered()  # What a handler of a signal sent meanwhile.
@@ -299,9 +297,9 @@ class Producer(GatheringSender, TransactionCalls):
         """Nobody calls it any more."""
         if self._is_parents:
             return
-        self._store._linger.remove(self)
+        self._store_parts.linger.remove(self)
         if self.name is not None:
-            self._store._names.release(self.name, self)
+            self._store_parts.names.release(self.name, self)
 
     def __enter__(self) -> Self:
         with self.exclusive:
@@ -326,7 +324,7 @@ class Producer(GatheringSender, TransactionCalls):
 
     def _drain(self, buffer: PartitionBuffer) -> None:
         """Append what a buffer holds, and empty it."""
-        if self._follow(self._store._topic(buffer.topic)) and self._lost is not None:
+        if self._follow(self._engine.topic(buffer.topic)) and self._lost is not None:
             raise self._lost
         where = TopicPartition(buffer.topic, buffer.partition)
         try:
@@ -348,7 +346,7 @@ class Producer(GatheringSender, TransactionCalls):
         """The short way to a partition that was written to; None if it has to be the long one."""
         with self.exclusive:
             topic, number = ready.partition.topic_partition
-            if self._refusal is not None or self._store.closed:
+            if self._refusal is not None or self._engine.closed:
                 return None
             buffers = self._buffers_of(topic)
             if buffers and buffers[number].accumulator.record_count:
@@ -369,7 +367,7 @@ class Producer(GatheringSender, TransactionCalls):
         ):
             ready.in_doubt = False  # Nothing was written, and there is a way.
             return
-        if isinstance(error, LogClosedError) and not self._store.closed:
+        if isinstance(error, LogClosedError) and not self._engine.closed:
             return  # The topic was deleted, with all that is in it: there may be a new one.
         if not isinstance(error, EoslogError):
             raise error
@@ -407,7 +405,7 @@ class Producer(GatheringSender, TransactionCalls):
     ) -> dict[int, AppendResult]:
         results: dict[int, AppendResult] = {}
         appended_record_count = 0
-        config = self._store._partitions.config_of(topic)
+        config = self._engine.partitions.config_of(topic)
         first_partition = self._keyless_turn % topic.partitions
         self._keyless_turn += 1
         for number, columns in placed_columns(
@@ -425,7 +423,7 @@ class Producer(GatheringSender, TransactionCalls):
 
     def _append_earlier(self, where: TopicPartition) -> None:
         """What `send` gathered for the partition goes first."""
-        self._follow(self._store._topic(where.topic))
+        self._follow(self._engine.topic(where.topic))
         buffers = self._buffers_of(where.topic)
         if buffers and buffers[where.partition].accumulator.record_count:
             self._drain(buffers[where.partition])
@@ -455,7 +453,7 @@ class Producer(GatheringSender, TransactionCalls):
             try:
                 partition.sync_up_to(end)
             except LogClosedError as error:
-                if self._store.closed:
+                if self._engine.closed:
                     errors.append(error)
                     continue
                 # Else another process has deleted the topic.
@@ -473,8 +471,8 @@ class Producer(GatheringSender, TransactionCalls):
             return error
         sequenced = self._identity.known(where)
         before = 0 if sequenced is None else sequenced.position
-        if isinstance(error, LogClosedError) and not self._store.closed:
-            return self._store._failure or UnknownTopicOrPartitionError(f"{where} was deleted")
+        if isinstance(error, LogClosedError) and not self._engine.closed:
+            return self._engine.failure or UnknownTopicOrPartitionError(f"{where} was deleted")
         if sequenced is None:
             error.appended_record_count = 0  # type: ignore[attr-defined]
         if sequenced is not None and not isinstance(error, LogClosedError):
@@ -508,7 +506,7 @@ class Producer(GatheringSender, TransactionCalls):
         with self.exclusive:
             self.exclusive.check_outermost()
             self._refuse_from_now_on(lambda: ProducerFencedError(reason))
-        self._store._linger.remove(self)
+        self._store_parts.linger.remove(self)
 
     def forget_topic(self, topic: str) -> None:
         """The topic is being deleted: what was gathered for it is lost, its partitions are gone.
@@ -516,7 +514,7 @@ class Producer(GatheringSender, TransactionCalls):
         What is of a new topic of the name stays.
         """
         with self.exclusive:
-            now = self._store._topic_id(TopicPartition(topic, 0))
+            now = self._engine.registry.id_of(TopicPartition(topic, 0))
             if self._topic_ids.get(topic) != now:
                 buffers = self._buffers_of(topic)
                 lost = sum(buffer.accumulator.record_count for buffer in buffers)
@@ -531,7 +529,7 @@ class Producer(GatheringSender, TransactionCalls):
 
     def _follow_topics(self) -> None:
         for topic in list(self._topic_ids):
-            description = self._store._files.registry.get(topic)
+            description = self._engine.registry.get(topic)
             if description is not None:
                 self._follow(description)
 
@@ -549,7 +547,7 @@ class Producer(GatheringSender, TransactionCalls):
     def _known_topic(self, topic: str) -> TopicDescription:
         if not isinstance(topic, str):
             raise TypeError(f"a topic is a str, not {type(topic).__name__}")
-        return self._store._topic(topic)
+        return self._engine.topic(topic)
 
     def _known_partition(self, topic: TopicDescription, partition: int) -> TopicPartition:
         number = whole_number(partition, "a partition")

@@ -7,18 +7,15 @@ least every RENEW_RECORDS records the record says anew where the name stands.
 import threading
 import time
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from eoslog.common.sequence import NO_SEQUENCE
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import InvalidRequestError
+from eoslog.producer.producer_parts import ProducerParts
 from eoslog.session.store_lock import moment_text
 from eoslog.storage.partition import Partition
 from eoslog.storage.sequenced_partition import NO_EPOCH, NO_PRODUCER_ID, SequencedPartition
 from eoslog.transactions.named_producers import Checkpoint, HeldName, LiveProducer, NamedIdentity
-
-if TYPE_CHECKING:
-    from eoslog.store.store import Store
 
 # Half of the sequences before they begin anew: far from taking an older one for a newer one.
 RENEW_RECORDS = 1 << 30
@@ -27,7 +24,7 @@ RENEW_RECORDS = 1 << 30
 class ProducerIdentity:
     """Of one producer; its lock guards it. An id is taken with the first append."""
 
-    def __init__(self, store: "Store", name: str | None, idempotent: bool) -> None:
+    def __init__(self, parts: ProducerParts, name: str | None, idempotent: bool) -> None:
         if name is not None:
             if not isinstance(name, str):
                 raise TypeError(f"a producer's name is a str, not {type(name).__name__}")
@@ -41,7 +38,8 @@ class ProducerIdentity:
                 raise ValueError("a producer with a name needs enable.idempotence")
         self.producer_id = NO_PRODUCER_ID
         self.producer_epoch = NO_EPOCH
-        self._store = store
+        self._store_parts = parts
+        self._engine = parts.engine
         self._idempotent = idempotent
         self._named: NamedIdentity | None = None
         self._held: HeldName | None = None  # For a name that other processes may open.
@@ -53,7 +51,7 @@ class ProducerIdentity:
 
     def take_name(self, name: str, producer: LiveProducer) -> None:
         """Go on as the name; the producer that had it is fenced."""
-        names = self._store._names
+        names = self._store_parts.names
         with names.exclusive():
             named = names.open(name, lambda epoch: _fencing_reason(name, epoch))
             self.producer_id, self.producer_epoch = named.producer_id, named.epoch
@@ -74,14 +72,14 @@ class ProducerIdentity:
     def sequenced(self, where: TopicPartition) -> SequencedPartition:
         """The partition, ready for the next append: registered with the name, or renewed there."""
         sequenced = self._partitions.get(where)
-        if sequenced is not None and sequenced.partition is not self._store._partitions.if_open(
+        if sequenced is not None and sequenced.partition is not self._engine.partitions.if_open(
             where
         ):
             # Another process has deleted the topic; there may be a new one of the name.
             self.forget_topic(where.topic)
             sequenced = self._partitions.get(where)
         if sequenced is None:
-            partition = self._store.partition(where.topic, where.partition)
+            partition = self._engine.partition(where.topic, where.partition)
             if self._named is not None:
                 self._register(self._named, where.topic)
             elif self._idempotent and self.producer_id == NO_PRODUCER_ID:
@@ -130,14 +128,14 @@ class ProducerIdentity:
                     sequenced.position, named.epoch, sequenced.last_sequence
                 )
         # Synced: what it counts may be deleted next.
-        self._store._names.write(named, renewed, topic_ids, sync=True)
+        self._store_parts.names.write(named, renewed, topic_ids, sync=True)
 
     def forget_topic(self, topic: str) -> list[Partition]:
         """The topic is gone; the partitions of it that this producer wrote to.
 
         Those of a new topic of the name stay.
         """
-        topic_id = self._store._topic_id
+        topic_id = self._engine.registry.id_of
         gone = [
             where
             for where, sequenced in self._partitions.items()
@@ -150,7 +148,7 @@ class ProducerIdentity:
         return [self._partitions.pop(where).partition for where in gone]
 
     def _take_id(self) -> None:
-        producer_id = self._store._files.producer_ids.take()
+        producer_id = self._store_parts.producer_ids.take()
         if self.producer_id == NO_PRODUCER_ID:  # Else a handler of a signal took one meanwhile.
             self.producer_id, self.producer_epoch = producer_id, 0
 
@@ -158,7 +156,7 @@ class ProducerIdentity:
         """Where the name stood at the partition when that was last written down."""
         named = self._named
         begin = Checkpoint(0, self.producer_epoch, NO_SEQUENCE)
-        if named is None or named.topic_ids.get(where.topic) != self._store._topic_id(where):
+        if named is None or named.topic_ids.get(where.topic) != self._engine.registry.id_of(where):
             return begin  # What was written down was of a topic that was deleted since.
         return named.checkpoints.get(where, begin)
 
@@ -171,13 +169,13 @@ class ProducerIdentity:
     def _register(self, named: NamedIdentity, topic: str) -> None:
         """Have all partitions of a topic in the name's record, by one write."""
         self._check_held()
-        description = self._store._topic(topic)
+        description = self._engine.topic(topic)
         is_known = named.topic_ids.get(topic) == description.topic_id
         known = named.checkpoints if is_known else {}
         begin = Checkpoint(0, named.epoch, NO_SEQUENCE)
         missing = {where: begin for where in description.topic_partitions() if where not in known}
         if missing:
-            self._store._names.write(named, missing, {topic: description.topic_id})
+            self._store_parts.names.write(named, missing, {topic: description.topic_id})
 
 
 def _fencing_reason(name: str, epoch: int) -> str:

@@ -8,7 +8,7 @@ states, and after an error in a transaction only its abort goes on.
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Never
+from typing import Never
 
 from eoslog.bindings.sender import PartitionBuffer
 from eoslog.common.config import STAGED_PRODUCER_SETTINGS, parse_config, with_defaults
@@ -24,14 +24,12 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.producer.producer_parts import ProducerParts
 from eoslog.producer.transaction_client_state import HINTS, ClientState, Request
 from eoslog.producer.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 from eoslog.staging.staged_names import directory_name
 from eoslog.staging.staged_transactions import StagedTransactions
 from eoslog.transactions.transaction_owner import TransactionOwner
-
-if TYPE_CHECKING:
-    from eoslog.store.store import Store
 
 S = ClientState
 
@@ -60,7 +58,7 @@ class StagedProducer(TransactionalProducer):
 
     def __init__(
         self,
-        store: "Store",
+        parts: ProducerParts,
         transactional_id: str,
         config: Mapping[str, object] | None = None,
     ) -> None:
@@ -68,7 +66,7 @@ class StagedProducer(TransactionalProducer):
             parse_config(config, STAGED_PRODUCER_SETTINGS, "staged producer"),
             STAGED_PRODUCER_SETTINGS,
         )
-        super().__init__(store, transactional_id, DEFAULT_TIMEOUT_MS, settings)
+        super().__init__(parts, transactional_id, DEFAULT_TIMEOUT_MS, settings)
         self._transactions: StagedTransactions | None = None
 
     def __repr__(self) -> str:
@@ -96,17 +94,23 @@ class StagedProducer(TransactionalProducer):
                 self._move(S.INITIALIZING)
             owner = TransactionOwner.here()
             try:
-                run_id = self._store._staged.begin_run(self._transactional_id, owner)
-                state_partition = self._store._state_log.partition_of(self._application_name)
+                run_id = self._store_parts.staged.begin_run(self._transactional_id, owner)
+                state_partition = self._store_parts.state_log.partition_of(self._application_name)
             except EoslogError as error:
                 self._break(error, Request.INIT)
             self._owner = owner
             self._transactions = StagedTransactions(
-                self._store, self._transactional_id, run_id, self._check_gathered_for
+                self._engine,
+                self._store_parts.state_log,
+                self._store_parts.group_offsets,
+                self._store_parts.staged,
+                self._transactional_id,
+                run_id,
+                self._check_gathered_for,
             )
-            self._set_entry(self._transactions, owner, state_partition, self._store._signal, -1, -1)
+            self._set_entry(self._transactions, owner, state_partition, self._engine.signal, -1, -1)
             self._move(S.READY)
-        for other in self._store._live_producers():
+        for other in self._store_parts.live_producers():
             if isinstance(other, StagedProducer):
                 other.notice_replacement()
 
@@ -260,7 +264,7 @@ class StagedProducer(TransactionalProducer):
         return self._staged().commit(self.producer_id, self.producer_epoch, ())
 
     def _is_decision_in_doubt(self) -> bool:
-        return self._store._state_log.partition_of(self._application_name).failed
+        return self._store_parts.state_log.partition_of(self._application_name).failed
 
     def _named(self, error: EoslogError) -> EoslogError:
         if isinstance(error, StagedCommitError):

@@ -9,7 +9,7 @@ coordinator's entry, then a partition's.
 import copy
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Never, TypeVar
+from typing import Never, TypeVar
 
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.status import ProducerNotCached
@@ -31,6 +31,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.producer.producer import Producer
+from eoslog.producer.producer_parts import ProducerParts
 from eoslog.producer.transaction_client_state import (
     HINTS,
     SOURCES,
@@ -42,9 +43,6 @@ from eoslog.producer.transaction_client_state import (
     reaction,
 )
 from eoslog.transactions.transaction_owner import TransactionOwner, timed_out
-
-if TYPE_CHECKING:
-    from eoslog.store.store import Store
 
 T = TypeVar("T")
 S = ClientState
@@ -65,10 +63,10 @@ _STATES = tuple(ClientState)
 class TransactionClient(TransactionalSender, Producer):
     """What `TransactionalProducer` is made on. Whoever calls has `exclusive`."""
 
-    def __init__(self, store: "Store", transactional_id: str, batch_bytes: int) -> None:
-        Producer.__init__(self, store, None, {"batch.size": batch_bytes})
+    def __init__(self, parts: ProducerParts, transactional_id: str, batch_bytes: int) -> None:
+        Producer.__init__(self, parts, None, {"batch.size": batch_bytes})
         self._transactional_id = transactional_id
-        self._coordinator = store._transactions
+        self._coordinator = parts.coordinator
         self._owner = TransactionOwner.here()
         self._taken_over: TransactionEntry | None = None
         self._cause: EoslogError | None = None
@@ -88,7 +86,7 @@ class TransactionClient(TransactionalSender, Producer):
     def _check_usable(self) -> None:
         if self._refusal is not None:
             raise self._refusal()
-        self._store._check_open()
+        self._engine.check_open()
 
     def _check_appendable(self) -> None:
         self._check_usable()
@@ -150,9 +148,9 @@ class TransactionClient(TransactionalSender, Producer):
         """The error with what the coordinator knows of who did it, or with what was deleted."""
         if isinstance(error, (ProducerFencedError, InvalidProducerEpochError)):
             return self._owner.explain(error)
-        if isinstance(error, LogClosedError) and not self._store.closed:
+        if isinstance(error, LogClosedError) and not self._engine.closed:
             deleted = f"a topic of the transaction was deleted: {error}"
-            return self._store._failure or UnknownTopicOrPartitionError(deleted)
+            return self._engine.failure or UnknownTopicOrPartitionError(deleted)
         return error
 
     def notice_replacement(self) -> None:
@@ -212,8 +210,8 @@ class TransactionClient(TransactionalSender, Producer):
         elif isinstance(error, FellBehindError):
             self._coordinator.take_up_anew(error)
         elif isinstance(error, PartitionLost):
-            self._store._check_open()
-            if self._store._find_partition(TopicPartition(error.topic, error.partition)):
+            self._engine.check_open()
+            if self._engine.find_partition(TopicPartition(error.topic, error.partition)):
                 raise StoreFailedError(f"{error}: open the store anew") from error
             with entry.lock:
                 entry.drop_partition(error.topic, error.partition)
@@ -315,7 +313,7 @@ class TransactionClient(TransactionalSender, Producer):
 
     def _is_decision_in_doubt(self) -> bool:
         """Whether the log that would have the decision failed."""
-        return self._store._state_log.partition_of(self._transactional_id).failed
+        return self._store_parts.state_log.partition_of(self._transactional_id).failed
 
     def _complete_entry(self) -> None:
         # What it cannot do now is tried again when the next transaction begins to write.

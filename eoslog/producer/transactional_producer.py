@@ -5,7 +5,7 @@ What holds of its states, its errors and its locks is in `transaction_client`.
 
 import time
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, overload
+from typing import overload
 
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sender import PartitionBuffer
@@ -26,14 +26,12 @@ from eoslog.errors import (
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.producer.gathering import closed_error
 from eoslog.producer.producer import RECORDS_PER_CALL_MAX, length_of
+from eoslog.producer.producer_parts import ProducerParts
 from eoslog.producer.transaction_client import TransactionClient
 from eoslog.producer.transaction_client_state import ENDED, HINTS, ClientState, Request
 from eoslog.storage.partition import Partition
 from eoslog.transactions.transaction_entries import check_transactional_id
 from eoslog.transactions.transaction_owner import TransactionOwner
-
-if TYPE_CHECKING:
-    from eoslog.store.store import Store
 
 S = ClientState
 DEFAULT_TIMEOUT_MS = 60_000
@@ -68,7 +66,7 @@ class TransactionalProducer(TransactionClient):
 
     def __init__(
         self,
-        store: "Store",
+        parts: ProducerParts,
         transactional_id: str,
         transaction_timeout_ms: int = DEFAULT_TIMEOUT_MS,
         config: Mapping[str, object] | None = None,
@@ -80,7 +78,7 @@ class TransactionalProducer(TransactionClient):
         settings = with_defaults(settings, TRANSACTIONAL_PRODUCER_SETTINGS)
         if not settings["enable.idempotence"]:
             raise InvalidConfigError("enable.idempotence=false: transactions need idempotence")
-        super().__init__(store, transactional_id, int(settings["batch.size"]))
+        super().__init__(parts, transactional_id, int(settings["batch.size"]))
         self._timeout_ms = timeout_ms
         self._parts: dict[TopicPartition, tuple[Partition, TransactionPart]] = {}
         # Topics that were deleted under a transaction, and the id and epoch of that.
@@ -128,7 +126,7 @@ class TransactionalProducer(TransactionClient):
                     owner=owner,
                     keep_prepared=keep_prepared,
                 )
-                state_partition = self._store._state_log.partition_of(self._transactional_id)
+                state_partition = self._store_parts.state_log.partition_of(self._transactional_id)
             except EoslogError as error:
                 self._break(error, Request.INIT)
             self._owner = owner
@@ -137,7 +135,7 @@ class TransactionalProducer(TransactionClient):
                 found.entry,
                 owner,
                 state_partition,
-                self._store._signal,
+                self._engine.signal,
                 found.producer_id,
                 found.producer_epoch,
             )
@@ -147,7 +145,7 @@ class TransactionalProducer(TransactionClient):
                 self._register()
                 self._is_prepared = True
                 self._move(S.PREPARED_TRANSACTION)
-        self._store._notice_replacements()
+        notice_replacements(self._store_parts.live_producers())
         return found.prepared
 
     def send_offsets_to_transaction(
@@ -168,7 +166,7 @@ class TransactionalProducer(TransactionClient):
         with self.exclusive:
             self._check_appendable()
             self._check_in_time()
-            offsets_of_groups = self._store._group_offsets
+            offsets_of_groups = self._store_parts.group_offsets
             try:
                 number, keys, values, topic_ids = offsets_of_groups.prepare_transactional_commit(
                     group, offsets
@@ -492,7 +490,7 @@ class TransactionalProducer(TransactionClient):
         except EoslogError as error:
             self._break(error, Request.PRODUCE)
         partition.note_append()
-        self._store._signal.appended()
+        self._engine.signal.appended()
         return result
 
     def _check_not_ended(self) -> None:
@@ -555,7 +553,7 @@ class TransactionalProducer(TransactionClient):
         for partition in partitions:
             if isinstance(partition, Partition):
                 partition.note_append()
-        self._store._signal.appended()
+        self._engine.signal.appended()
 
     def _abort_after(self, error: BaseException) -> None:
         with self.exclusive:
@@ -585,7 +583,7 @@ class TransactionalProducer(TransactionClient):
     def _forget_replaced(self) -> None:
         """Look partitions up anew that are closed here: a topic of the name may have been made."""
         for where, (partition, _) in list(self._parts.items()):
-            if self._store._partitions.if_open(where) is not partition:
+            if self._engine.partitions.if_open(where) is not partition:
                 self._drop_topic(where.topic)
                 del self._parts[where]
 
@@ -621,3 +619,10 @@ class TransactionalProducer(TransactionClient):
 
     def _start_lingering(self) -> None:
         """Nothing waits for a time."""
+
+
+def notice_replacements(producers: Iterable[object]) -> None:
+    """Have the producers whose transactional id was taken from them refuse records from now on."""
+    for producer in producers:
+        if isinstance(producer, TransactionalProducer):
+            producer.notice_replacement()

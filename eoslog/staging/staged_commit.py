@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.held_locks import HeldLocks
@@ -34,6 +33,7 @@ from eoslog.errors import (
     StoreError,
     StoreFullError,
 )
+from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.groups.offset_records import OffsetKey
 from eoslog.session.store_wide_lock import StoreWideLock
 from eoslog.staging.staged_adoption import HeldPartitions, is_untouched
@@ -61,11 +61,9 @@ from eoslog.staging.staged_sweep import is_decided
 from eoslog.staging.staged_under_way import StagedJobsUnderWay
 from eoslog.staging.staged_undone import UndoneJobs
 from eoslog.staging.staged_verification import verify_staged_jobs
-from eoslog.transactions.state_log import APPLICATION
+from eoslog.storage.engine import Engine
+from eoslog.transactions.state_log import APPLICATION, StateLog
 from eoslog.transactions.transaction_owner import TransactionOwner, run_overtaken
-
-if TYPE_CHECKING:
-    from eoslog.store.store import Store
 
 # A job of another process may take minutes.
 LOCK_TIMEOUT_S = 600.0
@@ -93,18 +91,34 @@ class StagedCommit:
 class StagedCommits(StagedJobsUnderWay):
     """The staged jobs of one store; `Store` has one, and hands calls on to it."""
 
-    def __init__(self, store: "Store") -> None:
-        self._store = store
-        self._staging_path: Path = store._staging_path
-        shared = store._files.session.shared
+    def __init__(
+        self,
+        engine: Engine,
+        state_log: StateLog,
+        group_offsets: GroupOffsets,
+        *,
+        none_is_open: Callable[[], bool],
+        note_leftovers: Callable[[], None],
+        steady_ms: Callable[[int], int],
+    ) -> None:
+        """`none_is_open()` is True if no transaction is undecided.
+
+        `note_leftovers()` is called when there is something to remove; what is older than a span by
+        `steady_ms(span_ms)` has expired.
+        """
+        self._engine = engine
+        self._state_log = state_log
+        self._group_offsets = group_offsets
+        self._steady_ms = steady_ms
+        self._staging_path: Path = engine.paths.staging
+        shared = engine.session.shared
         self._lock = StoreWideLock(shared, LOCK_STAGED, LOCK_TIMEOUT_S)
         self._working = ThreadLock()
-        self._undone = UndoneJobs(self._staging_path, store._state_log, shared)
-        none_is_open = store._transactions.entries.none_is_undecided
-        self._recent = RecentJobs(store._state_log, store._find_partition, none_is_open)
-        self._leftovers = Leftovers(store, store._checkpointer.note_leftovers)
+        self._undone = UndoneJobs(self._staging_path, state_log, shared)
+        self._recent = RecentJobs(state_log, engine.find_partition, none_is_open)
+        self._leftovers = Leftovers(engine, state_log, note_leftovers)
         self._retry_due_s = 0.0
-        store._group_offsets.ask_staged(self.holds_back, self._find_applications)
+        group_offsets.ask_staged(self.holds_back, self._find_applications)
         self._pending = {}
         # Who registered the newest run of an application in this life of the store.
         self._owners: dict[str, TransactionOwner] = {}
@@ -142,13 +156,13 @@ class StagedCommits(StagedJobsUnderWay):
         if source is not None and run_id is None:
             raise ValueError("a version of a source is committed under a run id")
         with self._at_work():
-            self._store._check_open()
+            self._engine.check_open()
             try:
                 record = self._settled(app_id)
             except StagedJobIncompleteError as error:
                 self._refuse_if_behind(app_id, version, source, error)
                 raise
-            count = record.counted_by(source, version, self._store._state_log)
+            count = record.counted_by(source, version, self._state_log)
             if count is not None:
                 version += count.base
                 check_version(version)
@@ -156,14 +170,14 @@ class StagedCommits(StagedJobsUnderWay):
                 if count is not None and count.overtakes(record.count):
                     # A replay: the driver before this one is out from here on.
                     newest = record.decided(record.version, run_id, None, self._process, count)
-                    newest.write(self._store._state_log)
+                    newest.write(self._state_log)
                 self._leftovers.discard(app_id, run_id, found)
                 return StagedCommit(committed=False)
-            record.check_run(run_id, self._store._files.session.slots.describe)
-            staged_offsets = prepare_offsets(offsets, self._store._group_offsets, sent_for)
+            record.check_run(run_id, self._engine.session.slots.describe)
+            staged_offsets = prepare_offsets(offsets, self._group_offsets, sent_for)
             if not staged_offsets and not any(message.files for message in found):
                 decided = record.decided(version, run_id, None, self._process, count, decision)
-                decided.write(self._store._state_log)
+                decided.write(self._state_log)
                 self._ensure_group(app_id)
                 self._leftovers.discard(app_id, run_id, found)
                 return StagedCommit(committed=True)
@@ -181,9 +195,9 @@ class StagedCommits(StagedJobsUnderWay):
         """Raise StagedCommitError if it is an earlier version that cannot be completed: nothing of
         this one is decided.
         """
-        pending = ApplicationRecord.read(self._store._state_log, app_id)
+        pending = ApplicationRecord.read(self._state_log, app_id)
         if pending is not None:
-            count = pending.counted_by(source, version, self._store._state_log)
+            count = pending.counted_by(source, version, self._state_log)
             if version + (0 if count is None else count.base) > pending.version:
                 raise StagedCommitError(
                     f"version {version} of application {app_id!r} is not decided, and can be "
@@ -192,9 +206,9 @@ class StagedCommits(StagedJobsUnderWay):
 
     def application(self, app_id: str) -> ApplicationState | None:
         """The application's newest version and run; None if the store never heard of it."""
-        self._store._check_open()
+        self._engine.check_open()
         self._settle_interrupted(directory_name(app_id, "app_id"))
-        record = ApplicationRecord.read(self._store._state_log, app_id)
+        record = ApplicationRecord.read(self._state_log, app_id)
         return None if record is None else record.shown
 
     def _settle_interrupted(self, name: str) -> None:
@@ -216,12 +230,12 @@ class StagedCommits(StagedJobsUnderWay):
         Raises StoreError.
         """
         with self._at_work():
-            self._store._check_open()
+            self._engine.check_open()
             name = directory_name(app_id, "app_id")
             if name in self._pending:
                 with suppress(StagedJobIncompleteError):  # Decided all the same.
                     self._settle(name)
-            record = ApplicationRecord.read(self._store._state_log, app_id)
+            record = ApplicationRecord.read(self._state_log, app_id)
             return None if record is None or record.version < version else record
 
     def begin_run(self, app_id: str, owner: TransactionOwner | None = None) -> str:
@@ -231,9 +245,9 @@ class StagedCommits(StagedJobsUnderWay):
         store's durability.
         """
         with self._at_work():
-            self._store._check_open()
+            self._engine.check_open()
             record = self._settled(app_id).registered(self._process)
-            record.write(self._store._state_log, sync=True)
+            record.write(self._state_log, sync=True)
             newer = TransactionOwner.here() if owner is None else owner
             older = self._owners.get(record.name)
             self._owners[record.name] = newer
@@ -248,11 +262,11 @@ class StagedCommits(StagedJobsUnderWay):
         can be committed until then. A decided job is left alone.
         """
         with self._at_work():
-            self._store._check_open()
+            self._engine.check_open()
             name = directory_name(app_id, "app_id")
             if name in self._pending and not self._pending[name].decided:
                 self._settle(name)
-            record = ApplicationRecord.read(self._store._state_log, app_id)
+            record = ApplicationRecord.read(self._state_log, app_id)
             if is_decided(directory_name(run_id, "run_id"), record):
                 return 0
             return self._leftovers.remove_run(run_path(self._staging_path, app_id, run_id))
@@ -291,9 +305,8 @@ class StagedCommits(StagedJobsUnderWay):
 
     def verify(self) -> list[Problem]:
         """What is wrong with jobs that are decided, and not complete."""
-        store = self._store
         return verify_staged_jobs(
-            self._undone, store._state_log, store._find_partition, self._staging_path
+            self._undone, self._state_log, self._engine.find_partition, self._staging_path
         )
 
     @guarded_block
@@ -330,7 +343,7 @@ class StagedCommits(StagedJobsUnderWay):
     def _compare_with_record(self, name: str) -> None:
         """See whether a job of which this process knows is still to be done."""
         pending = self._pending[name]
-        record = ApplicationRecord.read_by_name(self._store._state_log, name) or ApplicationRecord(
+        record = ApplicationRecord.read_by_name(self._state_log, name) or ApplicationRecord(
             pending.record.app_id
         )
         if not pending.decided and record.says_the_same(pending.deciding):
@@ -340,22 +353,22 @@ class StagedCommits(StagedJobsUnderWay):
         elif not record.says_the_same(pending.record):
             # Another process did the rest; it has let readers in too.
             del self._pending[name]
-            self._store._group_offsets.release(name)
+            self._group_offsets.release(name)
 
     def _let_go_of_others(self) -> None:
         """Let readers into partitions that are held for no job: their holder is dead."""
         wanted = {where for one in self._pending.values() for where in one.partitions}
-        for error in self._store._partitions.open_held():
+        for error in self._engine.partitions.open_held():
             _log.warning("readers may be held without a reason: %s", error)
-        for partition in self._store._partitions.opened():
+        for partition in self._engine.partitions.opened():
             if partition.hold_offset >= 0 and partition.topic_partition not in wanted:
                 partition.release_readers()
 
     def renew_groups(self) -> None:
         """After an unclean stop: have the applications' groups again that it took."""
         with self._lock:  # Others may be at work on what is not complete.
-            for name in self._store._state_log.names(APPLICATION):
-                record = ApplicationRecord.read_by_name(self._store._state_log, name)
+            for name in self._state_log.names(APPLICATION):
+                record = ApplicationRecord.read_by_name(self._state_log, name)
                 if record is not None and record.state == COMPLETE and record.version > NO_VERSION:
                     self._ensure_group(record.app_id)
 
@@ -366,8 +379,8 @@ class StagedCommits(StagedJobsUnderWay):
                 return
             with self._at_work():
                 self._retry_pending()
-            retention_ms = self._store.config["eoslog.staging.retention.ms"]
-            oldest_ms = self._store._day_clock.steady_ms(retention_ms) - retention_ms
+            retention_ms = self._engine.config["eoslog.staging.retention.ms"]
+            oldest_ms = self._steady_ms(retention_ms) - retention_ms
             self._leftovers.sweep(oldest_ms)
 
     def clear_leftovers(self) -> None:
@@ -399,7 +412,7 @@ class StagedCommits(StagedJobsUnderWay):
         still.
         """
         undone = [one for one in self._pending.values() if one.decided]
-        find, staging = self._store._find_partition, self._staging_path
+        find, staging = self._engine.find_partition, self._staging_path
         return self._recent.spans() + [one.span(find, staging) for one in undone]
 
     @guarded_block
@@ -414,8 +427,8 @@ class StagedCommits(StagedJobsUnderWay):
             if is_quiet:
                 self._working.check()
                 self._look_around()
-                if self._store.durability != "process":
-                    self._store._state_log.sync_all()
+                if self._engine.syncs:
+                    self._state_log.sync_all()
             yield is_quiet
 
     def versions(self, groups: Iterable[str]) -> dict[str, int]:
@@ -430,7 +443,7 @@ class StagedCommits(StagedJobsUnderWay):
 
     def _find_applications(self) -> Callable[[str], bool]:
         """What says of a group whether an application has its name."""
-        names = frozenset(self._store._state_log.names(APPLICATION))
+        names = frozenset(self._state_log.names(APPLICATION))
         return lambda group: bool(names) and directory_name(group, "group") in names
 
     def holds_back(self, key: OffsetKey) -> bool:
@@ -472,55 +485,55 @@ class StagedCommits(StagedJobsUnderWay):
         files = files_of_messages(self._staging_path, messages)
         partitions = frozenset(one.file.topic_partition for one in files)
         self._make_way(partitions)
-        topic_ids = check_job(files, self._store._find_partition, self._store._batch_bytes_max)
+        topic_ids = check_job(files, self._engine.find_partition, self._engine.batch_bytes_max)
         self._check_room(files)
-        if self._store.durability != "process":
+        if self._engine.syncs:
             unsynced = [message for message in messages if not message.synced]
             sync_staged(
                 [one.path for one in files_of_messages(self._staging_path, unsynced)],
-                self._store.path,
+                self._engine.path,
             )
-        held = HeldPartitions(self._store._find_partition, topic_ids)
+        held = HeldPartitions(self._engine.find_partition, topic_ids)
         pending = PendingJob(record, held, partitions, checked=True)
         self._undone.begin()
         self._retry_due_s = 0.0
         try:
             bounds = held.hold_at_end(partitions)
-            if self._store.durability != "process":
+            if self._engine.syncs:
                 held.sync()
             run = run_path(self._staging_path, record.app_id, str(run_id))
             if not files:
                 # Whoever opens the store looks for jobs under way where there are directories.
-                make_run_directory(run, self._store.path, self._store.durability != "process")
+                make_run_directory(run, self._engine.path, self._engine.syncs)
             job = StagedJob(record.app_id, version, run, topic_ids, bounds, files, offsets)
-            described = job.described(sync=self._store.durability != "process")
+            described = job.described(sync=self._engine.syncs)
             decided = owner.decided(version, run_id, described, self._process, count, decision)
             pending.job, pending.deciding = job, decided
             # From here on an error or an interrupt may leave a decision behind.
             self._pending[record.name] = pending
-            self._store._group_offsets.hold_back(record.name, job.offset_keys)
-            state_log = self._store._state_log
+            self._group_offsets.hold_back(record.name, job.offset_keys)
+            state_log = self._state_log
             # Whoever is a member here still is one when the decision stands.
             with (
                 state_log.held(APPLICATION, record.name),
-                self._store._group_offsets.committing_all(groups),
+                self._group_offsets.committing_all(groups),
             ):
                 decided.write(state_log)
         except BaseException as error:
             held.release()
             if isinstance(error, EoslogError) and error.outcome == "not_appended":
                 self._pending.pop(record.name, None)
-                self._store._group_offsets.release(record.name)
+                self._group_offsets.release(record.name)
             raise
         pending.record, pending.decided = decided, True
         return pending
 
     def _check_room(self, files: Sequence[JobFile]) -> None:
         try:
-            check_room(files, self._store.path, self._store._segment_bytes)
+            check_room(files, self._engine.path, self._engine.segment_bytes)
         except StoreFullError:
             self._leftovers.empty_trash(of_others=True)
-            check_room(files, self._store.path, self._store._segment_bytes)
+            check_room(files, self._engine.path, self._engine.segment_bytes)
 
     def _make_way(self, partitions: frozenset[TopicPartition]) -> None:
         """Complete earlier jobs on these partitions: a partition is held for one job at a time."""
@@ -534,4 +547,4 @@ class StagedCommits(StagedJobsUnderWay):
 
     @property
     def _process(self) -> bytes:
-        return self._store._files.session.slots.own
+        return self._engine.session.slots.own

@@ -15,7 +15,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.errors import EoslogError
@@ -35,9 +34,8 @@ from eoslog.staging.staged_sweep import (
     remove_manifests,
     remove_tree,
 )
-
-if TYPE_CHECKING:
-    from eoslog.store.store import Store
+from eoslog.storage.engine import Engine
+from eoslog.transactions.state_log import StateLog
 
 # How long a task may write on after its job is over, for its files to be swept at once.
 ZOMBIES_GONE_S = 3600.0
@@ -52,9 +50,10 @@ class Leftovers:
     Whoever calls has the lock of staged jobs, but for `clear` and what only asks.
     """
 
-    def __init__(self, store: "Store", noted: Callable[[], None]) -> None:
-        self._store = store
-        self._staging_path = store._staging_path
+    def __init__(self, engine: Engine, state_log: StateLog, noted: Callable[[], None]) -> None:
+        self._engine = engine
+        self._state_log = state_log
+        self._staging_path = engine.paths.staging
         self._trash = self._staging_path / TRASH_DIRECTORY
         self._noted = noted
         self._lock = ReentrantLock()
@@ -132,7 +131,7 @@ class Leftovers:
 
     def _put_outdated_away(self, app_id: str) -> None:
         """Have what any run staged for versions of a source that are in gone."""
-        record = ApplicationRecord.read(self._store._state_log, app_id)
+        record = ApplicationRecord.read(self._state_log, app_id)
         if record is not None:
             for path in outdated_runs(self._staging_path / record.name, record):
                 self._put_run_away(path)
@@ -160,7 +159,7 @@ class Leftovers:
         with self._clearing:
             if not self.any:
                 return
-            self._store._look_at_files()
+            self._engine.check_files()
             with self._lock:
                 jobs = list(self._complete)
             over = [job for job in jobs if self._is_complete_on_disk(job)]
@@ -194,7 +193,7 @@ class Leftovers:
         written in it since a time.
         """
         for application_path in application_directories(self._staging_path):
-            record = ApplicationRecord.read_by_name(self._store._state_log, application_path.name)
+            record = ApplicationRecord.read_by_name(self._state_log, application_path.name)
             runs = removable_runs(application_path, record, oldest_ms)
             if runs and record is not None:
                 # Else a power cut could bring a job back whose list of files is gone.
@@ -207,7 +206,7 @@ class Leftovers:
 
     def _sweep_zombies(self) -> None:
         for path, since_s in list(self._over.items()):
-            record = ApplicationRecord.read_by_name(self._store._state_log, path.parent.name)
+            record = ApplicationRecord.read_by_name(self._state_log, path.parent.name)
             if is_decided(path.name, record):
                 continue  # The run's name was used once more.
             remove_tree(path, self._staging_path)
@@ -224,13 +223,13 @@ class Leftovers:
 
     def _sync_record(self, name: str) -> None:
         """Have an application's newest record on disk, if anything is to be there."""
-        if self._store.durability != "process":
-            self._store._state_log.sync(name)
+        if self._engine.syncs:
+            self._state_log.sync(name)
 
     def _forget_ids(self, job: StagedJob) -> None:
         for where, producer_ids in job.producer_ids.items():
             try:
-                partition = self._store._find_partition(where)
+                partition = self._engine.find_partition(where)
                 if partition is not None and partition.topic_id == job.topic_ids[where.topic]:
                     partition.forget_adopted(producer_ids)
             except EoslogError as error:
@@ -238,7 +237,7 @@ class Leftovers:
                 _log.warning("%s: %s", where, error)
         for one in job.offsets:
             try:
-                offsets_partition = self._store._partitions.offsets_partition(one.number)
+                offsets_partition = self._engine.partitions.offsets_partition(one.number)
                 offsets_partition.forget_adopted([one.producer_id])
             except EoslogError as error:
                 _log.warning("offsets of groups, partition %d: %s", one.number, error)

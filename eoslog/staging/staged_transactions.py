@@ -9,7 +9,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
 from weakref import WeakMethod
 
 from eoslog.bindings.accumulator import RecordAccumulator
@@ -24,15 +23,16 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, as_group_metadata
+from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.staging.staged import StagedWriter
 from eoslog.staging.staged_application import ApplicationRecord
+from eoslog.staging.staged_commit import StagedCommits
 from eoslog.staging.staged_names import directory_name, run_path
 from eoslog.staging.staged_offsets import Offsets
 from eoslog.staging.staged_sweep import remove_if_empty, remove_tree
+from eoslog.storage.engine import Engine
 from eoslog.storage.topic_registry import TopicDescription
-
-if TYPE_CHECKING:
-    from eoslog.store.store import Store
+from eoslog.transactions.state_log import StateLog
 
 _log = logging.getLogger(__name__)
 _NO_VERSION_YET = -1
@@ -45,7 +45,10 @@ class StagedTransactions:
 
     def __init__(
         self,
-        store: "Store",
+        engine: Engine,
+        state_log: StateLog,
+        group_offsets: GroupOffsets,
+        commits: StagedCommits,
         app_id: str,
         run_id: str,
         check_gathered: Callable[[str, str], None],
@@ -54,7 +57,10 @@ class StagedTransactions:
         self.lock = threading.RLock()
         # What could not be completed after its decision is with the store, which tries again.
         self.completion_error: Exception | None = None
-        self._store = store
+        self._engine = engine
+        self._state_log = state_log
+        self._group_offsets = group_offsets
+        self._commits = commits
         # Its producer has this object: a cycle would outlive both.
         self._check_gathered = WeakMethod(check_gathered)
         self._app_id = app_id
@@ -84,7 +90,7 @@ class StagedTransactions:
 
     def append_gathered(self, accumulator: RecordAccumulator, where: TopicPartition) -> None:
         """Stage what an accumulator holds, and empty it."""
-        topic = self._store._topic(where.topic)
+        topic = self._engine.topic(where.topic)
         check = self._check_gathered()
         if check is not None:
             check(topic.name, topic.topic_id)
@@ -95,7 +101,7 @@ class StagedTransactions:
 
         Raises what a commit of them would raise.
         """
-        checked = self._store._group_offsets.prepare_staged_commit(group, offsets)
+        checked = self._group_offsets.prepare_staged_commit(group, offsets)
         if checked.keys:
             member = as_group_metadata(group)
             known = dict(self._offsets.get(member, {}))
@@ -133,13 +139,13 @@ class StagedTransactions:
                 messages.append(self._writer.close())
             except LogClosedError as error:
                 raise _interrupted(error) from error
-        with self._store._staged.standing_still():
+        with self._commits.standing_still():
             if self._version == _NO_VERSION_YET:
-                known = self._store.application(self._app_id)
+                known = self._commits.application(self._app_id)
                 self._decision = os.urandom(8).hex()
                 self._version = 0 if known is None else known.version + 1
             try:
-                done = self._store._staged.commit(
+                done = self._commits.commit(
                     self._app_id,
                     self._version,
                     messages,
@@ -164,10 +170,10 @@ class StagedTransactions:
 
     def check_run(self) -> None:
         """Raise ProducerFencedError if a later run has the id, by whatever process."""
-        known = ApplicationRecord.read(self._store._state_log, self._app_id)
+        known = ApplicationRecord.read(self._state_log, self._app_id)
         if known is not None:
             try:
-                known.check_run(self._run_id, self._store._files.session.slots.describe)
+                known.check_run(self._run_id, self._engine.session.slots.describe)
             except StagedRunFencedError as error:
                 raise ProducerFencedError(str(error)) from error
 
@@ -184,7 +190,7 @@ class StagedTransactions:
             )
         if self._writer is not None:
             self._writer.abandon()
-            staging = self._store._staging_path
+            staging = self._engine.paths.staging
             run = run_path(staging, self._app_id, self._run_id)
             remove_tree(run / directory_name(self._attempt, "attempt"), staging)
         self.begin_anew()
@@ -195,11 +201,11 @@ class StagedTransactions:
         What cannot be completed now is tried again by the background thread. Raises StoreError.
         """
         if self._version != _NO_VERSION_YET:
-            self._store._staged.record_of_decision(self._app_id, self._version)
+            self._commits.record_of_decision(self._app_id, self._version)
 
     def close(self) -> None:
         """Leave no empty directories."""
-        run = run_path(self._store._staging_path, self._app_id, self._run_id)
+        run = run_path(self._engine.paths.staging, self._app_id, self._run_id)
         remove_if_empty(run)
         remove_if_empty(run.parent)
 
@@ -219,7 +225,7 @@ class StagedTransactions:
         """
         if self._version == _NO_VERSION_YET:
             return False
-        record = self._store._staged.record_of_decision(self._app_id, self._version)
+        record = self._commits.record_of_decision(self._app_id, self._version)
         if record is None:
             return False
         if record.run_id != self._run_id:
@@ -238,15 +244,15 @@ class StagedTransactions:
         if self._writer is None:
             self._attempt = f"{os.getpid()}-{os.urandom(8).hex()}"
             self._writer = StagedWriter(
-                self._store.path,
+                self._engine.path,
                 self._app_id,
                 self._run_id,
                 self._attempt,
                 partitions={topic.name: topic.partitions},
-                durability=self._store.durability,
+                durability=self._engine.durability,
             )
         if topic.name not in self._topics:
-            config = self._store._partitions.config_of(topic)
+            config = self._engine.partitions.config_of(topic)
             self._writer.add_topic(topic.name, topic.partitions, config, topic.topic_id)
             self._topics.add(topic.name)
         if self._writer.failed is not None:

@@ -6,10 +6,10 @@ staged jobs.
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from eoslog.errors import EoslogError, InvalidRequestError, StagedJobIncompleteError
 from eoslog.groups.group_metadata import check_group_id
+from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.staging.nameless_job import is_nameless
 from eoslog.staging.staged_adoption import HeldPartitions, Offsets, adopt_files, is_adopted
 from eoslog.staging.staged_application import PREPARED, ApplicationRecord
@@ -25,9 +25,8 @@ from eoslog.staging.staged_offsets import adopt_offsets
 from eoslog.staging.staged_pending import PendingJob, job_of_application
 from eoslog.staging.staged_spans import RecentJobs, span_of_job
 from eoslog.staging.staged_undone import UndoneJobs
-
-if TYPE_CHECKING:
-    from eoslog.store.store import Store
+from eoslog.storage.engine import Engine
+from eoslog.transactions.state_log import StateLog
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +34,9 @@ _log = logging.getLogger(__name__)
 class StagedJobsUnderWay:
     """This part of the `StagedCommits`, which are made on top of it."""
 
-    _store: "Store"
+    _engine: Engine
+    _state_log: StateLog
+    _group_offsets: GroupOffsets
     _staging_path: Path
     _undone: UndoneJobs
     _recent: RecentJobs
@@ -45,12 +46,12 @@ class StagedJobsUnderWay:
     def _settled(self, app_id: str) -> ApplicationRecord:
         """The application's record, with no job under way."""
         name = directory_name(app_id, "app_id")
-        record = ApplicationRecord.read(self._store._state_log, app_id)
+        record = ApplicationRecord.read(self._state_log, app_id)
         if record is not None and record.state == PREPARED and name not in self._pending:
             self._take_up(record)
         if name in self._pending:
             self._settle(name)
-            record = ApplicationRecord.read(self._store._state_log, app_id)
+            record = ApplicationRecord.read(self._state_log, app_id)
         return ApplicationRecord(app_id) if record is None else record
 
     def _settle(self, name: str) -> None:
@@ -59,9 +60,9 @@ class StagedJobsUnderWay:
         if not pending.decided:
             # Its record may be in the log, though nobody was told. Nothing of it was adopted, so
             # the record of before, written again, takes the decision back.
-            pending.record.write(self._store._state_log)
+            pending.record.write(self._state_log)
             pending.held.release()
-            self._store._group_offsets.release(name)
+            self._group_offsets.release(name)
             del self._pending[name]
             return
         self._complete(pending)
@@ -74,7 +75,7 @@ class StagedJobsUnderWay:
         self._undone.begin()
         described = record.job or {"topics": {}}
         bounds = bounds_of_record(described)
-        held = HeldPartitions(self._store._find_partition, topic_ids_of_record(described))
+        held = HeldPartitions(self._engine.find_partition, topic_ids_of_record(described))
         try:
             job = job_of_application(self._staging_path, record)
             if is_adopted(job, held):
@@ -99,23 +100,23 @@ class StagedJobsUnderWay:
     def _complete(self, pending: PendingJob) -> Offsets:
         """Steps A1 to F. Raises StagedJobIncompleteError; the job is then still pending."""
         record = pending.record
-        state_log = self._store._state_log
+        state_log = self._state_log
         try:
             if pending.job is None:
                 pending.job = job_of_application(self._staging_path, record)
             job = pending.job
-            if pending.of_others and self._store.durability != "process":
+            if pending.of_others and self._engine.syncs:
                 state_log.sync(record.name)  # The decision comes before what follows from it.
-            self._store._group_offsets.hold_back(record.name, job.offset_keys)
-            synced = self._store.durability != "process"
+            self._group_offsets.hold_back(record.name, job.offset_keys)
+            synced = self._engine.syncs
             # Of a later attempt the checks of the first one say nothing any more.
             checked, pending.checked = pending.checked, False
             offsets = adopt_files(job, pending.held, sync=synced, checked=checked)
             if synced:
                 pending.held.sync()
             # Behind the data, so that no offset is seen without them, and none below is held back.
-            adopt_offsets(job.offsets, self._store._group_offsets, self._store._topic_id)
-            self._store._group_offsets.release(record.name)
+            adopt_offsets(job.offsets, self._group_offsets, self._engine.registry.id_of)
+            self._group_offsets.release(record.name)
             self._ensure_group(record.app_id)
             span = span_of_job(job, pending.held)
             pending.held.release()
@@ -141,10 +142,10 @@ class StagedJobsUnderWay:
         return offsets
 
     def _sync_offsets(self, job: StagedJob) -> None:
-        if self._store.durability == "process":
+        if not self._engine.syncs:
             return
         for one in job.offsets:
-            partition = self._store._partitions.offsets_partition(one.number)
+            partition = self._engine.partitions.offsets_partition(one.number)
             partition.sync_up_to(partition.log_end_offset)
 
     def _ensure_group(self, app_id: str) -> None:
@@ -152,7 +153,7 @@ class StagedJobsUnderWay:
         if is_nameless(app_id):
             return
         try:
-            self._store._group_offsets.ensure_group(check_group_id(app_id))
+            self._group_offsets.ensure_group(check_group_id(app_id))
         except InvalidRequestError:
             return  # No group can have the name.
         except (EoslogError, MemoryError) as error:

@@ -26,7 +26,6 @@ from eoslog.common.signal_handlers import is_within_a_call
 from eoslog.common.synchronous_call import check_synchronous
 from eoslog.common.topic_name import check_user_topic_name
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.common.whole_number import whole_number
 from eoslog.consumer.consumer import Consumer
 from eoslog.errors import (
     EoslogError,
@@ -34,14 +33,18 @@ from eoslog.errors import (
     LogClosedError,
     ProducerFencedError,
     StoreFailedError,
-    UnknownTopicOrPartitionError,
 )
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.inspect.store_verification import Progress, StoreVerification
 from eoslog.producer.linger import LingerTimer
 from eoslog.producer.producer import Producer
+from eoslog.producer.producer_parts import ProducerParts
 from eoslog.producer.staged_producer import StagedProducer
-from eoslog.producer.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
+from eoslog.producer.transactional_producer import (
+    DEFAULT_TIMEOUT_MS,
+    TransactionalProducer,
+    notice_replacements,
+)
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.day_clock import DayClock
 from eoslog.session.process_slots import ProcessSlot
@@ -96,11 +99,35 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         when a function has returned.
         """
         try:
-            self._files.enter(create, durability, self._after_fork)
+            self._files.enter(
+                create,
+                durability,
+                on_fork=self._after_fork,
+                check_open=self._check_open,
+                check_files=self._look_at_files,
+            )
             self._day_clock = DayClock()
             self._checkpointer = Checkpointer(self)
             self._linger = LingerTimer()
-            self._staged = StagedCommits(self)
+            self._staged = StagedCommits(
+                self._files.engine,
+                self._state_log,
+                self._group_offsets,
+                none_is_open=self._transactions.entries.none_is_undecided,
+                note_leftovers=self._checkpointer.note_leftovers,
+                steady_ms=self._day_clock.steady_ms,
+            )
+            self._producer_parts = ProducerParts(
+                self._files.engine,
+                self._state_log,
+                self._files.producer_ids,
+                self._transactions,
+                self._names,
+                self._group_offsets,
+                self._staged,
+                self._linger,
+                self._live_producers,
+            )
             self._files.begin()
             self._day_clock.share(self._files.session.shared)
             self._topics.finish_deletions()
@@ -221,25 +248,14 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
 
     def topics(self) -> dict[str, TopicDescription]:
         """The topics by name, without the internal ones."""
-        self._check_open()
-        return {topic.name: topic for topic in self._files.registry.all() if not topic.internal}
+        return self._files.engine.topics()
 
     def partition(self, topic: str, number: int) -> Partition:
         """The engine's own view of a partition; opened, and recovered if need be, on first use.
 
         Raises UnknownTopicOrPartitionError, CorruptRecordError or StoreError.
         """
-        self._check_open()
-        number = whole_number(number, "a partition")
-        found = self._topic(topic)
-        partition = self._partitions.find(TopicPartition(topic, number))
-        if partition is not None:
-            return partition
-        if 0 <= number < found.partitions:
-            raise UnknownTopicOrPartitionError(f"topic {topic!r} was deleted just now")
-        raise UnknownTopicOrPartitionError(
-            f"topic {topic!r} has partitions 0 to {found.partitions - 1}, not {number}"
-        )
+        return self._files.engine.partition(topic, number)
 
     # Writing and reading.
 
@@ -301,15 +317,17 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         if transactional_id is None:
             if staged:
                 raise ValueError("staged: only for a producer with a transactional_id")
-            producer = Producer(self, name, given)
+            producer = Producer(self._producer_parts, name, given)
         elif name is not None:
             raise ValueError("name and transactional_id: a producer has one or the other")
         elif staged:
             if transaction_timeout_ms != DEFAULT_TIMEOUT_MS:
                 raise ValueError("transaction_timeout_ms: a staged transaction has no timeout")
-            producer = StagedProducer(self, transactional_id, given)
+            producer = StagedProducer(self._producer_parts, transactional_id, given)
         else:
-            producer = TransactionalProducer(self, transactional_id, transaction_timeout_ms, given)
+            producer = TransactionalProducer(
+                self._producer_parts, transactional_id, transaction_timeout_ms, given
+            )
         with self._producers_lock:
             ends = self._closing or self._closed
             if not ends:
@@ -345,7 +363,15 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         given = dict(config) if isinstance(config, Mapping) else config
         if isinstance(given, dict) and "group.id" in given:
             group = cast(str, given.pop("group.id"))
-        return Consumer(self, group, isolation_level, auto_offset_reset, given)
+        return Consumer(
+            self._files.engine,
+            self._group_offsets,
+            self._files.group_members,
+            group,
+            isolation_level,
+            auto_offset_reset,
+            given,
+        )
 
     # Looking after it.
 
@@ -361,14 +387,15 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         Raises UnknownTopicOrPartitionError, also for a topic of these that is deleted meanwhile.
         """
         self._check_open()
-        return snapshot_of_topics(self, topics)
+        entries = self._transactions.entries
+        return snapshot_of_topics(self._files.engine, self._staged, entries, topics)
 
     def producers(self) -> dict[TopicPartition, list[ProducerState]]:
         """What each partition knows of every producer; opens them all. A topic that is deleted
         meanwhile is left out.
         """
         self._check_open()
-        return producers_of(self)
+        return producers_of(self._files.engine)
 
     def verify(self, progress: Progress | None = None) -> list[dict[str, object]]:
         """Check everything that the store has on disk against its logs, internal ones too.
@@ -404,7 +431,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
     def metrics(self) -> dict[str, Any]:
         """Counts and sizes of what is open, and what the background thread did and met."""
         self._check_open()
-        return store_metrics(self)
+        return store_metrics(self._files.engine, self._checkpointer.metrics())
 
     def flush(self) -> None:
         """Make everything that was appended so far power-safe, by whomever it was appended, in
@@ -592,25 +619,11 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
             raise
 
     def _topic(self, name: str) -> TopicDescription:
-        topic = self._files.registry.get(name)
-        if topic is None or topic.internal:
-            raise UnknownTopicOrPartitionError(f"no topic {name!r} in {self.path}")
-        return topic
+        return self._files.engine.topic(name)
 
     def _find_partition(self, where: TopicPartition) -> Partition | None:
         """The partition, opened; None if there is no such topic or partition."""
         return self._partitions.find(where)
-
-    def _topic_id(self, where: TopicPartition) -> str | None:
-        return self._files.registry.id_of(where)
-
-    def _batch_bytes_max(self, topic: str) -> int:
-        """How large a batch of the topic may be."""
-        return self._partitions.config_of(self._topic(topic))["max.message.bytes"]
-
-    def _segment_bytes(self, topic: str) -> int:
-        """How large a segment of the topic may be."""
-        return self._partitions.config_of(self._topic(topic))["segment.bytes"]
 
     def _unexpiring_producer_ids(self) -> frozenset[int]:
         """The ids of names, of open producers and of jobs that are not complete."""
@@ -629,9 +642,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
 
     def _notice_replacements(self) -> None:
         """Producers whose transactional id was taken from them refuse records from now on."""
-        for producer in self._live_producers():
-            if isinstance(producer, TransactionalProducer):
-                producer.notice_replacement()
+        notice_replacements(self._live_producers())
 
     def _live_producers(self) -> list[Producer]:
         with self._producers_lock:

@@ -33,6 +33,7 @@ from eoslog.storage.clean_close import (
     read_last_stop,
     write_clean_close,
 )
+from eoslog.storage.engine import Engine
 from eoslog.storage.left_files import left_sums, put_away_changed
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
 from eoslog.storage.opened_partitions import OpenedPartitions
@@ -60,7 +61,13 @@ class StoreFiles:
             self.paths = StorePaths(path.absolute())
 
     def enter(
-        self, create: bool, durability: Durability | None, on_fork: Callable[[], None]
+        self,
+        create: bool,
+        durability: Durability | None,
+        *,
+        on_fork: Callable[[], None],
+        check_open: Callable[[], None],
+        check_files: Callable[[], None],
     ) -> None:
         """Take part in the store's session, and make all parts; they have changed nothing yet: see
         `begin`. Whatever this raises, an interrupt (Ctrl-C) too: `give_up` is the caller's then.
@@ -96,6 +103,19 @@ class StoreFiles:
             session=self.session.id,
             shared=shared,
             check_files=self.session.check,
+        )
+        self.engine = Engine(
+            self.paths,
+            self.session,
+            self.config,
+            self.durability,
+            self.registry,
+            self.rows,
+            self.partitions,
+            self.checkpoints,
+            self.signal,
+            check_open,
+            check_files,
         )
         self.state_log = StateLog(self.partitions, self.rows, durable, shared=shared)
         self.producer_ids = ProducerIds(

@@ -1,13 +1,11 @@
 """What a store says of itself: `Store.metrics`. Nothing is opened or read for it."""
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eoslog.errors import LogClosedError
+from eoslog.storage.engine import Engine
 from eoslog.storage.partition import Partition
-
-if TYPE_CHECKING:
-    from eoslog.store.store import Store
 
 _NAMES = (
     "partitions",
@@ -20,23 +18,23 @@ _NAMES = (
 )
 
 
-def store_metrics(store: "Store") -> dict[str, Any]:
+def store_metrics(engine: Engine, checkpointer: dict[str, Any]) -> dict[str, Any]:
     """Counts and sizes; `partitions` and what follows it tell of the open partitions alone."""
     return {
-        "topics": len(store.topics()),
-        "partitions_unrecovered": len(store._partitions.unrecovered),
-        "cut_bytes": store._partitions.cut_bytes,
-        **_sums(store),
-        "producer_rows": store._files.rows.producer_rows(),
-        "damaged_files": list(store._files.checkpoints.damaged),
-        "checkpointer": store._checkpointer.metrics(),
+        "topics": len(engine.topics()),
+        "partitions_unrecovered": len(engine.partitions.unrecovered),
+        "cut_bytes": engine.partitions.cut_bytes,
+        **_sums(engine),
+        "producer_rows": engine.rows.producer_rows(),
+        "damaged_files": list(engine.checkpoints.damaged),
+        "checkpointer": checkpointer,
     }
 
 
-def _sums(store: "Store") -> dict[str, int]:
+def _sums(engine: Engine) -> dict[str, int]:
     """Over the open partitions, but for those whose topic is deleted meanwhile."""
     of_each = []
-    for partition in store._partitions.opened():
+    for partition in engine.partitions.opened():
         with suppress(LogClosedError):
             of_each.append(_figures(partition))
     return {name: sum(one[name] for one in of_each) for name in _NAMES}

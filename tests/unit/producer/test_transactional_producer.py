@@ -520,8 +520,8 @@ def failing(producer, **failures: list[Exception]) -> FailingEntry:
     producer._set_entry(
         entry,
         producer._owner,
-        producer._store._state_log.partition_of(producer.transactional_id),
-        producer._store._signal,
+        producer._store_parts.state_log.partition_of(producer.transactional_id),
+        producer._engine.signal,
         producer.producer_id,
         producer.producer_epoch,
     )

@@ -1,0 +1,119 @@
+"""The storage of one open store, as the rooms above use it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from eoslog.common.durability import Durability
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.common.whole_number import whole_number
+from eoslog.errors import (
+    ForkedProcessError,
+    LogClosedError,
+    StoreFailedError,
+    UnknownTopicOrPartitionError,
+)
+from eoslog.session.append_signal import AppendSignal
+from eoslog.session.store_paths import StorePaths
+from eoslog.session.store_session import StoreSession
+from eoslog.storage.offset_checkpoints import OffsetCheckpoints
+from eoslog.storage.opened_partitions import OpenedPartitions
+from eoslog.storage.partition import Partition
+from eoslog.storage.producer_state_store import ProducerStateStore
+from eoslog.storage.topic_registry import TopicDescription, TopicRegistry
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Engine:
+    """The parts of an open store up to its partitions.
+
+    `check_open()` raises LogClosedError, ForkedProcessError or StoreFailedError if the store takes
+    no more calls. `check_files()` looks whether its files are still those that were opened; if they
+    are not, it raises StoreFailedError, and every call does from then on.
+    """
+
+    paths: StorePaths
+    session: StoreSession
+    config: Mapping[str, int]
+    durability: Durability
+    registry: TopicRegistry
+    rows: ProducerStateStore
+    partitions: OpenedPartitions
+    checkpoints: OffsetCheckpoints
+    signal: AppendSignal
+    check_open: Callable[[], None]
+    check_files: Callable[[], None]
+
+    @property
+    def path(self) -> Path:
+        """The store's directory, absolute."""
+        return self.paths.root
+
+    @property
+    def syncs(self) -> bool:
+        """True if the durability asks for syncs."""
+        return self.durability != "process"
+
+    @property
+    def failure(self) -> StoreFailedError | None:
+        """The error of every call since the files were replaced; None if they were not."""
+        try:
+            self.check_open()
+        except StoreFailedError as error:
+            return error
+        except (ForkedProcessError, LogClosedError):
+            return None
+        return None
+
+    @property
+    def closed(self) -> bool:
+        """True if the store was closed, or the process forked."""
+        try:
+            self.check_open()
+        except (ForkedProcessError, LogClosedError):
+            return True
+        except StoreFailedError:
+            return False
+        return False
+
+    def topics(self) -> dict[str, TopicDescription]:
+        """Return the topics of users by name."""
+        self.check_open()
+        return {topic.name: topic for topic in self.registry.all() if not topic.internal}
+
+    def topic(self, name: str) -> TopicDescription:
+        """Return a topic of users. Raises UnknownTopicOrPartitionError."""
+        topic = self.registry.get(name)
+        if topic is None or topic.internal:
+            raise UnknownTopicOrPartitionError(f"no topic {name!r} in {self.path}")
+        return topic
+
+    def find_partition(self, where: TopicPartition) -> Partition | None:
+        """Return the partition, opened; None if there is no such topic or partition."""
+        return self.partitions.find(where)
+
+    def partition(self, topic: str, number: int) -> Partition:
+        """Return a partition, opened. See `Store.partition`."""
+        self.check_open()
+        number = whole_number(number, "a partition")
+        found = self.topic(topic)
+        partition = self.partitions.find(TopicPartition(topic, number))
+        if partition is not None:
+            return partition
+        if 0 <= number < found.partitions:
+            raise UnknownTopicOrPartitionError(f"topic {topic!r} was deleted just now")
+        raise UnknownTopicOrPartitionError(
+            f"topic {topic!r} has partitions 0 to {found.partitions - 1}, not {number}"
+        )
+
+    def topic_config(self, topic: str) -> dict[str, int]:
+        """Return the settings of a topic of users, with defaults."""
+        return self.partitions.config_of(self.topic(topic))
+
+    def batch_bytes_max(self, topic: str) -> int:
+        """Return the size of the largest batch that the topic takes."""
+        return self.topic_config(topic)["max.message.bytes"]
+
+    def segment_bytes(self, topic: str) -> int:
+        """Return the size of the topic's largest segment."""
+        return self.topic_config(topic)["segment.bytes"]
