@@ -40,6 +40,7 @@ from eoslog.errors import (
 )
 from eoslog.producer.producer import Producer
 from eoslog.storage.topic_registry import TopicDescription
+from eoslog.store.store import engine_of
 
 if TYPE_CHECKING:
     from eoslog.store.store import Store
@@ -256,7 +257,7 @@ class AsyncProducer(ClosedByBlock):
     def _batch_bytes_max(self, topic: TopicDescription) -> int:
         known = self._bytes_max.get(topic.name)
         if known is None or known[0] is not topic:
-            config = self._store._partitions.config_of(topic)
+            config = engine_of(self._store).partitions.config_of(topic)
             known = (topic, min(config["max.message.bytes"], BATCH_BYTES_MAX))
             self._bytes_max[topic.name] = known
         return known[1]

@@ -24,7 +24,7 @@ from eoslog.groups.group_metadata import OffsetAndMetadata
 from eoslog.producer.producer import Producer
 from eoslog.producer.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 from eoslog.storage.topic_registry import TopicDescription
-from eoslog.store.store import Store
+from eoslog.store.store import Store, engine_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,7 +44,7 @@ class AsyncStore(ClosedByBlock):
         self._store = store
         self._owns_store = owns_store
         self._calls = Calls()
-        self._waiter = TailWaiter(store._signal)
+        self._waiter = TailWaiter(engine_of(store).signal)
         self._users: weakref.WeakSet[AsyncProducer | AsyncConsumer] = weakref.WeakSet()
         self._closed = False
 
@@ -263,4 +263,4 @@ class AsyncStore(ClosedByBlock):
             self._store.close()
 
     def _check_enter(self) -> None:
-        self._store._check_open()
+        engine_of(self._store).check_open()

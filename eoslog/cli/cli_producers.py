@@ -9,6 +9,7 @@ from eoslog.bindings.partition_log import ProducerState
 from eoslog.cli.cli_options import Settings, echo_json, shared_options
 from eoslog.cli.cli_table import print_rows
 from eoslog.common.topic_name import INTERNAL_TOPICS
+from eoslog.store.store import engine_of
 
 _COLUMNS = (
     *("topic", "partition", "producer id", "epoch", "last sequence", "last offset"),
@@ -73,7 +74,7 @@ def find_partition(store: "eoslog.Store", topic: str, number: int) -> "eoslog.Pa
     """
     if topic not in INTERNAL_TOPICS:
         return store.partition(topic, number)
-    partitions = store._partitions
+    partitions = engine_of(store).partitions
     if number not in partitions.existing_internal_partitions(topic):
         raise eoslog.errors.UnknownTopicOrPartitionError(
             f"no partition {number} of {topic} in {store.path}: nothing was written to it yet"

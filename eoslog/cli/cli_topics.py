@@ -14,6 +14,7 @@ from eoslog.common.config import CLEANUP_POLICY, parse_topic_config
 from eoslog.common.topic_name import INTERNAL_TOPICS, check_user_topic_name
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
 from eoslog.storage.log_settings import cleanup_policy_of
+from eoslog.store.store import engine_of
 
 _INTERNAL_OPTION = click.option(
     "--internal", is_flag=True, help="Also those that the store keeps its own records in."
@@ -134,22 +135,23 @@ def partition_rows(store: "eoslog.Store", name: str) -> list[dict[str, int]]:
 
 def topic_config(store: "eoslog.Store", name: str) -> dict[str, int | str]:
     """A topic's settings: its own, else the store's, else the defaults."""
-    topic = store._files.registry.get(name)
+    engine = engine_of(store)
+    topic = engine.registry.get(name)
     if topic is None:
         return {}
-    return {**store._partitions.config_of(topic), CLEANUP_POLICY: cleanup_policy_of(topic)}
+    return {**engine.partitions.config_of(topic), CLEANUP_POLICY: cleanup_policy_of(topic)}
 
 
 def internal_topics(store: "eoslog.Store") -> list[str]:
     """The store's own topics, as far as something was written to them."""
-    partitions = store._partitions
+    partitions = engine_of(store).partitions
     return [name for name in INTERNAL_TOPICS if partitions.existing_internal_partitions(name)]
 
 
 def _numbers(store: "eoslog.Store", name: str) -> Sequence[int]:
     """The partitions of a topic; of an internal one, those that were written to."""
     if name in internal_topics(store):
-        return store._partitions.existing_internal_partitions(name)
+        return engine_of(store).partitions.existing_internal_partitions(name)
     found = store.topics().get(name)
     if found is None:
         raise eoslog.errors.UnknownTopicOrPartitionError(f"no topic {name!r} in {store.path}")

@@ -25,6 +25,7 @@ from eoslog.inspect.store_copy import copied_store
 from eoslog.inspect.store_repair import Change, Refusal, StoreRepair
 from eoslog.storage.producer_state_store import DIRECTORY_NAME as LMDB_NAME
 from eoslog.storage.topic_registry import TopicDescription
+from eoslog.store.store import engine_of
 
 # What these say is in memory while the store is open, and goes into new ones with its close.
 _KEPT_IN_MEMORY = (f"/{LMDB_NAME}", ".snapshot")
@@ -279,7 +280,7 @@ def verify_store(store: "eoslog.Store", names: tuple[str, ...], console: Console
             findings.size_bytes += log.size_bytes
             findings.partitions += 1
             findings.records += counts.get(target, 0)
-    findings.recovered = [one.described() for one in store._partitions.cuts]
+    findings.recovered = [one.described() for one in engine_of(store).partitions.cuts]
     return findings
 
 

@@ -20,6 +20,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
+from eoslog.store.store import engine_of
 
 if TYPE_CHECKING:
     from eoslog.consumer.consumer import Consumer
@@ -154,7 +155,7 @@ def _polled(
     while True:
         records = consumer.poll(timeout=wait_s, max_records=max_records)
         for name, topic_id in shared.items():
-            found = store._files.registry.get(name)
+            found = engine_of(store).registry.get(name)
             if found is None or found.topic_id != topic_id:
                 raise UnknownTopicOrPartitionError(f"topic {name!r} was deleted: it is shared here")
         wait_s = min(deadline_s - time.monotonic(), _LOOK_EVERY_S)

@@ -50,6 +50,7 @@ from eoslog.session.day_clock import DayClock
 from eoslog.session.process_slots import ProcessSlot
 from eoslog.session.thread_start import start_thread
 from eoslog.staging.staged_commit import StagedCommits
+from eoslog.storage.engine import Engine
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.topic_registry import TopicDescription
@@ -656,3 +657,8 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
             files.leave_to_parent()
         for producer in list(self._producers):
             producer.leave_to_parent()
+
+
+def engine_of(store: Store) -> Engine:
+    """Return the parts of an open store up to its partitions, for rooms above `store/`."""
+    return store._files.engine

@@ -235,13 +235,10 @@ KNOWN_BACKWARDS = {
 }
 KNOWN_REACHES = {
     "eoslog.aio.aio_consumer": 14,
-    "eoslog.aio.aio_producer": 3,
-    "eoslog.aio.aio_store": 1,
+    "eoslog.aio.aio_producer": 2,
     "eoslog.aio.aio_transactional_producer": 4,
     "eoslog.checking.recorded_consumer": 4,
-    "eoslog.cli.cli_producers": 1,
-    "eoslog.cli.cli_topics": 4,
-    "eoslog.cli.cli_verify": 3,
+    "eoslog.cli.cli_verify": 2,
     "eoslog.producer.transactional_producer": 1,
 }
 KNOWN_MIXINS = {
