@@ -475,10 +475,10 @@ class Consumer(ConsumerFetches, PartitionLookups):
         try:
             # Where the store is closed, its members have left.
             with suppress(LogClosedError):
-                if not self._engine.closed:
+                if not self._engine.is_closed():
                     self._end_leaving()
                 subscription = self._subscription  # Another thread may be unsubscribing.
-                if subscription is not None and not self._engine.closed:
+                if subscription is not None and not self._engine.is_closed():
                     member = subscription.member
                     if not closed_before:
                         member.leave(tell=not self._polling)

@@ -217,7 +217,7 @@ class ConsumerFetches:
         return watched
 
     def _is_ready(self) -> bool:
-        if self._closed or self._engine.closed:
+        if self._closed or self._engine.is_closed():
             return True
         return self._group_has_news() or self._positions.anything_to_read()
 

@@ -265,7 +265,7 @@ class Producer(GatheringSender, TransactionCalls):
             fenced = self._refusal is not closed_error
             if meanwhile and not errors and not fenced and not self._closed_whole:
                 errors = [LogClosedError(_CUT_SHORT)]
-            if fenced or self._engine.closed or not self._engine.syncs:
+            if fenced or self._engine.is_closed() or not self._engine.syncs:
                 self._unsynced.clear()
             unsynced = dict(self._unsynced)
         return errors + self._sync(unsynced)
@@ -346,7 +346,7 @@ class Producer(GatheringSender, TransactionCalls):
         """The short way to a partition that was written to; None if it has to be the long one."""
         with self.exclusive:
             topic, number = ready.partition.topic_partition
-            if self._refusal is not None or self._engine.closed:
+            if self._refusal is not None or self._engine.is_closed():
                 return None
             buffers = self._buffers_of(topic)
             if buffers and buffers[number].accumulator.record_count:
@@ -367,7 +367,7 @@ class Producer(GatheringSender, TransactionCalls):
         ):
             ready.in_doubt = False  # Nothing was written, and there is a way.
             return
-        if isinstance(error, LogClosedError) and not self._engine.closed:
+        if isinstance(error, LogClosedError) and not self._engine.is_closed():
             return  # The topic was deleted, with all that is in it: there may be a new one.
         if not isinstance(error, EoslogError):
             raise error
@@ -453,7 +453,7 @@ class Producer(GatheringSender, TransactionCalls):
             try:
                 partition.sync_up_to(end)
             except LogClosedError as error:
-                if self._engine.closed:
+                if self._engine.is_closed():
                     errors.append(error)
                     continue
                 # Else another process has deleted the topic.
@@ -471,7 +471,7 @@ class Producer(GatheringSender, TransactionCalls):
             return error
         sequenced = self._identity.known(where)
         before = 0 if sequenced is None else sequenced.position
-        if isinstance(error, LogClosedError) and not self._engine.closed:
+        if isinstance(error, LogClosedError) and not self._engine.is_closed():
             return self._engine.failure or UnknownTopicOrPartitionError(f"{where} was deleted")
         if sequenced is None:
             error.appended_record_count = 0  # type: ignore[attr-defined]

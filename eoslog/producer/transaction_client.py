@@ -148,7 +148,7 @@ class TransactionClient(TransactionalSender, Producer):
         """The error with what the coordinator knows of who did it, or with what was deleted."""
         if isinstance(error, (ProducerFencedError, InvalidProducerEpochError)):
             return self._owner.explain(error)
-        if isinstance(error, LogClosedError) and not self._engine.closed:
+        if isinstance(error, LogClosedError) and not self._engine.is_closed():
             deleted = f"a topic of the transaction was deleted: {error}"
             return self._engine.failure or UnknownTopicOrPartitionError(deleted)
         return error

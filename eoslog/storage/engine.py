@@ -27,9 +27,10 @@ from eoslog.storage.topic_registry import TopicDescription, TopicRegistry
 class Engine:
     """The parts of an open store up to its partitions.
 
-    `check_open()` raises LogClosedError, ForkedProcessError or StoreFailedError if the store takes
-    no more calls. `check_files()` looks whether its files are still those that were opened; if they
-    are not, it raises StoreFailedError, and every call does from then on.
+    `is_closed()` is True once the store was closed or its process forked. `check_open()` raises
+    LogClosedError, ForkedProcessError or StoreFailedError if the store takes no more calls.
+    `check_files()` looks whether its files are still those that were opened; if they are not, it
+    raises StoreFailedError, and every call does from then on.
     """
 
     paths: StorePaths
@@ -41,6 +42,7 @@ class Engine:
     partitions: OpenedPartitions
     checkpoints: OffsetCheckpoints
     signal: AppendSignal
+    is_closed: Callable[[], bool]
     check_open: Callable[[], None]
     check_files: Callable[[], None]
 
@@ -64,17 +66,6 @@ class Engine:
         except (ForkedProcessError, LogClosedError):
             return None
         return None
-
-    @property
-    def closed(self) -> bool:
-        """True if the store was closed, or the process forked."""
-        try:
-            self.check_open()
-        except (ForkedProcessError, LogClosedError):
-            return True
-        except StoreFailedError:
-            return False
-        return False
 
     def topics(self) -> dict[str, TopicDescription]:
         """Return the topics of users by name."""

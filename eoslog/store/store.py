@@ -104,6 +104,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
                 create,
                 durability,
                 on_fork=self._after_fork,
+                is_closed=self._is_closed,
                 check_open=self._check_open,
                 check_files=self._look_at_files,
             )
@@ -178,7 +179,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
     @property
     def closed(self) -> bool:
         """Whether close() was called, or the process forked."""
-        return self._closed or self._forked
+        return self._is_closed()
 
     def __repr__(self) -> str:
         state = ", closed" if self.closed else ""
@@ -593,6 +594,9 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
     @property
     def _signal(self) -> AppendSignal:
         return self._files.signal
+
+    def _is_closed(self) -> bool:
+        return self._closed or self._forked
 
     def _check_open(self) -> None:
         if self._forked:

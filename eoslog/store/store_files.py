@@ -66,6 +66,7 @@ class StoreFiles:
         durability: Durability | None,
         *,
         on_fork: Callable[[], None],
+        is_closed: Callable[[], bool],
         check_open: Callable[[], None],
         check_files: Callable[[], None],
     ) -> None:
@@ -114,6 +115,7 @@ class StoreFiles:
             self.partitions,
             self.checkpoints,
             self.signal,
+            is_closed,
             check_open,
             check_files,
         )
