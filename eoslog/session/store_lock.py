@@ -72,7 +72,8 @@ class StoreLock:
         self._opening: UnforkedFile | None = None
         self._exclusive = False
         self._holder = _holder()
-        _made.add(self)
+        with _made_lock:
+            _made.add(self)
         try:
             self._begin(f"opening {state_path.parent}")
             with named_os_errors(f"locking {self.path}"):
@@ -127,7 +128,8 @@ class StoreLock:
                     os.ftruncate(self._file.fileno(), 0)
             self._file.close()
         self._end()
-        _made.discard(self)
+        with _made_lock:
+            _made.discard(self)
 
     @property
     def _locked_file(self) -> UnforkedFile:

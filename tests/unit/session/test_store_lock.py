@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import sys
 import threading
 import time
 
@@ -211,6 +212,32 @@ def test_the_child_of_a_fork_may_join(tmp_path):
     os.close(writer)
     assert lock.begin_closing()
     lock.release()
+
+
+def test_threads_that_open_stores_of_their_own_do_not_disturb_each_other(tmp_path):
+    """Each looks at all that are held while others come and go."""
+    errors = []
+
+    def open_many(number):
+        path = tmp_path / str(number)
+        path.mkdir()
+        for _ in range(200):
+            try:
+                opened(path).release()
+            except Exception as error:
+                errors.append(error)
+
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=open_many, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval_s)
+    assert errors == []
 
 
 def test_threads_that_open_at_once_are_kept_apart(tmp_path):
