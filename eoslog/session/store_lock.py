@@ -121,15 +121,16 @@ class StoreLock:
 
     def release(self) -> None:
         """Free everything; a second call does nothing, or what an interrupt left of the first."""
-        if self._file is not None and not self._file.closed:
-            if self._exclusive:
-                # For people only; the lock is freed all the same.
-                with suppress(OSError):
-                    os.ftruncate(self._file.fileno(), 0)
-            self._file.close()
-        self._end()
+        # Nobody compares it with a lock that is taken while its file is closed.
         with _made_lock:
+            if self._file is not None and not self._file.closed:
+                if self._exclusive:
+                    # For people only; the lock is freed all the same.
+                    with suppress(OSError):
+                        os.ftruncate(self._file.fileno(), 0)
+                self._file.close()
             _made.discard(self)
+        self._end()
 
     @property
     def _locked_file(self) -> UnforkedFile:
