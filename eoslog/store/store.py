@@ -564,10 +564,6 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
     # For the store's own parts.
 
     @property
-    def _staging_path(self) -> Path:
-        return self._files.paths.staging
-
-    @property
     def _state_log(self) -> StateLog:
         return self._files.state_log
 
