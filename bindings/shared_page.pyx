@@ -23,20 +23,16 @@ from eoslog.native.mapped_io cimport (
     close_fd, eos_file_bytes, eos_map, eos_open, eos_reserve, eos_unmap_file, munmap,
 )
 from eoslog.native.shared_page cimport (
-    EOWNERDEAD, ETIMEDOUT, SHARED_CLOCK_SETTINGS, SHARED_COUNTERS, SHARED_LOCKS,
-    SHARED_LOCKS_OF_KEYS, SHARED_PAGE_MAGIC, SHARED_PAGE_VERSION, SharedClockSetting,
-    shared_clock_count, shared_clock_look, shared_clock_looked, shared_clock_note,
-    shared_counter_lift, shared_counter_load, shared_counter_raise, shared_lock_give,
-    shared_lock_holder, shared_lock_take, shared_page_init, shared_page_is_made, shared_word_load,
-    shared_word_wait, shared_word_wake,
+    EOWNERDEAD, ETIMEDOUT, SHARED_COUNTERS, SHARED_LOCKS, SHARED_LOCKS_OF_KEYS, SHARED_PAGE_MAGIC,
+    SHARED_PAGE_VERSION, shared_counter_lift, shared_counter_load, shared_counter_raise,
+    shared_lock_give, shared_lock_holder, shared_lock_take, shared_page_init, shared_page_is_made,
+    shared_word_load, shared_word_wait, shared_word_wake,
 )
 
 SESSION_BYTES = 16
 LOCKS_OF_KEYS = SHARED_LOCKS_OF_KEYS
 (LOCK_TOPICS, LOCK_CHECKPOINTS, LOCK_PRODUCER_IDS, LOCK_STAGED, LOCK_COMPACTION, LOCK_STATE_INDEX,
  LOCK_GROUP_INDEX, LOCK_SPARES, LOCK_RETENTION) = range(LOCKS_OF_KEYS, LOCKS_OF_KEYS + 9)
-# The last: whoever looks at the clock may hold any other.
-LOCK_CLOCK = SHARED_LOCKS - 1
 (COUNTER_TOPICS, COUNTER_GROUPS, COUNTER_STATE_PARTITIONS, COUNTER_STAGED_BEGUN,
  COUNTER_STAGED_SETTLED, COUNTER_ARRIVALS, COUNTER_PRODUCER_IDS,
  COUNTER_PRODUCER_IDS_FOUND) = range(8)
@@ -44,7 +40,6 @@ LOCK_CLOCK = SHARED_LOCKS - 1
 LOCK_TIMEOUT_S = 30.0
 # A waiter comes up so often to let Python handle signals.
 _WAIT_S_MAX = 1.0
-CLOCK_SETTINGS_MAX = SHARED_CLOCK_SETTINGS - 1
 _BEGIN = struct.pack("<QI", SHARED_PAGE_MAGIC, SHARED_PAGE_VERSION)
 
 
@@ -303,48 +298,6 @@ cdef class SharedPage:
         if not 0 <= number < SHARED_COUNTERS:
             raise ValueError(f"counter {number}; there are {SHARED_COUNTERS}")
         return 0
-
-    # The settings of the clock of the day that processes of the session noticed.
-
-    def clock_settings_count(self):
-        """How many were noted in the session."""
-        self._check_counter(0)
-        return shared_clock_count(self._page)
-
-    def clock_settings(self):
-        """The newest, at most CLOCK_SETTINGS_MAX, oldest first; the caller holds LOCK_CLOCK.
-
-        Of each, in ms: when it was noticed, when the look before that was (both in elapsed time),
-        and how much the clock of the day is ahead of that.
-        """
-        cdef uint64_t count = self.clock_settings_count()
-        cdef uint64_t number = count - min(count, <uint64_t>(SHARED_CLOCK_SETTINGS - 1))
-        cdef SharedClockSetting one
-        found = []
-        while number < count:
-            one = self._page.clock_settings[number % SHARED_CLOCK_SETTINGS]
-            found.append((one.noticed_ms, one.looked_ms, one.ahead_ms))
-            number += 1
-        return found
-
-    def note_clock_setting(self, int64_t noticed_ms, int64_t looked_ms, int64_t ahead_ms):
-        """Add the newest setting. The caller holds LOCK_CLOCK."""
-        cdef SharedClockSetting one
-        self._check_counter(0)
-        one.noticed_ms = noticed_ms
-        one.looked_ms = looked_ms
-        one.ahead_ms = ahead_ms
-        shared_clock_note(self._page, &one)
-
-    def clock_looked_ms(self):
-        """When any process last found the clock as the newest setting has it, in elapsed ms."""
-        self._check_counter(0)
-        return shared_clock_looked(self._page)
-
-    def note_clock_look(self, int64_t looked_ms):
-        """The clock was then as the newest setting has it; an older look changes nothing."""
-        self._check_counter(0)
-        shared_clock_look(self._page, looked_ms)
 
     # Waiting.
 

@@ -7,19 +7,13 @@ cdef extern from "shared_page.h" nogil:
         SHARED_COUNTERS
         SHARED_LOCKS_OF_KEYS
         SHARED_LOCKS
-        SHARED_CLOCK_SETTINGS
         EOWNERDEAD
         ETIMEDOUT
     const uint64_t SHARED_PAGE_MAGIC
-    ctypedef struct SharedClockSetting:
-        int64_t noticed_ms
-        int64_t looked_ms
-        int64_t ahead_ms
     ctypedef struct SharedPageHead:
         uint64_t magic
         uint32_t wakeup
         uint8_t session[16]
-        SharedClockSetting* clock_settings
     int shared_page_init(SharedPageHead* page, const uint8_t* session) noexcept
     bint shared_page_is_made(const SharedPageHead* page) noexcept
     int shared_lock_take(
@@ -32,7 +26,3 @@ cdef extern from "shared_page.h" nogil:
     void shared_word_wait(const uint32_t* word, uint32_t seen, int64_t timeout_ns) noexcept
     void shared_word_wake(uint32_t* word) noexcept
     uint32_t shared_word_load(const uint32_t* word) noexcept
-    uint64_t shared_clock_count(const SharedPageHead* page) noexcept
-    void shared_clock_note(SharedPageHead* page, const SharedClockSetting* setting) noexcept
-    int64_t shared_clock_looked(const SharedPageHead* page) noexcept
-    void shared_clock_look(SharedPageHead* page, int64_t looked_ms) noexcept

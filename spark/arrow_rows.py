@@ -4,7 +4,6 @@ Only headers are turned into Python objects, and only a batch with a topic or pa
 split, into one batch for each place its rows go to.
 """
 
-import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from eoslog.common import clock
 from eoslog.spark.columns import TIME_MAX_MS, check_columns
 from eoslog.spark.rows import as_header
 
@@ -83,7 +83,7 @@ def _timestamps(batch: pa.RecordBatch) -> pa.Array | None:
     newest = pc.max(column).as_py()
     if newest > TIME_MAX_MS:
         raise ValueError(f"timestamp {newest} ms is no time that Spark can hold")
-    return column.fill_null(time.time_ns() // 1_000_000) if column.null_count else column
+    return column.fill_null(clock.now_ms()) if column.null_count else column
 
 
 def _headers(batch: pa.RecordBatch) -> list[list[tuple[str, bytes | None]]] | None:

@@ -4,12 +4,12 @@ Rows are taken in chunks of about CHUNK_BYTES. A chunk of plain values or of pai
 native code; only rows with Kafka's columns, and cells of rarer types, are looked at one by one.
 """
 
-import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from eoslog.common import clock
 from eoslog.spark.columns import KAFKA_COLUMNS, TIME_MAX_MS, check_columns
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def _append_mixed(
     Rows keep their order among those that name the same partition, or leave it to their key.
     """
     targets: dict[tuple[str, int | None], _Columns] = {}
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = clock.now_ms()
     held_bytes = 0
     for number, row in enumerate(chunk, first_row):
         try:

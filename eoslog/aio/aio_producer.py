@@ -9,7 +9,6 @@ it is not appended by the same call.
 """
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -28,6 +27,7 @@ from eoslog.aio.aio_gathering import (
 from eoslog.aio.aio_lane import Job, Lane, Work
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.partitioner import partition_for_key
+from eoslog.common import clock
 from eoslog.common.config import INT64_MAX
 from eoslog.common.other_clients import with_methods_of_other_clients
 from eoslog.common.topic_partition import TopicPartition
@@ -135,10 +135,7 @@ class AsyncProducer(ClosedByBlock):
         self._check_appendable()
         description = self._producer._known_topic(topic)
         where = self._place(description, partition, key)
-        if timestamp_ms is None:
-            moment_ms = time.time_ns() // 1_000_000
-        else:
-            moment_ms = _checked_timestamp(timestamp_ms)
+        moment_ms = clock.now_ms() if timestamp_ms is None else _checked_timestamp(timestamp_ms)
         record = GivenRecord(
             _bytes_or_none(value, "value"),
             key,

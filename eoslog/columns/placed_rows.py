@@ -4,7 +4,6 @@ Rows of a partition keep the order in which they were appended. A row with a key
 partitioner puts the key; rows without one fill one partition's batch after the other.
 """
 
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ import numpy.typing as npt
 from eoslog.bindings.columns import header_cells, header_pairs, timestamp_column
 from eoslog.bindings.partitioner import partition_column
 from eoslog.columns.bytes_columns import BytesColumn, Order, Sizes, bytes_column
+from eoslog.common import clock
 from eoslog.errors import InvalidTimestampError, RecordTooLargeError
 
 # Bytes that a record may take besides key, value and headers, and a batch besides its records.
@@ -36,7 +36,7 @@ class TopicLimits(NamedTuple):
 
     def check_timestamps(self, oldest: int, newest: int) -> None:
         """Raise InvalidTimestampError unless the topic takes timestamps from one to the other."""
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         if (
             oldest < 0
             or now_ms - oldest > self.timestamp_before_max_ms
@@ -230,7 +230,7 @@ def _joined_columns(
 def _timestamps(timestamps: object, count: int) -> Timestamps:
     """Milliseconds of each record; where none are given, those of now."""
     if timestamps is None:
-        return np.full(count, time.time_ns() // 1_000_000, np.int64)
+        return np.full(count, clock.now_ms(), np.int64)
     array = np.array(timestamp_column(timestamps))  # What the caller handed in may change.
     if array.shape != (count,):
         raise ValueError(f"timestamps: {array.shape} for {count} records")

@@ -12,7 +12,6 @@ others only by the record that it is no member any more, so its commits are refu
 
 import os
 import socket
-import time
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -21,6 +20,7 @@ from pathlib import Path
 from typing import Protocol
 
 from eoslog.bindings.handler_wait import ReentrantLock
+from eoslog.common import clock
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.groups.group_description import GroupDescription, described
 from eoslog.groups.group_log import GroupLog, GroupPartition, GroupRecord
@@ -260,7 +260,7 @@ class GroupCoordinator:
             if after == before:
                 return
             if after.state != before.state:
-                after = replace(after, state_timestamp_ms=time.time_ns() // 1_000_000)
+                after = replace(after, state_timestamp_ms=clock.now_ms())
             else:
                 after = replace(after, state_timestamp_ms=before.state_timestamp_ms)
             self._log.append(groups, [GroupRecord(MembersKey(group), after)])

@@ -9,7 +9,6 @@ was checked for, or is not written: none gets behind the tombstones of a deletio
 is made under the name. An offset is not durable before the records that it says were read.
 """
 
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
@@ -17,6 +16,7 @@ from typing import NamedTuple, Protocol
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.shared_page import SharedPage
+from eoslog.common import clock
 from eoslog.common.config import NO_LIMIT
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
 from eoslog.errors import (
@@ -436,7 +436,7 @@ class GroupOffsets:
         """
         if not isinstance(offsets, Mapping):
             raise TypeError(f"a mapping of partitions to offsets, not {type(offsets).__name__}")
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         records, sources = [], []
         topic_ids: dict[TopicPartition, str] = {}
         for given, offset in offsets.items():
@@ -521,7 +521,7 @@ def commit_staged_offsets(partition: Partition, producer_id: int) -> bool:
 
 def empty_group(group: str) -> GroupRecord:
     """The record of a group without members."""
-    now_ms = time.time_ns() // 1_000_000
+    now_ms = clock.now_ms()
     return GroupRecord(MembersKey(group), GroupMembers(state_timestamp_ms=now_ms))
 
 

@@ -10,11 +10,11 @@ cut short is finished by the next one, and one of a sound store changes nothing.
 """
 
 import os
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from eoslog.common import clock
 from eoslog.common.config import INT64_MAX
 from eoslog.common.damage import Problem, is_damage
 from eoslog.common.topic_partition import TopicPartition
@@ -95,7 +95,7 @@ class StoreRepair:
             make_directories(self._paths.state)
         self._lock = StoreLock(self._paths.state, joining=False)
         # Two at once are kept apart by the lock, and one after another by the time.
-        self._now_ms = time.time_ns() // 1_000_000
+        self._now_ms = clock.now_ms()
         self.network = mount_of(self._paths.state).network
 
     def release(self) -> None:

@@ -5,9 +5,9 @@ least every RENEW_RECORDS records the record says anew where the name stands.
 """
 
 import threading
-import time
 from collections.abc import Iterable
 
+from eoslog.common import clock
 from eoslog.common.sequence import NO_SEQUENCE
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import InvalidRequestError
@@ -179,7 +179,7 @@ class ProducerIdentity:
 
 
 def _fencing_reason(name: str, epoch: int) -> str:
-    moment = moment_text(time.time_ns() // 1_000_000)
+    moment = moment_text(clock.now_ms())
     thread = threading.current_thread().name
     return (
         f"producer {name!r} was opened again, with epoch {epoch}, at {moment} by thread {thread!r}"

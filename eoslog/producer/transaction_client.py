@@ -7,7 +7,6 @@ coordinator's entry, then a partition's.
 """
 
 import copy
-import time
 from collections.abc import Callable
 from typing import Never, TypeVar
 
@@ -15,6 +14,7 @@ from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import PartitionLost, ProducerIdNeeded, TransactionEntry
 from eoslog.bindings.transactional_sender import TransactionalSender
+from eoslog.common import clock
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     ConcurrentAccessError,
@@ -252,7 +252,7 @@ class TransactionClient(TransactionalSender, Producer):
         age_ms = self._late_age_ms
         if age_ms < 0 or self._is_prepared:
             return
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         start_ms, timeout_ms = now_ms - age_ms, self._timeout_ms
         reason = timed_out(self._transactional_id, start_ms, timeout_ms, now_ms)
         own = (self.producer_id, self.producer_epoch)

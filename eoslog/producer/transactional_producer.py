@@ -3,13 +3,13 @@
 What holds of its states, its errors and its locks is in `transaction_client`.
 """
 
-import time
 from collections.abc import Iterable, Mapping
 from typing import overload
 
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sender import PartitionBuffer
 from eoslog.bindings.transaction_entry import TransactionEntry, TransactionPart
+from eoslog.common import clock
 from eoslog.common.config import TRANSACTIONAL_PRODUCER_SETTINGS, parse_config, with_defaults
 from eoslog.common.prepared_transaction import PreparedTransaction, parse_token
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
@@ -177,7 +177,7 @@ class TransactionalProducer(TransactionClient):
                 return
             try:
                 partition, part = self._opened(TopicPartition(CONSUMER_OFFSETS_TOPIC, number))
-                moment_ms = time.time_ns() // 1_000_000
+                moment_ms = clock.now_ms()
 
                 def append(entry: TransactionEntry, after: AppendResult | None) -> AppendResult:
                     self._check_not_ended()
@@ -467,7 +467,7 @@ class TransactionalProducer(TransactionClient):
     ) -> AppendResult:
         self._check_in_time()
         partition, part = opened
-        moment_ms = time.time_ns() // 1_000_000
+        moment_ms = clock.now_ms()
 
         def append(entry: TransactionEntry, after: AppendResult | None) -> AppendResult:
             self._check_not_ended()

@@ -16,12 +16,12 @@ import json
 import os
 import secrets
 import socket
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 from eoslog.bindings.file_descriptor import FileDescriptor
 from eoslog.bindings.unforked_file import UnforkedFile
+from eoslog.common import clock
 from eoslog.common.json_text import loads_json
 from eoslog.errors import EoslogError
 from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, read_if_there
@@ -66,7 +66,7 @@ class ProcessSlots:
         self.session = session
         self._file: UnforkedFile | None = None
         self._descriptions: dict[bytes, ProcessSlot] = {}
-        self._opened_ms = time.time_ns() // 1_000_000
+        self._opened_ms = clock.now_ms()
         path = self._path_of(self.own)
         unlocked = path.with_name(path.name + TEMPORARY_SUFFIX)
         with named_os_errors(f"making {path}"):

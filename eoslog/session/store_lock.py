@@ -26,6 +26,7 @@ from typing import Any
 from eoslog.bindings.clearing_up import clear_up
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.bindings.unforked_file import UnforkedFile
+from eoslog.common import clock
 from eoslog.common.json_text import loads_json
 from eoslog.errors import StoreInUseError
 from eoslog.fs.os_errors import named_os_errors
@@ -188,7 +189,7 @@ def _holder() -> dict[str, object]:
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
-        "opened_ms": time.time_ns() // 1_000_000,
+        "opened_ms": clock.now_ms(),
     }
 
 

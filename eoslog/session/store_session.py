@@ -27,6 +27,7 @@ from typing import NoReturn
 
 from eoslog.bindings.clearing_up import clear_up
 from eoslog.bindings.shared_page import COUNTER_ARRIVALS, SESSION_BYTES, SharedPage
+from eoslog.common import clock
 from eoslog.common.config import TOPIC_SETTINGS
 from eoslog.common.durability import Durability, check_durability
 from eoslog.common.json_text import loads_json
@@ -161,7 +162,7 @@ class StoreSession:
             host=socket.gethostname(),
             boot_id=boot_id(),
             process_namespace=process_namespace(),
-            opened_ms=time.time_ns() // 1_000_000,
+            opened_ms=clock.now_ms(),
             durability=self.durability,
             topic_defaults=self.topic_defaults,
             asked=durability is not None or bool(topic_defaults),

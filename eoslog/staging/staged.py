@@ -9,7 +9,6 @@ protocol, with what happens when something dies, is `docs/staged-commit.md`.
 """
 
 import os
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -25,6 +24,7 @@ from eoslog.columns.placed_rows import (
     check_timestamps,
     header_list,
 )
+from eoslog.common import clock
 from eoslog.common.config import TOPIC_SETTINGS
 from eoslog.common.durability import check_durability
 from eoslog.common.json_text import loads_json
@@ -143,7 +143,7 @@ class StagedWriter:
             keys,
             moments,
             header_list(headers),
-            timestamp_ms=time.time_ns() // 1_000_000,
+            timestamp_ms=clock.now_ms(),
             batch_bytes_max=known.limits.message_bytes_max,
         )
         with _FailsFor(self):

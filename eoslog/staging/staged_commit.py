@@ -23,6 +23,7 @@ from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.shared_page import LOCK_STAGED
 from eoslog.bindings.thread_lock import ThreadLock, called_from_handler
+from eoslog.common.clock import ExpiryClock
 from eoslog.common.damage import Problem
 from eoslog.common.signal_handlers import is_within_a_call
 from eoslog.common.topic_partition import TopicPartition
@@ -99,17 +100,17 @@ class StagedCommits(StagedJobsUnderWay):
         *,
         none_is_open: Callable[[], bool],
         note_leftovers: Callable[[], None],
-        steady_ms: Callable[[int], int],
+        expiry_clock: ExpiryClock,
     ) -> None:
         """`none_is_open()` is True if no transaction is undecided.
 
-        `note_leftovers()` is called when there is something to remove; what is older than a span by
-        `steady_ms(span_ms)` has expired.
+        `note_leftovers()` is called when there is something to remove. Staged files expire by
+        `expiry_clock`.
         """
         self._engine = engine
         self._state_log = state_log
         self._group_offsets = group_offsets
-        self._steady_ms = steady_ms
+        self._expiry_clock = expiry_clock
         self._staging_path: Path = engine.paths.staging
         shared = engine.session.shared
         self._lock = StoreWideLock(shared, LOCK_STAGED, LOCK_TIMEOUT_S)
@@ -380,7 +381,7 @@ class StagedCommits(StagedJobsUnderWay):
             with self._at_work():
                 self._retry_pending()
             retention_ms = self._engine.config["eoslog.staging.retention.ms"]
-            oldest_ms = self._steady_ms(retention_ms) - retention_ms
+            oldest_ms = self._expiry_clock.now_ms() - retention_ms
             self._leftovers.sweep(oldest_ms)
 
     def clear_leftovers(self) -> None:

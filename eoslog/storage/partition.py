@@ -3,7 +3,6 @@
 Invariant: what the log says is always of the whole log, whichever process wrote it.
 """
 
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -20,6 +19,7 @@ from eoslog.bindings.partition_log import (
 from eoslog.bindings.record_batch import BatchHeader, Record, iter_batches
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.thread_lock import ThreadLock
+from eoslog.common import clock
 from eoslog.common.config import INT64_MAX
 from eoslog.common.durability import Durability, check_isolation_level
 from eoslog.common.whole_number import whole_number
@@ -183,7 +183,7 @@ class Partition(PartitionLosses):
         in.
         """
         if timestamp_ms == -1:
-            timestamp_ms = time.time_ns() // 1_000_000
+            timestamp_ms = clock.now_ms()
         appended = None
         while True:
             try:
@@ -257,7 +257,7 @@ class Partition(PartitionLosses):
         written.
         """
         if timestamp_ms == -1:
-            timestamp_ms = time.time_ns() // 1_000_000
+            timestamp_ms = clock.now_ms()
         while True:
             try:
                 result = self._log.append_marker(

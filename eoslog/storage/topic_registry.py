@@ -10,7 +10,6 @@ topics' settings are then the defaults again.
 """
 
 import json
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -24,6 +23,7 @@ from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.record_batch import crc32c
 from eoslog.bindings.shared_page import COUNTER_TOPICS, LOCK_TOPICS, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
+from eoslog.common import clock
 from eoslog.common.config import parse_topic_config
 from eoslog.common.json_text import loads_json
 from eoslog.common.kafka_uuid import id_bytes, new_id
@@ -296,7 +296,7 @@ def new_topic(name: str, partitions: int, config: Mapping[str, int | str]) -> To
         partitions,
         MappingProxyType(dict(config)),
         name in INTERNAL_TOPICS,
-        created_ms=time.time_ns() // 1_000_000,
+        created_ms=clock.now_ms(),
     )
 
 

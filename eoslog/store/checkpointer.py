@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from eoslog.common import clock
 from eoslog.common.config import NO_LIMIT
 from eoslog.common.topic_name import (
     CONSUMER_OFFSETS_TOPIC,
@@ -78,10 +79,10 @@ class Checkpointer:
         self._watched: dict[Partition, _Watched] = {}  # With rows to be persisted; the thread's.
         self._unwritten: set[Partition] = set()  # Not in the checkpoint files; the thread's.
         self._fellows = FellowProcesses(store, self._note, self._keep)
-        self._day = store._day_clock
-        self._oldest_records = OldestRecords(self._day.age_ms)
+        self._expiry_clock = store._expiry_clock
+        self._oldest_records = OldestRecords()
         files = store._files
-        self._next_timeout = NextTimeout(files.transactions, files.state_log, self._day)
+        self._next_timeout = NextTimeout(files.transactions, files.state_log)
         now_s = time.monotonic()
         self._fellows_due_s = now_s + self._fellows.interval_s
         self._timeouts_due_s = now_s + self._transactions_interval_s()
@@ -156,8 +157,7 @@ class Checkpointer:
     def metrics(self) -> dict[str, Any]:
         """How often it did what, and the last errors, newest last."""
         with self._lock:
-            jumps = {"clock_jumps": self._day.jump_count}
-            return {**self._counts, **jumps, "errors": list(self._errors)}
+            return {**self._counts, "errors": list(self._errors)}
 
     # The thread.
 
@@ -353,7 +353,7 @@ class Checkpointer:
         if not self._next_timeout.has_come():
             return
         coordinator = self._store._files.transactions
-        timed_out = abort_timed_out(coordinator, self._day.now_ms(), self._day.age_ms)
+        timed_out = abort_timed_out(coordinator, clock.now_ms())
         self._count("transactions_timed_out", timed_out)
         if timed_out:
             self._store._notice_replacements()
@@ -366,13 +366,13 @@ class Checkpointer:
     def _expire_ids(self) -> None:
         files = self._store._files
         expiration_ms = self._config["transactional.id.expiration.ms"]
-        now_ms = self._day.steady_ms(expiration_ms)
+        now_ms = self._expiry_clock.now_ms()
         expired = expire_ids(files.transactions, files.state_log, now_ms, expiration_ms)
         self._count("transactional_ids_expired", expired)
 
     def _expire_producers(self) -> None:
         expiration_ms = self._config["producer.id.expiration.ms"]
-        oldest_ms = self._day.steady_ms(expiration_ms) - expiration_ms
+        oldest_ms = self._expiry_clock.now_ms() - expiration_ms
 
         def expire(partition: Partition) -> None:
             expired = partition.expire_producers(oldest_ms, self._store._unexpiring_producer_ids)
@@ -385,9 +385,8 @@ class Checkpointer:
                     self._each(partition, expire)
 
     def _expire_offsets(self) -> None:
-        retention_ms = max(0, self._config["offsets.retention.minutes"]) * 60_000
-        now_ms = self._day.steady_ms(retention_ms)
-        self._count("group_offsets_expired", self._store._group_offsets.expire(now_ms))
+        expired = self._store._group_offsets.expire(self._expiry_clock.now_ms())
+        self._count("group_offsets_expired", expired)
 
     def _retain(self) -> None:
         """Apply every topic's retention, to partitions that nobody opened too."""
@@ -416,9 +415,12 @@ class Checkpointer:
     def _retain_one(self, where: TopicPartition, topic_id: str, config: dict[str, int]) -> int:
         store = self._store
         directory = store._files.paths.partition(where)
+        now_ms = self._expiry_clock.now_ms()
         with named_os_errors(f"looking at {where}"):
             try:
-                if not self._oldest_records.may_be_released(where, topic_id, directory, config):
+                if not self._oldest_records.may_be_released(
+                    where, topic_id, directory, config, now_ms
+                ):
                     return 0
             except FileNotFoundError:
                 return 0  # The topic was deleted meanwhile.
@@ -426,7 +428,7 @@ class Checkpointer:
         if partition is None or partition.failed:
             return 0
         cached_max = self._config["eoslog.producers.cached.max"]
-        return apply_retention(partition, store._names, config, cached_max, self._day.age_ms)
+        return apply_retention(partition, store._names, config, cached_max, now_ms)
 
     # Errors and counts.
 

@@ -8,7 +8,7 @@ where no record has a timestamp.
 """
 
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from eoslog.bindings.segment_times import newest_timestamp
@@ -18,19 +18,16 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.storage.partition import Partition
 from eoslog.transactions.named_producers import NamedProducers
 
-# How old is what was written at a time of the day.
-AgeMs = Callable[[int], int]
-
 
 def apply_retention(
     partition: Partition,
     names: NamedProducers,
     config: Mapping[str, int],
     cached_max: int,
-    age_ms: AgeMs,
+    now_ms: int,
 ) -> int:
     """Delete the segments that a topic's `retention.bytes` and `retention.ms` release; how many."""
-    up_to_offset = _deletable_up_to(partition, config, age_ms)
+    up_to_offset = _deletable_up_to(partition, config, now_ms)
     if up_to_offset <= partition.first_base_offset:
         return 0
     partition.flush()
@@ -44,21 +41,21 @@ def apply_retention(
     return deleted
 
 
-def _deletable_up_to(partition: Partition, config: Mapping[str, int], age_ms: AgeMs) -> int:
+def _deletable_up_to(partition: Partition, config: Mapping[str, int], now_ms: int) -> int:
     """The base offset of the first segment that stays."""
-    stays_at = _first_to_stay(partition, config, age_ms)
+    stays_at = _first_to_stay(partition, config, now_ms)
     if stays_at is None:
         # Even the newest record is too old: the active segment is sealed, and an empty one follows.
         # Somebody may have appended a younger record meanwhile: of a sealed one it is known.
         end = partition.roll()
-        stays_at = _first_to_stay(partition, config, age_ms)
+        stays_at = _first_to_stay(partition, config, now_ms)
         stays_at = end if stays_at is None else min(stays_at, end)
     # Neither a job that is being adopted nor an open transaction may lose its beginning before its
     # end is in.
     return min(stays_at, partition.last_stable_offset)
 
 
-def _first_to_stay(partition: Partition, config: Mapping[str, int], age_ms: AgeMs) -> int | None:
+def _first_to_stay(partition: Partition, config: Mapping[str, int], now_ms: int) -> int | None:
     """The base offset of the first segment that neither size nor age releases; None if all are."""
     segments = partition.segment_sizes()
     gone = _count_by_size([size for _, size in segments], config["retention.bytes"])
@@ -66,7 +63,7 @@ def _first_to_stay(partition: Partition, config: Mapping[str, int], age_ms: AgeM
         if config["retention.ms"] == NO_LIMIT or size_bytes == 0:
             return base_offset
         newest_ms = partition.largest_timestamp_ms(base_offset)
-        if newest_ms is not None and age_ms(newest_ms) <= config["retention.ms"]:
+        if newest_ms is not None and now_ms - newest_ms <= config["retention.ms"]:
             return base_offset
     return None
 
@@ -91,17 +88,21 @@ class OldestRecords:
     at. Only the process that applies retention remembers it.
     """
 
-    def __init__(self, age_ms: AgeMs) -> None:
-        self._age_ms = age_ms
+    def __init__(self) -> None:
         self._newest_ms: dict[TopicPartition, tuple[str, int]] = {}
 
     def may_be_released(
-        self, where: TopicPartition, topic_id: str, directory: Path, config: Mapping[str, int]
+        self,
+        where: TopicPartition,
+        topic_id: str,
+        directory: Path,
+        config: Mapping[str, int],
+        now_ms: int,
     ) -> bool:
         """Whether a partition may hold segments to delete. Raises OSError."""
         by_size, by_age = (config[name] != NO_LIMIT for name in ("retention.bytes", "retention.ms"))
         known_id, newest_ms = self._newest_ms.get(where, ("", 0))
-        is_young = known_id == topic_id and self._age_ms(newest_ms) <= config["retention.ms"]
+        is_young = known_id == topic_id and now_ms - newest_ms <= config["retention.ms"]
         if is_young and not by_size:
             return False
         segments = _segment_files(directory)
@@ -109,10 +110,11 @@ class OldestRecords:
             return True
         if is_young or not by_age or not segments:
             return False
-        return self._is_oldest_too_old(where, topic_id, min(segments), config["retention.ms"])
+        oldest_ms = now_ms - config["retention.ms"]
+        return self._is_oldest_older(where, topic_id, min(segments), oldest_ms)
 
-    def _is_oldest_too_old(
-        self, where: TopicPartition, topic_id: str, path: str, retention_ms: int
+    def _is_oldest_older(
+        self, where: TopicPartition, topic_id: str, path: str, oldest_ms: int
     ) -> bool:
         newest_ms = newest_timestamp(path)
         if newest_ms is None:
@@ -121,7 +123,7 @@ class OldestRecords:
             self._newest_ms[where] = (topic_id, newest_ms)
         else:
             newest_ms = int(Path(path).stat().st_mtime * 1000)  # As in Kafka.
-        return self._age_ms(newest_ms) > retention_ms
+        return newest_ms < oldest_ms
 
     def forget_all_but(self, partitions: Collection[TopicPartition]) -> None:
         """Forget the partitions that there are no more."""

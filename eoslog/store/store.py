@@ -20,6 +20,7 @@ from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.handler_wait import HANDLER_WAIT_S
 from eoslog.bindings.partition_log import ProducerState
 from eoslog.bindings.thread_lock import ThreadLock, called_from_handler
+from eoslog.common.clock import ExpiryClock
 from eoslog.common.durability import Durability
 from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
 from eoslog.common.signal_handlers import is_within_a_call
@@ -46,7 +47,6 @@ from eoslog.producer.transactional_producer import (
     notice_replacements,
 )
 from eoslog.session.append_signal import AppendSignal
-from eoslog.session.day_clock import DayClock
 from eoslog.session.process_slots import ProcessSlot
 from eoslog.session.thread_start import start_thread
 from eoslog.staging.staged_commit import StagedCommits
@@ -108,7 +108,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
                 check_open=self._check_open,
                 check_files=self._look_at_files,
             )
-            self._day_clock = DayClock()
+            self._expiry_clock = ExpiryClock()
             self._checkpointer = Checkpointer(self)
             self._linger = LingerTimer()
             self._staged = StagedCommits(
@@ -117,7 +117,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
                 self._group_offsets,
                 none_is_open=self._transactions.entries.none_is_undecided,
                 note_leftovers=self._checkpointer.note_leftovers,
-                steady_ms=self._day_clock.steady_ms,
+                expiry_clock=self._expiry_clock,
             )
             self._producer_parts = ProducerParts(
                 self._files.engine,
@@ -131,7 +131,6 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
                 self._live_producers,
             )
             self._files.begin()
-            self._day_clock.share(self._files.session.shared)
             self._topics.finish_deletions()
             if self._files.session.first:
                 self._staged.roll_forward()
@@ -635,7 +634,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
     def _forget_expired_producers(self, partition: Partition) -> None:
         """As Kafka does it when it loads producers; what fails is done by the next regular look."""
         expiration_ms = self._files.config["producer.id.expiration.ms"]
-        oldest_ms = self._day_clock.steady_ms(expiration_ms) - expiration_ms
+        oldest_ms = self._expiry_clock.now_ms() - expiration_ms
         try:
             partition.forget_expired_at_load(oldest_ms, self._unexpiring_producer_ids)
         except (EoslogError, MemoryError) as error:

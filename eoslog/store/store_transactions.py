@@ -1,9 +1,9 @@
 """What an operator asks of a store's transactions, and decides about them."""
 
-import time
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
+from eoslog.common import clock
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.common.whole_number import whole_number
@@ -105,7 +105,7 @@ class StoreTransactions:
         if topic is not None and topic != CONSUMER_OFFSETS_TOPIC:
             self._topic(topic)
         found = self._partitions.with_transactions(topic, partition)
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         return self._files.transaction_admin.hanging(found, timeout_ms, now_ms)
 
     def commit_prepared(self, prepared: Iterable[PreparedTransaction]) -> None:

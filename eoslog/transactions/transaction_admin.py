@@ -5,7 +5,6 @@ to no transactional id - is ended there alone, which is all there is of it.
 """
 
 import re
-import time
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,6 +15,7 @@ from eoslog.bindings.transaction_entry import (
     TransactionEntry,
     decode_transaction_value,
 )
+from eoslog.common import clock
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
@@ -124,7 +124,7 @@ class TransactionAdmin:
             wanted = None if pattern is None else re.compile(pattern)
         except re.error as error:
             raise InvalidRequestError(f"{pattern!r} is no regular expression: {error}") from error
-        now_ms = time.time_ns() // 1_000_000
+        now_ms = clock.now_ms()
         found = []
         for one in self._all(now_ms):
             if states and one.transaction_state not in states:
@@ -157,7 +157,7 @@ class TransactionAdmin:
     def describe(self, transactional_id: str) -> TransactionDescription:
         """See `Store.describe_transaction`."""
         check_transactional_id(transactional_id)
-        described = self._described(transactional_id, time.time_ns() // 1_000_000)
+        described = self._described(transactional_id, clock.now_ms())
         if described.transaction_state not in PREPARE_STATES:
             return described
         waiting = [where for where in described.topic_partitions if self._waits(where, described)]

@@ -16,7 +16,6 @@ under which partitions are opened, then a partition's.
 """
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -30,6 +29,7 @@ from eoslog.bindings.transaction_entry import (
     TransactionEntry,
     TransactionPart,
 )
+from eoslog.common import clock
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.common.whole_number import whole_number
@@ -428,7 +428,7 @@ class TransactionCoordinator:
                 last_producer_epoch=following.last_producer_epoch,
                 previous_producer_id=following.previous_producer_id,
                 timeout_ms=timeout_ms,
-                now_ms=time.time_ns() // 1_000_000,
+                now_ms=clock.now_ms(),
                 owner=self.entries.own_slot if owned else None,
             )
 

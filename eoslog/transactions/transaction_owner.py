@@ -9,9 +9,9 @@ to be told.
 import os
 import socket
 import threading
-import time
 from dataclasses import dataclass
 
+from eoslog.common import clock
 from eoslog.errors import InvalidProducerEpochError, ProducerFencedError
 from eoslog.session.store_lock import moment_text
 
@@ -30,7 +30,7 @@ class TransactionOwner:
     def here(cls) -> "TransactionOwner":
         """The calling thread of this process, from now on."""
         thread = threading.current_thread().name
-        return cls(os.getpid(), socket.gethostname(), thread, time.time_ns() // 1_000_000)
+        return cls(os.getpid(), socket.gethostname(), thread, clock.now_ms())
 
     def __str__(self) -> str:
         return (

@@ -6,7 +6,7 @@ nothing open or undecided, and who comes back with it gets another producer id.
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 
 from eoslog.bindings.status import ProducerNotCached
@@ -15,6 +15,7 @@ from eoslog.bindings.transaction_entry import (
     TransactionEntry,
     decode_transaction_value,
 )
+from eoslog.common import clock
 from eoslog.common.config import INT32_MAX
 from eoslog.errors import (
     CorruptRecordError,
@@ -22,7 +23,6 @@ from eoslog.errors import (
     StoreInUseError,
     TransactionalIdNotFoundError,
 )
-from eoslog.session.day_clock import DayClock
 from eoslog.transactions.state_log import StateLog, TransactionRecord
 from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 from eoslog.transactions.transaction_entries import ONGOING, UNDECIDED_STATES, NewestRecord
@@ -34,22 +34,17 @@ _log = logging.getLogger(__name__)
 NEVER_MS = INT32_MAX
 
 
-def abort_timed_out(
-    coordinator: TransactionCoordinator, now_ms: int, age_ms: Callable[[int], int] | None = None
-) -> int:
+def abort_timed_out(coordinator: TransactionCoordinator, now_ms: int) -> int:
     """Abort the transactions that were open for too long, in any process, and fence their
     producers; how many.
-
-    `age_ms` says how long ago a time of the day was, where the clock may have been set meanwhile.
     """
-    age_ms = age_ms or (lambda moment_ms: now_ms - moment_ms)
     aborted = 0
     for one in coordinator.entries.undecided():
-        if not _has_timed_out(one, age_ms):
+        if not _has_timed_out(one, now_ms):
             continue
         try:
             with coordinator.entries.locked(one.transactional_id) as entry:
-                if not _has_timed_out(entry, age_ms):
+                if not _has_timed_out(entry, now_ms):
                     continue
                 reason = timed_out(entry.transactional_id, entry.start_ms, entry.timeout_ms, now_ms)
                 coordinator.fence(entry, reason)
@@ -62,15 +57,9 @@ def abort_timed_out(
 class NextTimeout:
     """When the first of the open transactions times out, found anew only once one of them moved."""
 
-    def __init__(
-        self,
-        coordinator: TransactionCoordinator,
-        state_log: StateLog,
-        day: DayClock,
-    ) -> None:
+    def __init__(self, coordinator: TransactionCoordinator, state_log: StateLog) -> None:
         self._entries = coordinator.entries
         self._state_log = state_log
-        self._day = day
         self._ends: Mapping[int, int] | None = None
         self._first: tuple[int, int] | None = None  # When it was begun, and its timeout.
 
@@ -81,7 +70,7 @@ class NextTimeout:
             waiting = [one for one in self._entries.undecided() if _may_time_out(one)]
             times = [(one.start_ms, one.timeout_ms) for one in waiting]
             self._first, self._ends = min(times, key=sum, default=None), ends
-        if self._first is None or self._day.age_ms(self._first[0]) <= self._first[1]:
+        if self._first is None or clock.now_ms() - self._first[0] <= self._first[1]:
             return False
         self._first = None  # What cannot be aborted now is not tried all the time.
         return True
@@ -113,8 +102,8 @@ def expire_ids(
     return expired
 
 
-def _has_timed_out(entry: TransactionEntry | NewestRecord, age_ms: Callable[[int], int]) -> bool:
-    return _may_time_out(entry) and age_ms(entry.start_ms) > entry.timeout_ms
+def _has_timed_out(entry: TransactionEntry | NewestRecord, now_ms: int) -> bool:
+    return _may_time_out(entry) and now_ms - entry.start_ms > entry.timeout_ms
 
 
 def _may_time_out(entry: TransactionEntry | NewestRecord) -> bool:

@@ -21,11 +21,10 @@
 #include "crash_point.h"
 
 #define SHARED_PAGE_MAGIC UINT64_C(0x31305248534f45) /* "EOSHR01", little-endian. */
-#define SHARED_PAGE_VERSION 4
+#define SHARED_PAGE_VERSION 5
 #define SHARED_COUNTERS 32
 #define SHARED_LOCKS_OF_KEYS 1024
 #define SHARED_LOCKS_NAMED 64
-#define SHARED_CLOCK_SETTINGS 64
 /* Each look comes twice as long after the one before, up to a few microseconds: meanwhile the holder may take the lock again and
    again with all it needs in its cache, which two that take turns would carry to and fro. */
 #define SHARED_LOOKS 16
@@ -38,23 +37,12 @@ typedef struct SharedLock {
     int32_t holder; /* For people: the process that took it last. */
 } SharedLock;
 
-/* How the clock of the day stands to the one that nobody sets, in milliseconds: so much ahead, as noticed at a moment, the look
-   before which was at another one. */
-typedef struct SharedClockSetting {
-    int64_t noticed_ms;
-    int64_t looked_ms;
-    int64_t ahead_ms;
-} SharedClockSetting;
-
 typedef struct SharedPageHead {
     uint64_t magic; /* Stored last: before it nothing else counts. */
     uint32_t version;
     uint32_t wakeup; /* Futex word. */
     uint8_t session[16];
     uint64_t counters[SHARED_COUNTERS];
-    uint64_t clock_settings_count; /* All there ever were. */
-    SharedClockSetting clock_settings[SHARED_CLOCK_SETTINGS]; /* The newest, around and around. */
-    int64_t clock_looked_ms; /* When anybody last found the clock as the newest has it, in elapsed time. */
     SharedLock locks[SHARED_LOCKS];
 } SharedPageHead;
 
@@ -182,32 +170,6 @@ static inline int shared_lock_give(SharedPageHead *page, int index) {
 
 static inline int32_t shared_lock_holder(const SharedPageHead *page, int index) {
     return __atomic_load_n(&page->locks[index].holder, __ATOMIC_RELAXED);
-}
-
-static inline uint64_t shared_clock_count(const SharedPageHead *page) {
-    return __atomic_load_n(&page->clock_settings_count, __ATOMIC_ACQUIRE);
-}
-
-/* Under a lock, as the reading of settings is. One that was not told whole was not told: it stands in the place of the oldest,
-   which is not read. */
-static inline void shared_clock_note(SharedPageHead *page, const SharedClockSetting *setting) {
-    const uint64_t count = shared_clock_count(page);
-    CRASH_POINT("shared page: clock setting");
-    page->clock_settings[count % SHARED_CLOCK_SETTINGS] = *setting;
-    CRASH_POINT("shared page: clock count");
-    __atomic_store_n(&page->clock_settings_count, count + 1, __ATOMIC_RELEASE);
-}
-
-static inline int64_t shared_clock_looked(const SharedPageHead *page) {
-    return __atomic_load_n(&page->clock_looked_ms, __ATOMIC_ACQUIRE);
-}
-
-/* Only ever raised: a look may be told late. No crash point: whoever dies before it has not looked. */
-static inline void shared_clock_look(SharedPageHead *page, int64_t looked_ms) {
-    int64_t known_ms = shared_clock_looked(page);
-    while (known_ms < looked_ms && !__atomic_compare_exchange_n(&page->clock_looked_ms, &known_ms, looked_ms, 0, __ATOMIC_RELEASE,
-                                                                __ATOMIC_ACQUIRE)) {
-    }
 }
 
 static inline uint64_t shared_counter_load(const SharedPageHead *page, int number) {

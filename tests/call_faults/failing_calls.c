@@ -7,7 +7,7 @@
    recovered from here on, and may be synced again. failing_disarm() ends it. Of the kind MEMORY are the allocations
    that the modules of eoslog make themselves, of the kind CHANGE all calls that change a file or make one: a disk that
    takes nothing more.
-   clock_move(ms) moves the clock of the day, as this process sees it. */
+   clock_move(ms) moves the wall clock, as this process sees it. */
 
 #define _GNU_SOURCE
 #include <dirent.h>

@@ -48,7 +48,7 @@ def disarm() -> tuple[int, int, str | None]:
 
 
 def move_clock(milliseconds: int) -> None:
-    """Set the clock of the day, as this process sees it, off by so much."""
+    """Set the wall clock, as this process sees it, off by so much."""
     calls = ctypes.CDLL(None)
     calls.clock_move.argtypes = [ctypes.c_longlong]
     calls.clock_move(milliseconds)

@@ -1,4 +1,4 @@
-"""The clock of the day is set while a store works: nothing is lost, deleted or aborted by that.
+"""The wall clock is set while a store works: nothing is lost, or deleted by its age.
 
 A child with the library preloaded, so that the engine and Python see the same clock.
 """
@@ -17,6 +17,7 @@ from crash.transaction_trace import QUIET
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.errors import ProducerFencedError
 from eoslog.staging.staged import StagedWriter
 
 pytestmark = pytest.mark.crash
@@ -49,7 +50,7 @@ def test_a_jump(tmp_path, jump):
 
 
 def look_around(store: eoslog.Store) -> None:
-    """Whatever the background thread does by the clock of the day."""
+    """Do what the background thread does by the wall clock."""
     checkpointer = store._checkpointer
     checkpointer._abort_timed_out()
     checkpointer._retry_transactions()
@@ -67,6 +68,7 @@ class Life:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.values: list[bytes] = []
+        self.moved_ms = 0
         self.store = eoslog.open(path, create=True, config=SETTINGS)
         self.store.create_topic(TOPIC, config={"segment.bytes": 4000})
         self.store.create_topic(SOURCE)
@@ -90,6 +92,7 @@ class Life:
         open_one.begin_transaction()
         open_one.send_offsets_to_transaction({TopicPartition(SOURCE, 0): len(self.values)}, GROUP)
         self.append(open_one)
+        held = self.values[-1]
         run_id, version = self.staged()
         lingering = store.producer(config={"linger.ms": 300})
         lingering.send(TOPIC, value=b"lingers", partition=0)
@@ -98,8 +101,9 @@ class Life:
         waiting.poll(timeout=0)
 
         failing_calls.move_clock(moved_ms)
+        is_late, self.moved_ms = moved_ms > self.moved_ms, moved_ms
 
-        # One who comes now has seen the clock in no other way.
+        # It has not seen the clock be set.
         run("call_faults.test_clocks", self.path, moved_ms)
         look_around(store)
         deadline_s = time.monotonic() + 120
@@ -109,8 +113,13 @@ class Life:
         self.values.append(b"lingers")
         again = store.partition(*PLACE).append_columns([b"sent again"], **numbers)
         assert again.duplicate, "a producer was forgotten"
-        open_one.commit_transaction()
-        assert store.groups()[GROUP][TopicPartition(SOURCE, 0)].offset
+        if is_late:
+            self.values.remove(held)
+            with pytest.raises(ProducerFencedError):
+                open_one.commit_transaction()
+        else:
+            open_one.commit_transaction()
+            assert store.groups()[GROUP][TopicPartition(SOURCE, 0)].offset
         assert store.commit_staged(APP, version, [self.message], run_id).committed
         self.values += self.staged_values
         for _ in range(20):
@@ -189,7 +198,8 @@ def come_and_go(path: str, moved_ms: int) -> None:
     """A process that opens the store after the clock was set, while others have it open."""
     failing_calls.move_clock(moved_ms)
     with eoslog.open(path, config=SETTINGS) as store:
-        look_around(store)
+        store.partition(*PLACE)
+        store._checkpointer._abort_timed_out()
 
 
 def main(path: str, jump: str) -> None:

@@ -197,6 +197,49 @@ def test_what_a_layer_may_know_passes(layer, path, text):
     assert complaints(layer, Path(path), text) == []
 
 
+# The wall clock.
+
+WALL_CLOCK = {"time", "time_ns", "clock_gettime", "clock_gettime_ns", "localtime", "ctime"}
+CALENDAR_NOW = {"now", "utcnow", "today"}
+
+
+def wall_clock_reads(text: str) -> list[int]:
+    """The lines of Python source that read the wall clock, or that could hide a reading."""
+    found = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.module == "time":
+            found += [node.lineno for alias in node.names if alias.name in WALL_CLOCK]
+        elif isinstance(node, ast.Attribute):
+            owner = node.value
+            of_time = isinstance(owner, ast.Name) and owner.id == "time"
+            if (of_time and node.attr in WALL_CLOCK) or node.attr in CALENDAR_NOW:
+                found.append(node.lineno)
+    return found
+
+
+def test_one_module_reads_the_wall_clock():
+    reading = {
+        path.relative_to(ROOT).as_posix()
+        for layer in ("eoslog", "spark")
+        for path in files_of(layer)
+        if path.suffix == ".py" and wall_clock_reads(path.read_text(encoding="utf-8"))
+    }
+    assert reading == {"eoslog/common/clock.py"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "import time\ntime.time()",
+        "from time import time_ns",
+        "f = datetime.datetime.now",
+        "date.today()",
+    ],
+)
+def test_a_reading_of_the_wall_clock_is_found(text):
+    assert wall_clock_reads(text) != []
+
+
 # The rooms of eoslog/.
 
 PACKAGE = ROOT / "eoslog"

@@ -14,10 +14,10 @@ from staged_jobs import STAGED_PRODUCER_ID_MIN, quick_directory
 import eoslog
 from eoslog import OffsetAndMetadata, TopicPartition
 from eoslog.bindings.record_batch import iter_batches
+from eoslog.common import clock
 from eoslog.errors import InvalidTxnStateError, StagedJobIncompleteError, StoreFullError
 from eoslog.groups import group_offsets, offsets_upgrade
 from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.transactions import transaction_admin
 from eoslog.transactions.state_log import APPLICATION, StateLog
 
 # Three lives of a store. Each one commits a version of the staged jobs `bulk` and `nightly` with
@@ -211,7 +211,7 @@ def test_offsets_without_their_marker_are_committed_and_never_aborted(
         (waiting,) = partition.open_transactions()
         # No operator ends it otherwise.
         assert partition.open_transactions()[0].last_timestamp_ms < 1 << 50
-        monkeypatch.setattr(transaction_admin.time, "time_ns", lambda: 1 << 60)
+        monkeypatch.setattr(clock, "now_ms", lambda: 1 << 50)
         assert store.find_hanging_transactions(topic=partition.topic) == []
         with pytest.raises(InvalidTxnStateError, match="staged job"):
             store.abort_transaction(

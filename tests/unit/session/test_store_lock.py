@@ -292,5 +292,10 @@ def test_the_files_are_locked_as_the_page_says(tmp_path):
     assert (locked("lock"), locked("opening.lock")) == ("free", "free")
 
 
+@pytest.mark.parametrize("moment_ms", [0, -1, 2**53, 2**63 - 1, -(2**63)])
+def test_any_moment_has_a_text(moment_ms):
+    assert moment_text(moment_ms)
+
+
 def test_moments_are_utc_to_the_millisecond():
     assert moment_text(1_700_000_000_007) == "2023-11-14 22:13:20.007 UTC"

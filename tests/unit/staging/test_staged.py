@@ -19,6 +19,7 @@ import pytest
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.bindings.record_batch import Record, crc32c, decode_records, iter_batches
+from eoslog.common import clock
 from eoslog.errors import (
     InvalidTimestampError,
     InvalidTopicError,
@@ -218,8 +219,8 @@ def test_headers_follow_their_rows_to_their_partitions(store_path):
 
 
 def test_rows_without_a_time_have_that_of_their_append(store_path, monkeypatch):
-    moments_ns = iter([1_000 * 10**6, 2_000 * 10**6])
-    monkeypatch.setattr("eoslog.staging.staged.time.time_ns", lambda: next(moments_ns))
+    moments_ms = iter([1000, 2000])
+    monkeypatch.setattr(clock, "now_ms", lambda: next(moments_ms))
     with writer_for(store_path) as writer:
         writer.append(TOPIC, 0, [b"a"])
         writer.append(TOPIC, 0, [b"b"])

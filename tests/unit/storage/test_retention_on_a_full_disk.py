@@ -37,7 +37,7 @@ def append(store: eoslog.Store, producer_id: int) -> None:
 
 def retain(store: eoslog.Store, cached_max: int = 1000, **config: int) -> int:
     wanted = {"retention.bytes": 1, "retention.ms": -1, **config}
-    return apply_retention(store.partition(*WHERE), store._names, wanted, cached_max, lambda _: 9)
+    return apply_retention(store.partition(*WHERE), store._names, wanted, cached_max, 1 << 60)
 
 
 def bases(store: eoslog.Store) -> list[int]:

@@ -6,6 +6,7 @@ import pytest
 from unit_stores import abandon, values_of
 
 from eoslog import TopicPartition
+from eoslog.common import clock
 from eoslog.errors import StoreFullError
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, read_checkpoint
 
@@ -347,3 +348,66 @@ def test_commits_do_not_move_the_recovery_point_that_is_written_down(open_store)
     store.close()
     store = open_store("commit")
     assert store._files.checkpoints.recovery_point(T0) == 3
+
+
+# When the clock is set.
+
+
+def test_a_clock_that_is_set_by_years_deletes_nothing_before_the_next_opening(
+    open_store, monkeypatch, caplog
+):
+    """Transactions time out all the same."""
+    store = open_store(offsets__retention__minutes=10_080)
+    store.create_topic("t", config={"segment.bytes": 1024, "retention.ms": 604_800_000})
+    producer = store.producer()
+    for _ in range(6):
+        producer.append("t", 0, [bytes(400)])
+    producer.close()
+    store.producer(transactional_id="idle").init_transactions()
+    with store.consumer(group="g") as consumer:
+        consumer.assign([T0])
+        consumer.commit({T0: 1})
+    run = store.path / "staging" / "app" / "run"
+    run.mkdir(parents=True)
+    late = store.producer(transactional_id="late", transaction_timeout_ms=60_000)
+    late.init_transactions()
+    late.begin_transaction()
+    late.append("t", 0, [b"never"])
+
+    ten_years_later(monkeypatch)
+    expire_all(store)
+    assert counts(store)["transactions_timed_out"] == 1
+    assert store.describe_transaction("late").transaction_state == "CompleteAbort"
+    assert store.partition("t", 0).log_start_offset == 0
+    assert store.partition("t", 0).producer(producer.producer_id) is not None
+    assert store.describe_transaction("idle").transaction_state == "Empty"
+    assert store.groups()["g"][T0].offset == 1
+    assert run.exists()
+    expire_all(store)
+    assert [one.levelname for one in caplog.records if "clock" in one.getMessage()] == ["WARNING"]
+    store.close()
+
+    store = open_store(offsets__retention__minutes=10_080)
+    expire_all(store)
+    assert store.partition("t", 0).log_start_offset == store.partition("t", 0).log_end_offset
+    assert store.partition("t", 0).producer(producer.producer_id) is None
+    assert store.transactions() == []
+    assert "g" not in store.groups()
+    assert not run.exists()
+
+
+def ten_years_later(monkeypatch):
+    now_ms = clock.now_ms
+    monkeypatch.setattr(clock, "now_ms", lambda: now_ms() + 10 * 365 * 86_400_000)
+
+
+def expire_all(store):
+    """Do what the background thread does by the wall clock."""
+    checkpointer = store._checkpointer
+    checkpointer._abort_timed_out()
+    checkpointer._expire_ids()
+    checkpointer._expire_producers()
+    checkpointer._expire_offsets()
+    checkpointer._retain()
+    store._staged.sweep()
+    assert counts(store)["error_count"] == 0, counts(store)["errors"]

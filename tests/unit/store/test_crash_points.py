@@ -169,9 +169,7 @@ def test_a_crash_while_retaining(filled, open_store, store_path, monkeypatch, st
     with monkeypatch.context() as patch:
         RETAINING[step](patch)
         with pytest.raises(Crash):
-            apply_retention(
-                partition, store._names, config, 1000, lambda moment_ms: later_ms - moment_ms
-            )
+            apply_retention(partition, store._names, config, 1000, later_ms)
     assert partition.log_start_offset == (60 if step == "R4" else 0)
     abandon(store)
     if lost == "lmdb":

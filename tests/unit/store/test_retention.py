@@ -20,10 +20,6 @@ def now_ms():
     return time.time_ns() // 1_000_000
 
 
-def age_ms(moment_ms):
-    return now_ms() - moment_ms
-
-
 def fill(store, timestamps, *, topic="t"):
     """Records of these times, two of them a segment."""
     partition = store.partition(topic, 0)
@@ -45,16 +41,19 @@ def topic(open_store):
     return store
 
 
-def look(store, topic="t", oldest_records=None, limits=None):
+def look(store, topic="t", oldest_records=None, limits=None, later_ms=0):
     """What retention does at its look; how many segments it deleted."""
     description = store.topics()[topic]
     config = {**store._partitions.config_of(description), **(limits or {})}
-    oldest_records = oldest_records or OldestRecords(age_ms)
+    oldest_records = oldest_records or OldestRecords()
     where = TopicPartition(topic, 0)
     directory = store._files.paths.partition(where)
-    if not oldest_records.may_be_released(where, description.topic_id, directory, config):
+    moment_ms = now_ms() + later_ms
+    if not oldest_records.may_be_released(
+        where, description.topic_id, directory, config, moment_ms
+    ):
         return 0
-    return apply_retention(store.partition(*where), store._names, config, 1000, age_ms)
+    return apply_retention(store.partition(*where), store._names, config, 1000, moment_ms)
 
 
 def reopen(store, open_store):
@@ -155,7 +154,7 @@ def test_one_record_with_a_time_is_enough(topic):
 
 def test_a_file_time_is_not_remembered(topic):
     """A record that comes later may be older than the file."""
-    oldest_records = OldestRecords(age_ms)
+    oldest_records = OldestRecords()
     without_time(topic, 1)
     assert look(topic, oldest_records=oldest_records) == 0
     fill(topic, [now_ms() - 2 * HOUR_MS])
@@ -271,20 +270,16 @@ def test_behind_a_damaged_batch_the_time_index_tells(topic):
 
 def test_a_partition_is_not_looked_at_before_its_oldest_segment_is_due(topic, monkeypatch):
     fill(topic, [now_ms() - HOUR_MS + 60_000] * 4)
-    oldest_records = OldestRecords(age_ms)
+    oldest_records = OldestRecords()
     assert look(topic, oldest_records=oldest_records) == 0
     with monkeypatch.context() as patch:
         patch.setattr(os, "scandir", lambda path: pytest.fail("looked"))
         assert look(topic, oldest_records=oldest_records) == 0
-    later = OldestRecords(lambda moment_ms: age_ms(moment_ms) + 120_000)
-    later._newest_ms = oldest_records._newest_ms
-    config = topic._partitions.config_of(topic.topics()["t"])
-    directory = topic._files.paths.partition(T0)
-    assert later.may_be_released(T0, topic.topics()["t"].topic_id, directory, config)
+    assert look(topic, oldest_records=oldest_records, later_ms=120_000) == 2
 
 
 def test_a_topic_of_an_earlier_name_is_not_remembered(topic):
-    oldest_records = OldestRecords(age_ms)
+    oldest_records = OldestRecords()
     fill(topic, [now_ms()] * 4)
     assert look(topic, oldest_records=oldest_records) == 0
     topic.delete_topic("t")
@@ -296,7 +291,7 @@ def test_a_topic_of_an_earlier_name_is_not_remembered(topic):
 
 
 def test_size_is_looked_at_though_all_is_young(topic):
-    oldest_records = OldestRecords(age_ms)
+    oldest_records = OldestRecords()
     fill(topic, [now_ms()] * 10)
     assert look(topic, oldest_records=oldest_records) == 0
     assert look(topic, oldest_records=oldest_records, limits={"retention.bytes": 2000}) == 2

@@ -113,9 +113,7 @@ class Life:
         if self.random.random() < 0.3:
             config["retention.ms"] = 1
         later_ms = int(time.time() * 1000) + 1000
-        apply_retention(
-            partition, self.store._names, config, 2, lambda moment_ms: later_ms - moment_ms
-        )
+        apply_retention(partition, self.store._names, config, 2, later_ms)
 
     def end(self):
         if self.random.random() < 0.5:

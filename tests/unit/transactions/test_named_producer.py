@@ -35,9 +35,7 @@ def retain_nothing(store, where=WHERE):
     partition = store.partition(*where)
     config = store._partitions.config_of(store.topics()[where.topic])
     later_ms = int(time.time() * 1000) + 10_000
-    return apply_retention(
-        partition, store._names, config, 1000, lambda moment_ms: later_ms - moment_ms
-    )
+    return apply_retention(partition, store._names, config, 1000, later_ms)
 
 
 def named_state(store, name):

@@ -15,6 +15,7 @@ from unit_stores import abandon
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.record_batch import decode_records
+from eoslog.common import clock
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.errors import (
     ConcurrentTransactionsError,
@@ -778,8 +779,8 @@ def test_the_background_thread_times_out_and_expires(open_store, monkeypatch):
     begun = at.init()
     at.write(begun, "a-0")
     # Weeks go by, and not before: a moment that the test stands still must not do it.
-    for name in ("now_ms", "age_ms", "steady_ms"):
-        monkeypatch.setattr(store._day_clock, name, weeks_later(getattr(store._day_clock, name)))
+    monkeypatch.setattr(store._expiry_clock, "now_ms", weeks_later(clock.now_ms))
+    monkeypatch.setattr(clock, "now_ms", weeks_later(clock.now_ms))
 
     def counts():
         names = ("transactions_timed_out", "transactional_ids_expired")
@@ -793,8 +794,8 @@ def test_the_background_thread_times_out_and_expires(open_store, monkeypatch):
     assert store.transactions() == []
 
 
-def weeks_later(clock):
-    return lambda *given: clock(*given) + 2 * WEEK_MS
+def weeks_later(now_ms):
+    return lambda: now_ms() + 2 * WEEK_MS
 
 
 # K. Markers.
