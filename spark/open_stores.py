@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eoslog.errors import EoslogError, OutOfMemoryError
-from eoslog.session.thread_start import start_thread
+from eoslog.errors import EoslogError
 from eoslog.spark.memory_limit import explained
 
 if TYPE_CHECKING:
@@ -101,8 +100,8 @@ class _OpenStores:
                     target=self._close_idle, name="eoslog-spark-stores", daemon=True
                 )
                 # Without one the store stays open, until the next one is given back.
-                with suppress(OutOfMemoryError):
-                    start_thread(closer)
+                with suppress(RuntimeError, MemoryError):
+                    closer.start()
                     self._closer = closer
             self._changed.notify_all()
 

@@ -95,7 +95,7 @@ class Calls:
         self.check()
         try:
             self._threads.put(call)
-        except (RuntimeError, MemoryError) as error:
+        except OutOfMemoryError as error:
             # It is in the queue all the same, for the threads that there are.
             if not self._threads.has_any and call.cancel():
                 raise OutOfMemoryError(f"{NOT_BEGUN}: {error}") from error

@@ -14,15 +14,15 @@ from eoslog.aio.aio_opening import Opening
 from eoslog.aio.aio_producer import AsyncProducer
 from eoslog.aio.aio_transactional_producer import AsyncTransactionalProducer
 from eoslog.aio.aio_waiter import TailWaiter
-from eoslog.bindings.joined_threads import JoinedThreads
 from eoslog.common.durability import Durability
 from eoslog.common.other_clients import with_methods_of_other_clients
 from eoslog.common.synchronous_call import check_synchronous
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import EoslogError
+from eoslog.errors import EoslogError, OutOfMemoryError
 from eoslog.groups.group_metadata import OffsetAndMetadata
 from eoslog.producer.producer import Producer
 from eoslog.producer.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
+from eoslog.session.background_thread import BackgroundThread
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.store.store import Store, engine_of
 
@@ -216,7 +216,7 @@ class AsyncStore(ClosedByBlock):
             return
         self._closed = True
         stopping = Call(self._stop)
-        stopper = JoinedThreads()
+        stopper = BackgroundThread("eoslog-aio-close", stopping.run)
         try:
             await self._close(stopping, stopper)
         except (KeyboardInterrupt, SystemExit):
@@ -226,7 +226,7 @@ class AsyncStore(ClosedByBlock):
             stopper.join()
             raise
 
-    async def _close(self, stopping: Call[None], stopper: JoinedThreads) -> None:
+    async def _close(self, stopping: Call[None], stopper: BackgroundThread) -> None:
         loop = asyncio.get_running_loop()
         errors: list[EoslogError] = []
         cancelled: asyncio.CancelledError | None = None
@@ -240,10 +240,11 @@ class AsyncStore(ClosedByBlock):
             except asyncio.CancelledError as error:
                 cancelled = cancelled or error
         try:
-            stopper.start(stopping.run)
-        except (RuntimeError, MemoryError):
+            stopper.start()
+        except OutOfMemoryError:
             stopping.run()  # There may be no more threads; the loop has nothing else to do for us.
         ended = await until_over(stopping, lambda: False)
+        stopper.join()
         if isinstance(ended.error, EoslogError):
             errors.append(ended.error)
         for other in errors[1:]:

@@ -14,7 +14,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from eoslog.aio.aio_call import Call
-from eoslog.bindings.joined_threads import JoinedThreads
+from eoslog.session.background_thread import BackgroundThread
 
 
 class CallingThreads:
@@ -25,7 +25,7 @@ class CallingThreads:
         self._calls: SimpleQueue[Call[Any] | None] = SimpleQueue()
         self._idle: deque[None] = deque()
         self._began: deque[None] = deque()
-        self._threads = JoinedThreads()
+        self._threads: list[BackgroundThread] = []
         self._stopper: deque[None] = deque((None,))
         self._process_id = os.getpid()
         self._at_exit = partial(_stop, weakref.ref(self))
@@ -37,7 +37,7 @@ class CallingThreads:
         return bool(self._began)
 
     def put(self, call: Call[Any]) -> None:
-        """Have a call made in its turn. Raises RuntimeError or MemoryError where a thread is wanted
+        """Have a call made in its turn. Raises OutOfMemoryError where a thread is wanted
         and there may be no more; the call waits for those that there are, if `has_any`.
         """
         self._calls.put(call)
@@ -53,7 +53,8 @@ class CallingThreads:
         self._calls.put(None)
         with suppress(IndexError):
             self._stopper.pop()  # One waits for them: whoever comes first.
-            self._threads.join()
+            for thread in self._threads:
+                thread.join()
 
     def drain(self) -> list[Call[Any]]:
         """Calls that nobody will make any more."""
@@ -73,7 +74,13 @@ class CallingThreads:
     def _have_enough(self) -> None:
         """A thread that has just taken a call may still count as idle: it looks again then."""
         if self._calls.qsize() > len(self._idle) and len(self._threads) < self._threads_max:
-            self._threads.start(self._work)
+            thread = BackgroundThread("eoslog-aio", self._work)
+            self._threads.append(thread)
+            try:
+                thread.start()
+            except MemoryError:
+                self._threads.remove(thread)
+                raise
 
     def _work(self) -> None:
         self._began.append(None)
@@ -84,7 +91,7 @@ class CallingThreads:
             if call is None:
                 self._calls.put(None)  # For the next one.
                 return
-            with suppress(RuntimeError, MemoryError):
+            with suppress(MemoryError):
                 self._have_enough()
             call.run()
             del call  # And with it what it answered.

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Protocol
 
 from eoslog.session.append_signal import LOOK_AGAIN_S, AppendSignal, Watched
-from eoslog.session.lasting_thread import LastingThread
+from eoslog.session.background_thread import BackgroundThread
 
 
 class Waiting(Protocol):
@@ -58,7 +58,7 @@ class TailWaiter:
         self._waiters: set[_Waiter] = set()
         # A queue in C: of an Event an interrupt of the loop's thread may leave the lock held.
         self._bell: SimpleQueue[None] = SimpleQueue()
-        self._thread = LastingThread("eoslog-aio-wait", self._run)
+        self._thread = BackgroundThread("eoslog-aio-wait", self._run)
         self._stopped = False
 
     async def wait(self, waiting: Waiting, timeout_s: float | None) -> bool:

@@ -4,13 +4,12 @@ Six of them, one after the other, are six waits for the disk. Six at once are on
 system writes what changed in its directories for all of them in one go.
 """
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
-
-from eoslog.bindings.joined_threads import JoinedThreads
 
 T = TypeVar("T")
 
@@ -18,10 +17,10 @@ SYNC_THREADS_MAX = 16
 
 
 def run_together(calls: Iterable[Callable[[], T]], threads_max: int = SYNC_THREADS_MAX) -> list[T]:
-    """Call all of them, several at once; what they answered, in their order.
+    """Make all calls, several at once; return their results in order.
 
-    When it returns or raises none of them runs any more. Raises the error of the first that failed,
-    after all have run; after an interrupt those that were not begun never are.
+    No call runs after the return. Raises the error of the first call that failed, after all have
+    run. After Ctrl-C no other call begins.
     """
     waiting = list(calls)
     threads_max = min(threads_max, len(waiting))
@@ -31,27 +30,42 @@ def run_together(calls: Iterable[Callable[[], T]], threads_max: int = SYNC_THREA
     answers: dict[int, T] = {}
     errors: dict[int, BaseException] = {}
 
-    def work() -> None:
-        while True:
-            try:
-                number, call = left.popleft()
-            except IndexError:
-                return
-            try:
-                answers[number] = call()
-            except BaseException as error:
-                errors[number] = error
+    ends: list[threading.Event] = []
 
-    with JoinedThreads() as threads:
+    def work() -> None:
+        end = threading.Event()
+        ends.append(end)  # Before it takes a call.
         try:
-            # A process that is limited in its memory, or in its threads, gets no more of them.
-            with suppress(RuntimeError):
-                for _ in range(threads_max):
-                    threads.start(work)
-            threads.join()
-        except BaseException:
-            left.clear()
-            raise
+            while left:
+                with suppress(IndexError):
+                    run(*left.popleft())
+        finally:
+            end.set()
+
+    def run(number: int, call: Callable[[], T]) -> None:
+        try:
+            answers[number] = call()
+        except BaseException as error:
+            errors[number] = error
+
+    threads: list[threading.Thread] = []
+    try:
+        # The limits of the process may allow fewer threads.
+        with suppress(RuntimeError, MemoryError):
+            for _ in range(threads_max):
+                thread = threading.Thread(target=work, name="eoslog-sync", daemon=True)
+                thread.start()
+                threads.append(thread)
+        for thread in threads:
+            thread.join()
+    except BaseException:
+        left.clear()
+        # Not by join: once interrupted, Python 3.11 takes a running thread for ended.
+        for end in ends:
+            while not end.is_set():
+                with suppress(BaseException):  # The first interrupt is raised.
+                    end.wait()
+        raise
     for number, call in left:
         answers[number] = call()
     if errors:

@@ -5,7 +5,7 @@ import threading
 import time
 from typing import Protocol
 
-from eoslog.session.lasting_thread import LastingThread
+from eoslog.session.background_thread import BackgroundThread
 
 _log = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ class LingerTimer:
         self._lock = threading.RLock()
         self._condition = threading.Condition(self._lock)
         self._due_s: dict[LingeringProducer, float] = {}
-        self._thread = LastingThread("eoslog-linger", self._run)
+        self._thread = BackgroundThread("eoslog-linger", self._run)
         self._stopped = False
 
     def add(self, producer: LingeringProducer, delay_s: float) -> None:

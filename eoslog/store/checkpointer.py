@@ -28,7 +28,7 @@ from eoslog.common.topic_name import (
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, LogClosedError, OutOfMemoryError
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.session.lasting_thread import LastingThread
+from eoslog.session.background_thread import BackgroundThread
 from eoslog.storage.offset_checkpoints import LastOffsets, last_offsets
 from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.storage.partition import Partition
@@ -72,7 +72,7 @@ class Checkpointer:
         self._config = store._files.config
         self._lock = threading.RLock()  # Taken as it is: see LingerTimer.
         self._condition = threading.Condition(self._lock)
-        self._thread = LastingThread("eoslog-checkpointer", self._run)
+        self._thread = BackgroundThread("eoslog-checkpointer", self._run)
         self._stopped = False
         self._noted: set[Partition] = set()  # Appended to since the last look.
         self._leftovers = False  # Complete staged jobs left something since the last look.

@@ -48,7 +48,6 @@ from eoslog.producer.transactional_producer import (
 )
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.process_slots import ProcessSlot
-from eoslog.session.thread_start import start_thread
 from eoslog.staging.staged_commit import StagedCommits
 from eoslog.storage.engine import Engine
 from eoslog.storage.opened_partitions import OpenedPartitions
@@ -471,7 +470,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
             # Not `Thread.join`, which an interrupt may leave with Python's lock of the thread held.
             ended = threading.Lock()
             ended.acquire()
-            start_thread(threading.Thread(target=self._end, args=(ended,), name="eoslog-close"))
+            threading.Thread(target=self._end, args=(ended,), name="eoslog-close").start()
             ended.acquire(timeout=HANDLER_WAIT_S)
 
     def _end(self, ended: threading.Lock) -> None:

@@ -15,7 +15,7 @@ import pytest
 from eoslog.aio.aio_call import Call
 from eoslog.aio.aio_calls import Calls
 from eoslog.aio.aio_threads import CallingThreads
-from eoslog.errors import LogClosedError
+from eoslog.errors import LogClosedError, OutOfMemoryError
 
 WAIT_S = 30
 
@@ -210,21 +210,17 @@ def test_where_there_may_be_no_more_threads_calls_wait_for_those_there_are(threa
     threads.put(first)
     until(lambda: first.is_over and threads.has_any)
 
-    class Refusing:
-        def __len__(self):
-            return 1
-
-        def start(self, work):
-            raise RuntimeError("can't start new thread")
+    def refuse(thread):
+        raise RuntimeError("can't start new thread")
 
     go_on = threading.Event()
     long, second = Call(lambda: go_on.wait(WAIT_S)), Call(os.getpid)
     threads.put(long)
     until(lambda: not threads._calls.qsize() and not threads._idle)
-    real, threads._threads = threads._threads, Refusing()
-    with pytest.raises(RuntimeError):
-        threads.put(second)
-    threads._threads = real
+    with monkeypatch.context() as limited:
+        limited.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(OutOfMemoryError):
+            threads.put(second)
     go_on.set()
     until(lambda: second.is_over)
     assert second.result == os.getpid()

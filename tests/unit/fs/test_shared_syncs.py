@@ -1,13 +1,11 @@
 """Calls that are made together: they have ended when it is over, also after an interrupt."""
 
-import _thread
 import signal
 import threading
 import time
 
 import pytest
 
-from eoslog.bindings import joined_threads
 from eoslog.fs.shared_syncs import run_together
 
 
@@ -54,14 +52,14 @@ def test_the_first_error_is_raised_after_all_have_run():
 @pytest.mark.parametrize("threads_there_are", [0, 1, 2])
 def test_fewer_threads_do_all_of_it(monkeypatch, threads_there_are):
     started = []
-    start = _thread.start_new_thread
+    start = threading.Thread.start
 
-    def limited(function, arguments):
+    def limited(thread):
         if len(started) == threads_there_are:
             raise RuntimeError("can't start new thread")
-        started.append(start(function, arguments))
+        started.append(start(thread))
 
-    monkeypatch.setattr(joined_threads._thread, "start_new_thread", limited)
+    monkeypatch.setattr(threading.Thread, "start", limited)
     assert run_together([lambda number=number: number for number in range(9)]) == [*range(9)]
     assert len(started) == threads_there_are
 

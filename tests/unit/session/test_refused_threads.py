@@ -18,8 +18,7 @@ import eoslog.aio
 from eoslog import TopicPartition
 from eoslog.errors import OutOfMemoryError
 from eoslog.fs import shared_syncs
-from eoslog.session import lasting_thread, thread_start
-from eoslog.session.lasting_thread import LastingThread
+from eoslog.session.background_thread import BackgroundThread
 
 SOON_S = 10
 
@@ -34,11 +33,6 @@ def refuse_threads(monkeypatch):
     for name in ("_start_new_thread", "_start_joinable_thread"):
         if hasattr(threading, name):
             monkeypatch.setattr(threading, name, refuse)
-
-
-def never_start(thread):
-    """As where the new thread finds no memory for its first steps: nobody says that it runs."""
-    threading.Event().wait()
 
 
 @pytest.fixture
@@ -90,24 +84,6 @@ def test_what_was_sent_is_appended_at_once_where_no_timer_can_be_started(store, 
         assert values_of(store) == [b"warm", b"one"]
 
 
-def test_nor_does_it_wait_for_a_thread_that_never_begins(store, monkeypatch):
-    producer = store.producer(config={"linger.ms": 60_000})
-    producer.append("rows", 0, values=[b"warm"])
-    monkeypatch.setattr(thread_start, "START_TIMEOUT_S", 0.05)
-    with monkeypatch.context() as limited:
-        limited.setattr(threading.Thread, "start", never_start)
-        for _ in range(3):
-            producer.send("rows", b"one")
-        assert values_of(store) == [b"warm", b"one", b"one", b"one"]
-    # One is waited for, and for a while no other one.
-    assert len(store._linger._thread._turns) == 1
-    monkeypatch.setattr(lasting_thread, "AGAIN_S", 0.0)
-    producer.send("rows", b"two")
-    assert values_of(store)[-1] == b"one"
-    producer.flush()
-    assert values_of(store)[-1] == b"two"
-
-
 def test_a_partition_that_nobody_can_look_after_is_refused_by_name(tmp_path, monkeypatch, caplog):
     with monkeypatch.context() as limited:
         refuse_threads(limited)
@@ -126,13 +102,12 @@ def test_a_partition_that_nobody_can_look_after_is_refused_by_name(tmp_path, mon
 
 def test_refused_threads_are_not_kept(monkeypatch):
     ran = threading.Event()
-    thread = LastingThread("test", ran.set)
+    thread = BackgroundThread("test", ran.set)
     with monkeypatch.context() as limited:
         refuse_threads(limited)
         for _ in range(100):
             with pytest.raises(OutOfMemoryError):
                 thread.start()
-    assert not thread.was_started
     thread.start()
     assert ran.wait(SOON_S)
     thread.join()
