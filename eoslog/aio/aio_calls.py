@@ -1,23 +1,23 @@
-"""Calls that may wait for a disk or for another process, made from an event loop in other threads.
+"""Calls that may wait for a disk or for another process, made from an event loop by a thread pool.
 
-Invariant: a call that was begun is waited for, also by a task that is cancelled meanwhile: nothing
-goes on behind the back of whoever cancelled it, and what became of the call is known.
+Invariant: a call that was begun is waited for, also by a task that is cancelled meanwhile: the call
+does not go on after the task has ended, and its result is known.
 
-An interrupt (Ctrl-C) may come out of any step of the event loop, which then goes on without the
-rest of that step, with all tasks cancelled. So nobody waits for a step of the loop alone: who was
-cancelled looks from time to time, and does what is left of it.
+Ctrl-C may come out of any step of the event loop. The loop then goes on without the rest of that
+step, with all tasks cancelled. So a cancelled task checks from time to time, and does what is left
+of the step.
 """
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Generic, ParamSpec, Protocol, TypeVar, cast
 
-from eoslog.aio.aio_call import Call
-from eoslog.aio.aio_threads import CallingThreads
 from eoslog.errors import ForkedProcessError, LogClosedError, OutOfMemoryError
 
 P = ParamSpec("P")
@@ -33,10 +33,10 @@ class Closable(Protocol):
 
 Made = TypeVar("Made", bound=Closable)
 
-# So many commits may share a sync. Threads are made when they are needed.
+# So many commits may share a sync. The pool starts threads when they are needed.
 THREADS_MAX = 32
 NOT_BEGUN = "the call was not begun: nothing was done"
-# How often who was cancelled looks whether an interrupt has cut off what would have told him.
+# How often a cancelled task checks if Ctrl-C has cut off the step that would have woken it.
 LOOK_AGAIN_S = 0.1
 
 
@@ -60,47 +60,49 @@ class Ended(Generic[T]):
 
 
 class Calls:
-    """The threads of one store's event loops."""
+    """The thread pool of one store's event loops."""
 
     def __init__(self, threads_max: int = THREADS_MAX) -> None:
-        self._threads = CallingThreads(threads_max)
+        self._pool = ThreadPoolExecutor(threads_max, "eoslog-aio")
+        self._has_threads = False
         self._process_id = os.getpid()
         self._stopped = False
 
-    def __del__(self) -> None:
-        # Nobody closed the store; whoever made it may have failed before the first line above.
-        threads = getattr(self, "_threads", None)
-        if threads is not None:
-            threads.let_go()
-
     def check(self) -> None:
-        """Raises LogClosedError after `stop`, ForkedProcessError in a child: it has no threads."""
+        """Raise LogClosedError after `stop`, ForkedProcessError in a child: it has no threads."""
         if os.getpid() != self._process_id:
             raise ForkedProcessError("the store was opened before a fork: open it in the child")
         if self._stopped:
             raise LogClosedError("the store is closed")
 
-    def submit(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> Call[T]:
-        """Begin a call as soon as there is a thread. Raises what `check` raises, and
-        OutOfMemoryError if there is none, and may be none: the call is never made then.
+    def submit(
+        self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs
+    ) -> "Future[T]":
+        """Begin a call as soon as there is a thread.
+
+        Raises what `check` raises. Raises OutOfMemoryError if the pool has no thread and the limits
+        of the process refuse one: the call is never made then.
         """
-        call = Call(partial(function, *arguments, **named))
-        self.start(call)
+        call: Future[T] = Future()
+        self.start(call, partial(function, *arguments, **named))
         return call
 
-    def start(self, call: Call[Any]) -> None:
-        """As `submit`, with a call that was made before. An interrupt leaves it made or not: that
-        is found out by cancelling it.
+    def start(self, call: "Future[T]", work: Callable[[], T]) -> None:
+        """As `submit`, for a future made before: after Ctrl-C in here, `call.cancel()` shows if the
+        call is begun.
         """
         self.check()
         try:
-            self._threads.put(call)
-        except OutOfMemoryError as error:
-            # It is in the queue all the same, for the threads that there are.
-            if not self._threads.has_any and call.cancel():
+            self._pool.submit(make_call, call, work)
+            self._has_threads = True
+        except (RuntimeError, MemoryError) as error:
+            # A pool that gets no further thread keeps the call for those that it has.
+            is_shut = self._stopped or not threading.main_thread().is_alive()
+            if self._has_threads and not is_shut:
+                return
+            if call.cancel():
+                self.check()
                 raise OutOfMemoryError(f"{NOT_BEGUN}: {error}") from error
-        if self._stopped and call.cancel():
-            raise LogClosedError("the store is closed")
 
     async def run(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """What the call answers or raises.
@@ -132,38 +134,52 @@ class Calls:
         return ended.value()
 
     def stop(self) -> None:
-        """Take no more calls; returns when those that were begun have ended."""
+        """Take no more calls; return when those taken before have ended."""
         self._stopped = True
-        self._threads.stop()
-        for call in self._threads.drain():
-            call.refuse(LogClosedError("the store is closed"))
+        if os.getpid() == self._process_id:
+            self._pool.shutdown()
 
 
-async def until_over(call: Call[T], withdraw: Callable[[], bool]) -> Ended[T]:
+def make_call(call: "Future[T]", work: Callable[[], T]) -> None:
+    """Call `work()` unless the future was cancelled; set its result or its error."""
+    if not call.set_running_or_notify_cancel():
+        return
+    try:
+        result = work()
+    except BaseException as error:
+        call.set_exception(error)
+        del call  # The error's traceback refers to this frame.
+    else:
+        call.set_result(result)
+
+
+async def until_over(call: "Future[T]", withdraw: Callable[[], bool]) -> Ended[T]:
     """Wait for the end of a call in another thread, as `until_ended`."""
     loop = asyncio.get_running_loop()
     told: asyncio.Future[T] = loop.create_future()
 
     def tell() -> None:
-        if call.is_over and not told.done():
+        if call.done() and not told.done():
             pass_on(call, told)
 
-    def over() -> None:
-        with suppress(RuntimeError):  # The loop is closed: nobody waits for the answer.
+    def over(_: "Future[T]") -> None:
+        with suppress(RuntimeError):  # The loop is closed.
             loop.call_soon_threadsafe(tell)
 
-    call.when_over(over)
+    call.add_done_callback(over)
     return await until_ended(told, withdraw, tell)
 
 
-def pass_on(call: Call[T], told: "asyncio.Future[T]") -> None:
-    """Tell how a call has ended."""
-    if call.is_cancelled:
+def pass_on(call: "Future[T]", told: "asyncio.Future[T]") -> None:
+    """Set the loop's future as the call ended."""
+    if call.cancelled():
         told.cancel()
-    elif call.error is not None:
-        told.set_exception(call.error)
+        return
+    error = call.exception()
+    if error is not None:
+        told.set_exception(error)
     else:
-        told.set_result(call.result)
+        told.set_result(call.result())
 
 
 async def until_ended(

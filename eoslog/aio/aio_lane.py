@@ -7,11 +7,11 @@ between, so that nobody who cancels all tasks cancels what others asked for.
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from typing import Any, TypeVar
 
-from eoslog.aio.aio_call import Call
 from eoslog.aio.aio_calls import NOT_BEGUN, Calls, Ended, pass_on, until_ended
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ class Job:
     def __init__(self, begin: Callable[[], Work], ended: "asyncio.Future[Any]") -> None:
         self.begin = begin
         self.ended = ended
-        self.call: Call[Any] | None = None
+        self.call: Future[Any] | None = None
         self.is_begun = False  # The call is made, and its end will be told.
 
 
@@ -91,7 +91,7 @@ class Lane:
         job = self._under_way
         if job is not None and not job.is_begun:
             self._begin_or_refuse(job)
-        elif job is not None and job.call is not None and job.call.is_over:
+        elif job is not None and job.call is not None and job.call.done():
             self._end(job)
         self._go_on()
 
@@ -102,14 +102,15 @@ class Lane:
         self._jobs.popleft()
         try:
             self._calls.check()
-            job.call = Call(job.begin())
-            self._calls.start(job.call)
+            work = job.begin()
+            job.call = Future()
+            self._calls.start(job.call, work)
             self._follow(job, job.call)
         except Exception as error:
             self._refuse(job, error)
 
-    def _follow(self, job: Job, call: Call[Any]) -> None:
-        call.when_over(partial(self._call_over, job))
+    def _follow(self, job: Job, call: "Future[Any]") -> None:
+        call.add_done_callback(partial(self._call_over, job))
         job.is_begun = True
 
     def _refuse(self, job: Job, error: Exception) -> None:
@@ -129,7 +130,7 @@ class Lane:
         else:
             self._follow(job, job.call)
 
-    def _call_over(self, job: Job) -> None:
+    def _call_over(self, job: Job, _: "Future[Any]") -> None:
         """Runs in the call's thread."""
         with suppress(RuntimeError):  # The loop is closed: nobody waits for the answer.
             self._loop.call_soon_threadsafe(self._end, job)

@@ -3,12 +3,13 @@
 import asyncio
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Concatenate, Never, ParamSpec, TypeVar, overload
 
 from eoslog.aio.aio_block import ClosedByBlock
-from eoslog.aio.aio_call import Call
-from eoslog.aio.aio_calls import Calls, until_over
+from eoslog.aio.aio_calls import Calls, make_call, until_over
 from eoslog.aio.aio_consumer import AsyncConsumer
 from eoslog.aio.aio_opening import Opening
 from eoslog.aio.aio_producer import AsyncProducer
@@ -215,8 +216,8 @@ class AsyncStore(ClosedByBlock):
         if self._closed:
             return
         self._closed = True
-        stopping = Call(self._stop)
-        stopper = BackgroundThread("eoslog-aio-close", stopping.run)
+        stopping: Future[None] = Future()
+        stopper = BackgroundThread("eoslog-aio-close", partial(make_call, stopping, self._stop))
         try:
             await self._close(stopping, stopper)
         except (KeyboardInterrupt, SystemExit):
@@ -226,7 +227,7 @@ class AsyncStore(ClosedByBlock):
             stopper.join()
             raise
 
-    async def _close(self, stopping: Call[None], stopper: BackgroundThread) -> None:
+    async def _close(self, stopping: "Future[None]", stopper: BackgroundThread) -> None:
         loop = asyncio.get_running_loop()
         errors: list[EoslogError] = []
         cancelled: asyncio.CancelledError | None = None
@@ -242,7 +243,7 @@ class AsyncStore(ClosedByBlock):
         try:
             stopper.start()
         except OutOfMemoryError:
-            stopping.run()  # There may be no more threads; the loop has nothing else to do for us.
+            make_call(stopping, self._stop)  # The process may have no more threads.
         ended = await until_over(stopping, lambda: False)
         stopper.join()
         if isinstance(ended.error, EoslogError):

@@ -109,7 +109,7 @@ def test_a_commit_and_what_was_gathered_are_one_call(tmp_path):
     async def body(store, producer):
         calls = []
         start = producer._lane._calls.start
-        producer._lane._calls.start = lambda call: calls.append(call) or start(call)
+        producer._lane._calls.start = lambda *call: calls.append(call) or start(*call)
         async with producer.transaction():
             for number in range(100):
                 await producer.send("t", b"%d" % number)
