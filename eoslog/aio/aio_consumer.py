@@ -18,6 +18,7 @@ from eoslog.bindings.record_batch import Record
 from eoslog.common.other_clients import with_methods_of_other_clients
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.consumer.consumer import ARROW_BYTES_MAX, Consumer, OffsetAndTimestamp
+from eoslog.consumer.consumer_internals import ConsumerInternals
 from eoslog.consumer.consumer_subscription import OnChange
 from eoslog.consumer.handing_out import handed_out, take_back
 from eoslog.errors import LogClosedError
@@ -52,6 +53,7 @@ class AsyncConsumer(ClosedByBlock):
 
     def __init__(self, consumer: Consumer, calls: Calls, waiter: TailWaiter) -> None:
         self._consumer = consumer
+        self._internals = ConsumerInternals(consumer)
         self._calls = calls
         self._waiter = waiter
         self._turn = asyncio.Lock()
@@ -216,7 +218,7 @@ class AsyncConsumer(ClosedByBlock):
         """The next record, awaited for as long as it takes. Raises LogClosedError once closed."""
         has_waited = False
         while True:
-            self._consumer._check_open()
+            self._internals.check_open()
             if not self._turn.locked():
                 record = next(self._handing_out, None)
                 if record is not None:
@@ -226,7 +228,7 @@ class AsyncConsumer(ClosedByBlock):
                 if record is None:
                     records = await self._read_in_turn(lambda: self._consumer.poll(0), has_waited)
                     # The positions go back to what is handed out before another task has its turn.
-                    self._handing_out = handed_out(self._consumer._positions, records)
+                    self._handing_out = handed_out(self._internals.positions, records)
                     record = next(self._handing_out, None)
             if record is not None:
                 return record
@@ -264,7 +266,7 @@ class AsyncConsumer(ClosedByBlock):
         self._waiter.wake(self)
 
     def _check_enter(self) -> None:
-        self._consumer._check_open()
+        self._internals.check_open()
 
     # How it is done.
 
@@ -302,42 +304,32 @@ class AsyncConsumer(ClosedByBlock):
 
     async def _wait(self, timeout_s: float | None) -> bool:
         """Wait until there may be something to read; False if the time is over before."""
-        if not self._is_plain():
+        if not self._internals.is_plain():
             # A member says that it lives, looks for the dead, follows the group: all by reading.
             timeout_s = GROUP_LOOK_S if timeout_s is None else min(timeout_s, GROUP_LOOK_S)
-        with self._consumer._deletions_named():
+        with self._internals.deletions_named():
             has_waited = await self._waiter.wait(self, timeout_s)
-        self._consumer._check_open()
+        self._internals.check_open()
         return has_waited
 
     async def _read_in_turn(self, read: Callable[[], T], has_waited: bool) -> T:
-        if has_waited and self._is_plain():
-            with self._consumer._deletions_named():
-                is_little = self._behind() <= AT_ONCE_RECORDS_MAX
+        if has_waited and self._internals.is_plain():
+            with self._internals.deletions_named():
+                is_little = self._internals.lag() <= AT_ONCE_RECORDS_MAX
             if is_little:
                 # What arrived just now is in memory: another thread would only cost time.
                 return self._alone(read)
         ended = await self._calls.finish(self._alone, partial(self._read_and_look, read))
         if ended.cancelled is not None and ended.result:
             # Nobody gets what was read: it counts as not read.
-            take_back(self._consumer._positions, ended.result)
+            take_back(self._internals.positions, ended.result)
         return ended.value()
-
-    def _is_plain(self) -> bool:
-        """Whether only the ends of partitions say if there is something to read."""
-        positions = self._consumer._positions
-        is_begun = len(positions.begun()) == len(positions.partitions)
-        return is_begun and self._consumer._subscription is None
 
     def _read_and_look(self, read: Callable[[], T]) -> T:
         found = read()
-        watched = self._consumer._watched()
-        own = self._consumer._positions.partitions.values()
-        group = [one for one in watched if one not in own]
-        self._group_end = None
-        if group and self._consumer._subscription is None:
-            # It waits until it is decided where the group stands.
-            self._group_end = (group[0], group[0].log_end_offset)
+        # The read waits until the group's offsets are decided.
+        group = self._internals.group_partition()
+        self._group_end = None if group is None else (group, group.log_end_offset)
         return found
 
     # For the thread that waits.
@@ -345,7 +337,7 @@ class AsyncConsumer(ClosedByBlock):
     def watched(self) -> list[Partition]:
         """The partitions whose appends may make it ready."""
         group = [] if self._group_end is None else [self._group_end[0]]
-        return [*self._consumer._positions.partitions.values(), *group]
+        return [*self._internals.positions.partitions.values(), *group]
 
     def is_ready(self) -> bool:
         """Whether there may be something to read. Does not wait."""
@@ -361,12 +353,4 @@ class AsyncConsumer(ClosedByBlock):
             partition, end = self._group_end
             if partition.log_end_offset > end:
                 return True
-        return self._behind() > 0
-
-    def _behind(self) -> int:
-        """How many offsets the positions are behind the ends."""
-        positions = self._consumer._positions
-        behind = 0
-        for where, position in positions.begun().items():
-            behind += max(0, positions.end_of(positions.partitions[where]) - position)
-        return behind
+        return self._internals.lag() > 0

@@ -39,6 +39,7 @@ from eoslog.errors import (
     RecordTooLargeError,
 )
 from eoslog.producer.producer import Producer
+from eoslog.producer.producer_internals import check_appendable, known_partition, known_topic
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.store.store import engine_of
 
@@ -133,7 +134,7 @@ class AsyncProducer(ClosedByBlock):
             self._has_room.clear()
             await self._has_room.wait()
         self._check_appendable()
-        description = self._producer._known_topic(topic)
+        description = known_topic(self._producer, topic)
         where = self._place(description, partition, key)
         moment_ms = clock.now_ms() if timestamp_ms is None else _checked_timestamp(timestamp_ms)
         record = GivenRecord(
@@ -234,14 +235,14 @@ class AsyncProducer(ClosedByBlock):
         """Whether records are taken now."""
         if self._closed:
             raise LogClosedError("the producer is closed")
-        self._producer._check_appendable()
+        check_appendable(self._producer)
 
     def _place(
         self, topic: TopicDescription, partition: int | None, key: bytes | None
     ) -> TopicPartition:
         _bytes_or_none(key, "key")
         if partition is not None:
-            return self._producer._known_partition(topic, partition)
+            return known_partition(self._producer, topic, partition)
         if key is not None:
             return TopicPartition(topic.name, partition_for_key(key, topic.partitions))
         chosen = self._gathered.keyless_partitions.get(topic.name)

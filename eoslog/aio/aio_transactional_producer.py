@@ -23,6 +23,7 @@ from eoslog.errors import (
     TransactionAbortedError,
 )
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.producer import producer_internals
 from eoslog.producer.transaction_client_state import OPEN, ClientState
 from eoslog.producer.transactional_producer import TransactionalProducer
 
@@ -205,7 +206,7 @@ class AsyncTransactionalProducer(AsyncProducer):
         except Exception as error:
             if self._is_in_doubt(error):
                 self._outcome = turn, "unknown"
-            elif self._producer._was_late:
+            elif producer_internals.was_late(self._producer):
                 self._outcome = turn, "aborted"
             raise
         self._outcome = turn, "committed"
@@ -225,7 +226,7 @@ class AsyncTransactionalProducer(AsyncProducer):
             return  # It is another task's by now.
         try:
             if self._is_in(OPEN):
-                self._producer._abort_after(error)
+                producer_internals.abort_after(self._producer, error)
                 if self._is_in((ClientState.READY,)):
                     self._outcome = turn, "aborted"
             elif self._is_prepared_for_nobody():
@@ -239,7 +240,7 @@ class AsyncTransactionalProducer(AsyncProducer):
 
     def _close(self, turn: int) -> None:
         was_open = self._is_in((*OPEN, ClientState.ABORTING_TRANSACTION))
-        was_refused = self._producer._refusal is not None
+        was_refused = producer_internals.is_refused(self._producer)
         self._producer.close()
         if was_open and not was_refused:
             self._outcome = turn, "aborted"
@@ -282,7 +283,7 @@ class AsyncTransactionalProducer(AsyncProducer):
     # For the block.
 
     async def _leave_block(self) -> None:
-        if self._producer._is_ended():
+        if producer_internals.is_ended(self._producer):
             return  # Ended in the block; a close, of whomever, is no end that was asked for there.
         try:
             await self.commit_transaction()
@@ -305,7 +306,7 @@ class AsyncTransactionalProducer(AsyncProducer):
             await self._end(begin, surely=True)
 
     def _is_in(self, states: tuple[ClientState, ...]) -> bool:
-        return self._producer._state in states
+        return producer_internals.state_of(self._producer) in states
 
 
 class AsyncTransaction:

@@ -277,9 +277,6 @@ KNOWN_BACKWARDS = {
     ("eoslog.store.fellow_processes", "eoslog.store.store"),
 }
 KNOWN_REACHES = {
-    "eoslog.aio.aio_consumer": 14,
-    "eoslog.aio.aio_producer": 2,
-    "eoslog.aio.aio_transactional_producer": 4,
     "eoslog.checking.recorded_consumer": 4,
     "eoslog.cli.cli_verify": 2,
     "eoslog.producer.transactional_producer": 1,
