@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class Closable(Protocol):
-    """What can be closed."""
+    """An object with a close method."""
 
     def close(self) -> None:
         """Close it."""
@@ -105,17 +105,16 @@ class Calls:
                 raise OutOfMemoryError(f"{NOT_BEGUN}: {error}") from error
 
     async def run(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """What the call answers or raises.
+        """Make a call; return its result or raise its error.
 
-        Raises CancelledError if the task was cancelled: at once if the call was not begun, else
-        when it has ended.
+        A cancelled task raises CancelledError: at once if the call was not begun, else after it.
         """
         return (await self.finish(function, *arguments, **named)).value()
 
     async def finish(
         self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs
     ) -> Ended[T]:
-        """How the call ended, also for a task that was cancelled meanwhile.
+        """Make a call and return how it ended, also to a cancelled task.
 
         Raises CancelledError only if the call was not begun.
         """
@@ -125,7 +124,7 @@ class Calls:
     async def make(
         self, function: Callable[P, Made], *arguments: P.args, **named: P.kwargs
     ) -> Made:
-        """As `run`; what was made for a task that was cancelled meanwhile is closed again."""
+        """As `run`, but close the result again if the task was cancelled."""
         ended = await self.finish(function, *arguments, **named)
         if ended.cancelled is not None and ended.result is not None:
             closed = await until_over(self.submit(ended.result.close), lambda: False)

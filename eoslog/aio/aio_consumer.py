@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Never, ParamSpec, Self, TypeVar, overload
 
-from eoslog.aio.aio_block import ClosedByBlock
 from eoslog.aio.aio_calls import NOT_BEGUN, Calls
+from eoslog.aio.aio_opening import ClosedByBlock
 from eoslog.aio.aio_waiter import TailWaiter
 from eoslog.bindings.record_batch import Record
 from eoslog.common.other_clients import with_methods_of_other_clients

@@ -1,7 +1,7 @@
-"""Calls of one object that are made one after the other, in the order in which they were asked for.
+"""Calls of one object, made one after another in the order of the requests.
 
-They are begun and ended in the event loop and run in other threads; no task of its own stands
-between, so that nobody who cancels all tasks cancels what others asked for.
+The event loop begins and ends them; the thread pool runs them. The lane has no task of its own, so
+a program that cancels all tasks does not cancel the calls of others.
 """
 
 import asyncio
@@ -20,22 +20,22 @@ Work = Callable[[], Any]
 
 
 class Job:
-    """A call that waits for its turn. `begin` is asked for the work when the turn has come."""
+    """A call that waits for its turn; `begin()` then returns the work."""
 
     def __init__(self, begin: Callable[[], Work], ended: "asyncio.Future[Any]") -> None:
         self.begin = begin
         self.ended = ended
         self.call: Future[Any] | None = None
-        self.is_begun = False  # The call is made, and its end will be told.
+        self.is_begun = False  # The pool has the call, and `ended` will be set.
 
 
 class Lane:
     """One call at a time; for the tasks of one event loop.
 
-    `before_end()` is called in the loop when a call has ended, before its end is told.
-    `refused(error)` is called where no call can be begun any more: the store is closed.
+    The loop calls `before_end()` when a call has ended, before it sets the call's future, and
+    `refused(error)` when a call cannot begin: the store is closed, or there is no thread.
 
-    Each step may be cut off by an interrupt, at any of its lines; `look` does the rest of it.
+    Ctrl-C may cut off each step at any line; `look` does the rest of the step.
     """
 
     def __init__(
@@ -54,11 +54,11 @@ class Lane:
 
     @property
     def is_idle(self) -> bool:
-        """Whether nothing is under way and nothing waits."""
+        """True if no call is under way and none waits."""
         return self._under_way is None and not self._jobs
 
     def put(self, begin: Callable[[], Work]) -> Job:
-        """Make a call in its turn. What is asked for in the same step of the loop comes before."""
+        """Make a call in its turn, after the other requests of this step of the loop."""
         if self._under_way is not None:
             self.look()
         job = Job(begin, self._loop.create_future())
@@ -67,7 +67,7 @@ class Lane:
         return job
 
     def withdraw(self, job: Job) -> bool:
-        """Do not make the call; False if it was begun."""
+        """Withdraw the call; return False if it was begun."""
         if job is self._under_way or job not in self._jobs:
             return False
         self._jobs.remove(job)
@@ -77,9 +77,9 @@ class Lane:
     async def finish(
         self, begin: Callable[[], Callable[[], T]], *, surely: bool = False
     ) -> Ended[T]:
-        """Make a call in its turn; how it ended, also for a task that was cancelled meanwhile.
+        """Make a call in its turn and return how it ended, also to a cancelled task.
 
-        Raises CancelledError only if the call was not begun; `surely` waits for that turn, too.
+        Raises CancelledError only if the call was not begun; with `surely` it always begins.
         """
         job = Job(begin, self._loop.create_future())
         self._jobs.append(job)
@@ -87,7 +87,7 @@ class Lane:
         return await until_ended(job.ended, lambda: not surely and self.withdraw(job), self.look)
 
     def look(self) -> None:
-        """Go on where an interrupt has cut a step off; begin the next call."""
+        """Do the rest of a step that Ctrl-C has cut off; begin the next call."""
         job = self._under_way
         if job is not None and not job.is_begun:
             self._begin_or_refuse(job)
@@ -121,18 +121,18 @@ class Lane:
         self._loop.call_soon(self._go_on)
 
     def _begin_or_refuse(self, job: Job) -> None:
-        """An interrupt came as the call was to be made, or just behind."""
+        """Decide about a call at whose beginning Ctrl-C came."""
         if self._jobs and self._jobs[0] is job:
             self._jobs.popleft()
         if job.call is None or job.call.cancel():
-            self._refuse(job, RuntimeError(f"{NOT_BEGUN}: an interrupt came before"))
-            job.ended.exception()  # Nobody may be left to ask for it.
+            self._refuse(job, RuntimeError(f"{NOT_BEGUN}: an interrupt came first"))
+            job.ended.exception()  # Its task may be gone.
         else:
             self._follow(job, job.call)
 
     def _call_over(self, job: Job, _: "Future[Any]") -> None:
-        """Runs in the call's thread."""
-        with suppress(RuntimeError):  # The loop is closed: nobody waits for the answer.
+        """Have the loop end the job. Runs in the call's thread."""
+        with suppress(RuntimeError):  # The loop is closed.
             self._loop.call_soon_threadsafe(self._end, job)
 
     def _end(self, job: Job) -> None:

@@ -1,15 +1,31 @@
-"""What takes a moment to open: awaited, or entered as a block that closes it."""
+"""Stores, producers and consumers of event loops: opened by `await` or `async with`, closed."""
 
 from collections.abc import Awaitable, Callable, Generator
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Self, TypeVar
+
+from eoslog.errors import EoslogError
 
 
-class Closable(Protocol):
-    """What an opening gives."""
+class ClosedByBlock:
+    """An `async with` block that closes at its end.
+
+    A block that fails raises its own error; an error of the close becomes a note of it.
+    """
+
+    _kind = ""  # For messages.
+
+    def _check_enter(self) -> None:
+        """Raise an error if no block may begin."""
+        raise NotImplementedError
 
     async def close(self) -> None:
-        """Close it."""
+        """Close the object; a second call does nothing."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        self._check_enter()
+        return self
 
     async def __aexit__(
         self,
@@ -17,14 +33,20 @@ class Closable(Protocol):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close it after a block."""
+        if error is None:
+            await self.close()
+            return
+        try:
+            await self.close()
+        except EoslogError as second:
+            error.add_note(f"closing the {self._kind} failed too: {second}")
 
 
-T = TypeVar("T", bound=Closable)
+T = TypeVar("T", bound=ClosedByBlock)
 
 
 class Opening(Generic[T]):
-    """`await` it, or `async with` it; nothing is done before. To be used once."""
+    """Opens on `await` or `async with`, and not before. For one use."""
 
     def __init__(self, open_it: Callable[[], Awaitable[T]]) -> None:
         self._open_it = open_it

@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Never, ParamSpec, TypeVar
 
-from eoslog.aio.aio_block import ClosedByBlock
 from eoslog.aio.aio_calls import Calls, until_ended
 from eoslog.aio.aio_gathering import (
     GatheredBatch,
@@ -25,6 +24,7 @@ from eoslog.aio.aio_gathering import (
     Round,
 )
 from eoslog.aio.aio_lane import Job, Lane, Work
+from eoslog.aio.aio_opening import ClosedByBlock
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.common import clock

@@ -8,10 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Concatenate, Never, ParamSpec, TypeVar, overload
 
-from eoslog.aio.aio_block import ClosedByBlock
 from eoslog.aio.aio_calls import Calls, make_call, until_over
 from eoslog.aio.aio_consumer import AsyncConsumer
-from eoslog.aio.aio_opening import Opening
+from eoslog.aio.aio_opening import ClosedByBlock, Opening
 from eoslog.aio.aio_producer import AsyncProducer
 from eoslog.aio.aio_transactional_producer import AsyncTransactionalProducer
 from eoslog.aio.aio_waiter import TailWaiter

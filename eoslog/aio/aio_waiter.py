@@ -1,7 +1,7 @@
 """Tasks that wait for records: one thread sleeps for all of them, and wakes their event loops.
 
-The thread is not told of a task that begins to wait while it sleeps: the task itself has the next
-append to its partitions wake the sleepers, and then looks once. So beginning to wait wakes nobody.
+A task that begins to wait does not wake the sleeping thread. It asks the next append to its
+partitions to wake the sleepers, and then checks once itself.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from eoslog.session.background_thread import BackgroundThread
 
 
 class Waiting(Protocol):
-    """What a task waits for. Both are called by the thread too, and must not wait themselves."""
+    """A condition that a task waits for. The thread calls both methods; they must not block."""
 
     def watched(self) -> Iterable[Watched]:
-        """The partitions whose appends may make it ready."""
+        """Return the partitions whose appends may make it ready."""
 
     def is_ready(self) -> bool:
-        """Whether the task is to look for itself."""
+        """Return True if the task must check for itself."""
 
 
 class _Waiter:
@@ -33,7 +33,7 @@ class _Waiter:
         self._loop = loop
 
     def wake(self, error: Exception | None = None) -> bool:
-        """Wake the task, or have it raise the error; False if its event loop is closed."""
+        """Wake the task, or make it raise the error; return False if its loop is closed."""
         self.is_told = True
         try:
             self._loop.call_soon_threadsafe(self._set, error)
@@ -56,21 +56,19 @@ class TailWaiter:
     def __init__(self, signal: AppendSignal) -> None:
         self._signal = signal
         self._waiters: set[_Waiter] = set()
-        # A queue in C: of an Event an interrupt of the loop's thread may leave the lock held.
         self._bell: SimpleQueue[None] = SimpleQueue()
         self._thread = BackgroundThread("eoslog-aio-wait", self._run)
         self._stopped = False
 
     async def wait(self, waiting: Waiting, timeout_s: float | None) -> bool:
-        """Wait until it is ready, or the time (if any) is over; whether it may be ready.
+        """Wait until it is ready or the timeout is over; return True if it may be ready.
 
-        May return early, but always lets others have a step of the event loop. Raises what looking
-        raises: LogClosedError. A task that is cancelled meanwhile leaves nothing behind.
+        May return early, but always yields to the event loop once. Raises LogClosedError.
         """
         waiter = _Waiter(waiting, asyncio.get_running_loop())
         self._waiters.add(waiter)
         try:
-            # In this order: who appends after the look finds the wish, and the thread the task.
+            # In this order: an append after the check finds the request, and the thread the task.
             if self._stopped or self._is_ready(waiter):
                 await asyncio.sleep(0)
                 return True
@@ -85,13 +83,13 @@ class TailWaiter:
             self._waiters.discard(waiter)
 
     def wake(self, waiting: Waiting) -> None:
-        """Have the task that waits for this look for itself, in whatever thread this is called."""
+        """Have the task that waits for this check for itself. For any thread."""
         for waiter in list(self._waiters):
             if waiter.waiting is waiting:
                 waiter.wake()
 
     def stop(self) -> None:
-        """Wake all; nobody waits any more."""
+        """Wake all tasks; no task waits any more."""
         self._stopped = True
         for waiter in list(self._waiters):
             waiter.wake()
@@ -111,16 +109,16 @@ class TailWaiter:
                 while not self._stopped:
                     sleeper.look()
                     for waiter in list(self._waiters):
-                        # One that was told takes itself out, once its loop has come to it. Until
-                        # then it wants no wake-ups: a writer would pay for each.
+                        # A woken task removes itself in its loop. Until then it asks for no
+                        # wake-up: each costs a writer time.
                         if not waiter.is_told and not self._look_for(waiter):
                             self._waiters.discard(waiter)
                     if not self._waiters:
-                        break  # Who comes behind this rings.
+                        break  # The next task rings.
                     sleeper.sleep(LOOK_AGAIN_S)
 
     def _look_for(self, waiter: _Waiter) -> bool:
-        """Look, and wake the task if it is ready; False if its event loop is closed."""
+        """Wake the task if it is ready; return False if its event loop is closed."""
         try:
             return not self._is_ready(waiter) or waiter.wake()
         except Exception as error:
