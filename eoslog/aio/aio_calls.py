@@ -184,10 +184,10 @@ def pass_on(call: "Future[T]", told: "asyncio.Future[T]") -> None:
 async def until_ended(
     call: "asyncio.Future[T]", withdraw: Callable[[], bool], look: Callable[[], None]
 ) -> Ended[T]:
-    """Wait for a call's end; a task that is cancelled tries to withdraw it, else waits on.
+    """Wait for a call's end. A cancelled task withdraws the call, or else waits on.
 
-    `look()` does what an interrupt may have kept the event loop from: after it, the future of a
-    call that has ended is done.
+    `look()` does the rest of a step that Ctrl-C has cut off: after it, the future of a call that
+    has ended is done.
     """
     cancelled: asyncio.CancelledError | None = None
     while not call.done():

@@ -1,8 +1,8 @@
-"""Reading from an event loop: a consumer whose waits are awaited.
+"""Consumer for an event loop.
 
-Invariants: one task at a time is in the consumer; its positions are those of the records that were
-handed out, so that a task that is cancelled, or leaves a loop early, loses none and none counts as
-read that it did not get.
+Invariants: one task at a time uses the consumer. A position is after the last record that a task
+got: a task that is cancelled or leaves a loop early loses no record, and no record counts as read
+that no task got.
 """
 
 import asyncio
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# So few records are read in the event loop.
+# Up to so many records are read in the event loop, without a thread.
 AT_ONCE_RECORDS_MAX = 64
-# While it waits, the member of a group reads at least so often.
+# A member of a group that waits reads at least so often.
 GROUP_LOOK_S = 0.5
 
 
@@ -57,10 +57,10 @@ class AsyncConsumer(ClosedByBlock):
         self._calls = calls
         self._waiter = waiter
         self._turn = asyncio.Lock()
-        # Held by the thread that is in the consumer: the thread that waits only looks without it.
+        # Held by the thread that uses the consumer; the waiter thread checks only without it.
         self._used = threading.Lock()
         self._handing_out: Iterator[Record] = iter(())
-        # The partition with the group's offsets and its end, while these are waited for.
+        # The partition with the group's offsets and its end, while the group's offsets are awaited.
         self._group_end: tuple[Partition, int] | None = None
 
     def __reduce__(self) -> Never:
@@ -227,7 +227,7 @@ class AsyncConsumer(ClosedByBlock):
                 record = next(self._handing_out, None)
                 if record is None:
                     records = await self._read_in_turn(lambda: self._consumer.poll(0), has_waited)
-                    # The positions go back to what is handed out before another task has its turn.
+                    # Before another task's turn: positions follow the records returned.
                     self._handing_out = handed_out(self._internals.positions, records)
                     record = next(self._handing_out, None)
             if record is not None:
@@ -288,7 +288,7 @@ class AsyncConsumer(ClosedByBlock):
     async def _read(
         self, timeout_s: float, read: Callable[[], T], is_any: Callable[[T], bool] = bool
     ) -> T:
-        """Read until there is something, or the time is over."""
+        """Read until there are records, or the timeout is over."""
         if not timeout_s >= 0:
             raise ValueError(f"timeout {timeout_s}: below 0")
         loop = asyncio.get_running_loop()
@@ -303,9 +303,9 @@ class AsyncConsumer(ClosedByBlock):
             has_waited = await self._wait(left_s)
 
     async def _wait(self, timeout_s: float | None) -> bool:
-        """Wait until there may be something to read; False if the time is over before."""
+        """Wait until there may be something to read; return False after the timeout."""
         if not self._internals.is_plain():
-            # A member says that it lives, looks for the dead, follows the group: all by reading.
+            # A member sends heartbeats, expires dead members and follows the group by reading.
             timeout_s = GROUP_LOOK_S if timeout_s is None else min(timeout_s, GROUP_LOOK_S)
         with self._internals.deletions_named():
             has_waited = await self._waiter.wait(self, timeout_s)
@@ -317,11 +317,11 @@ class AsyncConsumer(ClosedByBlock):
             with self._internals.deletions_named():
                 is_little = self._internals.lag() <= AT_ONCE_RECORDS_MAX
             if is_little:
-                # What arrived just now is in memory: another thread would only cost time.
+                # New records are in memory: a thread would only cost time.
                 return self._alone(read)
         ended = await self._calls.finish(self._alone, partial(self._read_and_look, read))
         if ended.cancelled is not None and ended.result:
-            # Nobody gets what was read: it counts as not read.
+            # No task gets these records: they count as not read.
             take_back(self._internals.positions, ended.result)
         return ended.value()
 
@@ -335,14 +335,14 @@ class AsyncConsumer(ClosedByBlock):
     # For the thread that waits.
 
     def watched(self) -> list[Partition]:
-        """The partitions whose appends may make it ready."""
+        """Return the partitions whose appends may make it ready."""
         group = [] if self._group_end is None else [self._group_end[0]]
         return [*self._internals.positions.partitions.values(), *group]
 
     def is_ready(self) -> bool:
-        """Whether there may be something to read. Does not wait."""
+        """Return True if there may be something to read. Does not block."""
         if not self._used.acquire(blocking=False):
-            return True  # Somebody seeks or assigns just now: to be looked at afterwards.
+            return True  # Another thread seeks or assigns: check afterwards.
         try:
             return self._consumer.closed or self._has_grown()
         finally:

@@ -1,7 +1,7 @@
-"""Records that tasks gave and that no call has appended yet, in batches by partition.
+"""Records that tasks sent and no call has appended yet, in batches by partition.
 
-Invariants: a batch is small enough to enter its log whole, so that its records' offsets follow each
-other whoever else writes there; a partition's batches are in the order in which its records came.
+Invariants: a batch is small enough to enter its log whole, so its records have consecutive offsets;
+a partition's batches are in the order of its records.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from typing import NamedTuple
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.common.topic_partition import TopicPartition
 
-# More than what frames a record, a batch, a header can take.
+# Upper bounds of the frame of a record, a batch, a header.
 RECORD_FRAME_BYTES = 36
 BATCH_FRAME_BYTES = 64
 HEADER_FRAME_BYTES = 10
@@ -22,10 +22,9 @@ Headers = tuple[tuple[str, bytes | None], ...]
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record is in the log.
+    """Position of a record in the log.
 
-    The offset is -1 where it cannot be told: a staged transaction's records have none before its
-    commit.
+    The offset is -1 if it is unknown: records of a staged transaction have none before its commit.
     """
 
     topic: str
@@ -35,12 +34,12 @@ class RecordMetadata(NamedTuple):
 
     @property
     def topic_partition(self) -> TopicPartition:
-        """The partition that holds it."""
+        """Partition of the record."""
         return TopicPartition(self.topic, self.partition)
 
 
 class GivenRecord(NamedTuple):
-    """One record, its types checked, and where its sender is told what became of it."""
+    """One record with checked types, and the future of its sender."""
 
     value: bytes | None
     key: bytes | None
@@ -49,7 +48,7 @@ class GivenRecord(NamedTuple):
     told: "asyncio.Future[RecordMetadata]"
 
     def bytes_max(self) -> int:
-        """The most that it adds to a batch."""
+        """Return an upper bound of the bytes that the record adds to a batch."""
         found = RECORD_FRAME_BYTES + len(self.value or b"") + len(self.key or b"")
         for name, content in self.headers:
             found += HEADER_FRAME_BYTES + 4 * len(name) + len(content or b"")
@@ -58,7 +57,7 @@ class GivenRecord(NamedTuple):
 
 @dataclass
 class GatheredBatch:
-    """Records for one partition, which one append takes."""
+    """Records of one partition, for one append."""
 
     where: TopicPartition
     records: list[GivenRecord] = field(default_factory=list)
@@ -72,7 +71,7 @@ class GatheredBatch:
         list[int],
         list[list[tuple[str, bytes | None]]] | None,
     ]:
-        """Values, keys, timestamps and headers, as an append takes them."""
+        """Return values, keys, timestamps and headers in the form of an append."""
         values, keys, headers, timestamps, _ = zip(*self.records, strict=True)
         return (
             list(values),
@@ -82,29 +81,29 @@ class GatheredBatch:
         )
 
     def one_by_one(self) -> "Iterator[GatheredBatch]":
-        """Each record as a batch of its own."""
+        """Yield each record as a batch of its own."""
         for record in self.records:
             yield GatheredBatch(self.where, [record])
 
 
 class Round:
-    """What one call appends: all that was gathered while the one before was under way."""
+    """The records of one call: all that were gathered during the call before."""
 
     def __init__(self) -> None:
         self._used_bytes = 0
         self._record_count = 0
-        # Of records without a key: the partition of each topic whose batch they fill.
+        # The partition of each topic whose batch the records without a key fill.
         self.keyless_partitions: dict[str, int] = {}
         self._batches: list[GatheredBatch] = []
         self._last: dict[TopicPartition, GatheredBatch] = {}
 
     def add(self, where: TopicPartition, record: GivenRecord, batch_bytes_max: int) -> None:
-        """Take a record in."""
+        """Add a record."""
         record_bytes = record.bytes_max()
         batch = self._last.get(where)
         if batch is None or batch.used_bytes + record_bytes > batch_bytes_max:
             if batch is not None:
-                # As in Kafka: they fill one partition's batch after the other.
+                # As in Kafka: keyless records fill one partition's batch after another.
                 self.keyless_partitions.pop(where.topic, None)
             batch = self._last[where] = GatheredBatch(where)
             self._batches.append(batch)
@@ -114,38 +113,38 @@ class Round:
         self._record_count += 1
 
     def is_full(self, bytes_max: int, records_max: int) -> bool:
-        """Whether no more is to be gathered."""
+        """Return True if no more records fit."""
         return self._used_bytes >= bytes_max or self._record_count >= records_max
 
     def withdraw(self, told: "asyncio.Future[RecordMetadata]") -> bool:
-        """Take a record back; False if it is not here any more."""
+        """Withdraw a record; return False if it is not here any more."""
         if any(record.told is told for batch in self._batches for record in batch.records):
             told.cancel()
             return True
         return False
 
     def wanted(self) -> list[GatheredBatch]:
-        """The batches, without the records that were taken back."""
+        """Return the batches without the withdrawn records."""
         for batch in self._batches:
             batch.records = [one for one in batch.records if not one.told.cancelled()]
         return [batch for batch in self._batches if batch.records]
 
     def fail(self, failure: Exception) -> None:
-        """Nothing of it will be appended."""
+        """Fail all records: none will be appended."""
         for batch in self._batches:
             Outcome(batch, None, failure).tell()
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a batch."""
+    """Result of the append of a batch."""
 
     batch: GatheredBatch
     result: AppendResult | None
     failure: Exception | None
 
     def tell(self) -> None:
-        """Tell the senders of its records."""
+        """Set the futures of the batch's records."""
         where, result, failure = self.batch.where, self.result, self.failure
         first = UNKNOWN_OFFSET
         if result is not None:
@@ -153,10 +152,10 @@ class Outcome:
             first = result.base_offset if span == len(self.batch.records) else UNKNOWN_OFFSET
         for index, record in enumerate(self.batch.records):
             if record.told.done():
-                continue  # Nobody waits for it any more.
+                continue  # Its sender was cancelled.
             if failure is not None:
                 record.told.set_exception(failure)
-                record.told.exception()  # It counts as seen: a flush raises it too.
+                record.told.exception()  # Retrieved: a flush raises it too.
                 continue
             offset = UNKNOWN_OFFSET if first == UNKNOWN_OFFSET else first + index
             record.told.set_result(RecordMetadata(*where, offset, record.timestamp_ms))

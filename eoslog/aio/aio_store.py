@@ -220,7 +220,7 @@ class AsyncStore(ClosedByBlock):
         try:
             await self._close(stopping, stopper)
         except (KeyboardInterrupt, SystemExit):
-            # It came out of a step of this: nobody comes back to do the rest.
+            # Ctrl-C came in a step of this task, which does not resume.
             if stopping.cancel():
                 self._stop()
             stopper.join()

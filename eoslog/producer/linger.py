@@ -1,4 +1,4 @@
-"""The timer of a store's producers: it appends what waited for `linger.ms`. One thread for all."""
+"""Timer of a store's producers: one thread appends the records that waited for `linger.ms`."""
 
 import logging
 import threading
@@ -11,18 +11,16 @@ _log = logging.getLogger(__name__)
 
 
 class LingeringProducer(Protocol):
-    """What the timer needs of a producer."""
+    """The part of a producer that the timer uses."""
 
     def append_lingering(self) -> float | None:
-        """Append what waited long enough; in how many seconds to call again, or None."""
+        """Append what waited long enough; return the seconds until the next call, or None."""
 
 
 class LingerTimer:
-    """Calls producers when their time has come. Its thread starts with the first that waits."""
+    """Calls producers when they are due. Its thread starts with the first that waits."""
 
     def __init__(self) -> None:
-        # Taken as it is, not through the condition: an exception of a signal's handler could come
-        # between the steps of the condition's own code, and leave it held.
         self._lock = threading.RLock()
         self._condition = threading.Condition(self._lock)
         self._due_s: dict[LingeringProducer, float] = {}
@@ -30,9 +28,9 @@ class LingerTimer:
         self._stopped = False
 
     def add(self, producer: LingeringProducer, delay_s: float) -> None:
-        """Call the producer after so many seconds, unless it waits already.
+        """Call the producer after `delay_s`, unless it waits already.
 
-        Raises OutOfMemoryError if there may be no thread for it: the producer is not called then.
+        Raises OutOfMemoryError if no thread can be started: the producer is not called then.
         """
         with self._lock:
             if self._stopped or producer in self._due_s:
@@ -42,12 +40,12 @@ class LingerTimer:
             self._condition.notify()
 
     def remove(self, producer: LingeringProducer) -> None:
-        """Do not call the producer any more."""
+        """Stop calling the producer."""
         with self._lock:
             self._due_s.pop(producer, None)
 
     def stop(self) -> None:
-        """Call nobody any more; returns when a call under way has ended."""
+        """Stop calling producers; return when a call under way has ended."""
         with self._lock:
             self._stopped = True
             self._due_s.clear()
@@ -61,14 +59,14 @@ class LingerTimer:
                 return
             try:
                 again_s = producer.append_lingering()
-            except Exception:  # The others' records must not wait for ever.
+            except Exception:  # The other producers go on.
                 _log.exception("appending what a producer gathered")
                 continue
             if again_s is not None:
                 self.add(producer, again_s)
 
     def _next(self) -> LingeringProducer | None:
-        """The producer whose time has come; waits for it. None once stopped."""
+        """Wait for a producer that is due and return it; None once stopped."""
         with self._lock:
             while not self._stopped:
                 if not self._due_s:

@@ -70,7 +70,7 @@ class Checkpointer:
     def __init__(self, store: "Store") -> None:
         self._store = store
         self._config = store._files.config
-        self._lock = threading.RLock()  # Taken as it is: see LingerTimer.
+        self._lock = threading.RLock()
         self._condition = threading.Condition(self._lock)
         self._thread = BackgroundThread("eoslog-checkpointer", self._run)
         self._stopped = False
