@@ -42,7 +42,7 @@ LOOK_AGAIN_S = 0.1
 
 @dataclass(frozen=True)
 class Ended(Generic[T]):
-    """How a call ended: with a result or with an error."""
+    """End of a call: a result or an error."""
 
     result: T | None
     error: BaseException | None

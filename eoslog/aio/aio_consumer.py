@@ -137,7 +137,7 @@ class AsyncConsumer(ClosedByBlock):
         return await self._call(self._consumer.position, topic_partition)
 
     async def lag(self, topic_partition: TopicPartition) -> int:
-        """How much lies between the position and the end that can be read now."""
+        """Return the number of offsets between the position and the end that can be read now."""
         return await self._call(self._consumer.lag, topic_partition)
 
     # The group's offsets.
@@ -172,7 +172,7 @@ class AsyncConsumer(ClosedByBlock):
         return await self._call(self._consumer.committed_metadata, topic_partition)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Who commits, for `send_offsets_to_transaction`."""
+        """Return the group's metadata, for `send_offsets_to_transaction`."""
         return self._consumer.group_metadata()
 
     # What partitions hold; they need not be assigned.
@@ -257,7 +257,7 @@ class AsyncConsumer(ClosedByBlock):
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called."""
+        """True after close()."""
         return self._consumer.closed
 
     async def close(self) -> None:

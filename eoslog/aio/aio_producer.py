@@ -221,7 +221,7 @@ class AsyncProducer(ClosedByBlock):
     # What a record is, and where it goes.
 
     def belongs_to(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether it was made in that event loop."""
+        """Return True if the producer was made in that event loop."""
         return loop is self._loop
 
     def _check_loop(self) -> None:
@@ -232,7 +232,7 @@ class AsyncProducer(ClosedByBlock):
             )
 
     def _check_appendable(self) -> None:
-        """Whether records are taken now."""
+        """Raise an error if the producer takes no records now."""
         if self._closed:
             raise LogClosedError("the producer is closed")
         check_appendable(self._producer)
@@ -263,12 +263,12 @@ class AsyncProducer(ClosedByBlock):
     # How it is appended.
 
     def _begin_appending(self) -> Work:
-        """What was gathered so far is appended now."""
+        """Return the call that appends the records gathered so far."""
         return partial(self._append_and_tell, self._take_gathered().wanted())
 
     def _put_append_job(self) -> None:
         self._append_job = self._lane.put(self._begin_appending)
-        # Who waits for it are the records' futures.
+        # The records' futures report the errors.
         self._append_job.ended.add_done_callback(_looked_at)
 
     def _fail_gathered(self, error: Exception) -> None:
@@ -279,7 +279,7 @@ class AsyncProducer(ClosedByBlock):
         self._taken = None
 
     def _take_gathered(self) -> Round:
-        """From now on what is sent is gathered anew."""
+        """Take the gathered records; the next ones go to a new round."""
         self._append_job = None
         taken = self._taken = self._gathered
         self._gathered = Round()
@@ -293,7 +293,7 @@ class AsyncProducer(ClosedByBlock):
         return (await self._lane.finish(lambda: work)).value()
 
     def _append_and_tell(self, batches: list[GatheredBatch]) -> Exception | None:
-        """Append the batches; the first failure. Runs in another thread."""
+        """Append the batches; return the first failure. Runs in another thread."""
         outcomes = self._append_batches(batches)
         self._untold.extend(outcomes)
         self._loop.call_soon_threadsafe(self._tell)
@@ -323,15 +323,15 @@ class AsyncProducer(ClosedByBlock):
             return [Outcome(batch, None, error)]
         else:
             return [Outcome(batch, result, None)]
-        # One of them is wrong: the others are not lost for it.
+        # One record is wrong: append the others.
         return [found for one in batch.one_by_one() for found in self._append_batch(one)]
 
     def _may_go_on(self) -> bool:
-        """Whether records may follow one that was refused."""
+        """Return True if records may follow one that was refused."""
         return True
 
     def _tell(self) -> None:
-        """Tell the senders; runs in the loop."""
+        """Set the futures of the senders. Runs in the loop."""
         while self._untold:
             outcome = self._untold[0]
             if outcome.failure is not None and self._failure is None:

@@ -52,7 +52,7 @@ class AsyncStore(ClosedByBlock):
 
     @property
     def store(self) -> Store:
-        """The store, for calls from threads."""
+        """The synchronous store, for calls from threads."""
         return self._store
 
     @property
@@ -62,12 +62,12 @@ class AsyncStore(ClosedByBlock):
 
     @property
     def durability(self) -> Durability:
-        """What the store was opened with."""
+        """Durability level of the open store."""
         return self._store.durability
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called, or the process forked."""
+        """True after close(), and in a forked child."""
         return self._closed or self._store.closed
 
     def __repr__(self) -> str:

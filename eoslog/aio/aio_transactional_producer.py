@@ -235,7 +235,7 @@ class AsyncTransactionalProducer(AsyncProducer):
             error.add_note(f"aborting the transaction failed too: {second}")
 
     def _is_prepared_for_nobody(self) -> bool:
-        """Whether its answer was lost with the task that asked for it: nobody can decide by it."""
+        """Return True if the prepared transaction's answer was lost with its cancelled task."""
         return not self._is_answered and self._is_in((ClientState.PREPARED_TRANSACTION,))
 
     def _close(self, turn: int) -> None:
@@ -276,7 +276,7 @@ class AsyncTransactionalProducer(AsyncProducer):
         return False
 
     def _is_in_doubt(self, error: BaseException) -> bool:
-        """Whether a commit that failed may be decided."""
+        """Return True if a failed commit may be decided."""
         fatal = self._is_in((ClientState.FATAL_ERROR,))
         return fatal and isinstance(error, EoslogError) and error.outcome == "unknown"
 
