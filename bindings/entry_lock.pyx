@@ -20,7 +20,6 @@ from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t
 from libc.string cimport memset
 
-from eoslog.bindings.handler_wait cimport Patience
 from eoslog.native.atomics cimport load_acquire_64
 from eoslog.native.control_page cimport control_load
 from eoslog.native.partition_log cimport pthread_mutex_destroy, pthread_mutex_unlock
@@ -176,20 +175,17 @@ cdef class EntryLock:
 
     cdef int _wait(self) except -1:
         cdef double left_s = shared_page.LOCK_TIMEOUT_S
-        cdef Patience patience = Patience()
-        cdef int64_t slice_ns
+        cdef int64_t slice_ns = <int64_t>(SLICE_S * 1e9)
         cdef int result = ETIMEDOUT
         while result == ETIMEDOUT:
             if self._is_private:
-                slice_ns = <int64_t>(patience.slice_s * 1e9)
                 with nogil:
                     result = shared_mutex_take(&self._private, slice_ns)
-            elif self._page.take_for(self._index, patience.slice_s) != TIME_IS_OVER:
+            elif self._page.take_for(self._index, SLICE_S) != TIME_IS_OVER:
                 result = 0
             if result == ETIMEDOUT:
                 PyErr_CheckSignals()
-                left_s -= patience.slice_s
-                patience.waited(SLICE_S)
+                left_s -= SLICE_S
                 if left_s <= 0 and not self._is_held_here():
                     raise errors.StoreInUseError(
                         f"transactional id {self.transactional_id!r}: process "
@@ -284,11 +280,9 @@ cdef class AllKeysHeld:
 
     cdef int _wait(self) except -1:
         cdef double left_s = shared_page.LOCK_TIMEOUT_S
-        cdef Patience patience = Patience()
-        while self._page.take_for(self._taken, patience.slice_s) == TIME_IS_OVER:
+        while self._page.take_for(self._taken, SLICE_S) == TIME_IS_OVER:
             PyErr_CheckSignals()
-            left_s -= patience.slice_s
-            patience.waited(SLICE_S)
+            left_s -= SLICE_S
             holder = shared_lock_holder(self._page._page, self._taken)
             if left_s <= 0 and holder != self._page._process_id:
                 raise errors.StoreInUseError(

@@ -100,6 +100,5 @@ cdef class PollUnderWay:
         """Raise ConcurrentAccessError if the consumer is just reading."""
         if self._busy:
             raise ConcurrentAccessError(
-                "two threads use one consumer at once: another thread is reading with it, or this "
-                "one, from a handler of a signal; this call did nothing; make a consumer for each "
-                "thread")
+                "two threads use one consumer at once, or the same thread from a signal handler: "
+                "this call did nothing; make a consumer for each thread")

@@ -14,7 +14,6 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
 from eoslog.bindings.accumulator cimport RecordAccumulator
-from eoslog.bindings.handler_wait cimport acquired_by
 from eoslog.bindings.partition_log cimport AppendResult, PartitionLog
 from eoslog.bindings.sequenced_log cimport SequencedLog
 from eoslog.native.mapped_io cimport eos_elapsed_ms, eos_now_ms
@@ -23,7 +22,7 @@ from eoslog.native.murmur2 cimport partition_for_hash
 from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX
 from eoslog.native.record_batch cimport BATCH_HEADER_BYTES
 
-from eoslog.bindings.thread_lock import called_from_handler
+from eoslog.bindings.thread_lock import reentrant_call
 
 cdef enum:
     NO_PARTITION = -1
@@ -76,10 +75,10 @@ cdef class Exclusive:
     def check_outermost(self):
         """Raise ConcurrentAccessError if the thread, which has it, is in another call, too."""
         if self._depth > 1:
-            raise called_from_handler()
+            raise reentrant_call()
 
     cdef int take(self) except -1:
-        acquired_by(self._acquire)
+        self._acquire()
         self._depth += 1
         return 0
 
@@ -174,7 +173,7 @@ cdef class Sender:
                 return False
             found = self._add_topic(topic)
             if self._refused is not None:
-                self._refuse()           # A handler of a signal came in it, and closed the sender.
+                self._refuse()           # A call within it closed the sender.
         buffers = <TopicBuffers?>found
         if partition is not None:
             try:
@@ -264,17 +263,6 @@ cdef class Sender:
 
     def _set_refused(self, reason):
         self._refused = reason
-
-    def _refuse_if_empty(self, reason not None):
-        """Take nothing more, if nothing is gathered; whether that is so. Nobody, nor a handler of a
-        signal, comes in between, or before the subclass knows, which is to say why.
-        """
-        for one in self._listed:
-            if (<PartitionBuffer>one).accumulator._record_count:
-                return False
-        self._refused = reason
-        self._refusal = reason
-        return True
 
     def _leave_exclusive(self):
         """This is a forked child: nobody holds the sender, or appends what it gathered."""

@@ -13,11 +13,11 @@ import struct
 
 from eoslog import errors
 
+from cpython.exc cimport PyErr_CheckSignals
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp
 
 from eoslog.bindings.file_descriptor import open_regular
-from eoslog.bindings.handler_wait cimport Patience
 from eoslog.native.crc32c cimport crc32c
 from eoslog.native.mapped_io cimport (
     close_fd, eos_file_bytes, eos_map, eos_open, eos_reserve, eos_unmap_file, munmap,
@@ -40,6 +40,7 @@ LOCKS_OF_KEYS = SHARED_LOCKS_OF_KEYS
 LOCK_TIMEOUT_S = 30.0
 # A waiter comes up so often to let Python handle signals.
 _WAIT_S_MAX = 1.0
+cdef double WAIT_S = _WAIT_S_MAX
 _BEGIN = struct.pack("<QI", SHARED_PAGE_MAGIC, SHARED_PAGE_VERSION)
 
 
@@ -208,12 +209,11 @@ cdef class SharedPage:
     cdef int take(self, int index, double timeout_s) except -1:
         cdef int outcome = self.take_for(index, 0)
         cdef double left_s = timeout_s
-        cdef Patience patience = None if outcome >= 0 else Patience()
         while outcome == -2 and left_s > 0:
-            outcome = self.take_for(index, min(left_s, patience.slice_s))
-            left_s -= patience.slice_s
-            if outcome == -2 and left_s > 0:
-                patience.waited(left_s)
+            outcome = self.take_for(index, min(left_s, WAIT_S))
+            left_s -= WAIT_S
+            if outcome == -2:
+                PyErr_CheckSignals()
         if outcome == -2:
             raise self.held_too_long(index, timeout_s)
         return outcome

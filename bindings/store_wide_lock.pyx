@@ -9,7 +9,6 @@ import threading
 
 from cpython.exc cimport PyErr_CheckSignals
 
-from eoslog.bindings.handler_wait cimport Patience, acquired_by
 from eoslog.bindings.shared_page cimport SharedPage
 
 # While it waits for another process, a thread comes up so often to handle signals.
@@ -39,7 +38,7 @@ cdef class StoreWideLock:
     cdef bint _acquire(self, bint blocking) except -1:
         cdef int outcome
         if blocking:
-            acquired_by(self._threads.acquire)
+            self._threads.acquire()
         elif not self._threads.acquire(False):
             return False
         if self._shared is None:
@@ -60,15 +59,13 @@ cdef class StoreWideLock:
     cdef int _waited_for(self) except -1:
         """Wait for another process, or for who has it otherwise than by this object."""
         cdef double left_s = self._timeout_s
-        cdef Patience patience = Patience()
         cdef int outcome
         while left_s > 0:
-            outcome = self._shared.take_for(self._index, min(left_s, patience.slice_s))
+            outcome = self._shared.take_for(self._index, min(left_s, WAIT_S))
             if outcome >= 0:
                 return outcome
             PyErr_CheckSignals()
-            left_s -= patience.slice_s
-            patience.waited(WAIT_S)
+            left_s -= WAIT_S
         raise self._shared.held_too_long(self._index, self._timeout_s)
 
     def acquire(self, bint blocking=True):

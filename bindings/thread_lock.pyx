@@ -1,38 +1,31 @@
 # cython: language_level=3
-"""A lock between threads that a thread is refused which has it already.
+"""A lock between threads that refuses the thread which holds it.
 
-Another one would wait for itself for ever: in the handler of a signal, which runs between any two
-lines of Python, also where its thread holds the lock.
+Such a thread would wait for itself forever. It comes from a signal handler, or from a method of an
+argument, in the middle of another call.
 """
 
 import threading
 
 cimport cython
 
-from eoslog.bindings.handler_wait cimport acquired_by
-
-from eoslog.bindings.handler_wait import ReentrantCallError
 from eoslog.errors import ConcurrentAccessError
 
 
-cdef str CALLED_FROM_HANDLER = (
-    "the store was called from a handler of a signal, in the middle of a call of the same thread "
-    "that holds a lock: do it once that call has returned")
-
-
-def called_from_handler():
-    """The error for a call that would come between the steps of one of the same thread."""
-    return ConcurrentAccessError(CALLED_FROM_HANDLER)
-
-
-def refused_to_holder():
-    """The error for a thread that would take a lock of the engine's which it has."""
-    return ReentrantCallError(CALLED_FROM_HANDLER)
+def reentrant_call():
+    """Return the error for a call in the middle of another call of the same thread."""
+    return ConcurrentAccessError(
+        "eoslog was called in the middle of another call of the same thread, from a signal handler "
+        "or a method of an argument: this call did nothing; repeat it after the other call has "
+        "returned")
 
 
 @cython.final
 cdef class ThreadLock:
-    """The lock, as a block. Raises ReentrantCallError for a thread that is in it."""
+    """The lock, as a block. Raises ConcurrentAccessError for a thread that holds it.
+
+    It is taken and released in C: an interrupt (Ctrl-C) does not leave it held.
+    """
 
     cdef object _lock
     cdef bint _entered
@@ -48,30 +41,28 @@ cdef class ThreadLock:
         self.release()
 
     def acquire(self, bint blocking=True):
-        """Take it; False if another thread has it and this one is not to wait."""
+        """Take the lock; return False if another thread holds it and `blocking` is False."""
         return self._take(blocking)
 
     def release(self):
-        """Give it back."""
+        """Release the lock."""
         self._entered = False
         self._lock.release()
 
     cdef bint _take(self, bint blocking) except -1:
-        if blocking:
-            acquired_by(self._lock.acquire)
-        elif not self._lock.acquire(False):
+        if not self._lock.acquire(blocking):
             return False
         if self._entered:
             self._lock.release()
-            raise refused_to_holder()
+            raise reentrant_call()
         self._entered = True
         return True
 
     def check(self):
-        """Raise ReentrantCallError if the thread is in it; the caller keeps other threads out."""
+        """Raise ConcurrentAccessError if the thread holds it. The caller keeps others out."""
         if self._entered:
-            raise refused_to_holder()
+            raise reentrant_call()
 
     def locked(self):
-        """Whether a thread has it."""
+        """Return True if a thread holds it."""
         return bool(self._entered)

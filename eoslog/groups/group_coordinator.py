@@ -12,6 +12,7 @@ others only by the record that it is no member any more, so its commits are refu
 
 import os
 import socket
+import threading
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -19,7 +20,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.common import clock
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.groups.group_description import GroupDescription, described
@@ -78,7 +78,7 @@ class GroupCoordinator:
         self._slots = slots
         self._own_slot = uuid.uuid4().bytes if slots is None else slots.own
         self._heartbeats = MemberHeartbeats(state_path)
-        self._lock = ReentrantLock()
+        self._lock = threading.RLock()
         self._local: dict[str, str] = {}  # Members of this process, and their groups.
         self._abandoned: set[str] = set()  # Members whose consumers are gone.
         self._closed = False

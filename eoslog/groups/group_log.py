@@ -16,7 +16,6 @@ from functools import lru_cache
 from typing import NamedTuple, Protocol
 
 from eoslog.bindings.guarded_block import guarded_block
-from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.record_batch import decode_records, iter_batches
 from eoslog.bindings.shared_page import LOCK_GROUP_INDEX, LOCK_RETENTION, SharedPage
@@ -86,7 +85,7 @@ class GroupPartition:
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        self.own_lock = ReentrantLock()  # In place of the lock that processes share.
+        self.own_lock = threading.RLock()  # In place of the lock that processes share.
         self.lock = ThreadLock()  # Guards what follows; taken after the one above.
         self.state = GroupOffsetsState()
         self.applied_offset = _NOTHING_YET  # Of the log; before it nothing was loaded.

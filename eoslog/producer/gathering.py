@@ -87,6 +87,10 @@ class GatheringSender(Sender):
         self._set_refused(refusal)
         self._refusal = refusal
 
+    def _take_records_again(self) -> None:
+        self._refusal = None
+        self._set_refused(None)
+
     def _check_usable(self) -> None:
         self._refuse()
         self._engine.check_open()

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Self, overload
 
-from eoslog.bindings.handler_wait import ReentrantCallError
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sender import PartitionBuffer
 from eoslog.bindings.status import ProducerNotCached
@@ -220,12 +219,8 @@ class Producer(GatheringSender, TransactionCalls):
             self._follow(description)
             buffers = self._buffers_of(topic)
             try:
-                while True:
-                    position = self._identity.position(where)
-                    gathered = buffers[where.partition].accumulator.record_count if buffers else 0
-                    # Else a handler of a signal appended meanwhile what was gathered.
-                    if self._identity.position(where) == position:
-                        return position + gathered
+                gathered = buffers[where.partition].accumulator.record_count if buffers else 0
+                return self._identity.position(where) + gathered
             except LogClosedError as error:
                 raise self._understood(error, where) from error
 
@@ -280,12 +275,13 @@ class Producer(GatheringSender, TransactionCalls):
         ends = True
         try:
             self._engine.check_open()
+            # First: what this thread sends meanwhile, from a signal handler, would be lost.
+            self._refuse_from_now_on(closed_error)
             errors = self._append_gathered()
-            while not errors and not self._refuse_if_empty(closed_error):
-                errors = self._append_gathered()  # What a handler of a signal sent meanwhile.
             self._closed_whole = not errors
-        except (ConcurrentAccessError, ReentrantCallError):
-            ends, self._closed = False, was_closed  # A handler's, in the middle of an append.
+        except ConcurrentAccessError:
+            ends, self._closed = False, was_closed  # In the middle of an append of this thread.
+            self._take_records_again()
             raise
         finally:
             if ends:

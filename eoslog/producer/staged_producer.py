@@ -13,7 +13,6 @@ from typing import Never
 from eoslog.bindings.sender import PartitionBuffer
 from eoslog.common.config import STAGED_PRODUCER_SETTINGS, parse_config, with_defaults
 from eoslog.common.prepared_transaction import PreparedTransaction
-from eoslog.common.signal_handlers import is_within_a_call
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     EoslogError,
@@ -238,7 +237,7 @@ class StagedProducer(TransactionalProducer):
 
     def _end_cut_commit(self) -> None:
         """What was not decided is in files, which go; what was is completed."""
-        if self._transactions is not None and not is_within_a_call():
+        if self._transactions is not None:
             self._transactions.settle()
 
     def _append_buffers(self, buffers: list[PartitionBuffer]) -> None:

@@ -22,10 +22,9 @@ from pathlib import Path
 from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.shared_page import LOCK_STAGED
-from eoslog.bindings.thread_lock import ThreadLock, called_from_handler
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.clock import ExpiryClock
 from eoslog.common.damage import Problem
-from eoslog.common.signal_handlers import is_within_a_call
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     EoslogError,
@@ -314,11 +313,8 @@ class StagedCommits(StagedJobsUnderWay):
     def _at_work(self) -> Iterator[None]:
         """A block in which no other process, and no other thread, decides or completes jobs.
 
-        Raises RuntimeError from a handler of a signal in the middle of a call: a lock that the call
-        holds might refuse the handler half-way, behind the decision.
+        Raises ConcurrentAccessError for a thread that is in it.
         """
-        if is_within_a_call():
-            raise called_from_handler()
         with self._lock, self._working:
             self._look_around()
             try:

@@ -12,11 +12,11 @@ in.
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.errors import EoslogError
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import DIRECTORY_MODE
@@ -56,8 +56,8 @@ class Leftovers:
         self._staging_path = engine.paths.staging
         self._trash = self._staging_path / TRASH_DIRECTORY
         self._noted = noted
-        self._lock = ReentrantLock()
-        self._clearing = ReentrantLock()
+        self._lock = threading.RLock()
+        self._clearing = threading.RLock()
         self._complete: list[StagedJob] = []  # Their ids are still known.
         with named_os_errors(f"looking at {self._trash}"):
             self._moved = self._trash.is_dir()  # Of a process that died.

@@ -6,8 +6,8 @@ Each is made when it is first used: its directory, then the file that says of wh
 import errno
 import os
 import stat
+from contextlib import AbstractContextManager
 
-from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.atomic_file import sync_directory
@@ -30,7 +30,7 @@ class InternalPartitions:
     _paths: StorePaths
     _registry: TopicRegistry
     _checkpoints: OffsetCheckpoints
-    _lock: ReentrantLock
+    _lock: AbstractContextManager[object]
     _opened: dict[TopicPartition, Partition]
 
     def existing_state_partitions(self) -> list[int]:

@@ -8,13 +8,13 @@ what another process deleted is let go of with the next look.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 
 from eoslog.bindings.control_state import ControlState, control_state
 from eoslog.bindings.guarded_block import guarded_block
-from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.opened_log import LogOpening
 from eoslog.bindings.partition_log import PartitionLog
@@ -97,7 +97,7 @@ class OpenedPartitions(InternalPartitions):
         self._durability = durability
         self._signal = signal
         self._found_ids = found_ids
-        self._lock = ReentrantLock()
+        self._lock = threading.RLock()
         self._opened: dict[TopicPartition, Partition] = {}
         self._being_opened: dict[TopicPartition, ThreadLock] = {}
         self._unrecovered: set[TopicPartition] = set()

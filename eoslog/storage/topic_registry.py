@@ -10,6 +10,7 @@ topics' settings are then the defaults again.
 """
 
 import json
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -18,7 +19,6 @@ from types import MappingProxyType
 from typing import Any
 
 from eoslog.bindings.guarded_block import guarded_block
-from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.record_batch import crc32c
 from eoslog.bindings.shared_page import COUNTER_TOPICS, LOCK_TOPICS, SharedPage
@@ -97,7 +97,7 @@ class TopicRegistry:
         # Called before each change: it raises where the files are not those that were opened.
         self.check_files: Callable[[], None] = nothing_to_check
         self._topics = topics
-        self._lock = ReentrantLock()
+        self._lock = threading.RLock()
         # A thread that has one of these is not let in once more.
         self._changing_topics = ThreadLock()
         self._replacing = ThreadLock()

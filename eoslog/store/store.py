@@ -7,7 +7,6 @@ before all of them.
 
 import copy
 import logging
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -17,18 +16,17 @@ from typing import Any, Literal, Never, Self, cast, overload
 
 from eoslog.bindings.clearing_up import clear_up
 from eoslog.bindings.guarded_block import guarded_block
-from eoslog.bindings.handler_wait import HANDLER_WAIT_S
 from eoslog.bindings.partition_log import ProducerState
-from eoslog.bindings.thread_lock import ThreadLock, called_from_handler
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.clock import ExpiryClock
 from eoslog.common.durability import Durability
 from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
-from eoslog.common.signal_handlers import is_within_a_call
 from eoslog.common.synchronous_call import check_synchronous
 from eoslog.common.topic_name import check_user_topic_name
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.consumer.consumer import Consumer
 from eoslog.errors import (
+    ConcurrentAccessError,
     EoslogError,
     ForkedProcessError,
     LogClosedError,
@@ -81,7 +79,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
     def __init__(self, path: Path, config: Mapping[str, object] | None) -> None:
         """It holds nothing yet: see `_open`."""
         self._lock = ThreadLock()
-        self._close_lock = threading.RLock()
+        self._close_lock = ThreadLock()
         self._closed = False
         self._closing = False
         self._forked = False
@@ -205,7 +203,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
 
         Raises TopicAlreadyExistsError, InvalidTopicError, InvalidPartitionsError,
         InvalidConfigError; StoreFullError and the other errors of a disk: the topic does not exist
-        then. RuntimeError from a handler of a signal in the middle of another call.
+        then. ConcurrentAccessError in the middle of another call of the same thread.
         """
         if others:
             refuse_parameters("create_topic", others)
@@ -240,8 +238,6 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         ever, if its own thread is in a call of one.
         """
         self._check_open()
-        if is_within_a_call():
-            raise called_from_handler()
         with self._lock:
             self._check_open()
             yield
@@ -458,28 +454,10 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         not be appended. What a fenced producer had gathered goes with it, as by its own close; that
         is a warning in the logger "eoslog.store.store", and no error.
 
-        A handler of a signal may close it in the middle of another call of its thread. A thread
-        of its own does it then, as soon as that call lets it: on return it is under way, and the
-        process does not end before. In the middle of a close it does nothing.
+        Raises ConcurrentAccessError in the middle of another close by the same thread.
         """
         if self._forked:
             return  # Nor may a lock be waited for that a thread of the parent holds.
-        if not is_within_a_call():
-            self._close()
-        elif not self._closing:
-            # Not `Thread.join`, which an interrupt may leave with Python's lock of the thread held.
-            ended = threading.Lock()
-            ended.acquire()
-            threading.Thread(target=self._end, args=(ended,), name="eoslog-close").start()
-            ended.acquire(timeout=HANDLER_WAIT_S)
-
-    def _end(self, ended: threading.Lock) -> None:
-        try:
-            self._close()
-        finally:
-            ended.release()
-
-    def _close(self) -> None:
         with self._close_lock:
             self._closing = True
             try:
@@ -492,8 +470,11 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         if self._closed:
             self._files.give_up()  # An interrupt may have left something of it.
             return []
-        self._checkpointer.stop()
         errors = self._close_producers()
+        for error in errors:
+            if isinstance(error, ConcurrentAccessError):
+                raise error  # This thread is in a call of that producer: the store stays open.
+        self._checkpointer.stop()
         self._linger.stop()
         self._clear_leftovers()
         with self._lock:

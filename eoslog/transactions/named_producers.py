@@ -30,13 +30,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
-from eoslog.bindings.handler_wait import ReentrantCallError
 from eoslog.bindings.shared_page import LOCK_TIMEOUT_S, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.json_text import fields_read_of
 from eoslog.common.sequence import NO_SEQUENCE, SEQUENCE_MAX, records_between
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import LogClosedError, ProducerFencedError
+from eoslog.errors import ConcurrentAccessError, LogClosedError, ProducerFencedError
 from eoslog.session.process_slots import ProcessSlots
 from eoslog.session.store_wide_lock import StoreWideLock
 from eoslog.storage.partition import Partition
@@ -257,8 +256,8 @@ class NamedProducers:
     def exclusive(self) -> ThreadLock:
         """The lock under which names are opened and renewed; taken before any producer's own.
 
-        Not by a handler of a signal within another one's opening, say: both would go on from the
-        same epoch. Raises ReentrantCallError.
+        Raises ConcurrentAccessError for a thread that opens or renews another name: both would go
+        on from the same epoch.
         """
         return self._lock
 
@@ -268,8 +267,8 @@ class NamedProducers:
 
     def release(self, name: str, producer: LiveProducer) -> None:
         """The producer is closed; nobody has the name until it is opened again."""
-        # Where a handler closes it within an opening of a name, it is left to the next opening.
-        with suppress(ReentrantCallError), self._lock:
+        # Within an opening of a name by the same thread, the next opening does it.
+        with suppress(ConcurrentAccessError), self._lock:
             if self._live.get(name) is producer:
                 del self._live[name]
                 self._watched.pop(name).unwatch()

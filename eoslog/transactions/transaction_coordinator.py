@@ -16,11 +16,11 @@ under which partitions are opened, then a partition's.
 """
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from eoslog.bindings.accumulator import RecordAccumulator
-from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import (
@@ -112,7 +112,7 @@ class TransactionCoordinator:
         # Ids that took a new producer id in this life of the store; None if none needs to.
         self._renewed: set[str] | None = None
         # Producer ids that were rotated out, and where their last transactions were.
-        self._rotated_lock = ReentrantLock()
+        self._rotated_lock = threading.RLock()
         self._rotated: list[tuple[int, list[TopicPartition]]] = []
 
     # For producers.

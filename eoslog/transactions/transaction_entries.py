@@ -11,6 +11,7 @@ store, the state log says how durable that life is.
 """
 
 import logging
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
@@ -18,10 +19,9 @@ from typing import Any, NamedTuple
 
 from eoslog.bindings.entry_lock import AllKeysHeld, EntryLock
 from eoslog.bindings.guarded_block import guarded_block
-from eoslog.bindings.handler_wait import ReentrantLock
 from eoslog.bindings.held_locks import HeldLocks
 from eoslog.bindings.shared_page import SharedPage
-from eoslog.bindings.thread_lock import refused_to_holder
+from eoslog.bindings.thread_lock import reentrant_call
 from eoslog.bindings.transaction_entry import TransactionEntry, decode_transaction_value
 from eoslog.errors import (
     CorruptRecordError,
@@ -98,7 +98,7 @@ class TransactionEntries:
         self._durable = durable
         self._shared = shared
         self._slots = slots
-        self._lock = ReentrantLock()
+        self._lock = threading.RLock()
         self._entries: dict[str, TransactionEntry] = {}
         self._state_partitions: dict[str, Partition] = {}
         self._owners: dict[str, TransactionOwner] = {}
@@ -150,7 +150,7 @@ class TransactionEntries:
             entry = self._find(transactional_id, create)
             with entry.lock:
                 if entry.lock.is_entered_again:
-                    raise refused_to_holder()
+                    raise reentrant_call()
                 if self._entries.get(transactional_id) is not entry:
                     continue  # It was forgotten, or it expired, meanwhile.
                 try:

@@ -114,14 +114,14 @@ def test_a_handler_that_goes_on_by_the_number_at_each_line(rows_store, name, out
         try:
             number = producer.next_sequence("rows", 0)
         except RuntimeError as error:
-            assert "handler of a signal" in str(error)
+            assert "same thread" in str(error)
             refused += 1
             return
         numbers.written.append(b"told %d" % number)
         try:
             producer.append("rows", 0, [numbers.written[-1]])
         except RuntimeError as error:
-            assert "handler of a signal" in str(error)
+            assert "same thread" in str(error)
             numbers.written.pop()
         else:
             told.append(number)
@@ -173,7 +173,7 @@ def test_a_handler_at_each_line_of_a_first_append(rows_store, name, outer, inner
                     getattr(producer, inner)()
                 told.append("done")
             except RuntimeError as error:
-                assert "handler of a signal" in str(error)
+                assert "same thread" in str(error)
                 told.append("refused")
 
         if outer == "flush":
@@ -239,7 +239,7 @@ def test_a_handler_that_opens_the_name_at_each_line(rows_store, outer):
             try:
                 found.append(rows_store.producer(name="x"))
             except RuntimeError as error:
-                assert "handler of a signal" in str(error)
+                assert "same thread" in str(error)
                 found.append(None)
 
         if outer == "flush":

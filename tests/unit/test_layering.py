@@ -31,7 +31,7 @@ MAY_IMPORT = {
     "eoslog": {"bindings", "eoslog"},
     "spark": {"eoslog", "spark"},
 }
-MAY_IMPORT_MODULES = {"bindings": {"eoslog.errors", "eoslog.common.signal_handlers"}}
+MAY_IMPORT_MODULES = {"bindings": {"eoslog.errors"}}
 # What else native/ may cimport: C's own headers, by the names Cython gives them.
 NATIVE_FOREIGN = {"libc", "posix"}
 CYTHON_IMPORT = re.compile(
