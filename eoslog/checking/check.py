@@ -5,28 +5,25 @@ from os import PathLike
 
 import numpy as np
 
-from eoslog.checking.aborted_reads import aborted_reads
-from eoslog.checking.anomaly import ANOMALIES
-from eoslog.checking.duplicates import duplicates
-from eoslog.checking.evidence import Evidence
+from eoslog.checking.evidence import Evidence, identities_of
 from eoslog.checking.group_offsets import GroupOffsets, group_offsets, note_commits
 from eoslog.checking.history import History
 from eoslog.checking.history_reader import read_history
-from eoslog.checking.inconsistent_offsets import inconsistent_offsets
-from eoslog.checking.information_flow import circular_information_flow
-from eoslog.checking.invisible_records import invisible_records
+from eoslog.checking.isolation import aborted_reads, circular_information_flow, precommitted_reads
 from eoslog.checking.lost_writes import lost_writes, seen_in_part, torn_transactions
-from eoslog.checking.missing_records import missing_records
-from eoslog.checking.non_monotonic import non_monotonic_polls, non_monotonic_sends
+from eoslog.checking.missing_records import invisible_records, missing_records
 from eoslog.checking.offset_divergence import offset_divergence
+from eoslog.checking.order import (
+    duplicates,
+    inconsistent_offsets,
+    non_monotonic_polls,
+    non_monotonic_sends,
+    poll_skips,
+)
 from eoslog.checking.passed_offsets import passed_offsets
-from eoslog.checking.poll_skips import poll_skips
-from eoslog.checking.precommitted_reads import precommitted_reads
-from eoslog.checking.producer_identity import identities_of
-from eoslog.checking.record_places import record_places
-from eoslog.checking.report import Report
+from eoslog.checking.record_places import record_places, tries_of
+from eoslog.checking.report import ANOMALIES, Report
 from eoslog.checking.transactions import transactions_of
-from eoslog.checking.tries import tries_of
 from eoslog.checking.zombie_writes import zombie_writes
 
 VISIBLE_WITHIN_S = 1.0

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eoslog.checking.groups_of_rows import least
-from eoslog.checking.history import Columns, Flags, History, Numbers
-from eoslog.checking.operation_kinds import FAIL, NEVER_NS, NONE, OK
+from eoslog.checking.history import FAIL, NEVER_NS, NONE, OK, Columns, Flags, History, Numbers
 from eoslog.checking.transactions import Transactions
 
 

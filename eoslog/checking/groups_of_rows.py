@@ -4,8 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from eoslog.checking.history import Flags, Numbers
-from eoslog.checking.operation_kinds import NEVER_NS, NONE, OFFSET_BITS
+from eoslog.checking.history import NEVER_NS, NONE, OFFSET_BITS, Flags, Numbers
 
 
 def least(groups: Numbers, values: Numbers, count: int, default: int = NEVER_NS) -> Numbers:

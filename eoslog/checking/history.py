@@ -1,14 +1,61 @@
-"""A history as columns: one row per operation, record, position and offset.
-
-Rows name each other by number. Whatever has a name in the history (a client, a transaction, a
-topic's partition, a record's value) is a number in the columns and found by it in a list.
-"""
+"""The words of a history: kinds of operations, how they ended, and which fields each has."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from eoslog.errors import EoslogError
+
+SEND, POLL, SEEK, INIT, COMMIT, ABORT, OFFSETS, COMMITTED, ENDS = range(9)
+KINDS: Final = (
+    "send",
+    "poll",
+    "seek",
+    "init",
+    "commit",
+    "abort",
+    "offsets",
+    "committed",
+    "ends",
+)
+
+OK, FAIL, UNKNOWN = range(3)
+OUTCOMES: Final = ("ok", "fail", "unknown")
+
+READ_COMMITTED, READ_UNCOMMITTED = range(2)
+ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
+
+# No number of the kind: no transaction, no offset, no producer id.
+NONE: Final = -1
+# The end of an operation of which nobody knows when, or whether, it took effect.
+NEVER_NS: Final = 1 << 62
+# Offsets and partitions share one 64-bit key.
+OFFSET_BITS: Final = 44
+OFFSET_MAX: Final = (1 << OFFSET_BITS) - 1
+PARTITIONS_MAX: Final = 1 << (63 - OFFSET_BITS)
+
+_EVERY = frozenset({"client", "op", "kind", "begin_ns", "end_ns", "outcome", "error", "note"})
+_WRITER = frozenset({"transaction", "transactional_id", "producer_id", "producer_epoch"})
+FIELDS: Final = {
+    "send": _EVERY | _WRITER | {"topic", "partition", "offset", "value", "values"},
+    "poll": _EVERY | {"isolation", "records", "next", "transaction"},
+    "seek": _EVERY | {"positions"},
+    "init": _EVERY | {"transactional_id", "producer_id", "producer_epoch"},
+    "commit": _EVERY | _WRITER,
+    "abort": _EVERY | _WRITER,
+    "offsets": _EVERY | _WRITER | {"group", "offsets"},
+    "committed": _EVERY | {"group", "offsets"},
+    "ends": _EVERY | {"offsets", "isolation"},
+}
+
+
+# A history as columns: one row per operation, record, position and offset.
+#
+# Rows name each other by number. Whatever has a name in the history (a client, a transaction, a
+# topic's partition, a record's value) is a number in the columns and found by it in a list.
+
 
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
@@ -106,3 +153,30 @@ class History:
     offset_writes: Positions  # Of `offsets`; the group is the operation's.
     offset_reads: Positions  # Of `committed` that are ok.
     ends: Positions  # Of `ends` that are ok.
+
+
+# What is wrong with a history that cannot be checked, and where.
+
+
+class HistoryError(EoslogError, ValueError):
+    """A line of a history is not what `docs/checking.md` says; nothing was checked.
+
+    `path` and `line_number` (from 1) say where, `field` names the field ("" for the whole line) and
+    `reason` says what is wrong with it.
+    """
+
+    path: str
+    line_number: int
+    field: str
+    reason: str
+
+    def __init__(self, path: str, line_number: int, field: str, reason: str) -> None:
+        place = f", field {field!r}" if field else ""
+        super().__init__(f"{path}, line {line_number}{place}: {reason}")
+        self.path = path
+        self.line_number = line_number
+        self.field = field
+        self.reason = reason
+
+    def __reduce__(self) -> tuple[type["HistoryError"], tuple[str, int, str, str]]:
+        return type(self), (self.path, self.line_number, self.field, self.reason)

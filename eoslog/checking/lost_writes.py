@@ -1,15 +1,201 @@
 """Lost writes and torn transactions: what is missing, of what was promised to be there."""
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from eoslog.checking.anomaly import Anomaly, Found
-from eoslog.checking.counted_ends import CountedEnds, counted_ends
-from eoslog.checking.ends_gone_back import EndsGoneBack, ends_gone_back, proof_of
 from eoslog.checking.evidence import Evidence
-from eoslog.checking.groups_of_rows import any_of, distinct
-from eoslog.checking.history import Flags, Numbers
+from eoslog.checking.groups_of_rows import (
+    any_of,
+    distinct,
+    greatest,
+    greatest_before,
+    least,
+    same_as_before,
+)
+from eoslog.checking.history import (
+    ENDS,
+    FAIL,
+    NEVER_NS,
+    NONE,
+    OK,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    Columns,
+    Flags,
+    Numbers,
+)
 from eoslog.checking.missing_records import MissingRecords, end_below
-from eoslog.checking.operation_kinds import ENDS, NONE
+from eoslog.checking.passed_offsets import starts_of
+from eoslog.checking.report import Anomaly, Found
+
+# Ends that leave no room: a partition that ended before it can hold all that is certainly in it.
+#
+# Records have an offset each, so a partition goes at least as far as it has records.
+
+
+class _Reached(Columns):
+    """What shows that a partition went up to an offset: one row per answer, record and pass."""
+
+    op: Numbers
+    partition: Numbers
+    offset: Numbers  # An upper bound: the place before it was there.
+    by: Numbers  # From when on that is known.
+    send: Numbers  # The record's row of the sends; NONE for others.
+    decided: Flags  # All before it was, for readers of committed data.
+
+
+@dataclass
+class EndsGoneBack:
+    """Rows of the ends, the first wrong one of each partition, and the end that was known then."""
+
+    rows: Numbers
+    known: Numbers
+    reached: _Reached
+
+
+def ends_gone_back(evidence: Evidence) -> EndsGoneBack:
+    """For each partition whose end went back: the first answer that says so."""
+    ends, ops = evidence.history.ends, evidence.history.ops
+    reached = _reached(evidence)
+    known = np.full(len(ends), NONE, dtype=np.int64)
+    levels = ((READ_UNCOMMITTED, reached), (READ_COMMITTED, reached.where(reached.decided)))
+    for level, of_level in levels:
+        rows = np.flatnonzero(ops.isolation[ends.op] == level)
+        known[rows] = _known_before(evidence, rows, of_level)
+    wrong = np.flatnonzero(known > ends.offset)
+    wrong = wrong[np.lexsort((ops.begin[ends.op[wrong]], ends.partition[wrong]))]
+    wrong = wrong[~same_as_before(ends.partition[wrong])]
+    return EndsGoneBack(rows=wrong, known=known[wrong], reached=reached)
+
+
+def proof_of(evidence: Evidence, gone_back: EndsGoneBack, at: int) -> tuple[int, int]:
+    """What had shown the end that was known: an operation, and the record's send, or NONE."""
+    ends, ops, reached = evidence.history.ends, evidence.history.ops, gone_back.reached
+    row = gone_back.rows[at]
+    op = ends.op[row]
+    rows = np.flatnonzero(
+        (reached.partition == ends.partition[row]) & (reached.offset == gone_back.known[at])
+    )
+    slack = evidence.slack(reached.op[rows], np.full(len(rows), op))
+    rows = rows[reached.by[rows] + slack < ops.begin[op]]
+    if ops.isolation[op] == READ_COMMITTED:
+        rows = rows[reached.decided[rows]]
+    return int(reached.op[rows[0]]), int(reached.send[rows[0]])
+
+
+def _reached(evidence: Evidence) -> _Reached:
+    history, passes = evidence.history, evidence.passed.passes
+    ends, sends, ops = history.ends, history.sends, history.ops
+    of = ops.transaction[sends.op]
+    # What is not committed may be gone, with its transaction, after a power cut.
+    told = np.flatnonzero((sends.offset != NONE) & evidence.transactions.is_committed(of))
+    told_by = ops.end[sends.op[told]]
+    inside = of[told] != NONE
+    told_by[inside] = np.maximum(
+        told_by[inside], evidence.transactions.committed_by[of[told][inside]]
+    )
+    proper = np.flatnonzero(starts_of(passes) < passes.after)
+    if not len(ends):
+        told, told_by, proper = told[:0], told_by[:0], proper[:0]  # Nobody asks.
+    op = np.concatenate([ends.op, sends.op[told], passes.op[proper]])
+    others = [np.full(count, NONE, dtype=np.int64) for count in (len(ends), len(proper))]
+    parts = [ends.partition, sends.partition[told], passes.partition[proper]]
+    return _Reached(
+        op=op,
+        partition=np.concatenate(parts),
+        offset=np.concatenate([ends.offset, sends.offset[told] + 1, passes.after[proper]]),
+        by=np.concatenate([ops.end[ends.op], told_by, ops.end[passes.op[proper]]]),
+        send=np.concatenate([others[0], told, others[1]]),
+        # A send has no isolation: an open transaction may hold back its record.
+        decided=ops.isolation[op] == READ_COMMITTED,
+    )
+
+
+def _known_before(evidence: Evidence, rows: Numbers, reached: _Reached) -> Numbers:
+    """How far the partition of each of these ends was known to go before it was asked for."""
+    history = evidence.history
+    ends, ops = history.ends, history.ops
+    op, partition = ends.op[rows], ends.partition[rows]
+    width = len(history.names.clients)
+    found = greatest_before(
+        reached.partition,
+        reached.by + evidence.clock_error_ns,
+        reached.offset,
+        partition,
+        ops.begin[op],
+    )
+    if evidence.clock_error_ns:
+        by_itself = greatest_before(
+            reached.partition * width + ops.client[reached.op],
+            reached.by,
+            reached.offset,
+            partition * width + ops.client[op],
+            ops.begin[op],
+        )
+        found = np.maximum(found, by_itself)
+    return found
+
+
+# Ends that went back: a partition that ended before a place that was known to be in it.
+#
+# The end of all data is never before what was told, read or answered as an end earlier; the end
+# of committed data never before what its readers passed, or were answered as such an end.
+
+
+class CountedEnds(Columns):
+    """The first such end of each partition."""
+
+    row: Numbers  # Of the ends.
+    count: Numbers  # So many records were there before it was asked for.
+    send: Numbers  # The last of them that was done.
+
+
+def counted_ends(evidence: Evidence) -> CountedEnds:
+    """Ends of all data that are lower than the number of records that were there before."""
+    ends, ops = evidence.history.ends, evidence.history.ops
+    asked = np.flatnonzero(ops.isolation[ends.op] == READ_UNCOMMITTED)
+    found: list[tuple[int, int, int]] = []
+    if len(asked):
+        rows, done = _there(evidence)
+        partitions = evidence.history.sends.partition[rows]
+        for partition in distinct(ends.partition[asked]):
+            mine = asked[ends.partition[asked] == partition]
+            mine = mine[np.argsort(ops.begin[ends.op[mine]], kind="stable")]
+            here = np.flatnonzero(partitions == partition)
+            here = here[np.argsort(done[here], kind="stable")]
+            before = ops.begin[ends.op[mine]] - evidence.clock_error_ns
+            counts = np.searchsorted(done[here], before)
+            wrong = np.flatnonzero(counts > ends.offset[mine])
+            if len(wrong):
+                first = int(wrong[0])
+                last = int(rows[here[counts[first] - 1]])
+                found.append((int(mine[first]), int(counts[first]), last))
+    columns = np.array(found, dtype=np.int64).reshape(-1, 3)
+    return CountedEnds(row=columns[:, 0], count=columns[:, 1], send=columns[:, 2])
+
+
+def _there(evidence: Evidence) -> tuple[Numbers, Numbers]:
+    """Sends of different records that are certainly in their partition, and from when on."""
+    history, transactions = evidence.history, evidence.transactions
+    sends, ops, places = history.sends, history.ops, evidence.records.rows
+    of = ops.transaction[sends.op]
+    done = ops.end[sends.op].copy()
+    done[of != NONE] = np.maximum(done[of != NONE], transactions.committed_by[of[of != NONE]])
+    sure = (ops.outcome[sends.op] == OK) & transactions.is_committed(of) & (done < NEVER_NS)
+    sure &= sends.partition != NONE
+    # Another try, or a reader, may show a value in another partition: it is counted in none.
+    tried = ops.outcome[sends.op] != FAIL
+    value = np.concatenate([sends.value[tried], places.value])
+    partition = np.concatenate([sends.partition[tried], places.partition])
+    count = len(history.names.values)
+    one = least(value, partition, count) == greatest(value, partition, count, NONE)
+    rows = np.flatnonzero(sure & one[sends.value])
+    rows = rows[np.argsort(done[rows], kind="stable")]
+    _, first = np.unique(sends.value[rows], return_index=True)
+    rows = rows[np.sort(first)]
+    return rows, done[rows]
+
 
 LOST, TORN = "lost write", "torn transaction"
 

@@ -7,14 +7,13 @@ took, or none did although the group stands behind it.
 
 import numpy as np
 
-from eoslog.checking.anomaly import Anomaly, Found
 from eoslog.checking.evidence import Evidence
 from eoslog.checking.group_offsets import GroupOffsets, OffsetReads
 from eoslog.checking.groups_of_rows import any_of, distinct, greatest_before
-from eoslog.checking.history import Flags, Numbers
+from eoslog.checking.history import NEVER_NS, NONE, OFFSET_MAX, Flags, Numbers
 from eoslog.checking.missing_records import MissingRecords
-from eoslog.checking.operation_kinds import NEVER_NS, NONE, OFFSET_MAX
 from eoslog.checking.processed_inputs import processed_inputs
+from eoslog.checking.report import Anomaly, Found
 
 KIND = "offset-output divergence"
 

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from eoslog.checking.groups_of_rows import distinct, place_keys, same_as_before
-from eoslog.checking.history import Columns, Flags, History, Numbers
-from eoslog.checking.operation_kinds import (
+from eoslog.checking.history import (
     NEVER_NS,
     NONE,
     OK,
     POLL,
     READ_COMMITTED,
     SEEK,
+    Columns,
+    Flags,
+    History,
+    Numbers,
 )
 
 

@@ -4,15 +4,303 @@ Only groups whose offsets move in transactions alone are looked at, all of which
 polled: somebody who sets the offsets by hand may well want records again, or leave some out.
 """
 
+from bisect import bisect_right
+from collections.abc import Iterator
+from copy import deepcopy
+from typing import Final, NamedTuple
+
 import numpy as np
 
 from eoslog.checking.evidence import Evidence
 from eoslog.checking.group_offsets import GroupOffsets
-from eoslog.checking.groups_of_rows import distinct, greatest, rows_of, same_as_before
-from eoslog.checking.history import Numbers
-from eoslog.checking.inputs_left_out import Shown, inputs_left_out
+from eoslog.checking.groups_of_rows import distinct, greatest, place_keys, rows_of, same_as_before
+from eoslog.checking.history import NEVER_NS, NONE, OK, POLL, SEEK, Flags, Numbers
 from eoslog.checking.missing_records import MissingRecords
-from eoslog.checking.operation_kinds import NONE, OK
+from eoslog.checking.passed_offsets import starts_of
+
+# Inputs that a group's offset passed, and that none of its transactions took.
+#
+# An input counts if it is certainly in the log, and was there when the group was moved behind it:
+# it is not needed that anybody polled it. The group's own first position is the least offset that
+# one of its consumers was given for a transaction, whatever became of that. What a consumer was
+# moved over is not left out by the group: someone sought, or it began at the latest records.
+
+
+MOVED, TAKEN, GIVEN_UP = range(3)
+# Where a consumer stands if nobody knows it: past whatever was asked for.
+ANYWHERE: Final = NEVER_NS
+
+
+class ConsumerPath:
+    """One consumer in one partition. At first it may stand anywhere."""
+
+    def __init__(self) -> None:
+        # Upper bounds of the steps, rising, and what carried the consumer up each.
+        self._upper_bounds = [ANYWHERE]
+        self._steps = [MOVED]
+
+    def move(self, to: int) -> None:
+        """It was moved to an offset, or to nobody knows where: NONE."""
+        to = ANYWHERE if to == NONE else to
+        self._go_down(to)
+        while self._steps and self._steps[-1] == GIVEN_UP:
+            self._pop()
+        self._go_up(to, MOVED)
+
+    def poll(self, start: int, after: int, *, taken: bool) -> None:
+        """A poll went from `start` to `after`; `taken`: for a transaction that may be committed."""
+        if self._upper_bounds and self._upper_bounds[-1] != start:
+            self.move(start)
+        self._go_up(after, TAKEN if taken else GIVEN_UP)
+
+    def moved_between(self, lower: int, upper: int) -> Iterator[tuple[int, int]]:
+        """The ranges from `lower` up to `upper` that moves carried it over last."""
+        step = bisect_right(self._upper_bounds, lower)
+        while lower < upper and step < len(self._steps):
+            reached = min(self._upper_bounds[step], upper)
+            if self._steps[step] == MOVED:
+                yield lower, reached
+            lower = reached
+            step += 1
+
+    def _go_down(self, to: int) -> None:
+        """Forget what is above an offset."""
+        step = MOVED
+        cut = False
+        while self._upper_bounds and self._upper_bounds[-1] > to:
+            step = self._pop()
+            cut = True
+        if cut:
+            self._go_up(to, step)
+
+    def _go_up(self, to: int, step: int) -> None:
+        if self._upper_bounds and self._upper_bounds[-1] >= to:
+            return
+        if self._steps and self._steps[-1] == step:
+            self._upper_bounds[-1] = to
+        else:
+            self._upper_bounds.append(to)
+            self._steps.append(step)
+
+    def _pop(self) -> int:
+        self._upper_bounds.pop()
+        return self._steps.pop()
+
+
+# What a group was moved over by its consumers, on their way to the offsets that it was brought
+# to.
+#
+# Whoever skips a record that cannot be processed seeks, and goes on there, or writes that very
+# offset before anything is polled. What the consumer was moved over is then not left out by the
+# group. What its polls went over is, and what a move went over that was taken back.
+
+
+Range = tuple[int, int]
+
+
+class Step(NamedTuple):
+    """A consumer's poll, or what moved it; `start` is NONE where nobody knows the place."""
+
+    begin_ns: int
+    op: int
+    end_ns: int
+    start: int
+    after: int  # NONE for a move.
+    taken: bool
+
+    def go(self, path: ConsumerPath) -> None:
+        if self.after == NONE:
+            path.move(self.start)
+        else:
+            path.poll(self.start, self.after, taken=self.taken)
+
+
+def moved_over(evidence: Evidence, offsets: GroupOffsets, moves: Numbers, places: Numbers) -> Flags:
+    """Whether the group came over each place by a write whose consumer was moved over it.
+
+    `moves` are the writes at one partition of a group, one per transaction.
+    """
+    at = evidence.records.rows.offset[places]
+    found = np.zeros(len(at), dtype=bool)
+    for first, upper_bound in _moved_ranges(evidence, offsets, moves):
+        found |= (first <= at) & (at < upper_bound)
+    return found
+
+
+def _moved_ranges(evidence: Evidence, offsets: GroupOffsets, moves: Numbers) -> set[Range]:
+    """Between each offset that the group was brought to and the next one below that it ever had:
+    what the consumer that brought it there was moved over.
+    """
+    writes, ops = offsets.writes, evidence.history.ops
+    partition = int(writes.place[moves[0]]) % offsets.partition_count
+    passes, of = evidence.passed.passes, writes.transaction[moves]
+    polls = passes.op[passes.partition == partition]
+    polled_by, polled_for = ops.client[polls], ops.transaction[polls]
+    effect = np.maximum(ops.begin[writes.op[moves]], evidence.transactions.commit_begin[of])
+    by_effect = np.argsort(effect, kind="stable")
+    written = writes.offset[moves]
+    stood = np.append(NONE, distinct(written))
+    below = stood[np.searchsorted(stood, written) - 1]
+    ranges: set[Range] = set()
+    for client in distinct(polled_by[np.isin(polled_for, of)]).tolist():
+        own = by_effect[np.isin(of[by_effect], polled_for[polled_by == client])]
+        path = _steps(evidence, partition, client)
+        ranges |= _moved(path, effect[own], below[own], written[own], evidence.clock_error_ns)
+    return ranges
+
+
+def _steps(evidence: Evidence, partition: int, client: int) -> list[Step]:
+    """What a consumer did in a partition, in the order of its calls."""
+    history, passes = evidence.history, evidence.passed.passes
+    ops, seeks = history.ops, history.seeks
+    sought = np.flatnonzero((seeks.partition == partition) & (ops.client[seeks.op] == client))
+    polled = np.flatnonzero((passes.partition == partition) & (ops.client[passes.op] == client))
+    lost = (ops.outcome != OK) & ((ops.kind == POLL) | (ops.kind == SEEK)) & (ops.client == client)
+    steps = [
+        Step(int(ops.begin[op]), int(op), int(ops.end[op]), int(offset), NONE, False)
+        for op, offset in zip(seeks.op[sought], seeks.offset[sought], strict=True)
+    ]
+    # Where it stands after these nobody knows.
+    steps += [
+        Step(int(ops.begin[op]), int(op), int(ops.begin[op]), NONE, NONE, False)
+        for op in np.flatnonzero(lost)
+    ]
+    of = ops.transaction[passes.op[polled]]
+    taken = (of != NONE) & evidence.transactions.is_possible(of)
+    for row, start, for_group in zip(polled, starts_of(passes)[polled], taken, strict=True):
+        op = int(passes.op[row])
+        times = int(ops.begin[op]), op, int(ops.end[op])
+        steps.append(Step(*times, int(start), int(passes.after[row]), bool(for_group)))
+    return sorted(steps)
+
+
+def _moved(
+    steps: list[Step], effects: Numbers, below: Numbers, written: Numbers, slack: int
+) -> set[Range]:
+    """What the consumer was moved over between two offsets, when it wrote the upper one.
+
+    The writes are sorted by when they took effect, at the earliest.
+    """
+    path, done = ConsumerPath(), 0
+    found: set[Range] = set()
+    rows = zip(effects.tolist(), below.tolist(), written.tolist(), strict=True)
+    for effect, lower, upper in rows:
+        while done < len(steps) and steps[done].end_ns < effect - slack:
+            steps[done].go(path)
+            done += 1
+        found.update(path.moved_between(lower, upper))
+        # What was under way at that time may have been before it, or not.
+        ahead, next_one = path, done
+        while next_one < len(steps) and steps[next_one].begin_ns <= effect + slack:
+            ahead = deepcopy(path) if ahead is path else ahead
+            steps[next_one].go(ahead)
+            found.update(ahead.moved_between(lower, upper))
+            next_one += 1
+    return found
+
+
+# How a consumer came to where it stands in a partition: by its polls, or by being moved.
+#
+# A path is a staircase: for each offset up to where the consumer stands, what carried it over
+# that offset last. What a poll for a transaction carried it over was taken, or was never there to
+# be taken. A move that follows on polls for no such transaction goes from where these began.
+
+
+Shown = tuple[str, list[int]]
+
+
+def inputs_left_out(
+    evidence: Evidence,
+    offsets: GroupOffsets,
+    missing: MissingRecords,
+    place: int,
+    moves: Numbers,
+    inputs: Numbers,
+) -> list[Shown]:
+    """Those of a group at a partition, which `place` numbers.
+
+    `moves` are the rows of the writes that may have taken effect, one per transaction, and `inputs`
+    the reads of this partition that were made for any transaction.
+    """
+    history, transactions = evidence.history, evidence.transactions
+    ops, reads, writes = history.ops, history.reads, offsets.writes
+    group, partition = divmod(place, offsets.partition_count)
+    sure = transactions.committed[writes.transaction[moves]]
+    sure &= ops.outcome[writes.op[moves]] == OK
+    passing = moves[sure]
+    inputs = inputs[~_of_others(evidence, offsets, place, inputs)]
+    if not len(passing) or _is_unclear(evidence, writes.transaction[moves]):
+        return []
+    of = ops.transaction[reads.op[inputs]]
+    fed = np.isin(of, writes.transaction[moves])
+    consumers = distinct(ops.client[reads.op[inputs[fed]]])
+    own = np.isin(ops.client[reads.op[inputs]], consumers)
+    if not own.any():
+        return []
+    first = int(reads.offset[inputs[own]].min())
+    taken = inputs[transactions.possible[of]]
+    furthest = int(writes.offset[passing].max())
+    places = _certain_places(evidence, missing, partition, first, furthest)
+    rows = evidence.records.rows
+    places = places[~np.isin(rows.offset[places], reads.offset[taken])]
+    places = places[_were_there(evidence, offsets, places, passing)]
+    if len(places):
+        places = places[~moved_over(evidence, offsets, moves, places)]
+    proof = [int(op) for op in writes.op[passing[writes.offset[passing] == furthest]][:3]]
+    return [
+        (
+            f"group {history.names.groups[group]!r} stands at offset {furthest}, and none of its "
+            f"transactions took {evidence.place(int(one))}",
+            [evidence.place_op(int(one)), *proof],
+        )
+        for one in places
+    ]
+
+
+def _of_others(evidence: Evidence, offsets: GroupOffsets, place: int, inputs: Numbers) -> Flags:
+    """Reads for transactions that moved another group at this partition, and not this one."""
+    writes = offsets.writes
+    here = writes.place % offsets.partition_count == place % offsets.partition_count
+    theirs = writes.transaction[here & (writes.place != place)]
+    mine = writes.transaction[writes.place == place]
+    of = evidence.history.ops.transaction[evidence.history.reads.op[inputs]]
+    found: Flags = np.isin(of, np.setdiff1d(theirs, mine))
+    return found
+
+
+def _is_unclear(evidence: Evidence, transactions: Numbers) -> bool:
+    """Whether one of them was made from a poll of which nobody knows what it returned."""
+    ops = evidence.history.ops
+    polls = (ops.kind == POLL) & (ops.outcome != OK) & (ops.transaction != NONE)
+    return bool(np.isin(ops.transaction[polls], transactions).any())
+
+
+def _certain_places(
+    evidence: Evidence, missing: MissingRecords, partition: int, first: int, furthest: int
+) -> Numbers:
+    """Places of records that are certainly in the log; what is lost is named as that."""
+    rows, sends = evidence.records.rows, evidence.history.sends
+    partitions = np.full(2, partition, dtype=np.int64)
+    bounds = place_keys(partitions, np.array([first, furthest], dtype=np.int64))
+    left, right = np.searchsorted(rows.key, bounds)
+    there = np.arange(left, right)[rows.committed[left:right]]
+    return there[rows.seen[there] | ~np.isin(rows.value[there], sends.value[missing.sends])]
+
+
+def _were_there(
+    evidence: Evidence, offsets: GroupOffsets, places: Numbers, passing: Numbers
+) -> Flags:
+    """Whether each record may have been in the log when the group was last moved behind it."""
+    writes = offsets.writes
+    passing = passing[np.argsort(writes.offset[passing], kind="stable")]
+    moved_by = evidence.transactions.committed_by[writes.transaction[passing]]
+    last = np.maximum.accumulate(moved_by[::-1])[::-1]
+    rows = evidence.records.rows
+    at = np.searchsorted(writes.offset[passing], rows.offset[places], "right")
+    writer = rows.writer[places]
+    begun = np.where(writer == NONE, 0, evidence.tries.first_begin[writer])
+    there: Flags = begun <= last[at] + evidence.clock_error_ns
+    return there
 
 
 def processed_inputs(

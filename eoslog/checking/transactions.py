@@ -10,8 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eoslog.checking.groups_of_rows import any_of, least
-from eoslog.checking.history import Flags, History, Numbers
-from eoslog.checking.operation_kinds import ABORT, COMMIT, FAIL, NEVER_NS, NONE, OK
+from eoslog.checking.history import ABORT, COMMIT, FAIL, NEVER_NS, NONE, OK, Flags, History, Numbers
 
 
 @dataclass

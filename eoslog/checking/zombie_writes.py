@@ -7,7 +7,6 @@ stand behind those of a newer one, whatever clocks say.
 
 import numpy as np
 
-from eoslog.checking.anomaly import Anomaly, Found
 from eoslog.checking.evidence import Evidence
 from eoslog.checking.groups_of_rows import (
     distinct,
@@ -16,8 +15,8 @@ from eoslog.checking.groups_of_rows import (
     running_greatest,
     same_as_before,
 )
-from eoslog.checking.history import Columns, Numbers
-from eoslog.checking.operation_kinds import COMMIT, FAIL, INIT, NEVER_NS, NONE, OK, SEND
+from eoslog.checking.history import COMMIT, FAIL, INIT, NEVER_NS, NONE, OK, SEND, Columns, Numbers
+from eoslog.checking.report import Anomaly, Found
 
 KIND = "zombie write"
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from eoslog.checking import HistoryError, Report, check
-from eoslog.checking.operation_kinds import FIELDS
+from eoslog.checking.history import FIELDS
 
 TIMES = {"begin_ns": 10, "end_ns": 20, "outcome": "ok"}
 SEND = {"client": "a", "kind": "send", **TIMES, "topic": "t", "partition": 0, "value": "v"}

@@ -1,21 +1,103 @@
-"""Circular information flow (G1c): transactions that were each fed by the other.
-
-A transaction feeds another that polled one of its records as its own input. Only reads make edges:
-the records of several transactions interleave in a partition, in any order, without any fault.
-"""
+"""Reads that break isolation: aborted (G1a), precommitted, and circular flow (G1c)."""
 
 from collections.abc import Iterator
 
 import numpy as np
 
-from eoslog.checking.anomaly import Anomaly, Found
 from eoslog.checking.evidence import Evidence
 from eoslog.checking.groups_of_rows import distinct
-from eoslog.checking.history import Numbers
-from eoslog.checking.operation_kinds import NONE, READ_COMMITTED
-from eoslog.checking.precommitted_reads import read_too_early
+from eoslog.checking.history import FAIL, NEVER_NS, NONE, READ_COMMITTED, Flags, Numbers
+from eoslog.checking.report import Anomaly, Found
 
-KIND = "circular information flow"
+# Aborted reads (G1a): a record that must not be there was read.
+
+
+ABORTED = "aborted read"
+
+
+def aborted_reads(evidence: Evidence) -> Found:
+    """Records of sends that failed, read by anyone; of aborted transactions, read as committed."""
+    history, rows = evidence.history, evidence.records.rows
+    known = np.flatnonzero((rows.writer != NONE) & rows.seen)
+    op = history.sends.op[rows.writer[known]]
+    of = history.ops.transaction[op]
+    aborted = np.zeros(len(known), dtype=bool)
+    aborted[of != NONE] = evidence.transactions.refused[of[of != NONE]]
+    wrong = (history.ops.outcome[op] == FAIL) | (aborted & rows.seen_committed[known])
+
+    def show(place: int) -> Anomaly:
+        send = int(rows.writer[place])
+        transaction = evidence.transaction_of_send(send)
+        ops = [evidence.send_op(send), evidence.place_op(place)]
+        if history.ops.outcome[ops[0]] == FAIL:
+            what = f"{evidence.place(place)} was read; its send failed"
+        else:
+            what = f"{evidence.place(place)} was read; {evidence.transaction(transaction)} aborted"
+            of_end = evidence.transactions.abort_op, evidence.transactions.commit_op
+            ops[1:1] = [int(column[transaction]) for column in of_end]
+        return evidence.anomaly(ABORTED, what, ops)
+
+    return evidence.found(ABORTED, known[wrong], show)
+
+
+# Precommitted reads: a record was read as committed before anyone had asked for its commit.
+
+
+PRECOMMITTED = "precommitted read"
+
+
+def precommitted_reads(evidence: Evidence) -> Found:
+    """Reads of committed data that ended before the first commit of the record's transaction."""
+    history, transactions = evidence.history, evidence.transactions
+    ops, reads, rows = history.ops, history.reads, evidence.records.rows
+    writers = rows.writer[evidence.records.of_read]
+    found = np.flatnonzero((writers != NONE) & (ops.isolation[reads.op] == READ_COMMITTED))
+    send_op = history.sends.op[writers[found]]
+    of = ops.transaction[send_op]
+    theirs = (of != NONE) & (ops.outcome[send_op] != FAIL)
+    found, of = found[theirs], of[theirs]
+    found = found[~transactions.refused[of]]
+    early = read_too_early(evidence, found)
+    _, first = np.unique(evidence.records.of_read[found[early]], return_index=True)
+    wrong = found[early][np.sort(first)]
+
+    def show(read: int) -> Anomaly:
+        place = int(evidence.records.of_read[read])
+        send = int(rows.writer[place])
+        transaction = evidence.transaction_of_send(send)
+        commit = int(transactions.commit_op[transaction])
+        when = "before its commit began" if commit != NONE else "which nobody committed"
+        what = f"{evidence.place(place)} of {evidence.transaction(transaction)} was read, {when}"
+        ops_of = [evidence.send_op(send), int(reads.op[read]), commit]
+        return evidence.anomaly(PRECOMMITTED, what, ops_of)
+
+    return evidence.found(PRECOMMITTED, wrong, show)
+
+
+def read_too_early(evidence: Evidence, read: Numbers) -> Flags:
+    """For reads of records of transactions: whether nobody had asked for the commit by then.
+
+    False where the record is of no transaction.
+    """
+    history, transactions = evidence.history, evidence.transactions
+    ops = history.ops
+    writers = evidence.records.rows.writer[evidence.records.of_read[read]]
+    of = ops.transaction[history.sends.op[writers]]
+    commit_op, poll = transactions.commit_op[of], history.reads.op[read]
+    slack = evidence.slack(poll, np.where(commit_op == NONE, poll, commit_op))
+    begun = transactions.commit_begin[of]
+    early: Flags = (of != NONE) & ((begun == NEVER_NS) | (ops.end[poll] + slack < begun))
+    return early
+
+
+# Circular information flow (G1c): transactions that were each fed by the other.
+#
+# A transaction feeds another that polled one of its records as its own input. Only reads make
+# edges: the records of several transactions interleave in a partition, in any order, without any
+# fault.
+
+
+CIRCULAR = "circular information flow"
 
 
 def circular_information_flow(evidence: Evidence) -> Found:
@@ -40,7 +122,7 @@ def circular_information_flow(evidence: Evidence) -> Found:
     proper[proper] &= ~evidence.transactions.refused[feeder[proper]]
     found, feeder, fed = found[proper], feeder[proper], fed[proper]
     if not _may_cycle(evidence, feeder, fed):
-        return Found(KIND, 0, [])
+        return Found(CIRCULAR, 0, [])
     cycles = list(_linked(feeder, fed, len(history.names.transactions)))
     known = set().union(*cycles)
     cycles += [{one} for one in distinct(feeder[feeder == fed]).tolist() if one not in known]
@@ -54,9 +136,9 @@ def circular_information_flow(evidence: Evidence) -> Found:
             for link in links
             for op in (evidence.send_op(int(writers[found[link]])), int(reads.op[found[link]]))
         ]
-        return evidence.anomaly(KIND, what, ops_of)
+        return evidence.anomaly(CIRCULAR, what, ops_of)
 
-    return evidence.found(KIND, range(len(cycles)), show)
+    return evidence.found(CIRCULAR, range(len(cycles)), show)
 
 
 def _may_cycle(evidence: Evidence, feeder: Numbers, fed: Numbers) -> bool:
