@@ -35,6 +35,8 @@ NEVER_NS: Final = 1 << 62
 OFFSET_BITS: Final = 44
 OFFSET_MAX: Final = (1 << OFFSET_BITS) - 1
 PARTITIONS_MAX: Final = 1 << (63 - OFFSET_BITS)
+# The greatest number of a partition.
+PARTITION_MAX: Final = (1 << 31) - 1
 
 _EVERY = frozenset({"client", "op", "kind", "begin_ns", "end_ns", "outcome", "error", "note"})
 _WRITER = frozenset({"transaction", "transactional_id", "producer_id", "producer_epoch"})

@@ -24,6 +24,7 @@ from eoslog.checking.history import (
     OFFSET_MAX,
     OK,
     OUTCOMES,
+    PARTITION_MAX,
     PARTITIONS_MAX,
     UNKNOWN,
     Columns,
@@ -176,8 +177,7 @@ def _wrong(expected: str, line: dict[str, Any], field: str) -> str:
     return f"{line[field]!r:.80} is not {expected}"
 
 
-_INT32_MAX = (1 << 31) - 1
-_PARTITION_DIGITS_MAX = len(str(_INT32_MAX))
+_PARTITION_DIGITS_MAX = len(str(PARTITION_MAX))
 _KIND_NUMBERS = {name: number for number, name in enumerate(KINDS)}
 _OUTCOME_NUMBERS = {name: number for number, name in enumerate(OUTCOMES)}
 _ISOLATION_NUMBERS = {name: number for number, name in enumerate(ISOLATION_LEVELS)}
@@ -364,7 +364,7 @@ class _Reader:
             topic = self._add_topic(topic_name)
         partition = offset = NONE
         if line.get("partition") is not None:
-            number = place.number(line, "partition", _INT32_MAX)
+            number = place.number(line, "partition", PARTITION_MAX)
             partition = self._partition(f"{topic_name}-{number}", "partition")
         if line.get("offset") is not None:
             offset = place.number(line, "offset", OFFSET_MAX)

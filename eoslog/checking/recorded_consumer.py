@@ -12,8 +12,7 @@ from eoslog.common.whole_number import whole_number
 from eoslog.errors import EoslogError
 
 if TYPE_CHECKING:
-    from eoslog import Consumer, ConsumerGroupMetadata, OffsetAndMetadata
-    from eoslog.bindings.record_batch import Record
+    from eoslog import Consumer, ConsumerGroupMetadata, OffsetAndMetadata, Record
 
 OnChange = Callable[["RecordedConsumer", list[TopicPartition]], object]
 

@@ -3,17 +3,16 @@
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from eoslog.bindings.guarded_block import guarded_block
-from eoslog.bindings.partition_log import AppendResult
+from eoslog import AppendResult
+from eoslog.checking.history import PARTITION_MAX
 from eoslog.checking.recorded_consumer import RecordedConsumer
 from eoslog.checking.recorder import Call, Recorder, had_no_effect, offsets_as_json
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.common.whole_number import whole_number
 from eoslog.errors import EoslogError
-from eoslog.producer.transaction_client_state import OPEN
-from eoslog.storage.topic_registry import PARTITIONS_MAX
 
 if TYPE_CHECKING:
     from eoslog import (
@@ -71,27 +70,24 @@ class RecordedProducer:
         self._transaction, self._prepared = name, None
         return name
 
-    @guarded_block
+    @contextmanager
     def transaction(self, inputs: Iterable[RecordedConsumer] = ()) -> Iterator[str]:
         """Begin, then commit; an exception aborts. Yields the transaction's name.
 
-        As with the producer's own block one that was ended or prepared inside is left as it is, and
-        an abort that fails is a note to the exception.
+        A transaction that was ended or prepared inside is left as it is. If the abort fails, the
+        exception gets a note.
         """
-        was_open = self._is_open
+        name = self.begin_transaction(inputs)
         try:
-            name = self.begin_transaction(inputs)
-            was_open = False
             yield name
-            if self._transaction is not None and not self._is_ended:
+            if self._is_open:
                 self.commit_transaction()
         except BaseException as error:
-            try:
-                # Not another one's; and what a commit may have decided is no more to be aborted.
-                if self._is_open and not was_open:
+            if self._is_open:
+                try:
                     self.abort_transaction()
-            except EoslogError as second:
-                error.add_note(f"aborting the transaction failed too: {second}")
+                except EoslogError as second:
+                    error.add_note(f"aborting the transaction failed too: {second}")
             raise
 
     def send(
@@ -231,14 +227,8 @@ class RecordedProducer:
 
     @property
     def _is_open(self) -> bool:
-        """Whether a transaction was begun, and nothing of its end."""
-        return getattr(self._producer, "_state", None) in OPEN
-
-    @property
-    def _is_ended(self) -> bool:
-        """Whether a block's end leaves the producer as it is."""
-        asked = getattr(self._producer, "_is_ended", None)
-        return asked is not None and bool(asked())
+        """True if a transaction was begun, and neither ended nor prepared."""
+        return self._transaction is not None and self._prepared is None
 
     @property
     def _transactional_id(self) -> str | None:
@@ -254,7 +244,7 @@ class RecordedProducer:
 
     def _start_write(self, topic: str, partition: int | None, **fields: Any) -> Call:
         number = None if partition is None else whole_number(partition, "a partition")
-        if number is not None and not 0 <= number < PARTITIONS_MAX:
+        if number is not None and not 0 <= number <= PARTITION_MAX:
             number = None  # No history may name it; the call says that there is none.
         return self._start("send", topic=topic, partition=number, **fields)
 

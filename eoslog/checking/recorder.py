@@ -7,7 +7,6 @@ begun is in its file, as an operation of unknown outcome.
 import hashlib
 import json
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,10 +14,12 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from eoslog import OffsetAndMetadata
+from eoslog.common.config import INT64_MAX
 from eoslog.common.synchronous_call import check_synchronous
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
+from eoslog.common.whole_number import whole_number
 from eoslog.errors import EoslogError, ForkedProcessError, LogClosedError
-from eoslog.groups.group_metadata import as_offset
 
 if TYPE_CHECKING:
     from eoslog import Consumer, Producer, TransactionalProducer
@@ -54,13 +55,15 @@ def offsets_as_json(offsets: object) -> dict[str, int]:
     """Offsets to commit, as callers name them. TypeError or ValueError for what no commit takes."""
     if not isinstance(offsets, Mapping):
         raise TypeError(f"a mapping of partitions to offsets, not {type(offsets).__name__}")
-    # How long a text beside an offset may be is the commit's to say.
-    return partitions_as_json(
-        {
-            as_topic_partition(where): as_offset(at, sys.maxsize).offset
-            for where, at in offsets.items()
-        }
-    )
+    return partitions_as_json({as_topic_partition(tp): _offset(at) for tp, at in offsets.items()})
+
+
+def _offset(given: object) -> int:
+    at = given.offset if isinstance(given, OffsetAndMetadata) else given
+    offset = whole_number(at, "an offset")
+    if not 0 <= offset <= INT64_MAX:
+        raise ValueError(f"offset {offset} is outside [0, {INT64_MAX}]")
+    return offset
 
 
 def had_no_effect(error: BaseException) -> bool:

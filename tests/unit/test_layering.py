@@ -257,12 +257,6 @@ PUBLIC = {"_replace", "_asdict", "_make", "_fields", "_exit", "_getframe"}
 FACES = {"eoslog", "eoslog.__main__"}
 
 KNOWN_IMPORTS = {
-    "eoslog.checking.recorded_consumer imports eoslog.bindings.record_batch",
-    "eoslog.checking.recorded_producer imports eoslog.bindings.guarded_block",
-    "eoslog.checking.recorded_producer imports eoslog.bindings.partition_log",
-    "eoslog.checking.recorded_producer imports eoslog.producer.transaction_client_state",
-    "eoslog.checking.recorded_producer imports eoslog.storage.topic_registry",
-    "eoslog.checking.recorder imports eoslog.groups.group_metadata",
     "eoslog.storage.opened_partitions imports eoslog.groups.group_offsets_index",
 }
 KNOWN_FILES = {"staging": 21, "storage": 28}
