@@ -173,7 +173,7 @@ class RecordedConsumer:
         and what others append meanwhile stands behind the end that they are told.
         """
         asked = list(partitions)
-        self._consumer._check_open()
+        self._consumer.assignment()  # Raises if it is closed.
         begin = time.monotonic_ns()
         held = self._held_topics(asked)
         found = self._consumer.end_offsets(asked)

@@ -271,7 +271,7 @@ KNOWN_BACKWARDS = {
     ("eoslog.store.fellow_processes", "eoslog.store.store"),
 }
 KNOWN_REACHES = {
-    "eoslog.checking.recorded_consumer": 4,
+    "eoslog.checking.recorded_consumer": 3,
     "eoslog.cli.cli_verify": 2,
     "eoslog.producer.transactional_producer": 1,
 }
