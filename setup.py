@@ -38,10 +38,15 @@ LAYERS = {
 }
 # Spark looks for top-level packages with such names: so it finds the data source by itself.
 FOUND_BY_SPARK = "pyspark_eoslog"
-ROOMS = [path.parent.relative_to(ROOT) for path in (ROOT / "eoslog").glob("*/**/__init__.py")]
+ROOMS = {
+    ".".join((layer, *path.parent.relative_to(ROOT / folder).parts)): path.parent.relative_to(ROOT)
+    for layer, folder in LAYERS.items()
+    for path in sorted((ROOT / folder).glob("*/**/__init__.py"))
+    if path.parent.name != FOUND_BY_SPARK
+}
 PACKAGES = {
     **LAYERS,
-    **{".".join(room.parts): room.as_posix() for room in sorted(ROOMS)},
+    **{room: folder.as_posix() for room, folder in ROOMS.items()},
     FOUND_BY_SPARK: f"spark/{FOUND_BY_SPARK}",
 }
 CYTHON_LAYERS = ("native", "bindings")

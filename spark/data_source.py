@@ -11,10 +11,10 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
-    from eoslog.spark.batch_reader import BatchReader
-    from eoslog.spark.batch_writer import BatchWriter
-    from eoslog.spark.stream_reader import StreamReader
-    from eoslog.spark.stream_writer import StreamWriter
+    from eoslog.spark.sink.batch_writer import BatchWriter
+    from eoslog.spark.sink.stream_writer import StreamWriter
+    from eoslog.spark.source.batch_reader import BatchReader
+    from eoslog.spark.source.stream_reader import StreamReader
 
 
 class EoslogDataSource(DataSource):
@@ -40,8 +40,8 @@ class EoslogDataSource(DataSource):
         Spark asks for them at `load()`, unless it is given a schema. Raises ValueError for an
         option that no read has.
         """
-        from eoslog.spark.read_options import KNOWN_OPTIONS
-        from eoslog.spark.read_schema import schema_of
+        from eoslog.spark.source.read_options import KNOWN_OPTIONS
+        from eoslog.spark.source.read_schema import schema_of
         from eoslog.spark.source_options import check_options
 
         check_options(self.options, KNOWN_OPTIONS, "read")
@@ -49,13 +49,13 @@ class EoslogDataSource(DataSource):
 
     def reader(self, schema: "StructType") -> "BatchReader":
         """For `spark.read`."""
-        from eoslog.spark.batch_reader import BatchReader
+        from eoslog.spark.source.batch_reader import BatchReader
 
         return BatchReader(self.options, schema)
 
     def streamReader(self, schema: "StructType") -> "StreamReader | RefusedStream":  # noqa: N802
         """For `spark.readStream`."""
-        from eoslog.spark.stream_reader import StreamReader
+        from eoslog.spark.source.stream_reader import StreamReader
 
         try:
             return StreamReader(self.options, schema)
@@ -64,13 +64,13 @@ class EoslogDataSource(DataSource):
 
     def writer(self, schema: "StructType", overwrite: bool) -> "BatchWriter":
         """For `df.write`."""
-        from eoslog.spark.batch_writer import BatchWriter
+        from eoslog.spark.sink.batch_writer import BatchWriter
 
         return BatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "StreamWriter":  # noqa: N802
         """For `df.writeStream`."""
-        from eoslog.spark.stream_writer import StreamWriter
+        from eoslog.spark.sink.stream_writer import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite)
 

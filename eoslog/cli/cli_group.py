@@ -17,13 +17,19 @@ from eoslog.cli.cli_options import Settings
 COMMANDS = {
     "check": ("eoslog.cli.cli_check", "Check a history of what clients of a log saw."),
     "consume": ("eoslog.cli.cli_consume", "Print records of a topic."),
-    "demo": ("eoslog.spark.cli_demo", "Land a real data set through Spark, killing a worker."),
+    "demo": (
+        "eoslog.spark.commands.cli_demo",
+        "Land a real data set through Spark, killing a worker.",
+    ),
     "dump": (
         "eoslog.cli.cli_dump",
         "Print what the files of a partition hold, as Kafka's tool does.",
     ),
     "groups": ("eoslog.cli.cli_groups", "List, describe, delete and reset groups of consumers."),
-    "ingest": ("eoslog.spark.cli_ingest", "Land files in a topic through Spark, exactly once."),
+    "ingest": (
+        "eoslog.spark.commands.cli_ingest",
+        "Land files in a topic through Spark, exactly once.",
+    ),
     "produce": ("eoslog.cli.cli_produce", "Write lines of standard input to a topic."),
     "producers": ("eoslog.cli.cli_producers", "List the producers that partitions remember."),
     "topics": ("eoslog.cli.cli_topics", "List, create, describe and delete topics."),

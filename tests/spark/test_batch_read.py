@@ -251,9 +251,9 @@ def test_a_wrong_read_fails_before_any_task_and_says_why(read, options, reason):
 
 
 def test_a_task_that_sees_another_store_says_so(store, store_path):
-    from eoslog.spark.batch_reader import RangePartition, read_range
-    from eoslog.spark.offset_ranges import OffsetRange
-    from eoslog.spark.read_options import ReadOptions
+    from eoslog.spark.source.batch_reader import RangePartition, read_range
+    from eoslog.spark.source.offset_ranges import OffsetRange
+    from eoslog.spark.source.read_options import ReadOptions
 
     options = ReadOptions.of_batch({"store": str(store_path), "subscribe": "orders"})
     wanted = OffsetRange(TopicPartition("orders", 0), 0, 1)

@@ -11,9 +11,9 @@ from read_back import numbers_in, records_in, staged_files, values_in
 
 import eoslog
 from eoslog.bindings.partitioner import partition_for_key
-from eoslog.spark.batch_writer import BatchWriter
 from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.open_stores import close_unused_stores
+from eoslog.spark.sink.batch_writer import BatchWriter
 
 pytestmark = pytest.mark.spark
 

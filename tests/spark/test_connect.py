@@ -30,7 +30,7 @@ import sys
 import eoslog
 from pyspark.sql import SparkSession
 from eoslog.spark import MESSAGE_SCHEMA, commit, session, stage, write_partitions
-from eoslog.spark.ingest import ingest
+from eoslog.spark.commands.ingest import ingest
 
 store, folder = sys.argv[1:]
 spark = SparkSession.builder.remote("local[1]").getOrCreate()

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eoslog.spark import csv_files
-from eoslog.spark.csv_files import check_delimiter, csv_as_parquet
-from eoslog.spark.input_files import InputFileError
+from eoslog.spark.commands import csv_files
+from eoslog.spark.commands.csv_files import check_delimiter, csv_as_parquet
+from eoslog.spark.commands.input_files import InputFileError
 
 pa = pytest.importorskip("pyarrow")
 

@@ -17,9 +17,9 @@ from rich.console import Console
 import eoslog
 from eoslog.cli.cli_table import print_table
 from eoslog.errors import EoslogError, MissingDependencyError, StoreInUseError
-from eoslog.spark import demo
-from eoslog.spark.cli_demo import as_table, default_store, remove_store, succeeded
-from eoslog.spark.demo import compare, data_file, read_csv, run_demo, slice_of
+from eoslog.spark.commands import demo
+from eoslog.spark.commands.cli_demo import as_table, default_store, remove_store, succeeded
+from eoslog.spark.commands.demo import compare, data_file, read_csv, run_demo, slice_of
 
 ROWS = 30_000
 

@@ -9,9 +9,9 @@ from cli_calls import DONE, FAILED, WRONG_USE, assert_mistake, call
 from read_back import records_in, staged_files, values_in
 
 import eoslog
-from eoslog.spark.ingest import ingest
-from eoslog.spark.input_files import InputFileError
-from eoslog.spark.row_frame import SESSION_SETTINGS, RowFormat
+from eoslog.spark.commands.ingest import ingest
+from eoslog.spark.commands.input_files import InputFileError
+from eoslog.spark.commands.row_frame import SESSION_SETTINGS, RowFormat
 
 pytestmark = pytest.mark.spark
 
@@ -322,7 +322,7 @@ def test_a_large_csv_file_is_read_by_several_tasks(store, tmp_path, spark):
 def test_no_session_is_started_for_what_is_in_the_log(store, flights_csv, spark, monkeypatch):
     options = {"topic": "flights", "store": store, "row_format": RowFormat(key="carrier")}
     ingest([flights_csv], spark=spark, **options)
-    monkeypatch.setattr("eoslog.spark.ingest.session", None)
+    monkeypatch.setattr("eoslog.spark.commands.ingest.session", None)
     assert ingest([flights_csv], **options).committed is False
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from eoslog.spark.input_files import (
+from eoslog.spark.commands.input_files import (
     InputFileError,
     check_files,
     fingerprint,

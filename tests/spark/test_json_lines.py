@@ -2,7 +2,7 @@
 
 import pytest
 
-from eoslog.spark.json_lines import JsonLines, fault_in_json
+from eoslog.spark.commands.json_lines import JsonLines, fault_in_json
 
 pa = pytest.importorskip("pyarrow")
 

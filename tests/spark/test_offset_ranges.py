@@ -5,21 +5,21 @@ import pytest
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import OffsetOutOfRangeError, UnknownTopicOrPartitionError
-from eoslog.spark.offset_bounds import (
+from eoslog.spark.source.offset_bounds import (
     ending_bound,
     ending_offsets,
     starting_bound,
     starting_offsets,
 )
-from eoslog.spark.offset_json import EARLIEST, LATEST, as_nested, from_nested
-from eoslog.spark.offset_ranges import (
+from eoslog.spark.source.offset_json import EARLIEST, LATEST, as_nested, from_nested
+from eoslog.spark.source.offset_ranges import (
     OffsetRange,
     SplitRule,
     bytes_in,
     ranges_between,
     within_limit,
 )
-from eoslog.spark.topic_choice import TopicChoice
+from eoslog.spark.source.topic_choice import TopicChoice
 
 pytest.importorskip("pyarrow")
 
@@ -269,7 +269,7 @@ def test_what_is_named_and_not_there_is_an_error_unless_it_was_there_before(stor
 
 
 def offsets_of(store, first, upper_bound, *, where=A0, level="read_committed", fail=True):
-    from eoslog.spark.record_columns import record_batches
+    from eoslog.spark.source.record_columns import record_batches
 
     batches = record_batches(
         store, OffsetRange(where, first, upper_bound), ["offset"], level, fail_on_data_loss=fail

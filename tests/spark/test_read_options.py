@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from eoslog import TopicPartition
-from eoslog.spark import read_options
-from eoslog.spark.read_options import ReadOptions
+from eoslog.spark.source import read_options
+from eoslog.spark.source.read_options import ReadOptions
 
 STORE = {"store": "/data/s", "subscribe": "a"}
 
@@ -180,7 +180,7 @@ def test_delays_are_spark_times(text, ms):
 
 def test_the_schema_is_that_of_sparks_kafka_source():
     pytest.importorskip("pyspark")
-    from eoslog.spark.read_schema import schema_of
+    from eoslog.spark.source.read_schema import schema_of
 
     assert schema_of(STORE).simpleString() == (
         "struct<key:binary,value:binary,topic:string,partition:int,offset:bigint,"
@@ -195,8 +195,8 @@ def test_the_arrow_types_are_those_that_spark_expects():
     import pyarrow as pa
     from pyspark.sql.pandas.types import to_arrow_schema
 
-    from eoslog.spark.read_schema import schema_of
-    from eoslog.spark.record_columns import ARROW_TYPES
+    from eoslog.spark.source.read_schema import schema_of
+    from eoslog.spark.source.record_columns import ARROW_TYPES
 
     schema = schema_of(STORE | {"includeHeaders": "true"})
     ours = pa.schema([pa.field(name, ARROW_TYPES[name]) for name in schema.fieldNames()])
@@ -213,7 +213,7 @@ def test_the_arrow_types_are_those_that_spark_expects():
 )
 def test_a_schema_of_other_columns_is_refused(columns, says):
     types = pytest.importorskip("pyspark.sql.types")
-    from eoslog.spark.read_schema import column_names
+    from eoslog.spark.source.read_schema import column_names
 
     fields = [
         {"name": name, "type": kind, "nullable": False, "metadata": {}}
@@ -225,7 +225,7 @@ def test_a_schema_of_other_columns_is_refused(columns, says):
 
 def test_a_schema_may_leave_columns_out():
     types = pytest.importorskip("pyspark.sql.types")
-    from eoslog.spark.read_schema import column_names
+    from eoslog.spark.source.read_schema import column_names
 
     schema = types.StructType().add("offset", "long", False).add("value", "binary")
     assert column_names(schema) == ("offset", "value")

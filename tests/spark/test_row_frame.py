@@ -5,9 +5,9 @@ import json
 
 import pytest
 
+from eoslog.spark.commands.input_files import InputFileError, lay_out
+from eoslog.spark.commands.row_frame import SESSION_SETTINGS, RowFormat, row_frame
 from eoslog.spark.failure_reason import reason_of
-from eoslog.spark.input_files import InputFileError, lay_out
-from eoslog.spark.row_frame import SESSION_SETTINGS, RowFormat, row_frame
 
 pytestmark = pytest.mark.spark
 

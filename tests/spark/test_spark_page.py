@@ -48,8 +48,8 @@ def options_in_table(first, after):
 
 def test_the_tables_of_options_are_those_of_the_code():
     pytest.importorskip("pyspark")
-    from eoslog.spark.batch_writer import BATCH_OPTIONS
-    from eoslog.spark.read_options import KNOWN_OPTIONS
+    from eoslog.spark.sink.batch_writer import BATCH_OPTIONS
+    from eoslog.spark.source.read_options import KNOWN_OPTIONS
     from eoslog.spark.source_options import STORE_OPTIONS
 
     assert options_in_table("Of every use:", "Of reads:") == list(STORE_OPTIONS)

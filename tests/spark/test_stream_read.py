@@ -217,8 +217,8 @@ def test_a_running_query_gets_what_is_appended(store, query):
 @pytest.fixture
 def reader(store, monkeypatch):
     """Makes a reader of options, which is given the store that the test has open."""
-    from eoslog.spark import stream_reader
-    from eoslog.spark.read_schema import schema_of
+    from eoslog.spark.source import stream_reader
+    from eoslog.spark.source.read_schema import schema_of
 
     @contextmanager
     def lent(path):
@@ -293,7 +293,7 @@ def test_a_query_that_began_without_topics_reads_later_ones_from_their_beginning
 
 
 def test_few_records_wait_until_there_are_enough_or_the_delay_is_over(store, reader, monkeypatch):
-    from eoslog.spark import stream_reader
+    from eoslog.spark.source import stream_reader
 
     now_ns = 0
     monkeypatch.setattr(stream_reader, "time", SimpleNamespace(monotonic_ns=lambda: now_ns))

@@ -352,6 +352,11 @@ def test_a_room_has_few_files():
     assert {room: n for room, n in count.items() if n > FILES_MAX} == KNOWN_FILES
 
 
+def test_no_folder_of_spark_has_too_many_files():
+    files = [path for path in (ROOT / "spark").rglob("*.py") if path.name != "__init__.py"]
+    assert max(Counter(path.parent for path in files).values()) <= FILES_MAX
+
+
 def graph(without: set[tuple[str, str]]) -> dict[str, set[str]]:
     return {
         name: {one for one in imported(name) & MODULES.keys() if (name, one) not in without}

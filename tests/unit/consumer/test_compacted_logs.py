@@ -544,8 +544,8 @@ def test_the_policy_is_shown_and_a_wrong_one_refused(open_store, store_path):
 @pytest.mark.parametrize("level", LEVELS)
 def test_a_range_of_spark_has_what_is_left_in_it(moved_once, level):
     pytest.importorskip("pyarrow")
-    from eoslog.spark.offset_ranges import OffsetRange
-    from eoslog.spark.record_columns import record_batches
+    from eoslog.spark.source.offset_ranges import OffsetRange
+    from eoslog.spark.source.record_columns import record_batches
 
     assert moved_once.snapshot(["t"]) == {WHERE: COMPACTED_END}
     for first in range(0, COMPACTED_END, 3):

@@ -18,8 +18,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eoslog.spark.input_files import InputFileError, opened_input
-from eoslog.spark.text_faults import check_no_utf_16, fault_in_utf8
+from eoslog.spark.commands.input_files import InputFileError, opened_input
+from eoslog.spark.commands.text_faults import check_no_utf_16, fault_in_utf8
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING
 
 import eoslog
 from eoslog.spark.active_session import is_connect
-from eoslog.spark.failure_reason import reason_of
-from eoslog.spark.input_files import (
+from eoslog.spark.commands.input_files import (
     InputFileError,
     InputFolder,
     check_files,
     fingerprint,
     lay_out,
 )
+from eoslog.spark.commands.row_frame import SESSION_SETTINGS, RowFormat, fault_of, row_frame
+from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.partition_writer import EachTask, SparkJobFailedError, write_partitions
-from eoslog.spark.row_frame import SESSION_SETTINGS, RowFormat, fault_of, row_frame
 from eoslog.spark.spark_session import LOCAL_MASTER, session
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _progress(spark: "SparkSession", console: "Console | None", what: str) -> It
     if console is None or is_connect(spark):  # Spark Connect does not say how far tasks are.
         yield
         return
-    from eoslog.spark.job_progress import job_progress
+    from eoslog.spark.commands.job_progress import job_progress
 
     with job_progress(spark, console, what):
         yield

@@ -26,14 +26,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from eoslog import Store, TopicPartition
-from eoslog.spark.batch_reader import latest_offsets, read_range, split_ranges
-from eoslog.spark.data_loss import report_data_loss
-from eoslog.spark.offset_bounds import starting_offsets
-from eoslog.spark.offset_json import BEGAN, ID, NestedOffsets, as_nested, from_nested, listed
-from eoslog.spark.offset_ranges import ranges_between, within_limit
 from eoslog.spark.open_stores import lent_store
-from eoslog.spark.read_options import ReadOptions
-from eoslog.spark.read_schema import column_names
+from eoslog.spark.source.batch_reader import latest_offsets, read_range, split_ranges
+from eoslog.spark.source.data_loss import report_data_loss
+from eoslog.spark.source.offset_bounds import starting_offsets
+from eoslog.spark.source.offset_json import BEGAN, ID, NestedOffsets, as_nested, from_nested, listed
+from eoslog.spark.source.offset_ranges import ranges_between, within_limit
+from eoslog.spark.source.read_options import ReadOptions
+from eoslog.spark.source.read_schema import column_names
 
 if TYPE_CHECKING:
     import pyarrow as pa

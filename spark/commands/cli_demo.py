@@ -15,7 +15,7 @@ import eoslog
 from eoslog.cli.cli_options import Settings, echo_json, shared_options
 from eoslog.cli.cli_table import print_table
 from eoslog.errors import EoslogError, StoreInUseError
-from eoslog.spark.demo import DemoReport, data_file, make_store, run_demo, slice_of
+from eoslog.spark.commands.demo import DemoReport, data_file, make_store, run_demo, slice_of
 from eoslog.spark.spark_session import session, session_log
 
 

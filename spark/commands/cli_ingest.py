@@ -7,11 +7,11 @@ import click
 from rich.console import Console
 
 from eoslog.cli.cli_options import Settings, echo_json, shared_options
-from eoslog.spark.csv_files import DEFAULT_DELIMITER
-from eoslog.spark.ingest import DEFAULT_PARTITIONS
-from eoslog.spark.ingest import ingest as ingest_files
-from eoslog.spark.input_files import FORMATS
-from eoslog.spark.row_frame import DEFAULT_KEY_SEPARATOR, RowFormat
+from eoslog.spark.commands.csv_files import DEFAULT_DELIMITER
+from eoslog.spark.commands.ingest import DEFAULT_PARTITIONS
+from eoslog.spark.commands.ingest import ingest as ingest_files
+from eoslog.spark.commands.input_files import FORMATS
+from eoslog.spark.commands.row_frame import DEFAULT_KEY_SEPARATOR, RowFormat
 from eoslog.spark.spark_session import LOCAL_MASTER, session_log
 
 

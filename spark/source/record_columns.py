@@ -14,8 +14,8 @@ from eoslog import Store
 from eoslog.columns import arrow
 from eoslog.errors import OffsetOutOfRangeError
 from eoslog.spark.columns import TIME_MAX_MS
-from eoslog.spark.data_loss import report_data_loss
-from eoslog.spark.offset_ranges import OffsetRange
+from eoslog.spark.source.data_loss import report_data_loss
+from eoslog.spark.source.offset_ranges import OffsetRange
 from eoslog.storage.partition import Partition
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from eoslog import Store, TopicPartition
 from eoslog.errors import UnknownTopicOrPartitionError
-from eoslog.spark.offset_json import parse_partitions
+from eoslog.spark.source.offset_json import parse_partitions
 from eoslog.spark.source_options import text
 
 CHOICE_OPTIONS = ("subscribe", "subscribePattern", "assign")

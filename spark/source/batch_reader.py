@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from eoslog import Store, TopicPartition
-from eoslog.spark.data_loss import report_data_loss
-from eoslog.spark.offset_bounds import ending_offsets, starting_offsets
-from eoslog.spark.offset_ranges import (
+from eoslog.spark.open_stores import lent_store
+from eoslog.spark.source.data_loss import report_data_loss
+from eoslog.spark.source.offset_bounds import ending_offsets, starting_offsets
+from eoslog.spark.source.offset_ranges import (
     BYTES_PER_TASK,
     OffsetRange,
     SplitRule,
     bytes_in,
     ranges_between,
 )
-from eoslog.spark.open_stores import lent_store
-from eoslog.spark.read_options import ReadOptions
-from eoslog.spark.read_schema import column_names
+from eoslog.spark.source.read_options import ReadOptions
+from eoslog.spark.source.read_schema import column_names
 from eoslog.spark.staging import check_store_visible, mark_of_store
 from eoslog.storage.partition import Partition
 
@@ -106,7 +106,7 @@ def read_range(
     Raises StoreNotVisibleError if this worker does not see the driver's store, and what
     `record_batches` raises; OffsetOutOfRangeError if the topic is another one than was planned.
     """
-    from eoslog.spark.record_columns import record_batches
+    from eoslog.spark.source.record_columns import record_batches
 
     if not isinstance(partition, RangePartition):
         return  # Spark makes up a partition where there is none.

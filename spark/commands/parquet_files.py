@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from eoslog.spark.input_files import InputFileError, InputFolder
+from eoslog.spark.commands.input_files import InputFileError, InputFolder
 
 if TYPE_CHECKING:
     import pyarrow as pa

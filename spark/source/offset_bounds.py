@@ -10,8 +10,8 @@ from typing import Literal
 
 from eoslog import TopicPartition
 from eoslog.errors import OffsetOutOfRangeError
-from eoslog.spark.data_loss import report_data_loss
-from eoslog.spark.offset_json import EARLIEST, LATEST, listed, parse_offsets
+from eoslog.spark.source.data_loss import report_data_loss
+from eoslog.spark.source.offset_json import EARLIEST, LATEST, listed, parse_offsets
 from eoslog.spark.source_options import text, whole
 from eoslog.storage.partition import Partition
 

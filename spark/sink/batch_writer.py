@@ -13,7 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from eoslog.errors import InvalidRequestError, StagedSourceError
 from eoslog.spark.open_stores import lent_store
-from eoslog.spark.sink import SINK_OPTIONS, Sink, explained
+from eoslog.spark.sink.sink import SINK_OPTIONS, Sink, explained
 from eoslog.spark.source_options import check_options, find, whole
 from eoslog.spark.staging import as_messages
 from eoslog.spark.stream_context import StreamBatch, stream_batch_of_task

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from eoslog.spark.input_files import InputFileError, opened_input
+from eoslog.spark.commands.input_files import InputFileError, opened_input
 
 # UTF-32's little-endian mark begins with that of UTF-16.
 _OTHER_MARKS = (b"\xff\xfe", b"\xfe\xff", b"\x00\x00\xfe\xff")

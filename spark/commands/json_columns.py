@@ -13,7 +13,13 @@ base64, dates as yyyy-mm-dd.
 
 from typing import TYPE_CHECKING, Any
 
-from eoslog.spark.parquet_files import element_of, field_of, is_nanoseconds, item_of, key_of
+from eoslog.spark.commands.parquet_files import (
+    element_of,
+    field_of,
+    is_nanoseconds,
+    item_of,
+    key_of,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa

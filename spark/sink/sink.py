@@ -18,9 +18,9 @@ from eoslog.errors import (
     StagedSourceError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.spark.batch_plan import plan_of_batch
 from eoslog.spark.columns import check_column_types
 from eoslog.spark.open_stores import lent_store
+from eoslog.spark.sink.batch_plan import plan_of_batch
 from eoslog.spark.source_options import as_path, find, flag, store_path, text, whole
 from eoslog.spark.staging import check_store_visible, mark_of_store, staged, task_attempt
 

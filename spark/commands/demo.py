@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import EoslogError, MissingDependencyError
-from eoslog.spark.ingest import ingest
-from eoslog.spark.row_frame import RowFormat
+from eoslog.spark.commands.ingest import ingest
+from eoslog.spark.commands.row_frame import RowFormat
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

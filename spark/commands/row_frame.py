@@ -11,17 +11,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from eoslog.spark.csv_files import DEFAULT_DELIMITER, check_delimiter, csv_as_parquet
-from eoslog.spark.input_files import InputFileError, InputFolder
-from eoslog.spark.json_columns import as_json_value
-from eoslog.spark.json_lines import JsonLines, fault_in_json
-from eoslog.spark.parquet_files import (
+from eoslog.spark.commands.csv_files import DEFAULT_DELIMITER, check_delimiter, csv_as_parquet
+from eoslog.spark.commands.input_files import InputFileError, InputFolder
+from eoslog.spark.commands.json_columns import as_json_value
+from eoslog.spark.commands.json_lines import JsonLines, fault_in_json
+from eoslog.spark.commands.parquet_files import (
     differ_in_case_alone,
     fault_in_parquet,
     is_nanoseconds,
     parquet_columns,
 )
-from eoslog.spark.text_faults import check_no_utf_16, fault_in_utf8
+from eoslog.spark.commands.text_faults import check_no_utf_16, fault_in_utf8
 
 if TYPE_CHECKING:
     import pyarrow as pa

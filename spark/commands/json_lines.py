@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from eoslog.spark.input_files import opened_input
+from eoslog.spark.commands.input_files import opened_input
 
 if TYPE_CHECKING:
     import pyarrow as pa

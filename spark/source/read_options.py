@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from eoslog.spark.offset_bounds import (
+from eoslog.spark.source.offset_bounds import (
     STRATEGY,
     OffsetBound,
     check_order,
     ending_bound,
     starting_bound,
 )
-from eoslog.spark.offset_json import EARLIEST, LATEST
-from eoslog.spark.offset_ranges import SplitRule
-from eoslog.spark.read_schema import INCLUDE_HEADERS
+from eoslog.spark.source.offset_json import EARLIEST, LATEST
+from eoslog.spark.source.offset_ranges import SplitRule
+from eoslog.spark.source.read_schema import INCLUDE_HEADERS
+from eoslog.spark.source.topic_choice import CHOICE_OPTIONS, TopicChoice
 from eoslog.spark.source_options import check_options, find, flag, store_path, text, whole
-from eoslog.spark.topic_choice import CHOICE_OPTIONS, TopicChoice
 
 _log = logging.getLogger(__name__)
 

@@ -1,0 +1,1 @@
+"""The commands `eoslog demo` and `eoslog ingest`, and the files that they read."""
