@@ -33,7 +33,7 @@ from eoslog.session.store_directory import why_no_store
 from eoslog.session.store_lock import StoreLock
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.clean_close import read_last_stop
-from eoslog.storage.lost_end import LostEnd
+from eoslog.storage.damage import lost_end
 from eoslog.storage.producer_state_store import DIRECTORY_NAME as LMDB_NAME
 from eoslog.storage.topic_registry import partition_directories, read_topics
 from eoslog.storage.unknown_log import has_control_page
@@ -160,10 +160,9 @@ class StoreRepair:
 
     def _lost_end(self, where: TopicPartition, log: LogAtRest) -> list[Refusal]:
         """Nothing is torn, and yet the log ends below what was synced."""
-        lost = LostEnd(synced_by_page(self._paths, where), log.end_offset)
-        if lost.synced_offset <= lost.end_offset:
-            return []
-        return [Refusal(self._paths.partition(where), str(lost), SYNCED_ADVICE)]
+        path = self._paths.partition(where)
+        lost = lost_end(str(path), synced_by_page(self._paths, where), log.end_offset)
+        return [] if lost is None else [Refusal(path, lost.text, SYNCED_ADVICE)]
 
     def _recovery_points(self) -> dict[TopicPartition, int]:
         try:

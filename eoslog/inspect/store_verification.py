@@ -163,12 +163,6 @@ def verify_partition(
     found = partition.verify(
         followed, producer_expiration_ms=producer_expiration_ms, counted=counted
     )
-    noted = (
-        partition.lost_beginning,
-        partition.lost_end,
-        partition.misnamed,
-        partition.lost_producers,
-    )
-    found += [problem(partition.path, str(one)) for one in noted if one is not None]
+    found += [problem(partition.path, one.text) for one in partition.all_damage()]
     reasons = followed.ahead(partition.open_transactions(), read_on)
     return found + [problem(partition.path, reason) for reason in reasons]

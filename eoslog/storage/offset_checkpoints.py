@@ -46,11 +46,11 @@ def last_offsets(partition: Partition) -> LastOffsets:
     """What the checkpoints would say of an open partition now."""
     # The recovery point first: it must not be above the other two.
     recovery_point = partition.recovery_point
-    lost = partition.lost_beginning
+    lost = partition.lost_range
     return LastOffsets(
         recovery_point,
         # Else the next opening would know nothing of what is gone.
-        partition.log_start_offset if lost is None else lost.start_offset,
+        partition.log_start_offset if lost is None else lost[0],
         partition.high_watermark,
         partition.flushed_up_to,
     )

@@ -35,8 +35,7 @@ from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.append_signal import AppendSignal
 from eoslog.storage.absent_log import ClosedLog, LogOfParent
 from eoslog.storage.beside_retention import from_what_is_left
-from eoslog.storage.partition_losses import PartitionLosses
-from eoslog.storage.partition_offsets import NO_HOLD
+from eoslog.storage.partition_offsets import NO_HOLD, PartitionOffsets
 from eoslog.storage.partition_producers import keeping_up
 from eoslog.storage.producer_state_store import ProducerStateStore
 
@@ -50,7 +49,7 @@ PRODUCER_EXPIRATION_MS = 86_400_000
 _Adopted = TypeVar("_Adopted", tuple[int, int], tuple[int, int] | None)
 
 
-class Partition(PartitionLosses):
+class Partition(PartitionOffsets):
     """The engine's own view of one partition; `Store.partition(topic, number)` gives it.
 
     All offsets are exclusive bounds unless their name says `last`. Reads take no lock and may go on

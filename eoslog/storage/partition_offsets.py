@@ -4,14 +4,33 @@ Invariants: they are of the whole log, whichever process wrote it; readers see n
 `visible_end`, which stands still, in all processes, while a staged job is being adopted.
 """
 
-from eoslog.errors import FellBehindError
+import logging
+from pathlib import Path
+
+from eoslog.bindings.partition_log import PartitionLog
+from eoslog.common.topic_name import INTERNAL_TOPICS
+from eoslog.errors import CorruptRecordError, FellBehindError
+from eoslog.storage.damage import Damage, lost_beginning, lost_end, misnamed_segment
 from eoslog.storage.partition_producers import PartitionProducers, keeping_up
+from eoslog.storage.producer_state_store import ProducerStateStore
 
 NO_HOLD = -1
 
+_log = logging.getLogger(__name__)
+
 
 class PartitionOffsets(PartitionProducers):
-    """A partition that knows its offsets; `PartitionLosses` is made on top of it."""
+    """A partition that knows its offsets; `Partition` is made on top of it."""
+
+    def __init__(
+        self, log: PartitionLog, topic_id: str, rows: ProducerStateStore, *, shared: bool = False
+    ) -> None:
+        super().__init__(log, topic_id, rows, shared=shared)
+        self._lost_beginning: tuple[int, int] | None = None
+        # Where the oldest segment began that was there when the log was opened, if something was
+        # missing, or other processes had it open; else 0. The log's start is raised before a file
+        # goes: it is no lower, unless files were lost.
+        self._first_offset = 0
 
     @property
     def log_start_offset(self) -> int:
@@ -93,3 +112,72 @@ class PartitionOffsets(PartitionProducers):
     @hold_offset.setter
     def hold_offset(self, offset: int) -> None:
         self._log.hold_offset = offset
+
+    # Damage.
+
+    @property
+    def lost_range(self) -> tuple[int, int] | None:
+        """The first offset that was lost from the log's beginning, and the first that is there.
+
+        None if nothing was lost, and once more of the log is deleted.
+        """
+        start = self.log_start_offset
+        if start < self._first_offset:
+            return start, self._first_offset
+        lost = self._lost_beginning
+        return lost if lost is not None and lost[1] == start else None
+
+    def all_damage(self) -> list[Damage]:
+        """The damage that was found when the partition was opened."""
+        beginning = self._damage_of_beginning()
+        return self.damage if beginning is None else [beginning, *self.damage]
+
+    def note_lost_beginning(self, start_offset: int, first_offset: int) -> None:
+        """Note and log that the log's oldest segment begins above where its checkpoint says that
+        the log does. Before segments are deleted the new start is written down.
+        """
+        if start_offset < first_offset:
+            self._first_offset = first_offset
+            self._lost_beginning = (start_offset, first_offset)
+            lost = lost_beginning(self._log.path, start_offset, first_offset, checkpointed=True)
+            _log.error("%s: %s", self.topic_partition, lost)
+
+    def note_lost_end(self, synced_offset: int) -> None:
+        """Note and log that the log ends below an offset up to which it was synced."""
+        self._note(lost_end(self._log.path, synced_offset, self.log_end_offset))
+
+    def note_cut(self, kept: Path) -> None:
+        """Note and log that what recovery cut off, which is in `kept`, was no torn write."""
+        if self.log_end_offset == self.log_start_offset:
+            self._note(misnamed_segment(kept, self.log_start_offset))
+
+    def restore_producers(self, cached_max: int) -> str:
+        """Restore the producers; log the damage if the beginning of a log that other processes
+        have open is gone.
+        """
+        restored_from = super().restore_producers(cached_max)
+        if self._log.attached:
+            # The segment first: the start is raised, and a deleted topic says so, before files go.
+            self._first_offset = self._log.first_base_offset
+            lost = self._damage_of_beginning()
+            if lost is not None:
+                _log.error("%s: %s", self.topic_partition, lost)
+        return restored_from
+
+    def _check_beginning(self, offset: int) -> None:
+        """Raise CorruptRecordError if what stands at an offset was lost from the log's beginning.
+
+        Else the engine, which lists the files that are there, would step over it. An internal log
+        is read from what is left of it, as when it is opened again: the error was logged.
+        """
+        lost = self.lost_range
+        if lost is not None and offset >= lost[0] and self.topic not in INTERNAL_TOPICS:
+            raise CorruptRecordError(self._log.path, 0, str(self._damage_of_beginning()))
+
+    def _damage_of_beginning(self) -> Damage | None:
+        lost = self.lost_range
+        if lost is None:
+            return None
+        # Where other processes have the log open, its page still says where it started.
+        checkpointed = self.log_start_offset == lost[1]
+        return lost_beginning(self._log.path, *lost, checkpointed=checkpointed)

@@ -36,7 +36,7 @@ from eoslog.errors import (
     StoreFullError,
 )
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.storage.lost_producers import LostProducers
+from eoslog.storage.damage import Damage, lost_producers
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN
 from eoslog.storage.producer_state_store import ProducerStateStore, RowsHead, StateStoreDamagedError
 
@@ -83,7 +83,7 @@ class PartitionProducers:
         self._eviction_lock = threading.RLock()
         self._adopting: set[int] = set()
         self._restored_from = ""
-        self.lost_producers: LostProducers | None = None
+        self.damage: list[Damage] = []
         self._rows_generation = -1
         self._tried: RowsHead | None = None  # The rows that the last restoring began with.
         self._persisted_offset = -1
@@ -197,8 +197,12 @@ class PartitionProducers:
             return  # Whoever opened the log looked; or there are no producers.
         from_rows = self._restored_from == "rows" and self._persisted_offset >= first
         if not from_rows and self._restored_from != "snapshot":
-            self.lost_producers = LostProducers(first)
-            _log.error("%s: %s", self.topic_partition, self.lost_producers)
+            self._note(lost_producers(self._log.path, first))
+
+    def _note(self, damage: Damage | None) -> None:
+        if damage is not None:
+            self.damage.append(damage)
+            _log.error("%s: %s", self.topic_partition, damage)
 
     def _restored(self, cached_max: int) -> str:
         try:

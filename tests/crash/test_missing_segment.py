@@ -248,7 +248,7 @@ with eoslog.open({str(path)!r}) as store:
         with eoslog.open(path) as store:
             partition = store.partition(*WHERE)
             starts.add(partition.log_start_offset)
-            assert partition.lost_beginning is None
+            assert partition.lost_range is None
             assert store.verify() == []
     other.tell()
     other.end()

@@ -63,7 +63,7 @@ def is_known_after_a_kill(store: eoslog.Store, *, without: str) -> bool:
     for one in lost[without]:
         one.unlink()
     with eoslog.open(path, config=QUIET) as again:
-        assert again.partition(*WHERE).lost_producers is None
+        assert again.partition(*WHERE).all_damage() == []
         return len(again.partition(*WHERE).producers()) == PRODUCERS
 
 

@@ -4,7 +4,7 @@ import pytest
 from unclean_stops import as_of_a_crash
 
 import eoslog
-from eoslog.storage.misnamed_segment import misnamed_segment
+from eoslog.storage.damage import misnamed_segment
 
 
 @pytest.fixture

@@ -1,0 +1,109 @@
+"""Damage to a partition's files that neither an append nor a torn write explains.
+
+A person, another program or the disk deleted, renamed or swapped files. The damage is noted when
+the partition is opened, logged as an error, and reported by `verify`.
+"""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from eoslog.bindings.file_descriptor import open_regular
+from eoslog.bindings.record_batch import BatchHeader
+from eoslog.fs.log_at_rest import BATCH_FRONT, batch_at
+from eoslog.fs.os_errors import named_os_errors
+
+DamageKind = Literal["beginning", "end", "name", "producers"]
+
+# So many zeros at the end of what recovery cut off may have been left out.
+_ZEROS_MAX = 1 << 20
+
+
+@dataclass(frozen=True)
+class Damage:
+    """What is damaged of a partition, in which directory or file, and a text for people."""
+
+    kind: DamageKind
+    path: str
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def lost_beginning(path: str, start: int, first: int, *, checkpointed: bool) -> Damage:
+    """The log starts at offset `start`, and the oldest segment that is there at `first`.
+
+    `checkpointed` is False where other processes had it open, whose page says where it starts.
+    """
+    starts = f"begins at offset {start}" + (", as its checkpoint has it" if checkpointed else "")
+    return Damage(
+        "beginning",
+        path,
+        f"the log {starts}, and its oldest segment begins at {first}: what is missing was deleted "
+        "by somebody else, or lost by the disk",
+    )
+
+
+def lost_end(path: str, synced_offset: int, end_offset: int) -> Damage | None:
+    """All records below `synced_offset` were synced, and the log ends at `end_offset`.
+
+    None if that is not below it.
+    """
+    if synced_offset <= end_offset:
+        return None
+    return Damage(
+        "end",
+        path,
+        f"all below offset {synced_offset} had been synced, and the log was found to end at "
+        f"{end_offset}: what is missing was lost by the disk, or deleted by somebody else",
+    )
+
+
+def lost_producers(path: str, first: int) -> Damage:
+    """The oldest segment begins at `first`, and neither LMDB nor a snapshot has the producers of
+    the records below, as they do after segments were deleted by retention.
+    """
+    return Damage(
+        "producers",
+        path,
+        f"nothing tells which producers wrote the records below offset {first}, which were "
+        "deleted: LMDB's rows and the snapshots are both gone, or older; what one of them sends "
+        "again is taken for new",
+    )
+
+
+def misnamed_segment(kept: Path, base_offset: int) -> Damage | None:
+    """The damage if what recovery cut off from the beginning of a segment on was never of that
+    segment: its file began with a whole batch of a lower offset.
+
+    `kept` is the directory of what was cut off. A torn write is no whole batch, and what an earlier
+    life left in the file has no lower offset: no file is used for a later segment.
+    """
+    with named_os_errors(f"reading what was cut off in {kept}"):
+        newest = max(
+            kept.glob(f"{base_offset:020d}.log.0.*"),
+            key=lambda path: path.stat().st_mtime_ns,
+            default=None,
+        )
+        if newest is None:
+            return None
+        with open(newest, "rb", opener=open_regular) as file:
+            front = file.read(BATCH_FRONT.size)
+            if len(front) < BATCH_FRONT.size:
+                return None
+            first_offset, length = BATCH_FRONT.unpack(front)
+            bytes_max = os.fstat(file.fileno()).st_size + _ZEROS_MAX
+            if not (0 <= first_offset < base_offset and 0 < length < bytes_max):
+                return None
+            batch = front + file.read(length).ljust(length, b"\0")
+    if not isinstance(batch_at(batch, 0, first_offset), BatchHeader):
+        return None
+    return Damage(
+        "name",
+        str(newest),
+        f"the segment of offset {base_offset} began with the records of offset {first_offset}: its "
+        "file was renamed, or put in from elsewhere, by somebody else; what was in it is kept as "
+        f"{newest}",
+    )
