@@ -30,7 +30,7 @@ from eoslog.spark.stream_context import (
     in_foreach_batch_of_connect,
     stream_batch_of_thread,
 )
-from eoslog.staging.nameless_job import new_nameless_job
+from eoslog.staging.staged_names import new_nameless_job
 
 if TYPE_CHECKING:
     from pyspark import RDD

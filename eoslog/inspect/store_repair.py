@@ -34,9 +34,9 @@ from eoslog.session.store_lock import StoreLock
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.clean_close import read_last_stop
 from eoslog.storage.damage import lost_end
+from eoslog.storage.legal_holes import has_control_page
 from eoslog.storage.producer_state_store import DIRECTORY_NAME as LMDB_NAME
 from eoslog.storage.topic_registry import partition_directories, read_topics
-from eoslog.storage.unknown_log import has_control_page
 
 _DERIVED = (".index", ".timeindex", ".txnindex")
 _COPY_BYTES = 1 << 20

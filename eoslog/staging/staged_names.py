@@ -3,12 +3,21 @@
 Applications, runs and attempts are named by any text. A text that is a safe file name is its own
 directory's name, so that people find it; of any other the safe characters are kept and a digest of
 the whole is added behind a `~`, which is in no safe name: two texts never share a directory.
+
+Jobs to which their caller gave no name: eoslog makes one, and nobody asks for it later.
+
+Such an application has one version. It is no group's, so that `Store.groups` is not full of them,
+and its record is in one partition of `__transaction_state`, whatever the job: a job that makes a
+partition of an internal topic waits for several syncs.
 """
 
 import hashlib
 import os
 import re
+import uuid
 from pathlib import Path
+
+from eoslog.transactions.state_key import state_partition_of
 
 # Beside the applications' directories, and the name of none of them.
 TRASH_DIRECTORY = "~trash"
@@ -66,3 +75,21 @@ def run_generation(run_id: str) -> int | None:
 def staged_file_name(topic: str, partition: int, number: int) -> str:
     """The name of an attempt's file for a partition; `number` counts its files from 0."""
     return f"{topic}-{partition}.{number}.batches"
+
+
+_PREFIX = "job-"
+_NAME = re.compile(_PREFIX + "[0-9a-f]{32}", re.ASCII)
+_PARTITION = state_partition_of(_PREFIX)
+
+
+def new_nameless_job() -> str:
+    """An application id for one job: `job-` and 32 random hexadecimal digits."""
+    while True:
+        name = f"{_PREFIX}{uuid.uuid4().hex}"
+        if state_partition_of(name) == _PARTITION:
+            return name
+
+
+def is_nameless(app_id: str) -> bool:
+    """Whether `new_nameless_job` may have made the application id."""
+    return _NAME.fullmatch(app_id) is not None

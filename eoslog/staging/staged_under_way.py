@@ -10,7 +10,6 @@ from pathlib import Path
 from eoslog.errors import EoslogError, InvalidRequestError, StagedJobIncompleteError
 from eoslog.groups.group_metadata import check_group_id
 from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.staging.nameless_job import is_nameless
 from eoslog.staging.staged_adoption import HeldPartitions, Offsets, adopt_files, is_adopted
 from eoslog.staging.staged_application import PREPARED, ApplicationRecord
 from eoslog.staging.staged_job import (
@@ -20,7 +19,7 @@ from eoslog.staging.staged_job import (
     topic_ids_of_record,
 )
 from eoslog.staging.staged_leftovers import Leftovers
-from eoslog.staging.staged_names import directory_name
+from eoslog.staging.staged_names import directory_name, is_nameless
 from eoslog.staging.staged_offsets import adopt_offsets
 from eoslog.staging.staged_pending import PendingJob, job_of_application
 from eoslog.staging.staged_spans import RecentJobs, span_of_job

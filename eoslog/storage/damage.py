@@ -7,12 +7,31 @@ the partition is opened, logged as an error, and reported by `verify`.
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from eoslog.bindings.file_descriptor import open_regular
 from eoslog.bindings.record_batch import BatchHeader
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.log_at_rest import BATCH_FRONT, batch_at
 from eoslog.fs.os_errors import named_os_errors
+
+
+class CutTail(NamedTuple):
+    """What recovery cut off a partition's log, behind which offset, and where it is kept."""
+
+    topic_partition: TopicPartition
+    bytes: int
+    offset: int
+    kept: Path
+
+    def described(self) -> dict[str, object]:
+        return {
+            "partition": str(self.topic_partition),
+            "bytes": self.bytes,
+            "offset": self.offset,
+            "kept": str(self.kept),
+        }
+
 
 DamageKind = Literal["beginning", "end", "name", "producers"]
 

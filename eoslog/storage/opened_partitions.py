@@ -35,7 +35,7 @@ from eoslog.fs.os_errors import named_os_errors
 from eoslog.groups.group_offsets_index import GroupOffsetsIndex
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.store_paths import StorePaths
-from eoslog.storage.cut_tail import CutTail
+from eoslog.storage.damage import CutTail
 from eoslog.storage.internal_partitions import InternalPartitions
 from eoslog.storage.legal_holes import LegalHoles
 from eoslog.storage.log_settings import log_settings, settings_of

@@ -33,9 +33,8 @@ from eoslog.errors import (
 from eoslog.fs.file_lock import directory_locked
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.append_signal import AppendSignal
-from eoslog.storage.absent_log import ClosedLog, LogOfParent
-from eoslog.storage.beside_retention import from_what_is_left
-from eoslog.storage.partition_offsets import NO_HOLD, PartitionOffsets
+from eoslog.storage.closed_log import ClosedLog, LogOfParent
+from eoslog.storage.partition_offsets import NO_HOLD, PartitionOffsets, from_what_is_left
 from eoslog.storage.partition_producers import keeping_up
 from eoslog.storage.producer_state_store import ProducerStateStore
 

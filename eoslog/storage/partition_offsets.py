@@ -5,16 +5,20 @@ Invariants: they are of the whole log, whichever process wrote it; readers see n
 """
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.common.topic_name import INTERNAL_TOPICS
-from eoslog.errors import CorruptRecordError, FellBehindError
+from eoslog.errors import CorruptRecordError, FellBehindError, OffsetOutOfRangeError
 from eoslog.storage.damage import Damage, lost_beginning, lost_end, misnamed_segment
 from eoslog.storage.partition_producers import PartitionProducers, keeping_up
 from eoslog.storage.producer_state_store import ProducerStateStore
 
 NO_HOLD = -1
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -181,3 +185,17 @@ class PartitionOffsets(PartitionProducers):
         # Where other processes have the log open, its page still says where it started.
         checkpointed = self.log_start_offset == lost[1]
         return lost_beginning(self._log.path, *lost, checkpointed=checkpointed)
+
+
+def from_what_is_left(partition: PartitionOffsets, first: int, read: Callable[[int], T]) -> T:
+    """Return what `read` returns for an offset, or for the log's start if that is higher.
+
+    It is called again if retention deleted what stands there meanwhile.
+    """
+    while True:
+        offset = max(first, partition.log_start_offset)
+        try:
+            return read(offset)
+        except OffsetOutOfRangeError:
+            if partition.log_start_offset <= offset:
+                raise

@@ -29,17 +29,18 @@ from eoslog.session.store_directory import enter_store
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.clean_close import (
     forget_last_stop,
+    left_sums,
     new_session,
+    put_away_changed,
     read_last_stop,
     write_clean_close,
 )
 from eoslog.storage.engine import Engine
-from eoslog.storage.left_files import left_sums, put_away_changed
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
 from eoslog.storage.opened_partitions import OpenedPartitions
+from eoslog.storage.orphan_spares import remove_orphan_spares
 from eoslog.storage.producer_id_range import FoundProducerIds
 from eoslog.storage.producer_state_store import DIRECTORY_NAME, ProducerStateStore
-from eoslog.storage.stray_spares import remove_stray_spares
 from eoslog.storage.topic_registry import TopicRegistry
 from eoslog.store.store_topics import StoreTopics
 from eoslog.transactions.named_producers import NamedProducers
@@ -193,7 +194,7 @@ class StoreFiles:
         forget_last_stop(marker, unrecovered)
         self.was_stopped_uncleanly = last_stop.unrecovered is None
         if last_stop.unrecovered is None:
-            remove_stray_spares(self.paths, self.registry)
+            remove_orphan_spares(self.paths, self.registry)
             self.partitions.recover_all()
         else:
             self.partitions.recover_some(last_stop.unrecovered)

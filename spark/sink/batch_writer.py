@@ -17,7 +17,7 @@ from eoslog.spark.sink.sink import SINK_OPTIONS, Sink, explained
 from eoslog.spark.source_options import check_options, find, whole
 from eoslog.spark.staging import as_messages
 from eoslog.spark.stream_context import StreamBatch, stream_batch_of_task
-from eoslog.staging.nameless_job import new_nameless_job
+from eoslog.staging.staged_names import new_nameless_job
 
 if TYPE_CHECKING:
     import pyarrow as pa

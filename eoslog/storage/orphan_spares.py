@@ -15,7 +15,7 @@ from eoslog.storage.topic_registry import TopicRegistry
 _log = logging.getLogger(__name__)
 
 
-def remove_stray_spares(paths: StorePaths, registry: TopicRegistry) -> None:
+def remove_orphan_spares(paths: StorePaths, registry: TopicRegistry) -> None:
     """Remove them; nobody else has the store open. What cannot be removed is left, and logged."""
     with named_os_errors(f"reading {paths.spares}"):
         found = list(paths.spares.iterdir()) if paths.spares.is_dir() else []
