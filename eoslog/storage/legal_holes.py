@@ -2,16 +2,13 @@
 
 A log that eoslog writes has no holes: a missing offset is a lost record. Kafka's cleaner leaves
 some. So missing offsets are legal in a topic whose `cleanup.policy` has "compact", and below the
-offset that the topic registry has noted for a partition. It is noted when a log that the store does
-not know (`is_unknown_log`) is opened for the first time: behind the last hole that it has then. What
-is appended later is held to have none.
+offset that the topic registry has noted for a partition. It is noted when an unknown log is opened
+for the first time: after the last hole that it has then. What is appended later must have none.
 
 Invariant: it is noted before the opening that the log is unknown, since the opening makes it known.
 One that is cut short begins again.
 
-Whether a log is one of which this store knows nothing.
-
-A log that eoslog writes is known from its first opening on: by its control page, from the first
+An unknown log is one of which this store knows nothing (`is_unknown_log`). A log that eoslog writes is known from its first opening on: by its control page, from the first
 persisted producers on by LMDB, from the first checkpoint on by that. One that is not was moved
 here from elsewhere, as a Kafka broker's, or all that was derived from it is lost.
 """

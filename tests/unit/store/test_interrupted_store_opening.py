@@ -62,8 +62,11 @@ def in_short(monkeypatch):
     )
 
 
+@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("stop", ["clean", "unclean", "absent"])
-def test_an_interrupt_at_any_line_of_an_opening_leaves_the_store_to_all(path, in_short, stop):
+def test_an_interrupt_at_any_line_of_an_opening_leaves_the_store_to_all(
+    path, in_short, stop, stride
+):
     if stop == "unclean":
         copy = path.with_name("copy")
         with eoslog.open(path, durability="process"):
@@ -71,12 +74,12 @@ def test_an_interrupt_at_any_line_of_an_opening_leaves_the_store_to_all(path, in
         path = copy
     elif stop == "absent":
         path = path.with_name("none")
-    line = 0
+    line = 1 - stride
     kept = None
     gc.disable()  # What it leaves must not wait for a collection of garbage.
     try:
-        while line == 0 or kept is not None:
-            line += 1
+        while line < 1 or kept is not None:
+            line += stride
             kept = None
             if stop == "absent" and path.exists():
                 shutil.rmtree(path)
@@ -93,7 +96,7 @@ def test_an_interrupt_at_any_line_of_an_opening_leaves_the_store_to_all(path, in
                     consumer = store.consumer()
                     consumer.assign([TopicPartition("rows", 0)])
                     assert [record.value for record in consumer.poll(0)] == [b"one", b"two"]
-            if line % 50 == 0:
+            if line % 50 < stride:
                 gc.collect()
     finally:
         gc.enable()
