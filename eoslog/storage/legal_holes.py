@@ -8,9 +8,9 @@ for the first time: after the last hole that it has then. What is appended later
 Invariant: it is noted before the opening that the log is unknown, since the opening makes it known.
 One that is cut short begins again.
 
-An unknown log is one of which this store knows nothing (`is_unknown_log`). A log that eoslog writes is known from its first opening on: by its control page, from the first
-persisted producers on by LMDB, from the first checkpoint on by that. One that is not was moved
-here from elsewhere, as a Kafka broker's, or all that was derived from it is lost.
+A log that eoslog writes is known from its first opening on: by its control page, from the first
+persisted producers on by LMDB, from the first checkpoint on by that. An unknown log was moved here
+from elsewhere, as a Kafka broker's, or all that was derived from it is lost.
 """
 
 import logging
