@@ -1,3 +1,0 @@
-from collections.abc import Callable
-
-def clear_up(call: Callable[[], object], /) -> None: ...
