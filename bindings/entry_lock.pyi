@@ -4,6 +4,7 @@ from typing import Protocol, Self, final, type_check_only
 
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import SharedPage
+from eoslog.bindings.transaction_entry import TransactionEntry
 
 UNKNOWN_OFFSET: int
 
@@ -33,6 +34,23 @@ class EntryLock:
     def call_if_free(self, work: Callable[[], object]) -> bool: ...
     def note_newer(self, offset: int) -> None: ...
     def __enter__(self) -> Self: ...
+    def __exit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
+
+@type_check_only
+class Entries(Protocol):
+    def look_up(self, transactional_id: str, create: bool) -> TransactionEntry: ...
+    def is_current(self, entry: TransactionEntry, create: bool) -> bool: ...
+    def forget(self, entry: TransactionEntry) -> None: ...
+
+@final
+class LockedEntry:
+    def __new__(cls, entries: Entries, transactional_id: str, create: bool) -> Self: ...
+    def __enter__(self) -> TransactionEntry: ...
     def __exit__(
         self,
         error_type: type[BaseException] | None,

@@ -14,6 +14,7 @@ import os
 from eoslog import errors
 
 from eoslog.bindings import shared_page
+from eoslog.bindings.thread_lock import reentrant_call
 
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
@@ -239,6 +240,55 @@ cdef class EntryLock:
             except BaseException:
                 self.note_newer(offset)
                 raise
+        return 0
+
+
+@cython.final
+cdef class LockedEntry:
+    """A block with the lock of an id's entry held; gives the entry.
+
+    `entries.look_up(transactional_id, create)` returns the entry, made if need be,
+    `entries.is_current(entry)` is asked under the lock, and `entries.forget(entry)` drops one of
+    which nothing was written. What they raise is raised, and the lock is free then. Raises
+    ConcurrentAccessError for a thread that is in such a block of the id.
+    """
+
+    cdef object _entries
+    cdef object _transactional_id
+    cdef bint _create
+    cdef object _entry
+    cdef EntryLock _lock
+
+    def __cinit__(self, entries not None, transactional_id, create):
+        self._entries = entries
+        self._transactional_id = transactional_id
+        self._create = create
+
+    def __enter__(self):
+        while True:
+            self._entry = self._entries.look_up(self._transactional_id, self._create)
+            self._lock = <EntryLock?>self._entry.lock
+            self._lock.take()
+            try:
+                if self._lock._depth > 1:
+                    raise reentrant_call()
+                is_current = self._entries.is_current(self._entry, self._create)
+            except BaseException:
+                self._leave()
+                raise
+            if is_current:
+                return self._entry
+            self._lock.give()  # It was forgotten, or it expired, meanwhile.
+
+    def __exit__(self, error_type, error, traceback):
+        self._leave()
+
+    cdef int _leave(self) except -1:
+        try:
+            if self._lock._depth == 1 and self._entry.record_offset < 0:
+                self._entries.forget(self._entry)  # Nothing was ever written of it.
+        finally:
+            self._lock.give()
         return 0
 
 

@@ -2,6 +2,7 @@
 from libc.stdint cimport int32_t, int64_t
 
 from eoslog.bindings.accumulator cimport RecordAccumulator
+from eoslog.bindings.thread_lock cimport ThreadLock
 
 cdef class PartitionBuffer:
     cdef readonly RecordAccumulator accumulator
@@ -20,22 +21,13 @@ cdef class TopicBuffers:
     cdef int32_t partition_count
     cdef int32_t sticky_partition            # Takes records without a key until its batch is full.
 
-cdef class Exclusive:
-    cdef object _lock
-    cdef object _acquire                     # The lock's, bound once.
-    cdef int _depth
-
-    cdef int take(self) except -1
-    cdef int give_back(self) except -1
-    cdef void begin_anew(self)
-
 cdef class Sender:
     cdef dict _topics
     cdef list _listed                        # Buffers that hold records, or did a moment ago.
     cdef int64_t _batch_bytes
     cdef bint _lingering                     # A record was added since the last look.
     cdef int64_t _first_ms                   # Of what is open: its first record's, -1 if none.
-    cdef readonly Exclusive exclusive
+    cdef readonly ThreadLock lock
     cdef object _refused                     # Why no record is taken now; None while they are.
     cdef dict _ready                         # SequencedLog by (topic, partition).
     cdef public dict _unsynced               # Partition -> up to where this sender wrote to it.

@@ -3,11 +3,9 @@
 
 A subclass in Python opens topics and appends full batches. Threads may share a sender: adding a
 record runs no Python code, and so no other thread, from its first look to its last store. All else
-is done by whoever holds `exclusive`; threads that would add a record meanwhile wait for him, since
-the engine may be reading the batches without the GIL then.
+needs `lock`; a thread that would add a record meanwhile waits for it, since the engine may be
+reading the batches without the GIL then.
 """
-
-import threading
 
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -16,13 +14,12 @@ from libc.stdint cimport int32_t, int64_t, uint8_t
 from eoslog.bindings.accumulator cimport RecordAccumulator
 from eoslog.bindings.partition_log cimport AppendResult, PartitionLog
 from eoslog.bindings.sequenced_log cimport SequencedLog
+from eoslog.bindings.thread_lock cimport ThreadLock
 from eoslog.native.mapped_io cimport eos_elapsed_ms, eos_now_ms
 from eoslog.native.murmur2 cimport murmur2 as hash_of
 from eoslog.native.murmur2 cimport partition_for_hash
 from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX
 from eoslog.native.record_batch cimport BATCH_HEADER_BYTES
-
-from eoslog.bindings.thread_lock import reentrant_call
 
 cdef enum:
     NO_PARTITION = -1
@@ -57,45 +54,6 @@ cdef class TopicBuffers:
             for number in range(partition_count)]
 
 
-@cython.final
-cdef class Exclusive:
-    """Holds the sender for one thread, which may append what was gathered. May be nested."""
-
-    def __cinit__(self):
-        self._lock = threading.RLock()
-        self._acquire = self._lock.acquire
-        self._depth = 0
-
-    def __enter__(self):
-        self.take()
-
-    def __exit__(self, *ignored):
-        self.give_back()
-
-    def check_outermost(self):
-        """Raise ConcurrentAccessError if the thread, which has it, is in another call, too."""
-        if self._depth > 1:
-            raise reentrant_call()
-
-    cdef int take(self) except -1:
-        self._acquire()
-        self._depth += 1
-        return 0
-
-    cdef int give_back(self) except -1:
-        if self._depth == 0:
-            return 0                     # Taken in the parent, before a fork.
-        self._depth -= 1
-        self._lock.release()
-        return 0
-
-    cdef void begin_anew(self):
-        """This is a forked child: a thread that held it is not here, or is the only one."""
-        self._lock = threading.RLock()
-        self._acquire = self._lock.acquire
-        self._depth = 0
-
-
 cdef class Sender:
     """Gathers records into batches; a subclass says what a topic is and appends the batches."""
 
@@ -105,7 +63,7 @@ cdef class Sender:
         self._batch_bytes = 16384
         self._lingering = False
         self._first_ms = -1
-        self.exclusive = Exclusive()
+        self.lock = ThreadLock()
         self._refused = None
         self._ready = {}
         self._unsynced = {}
@@ -140,15 +98,16 @@ cdef class Sender:
         if headers is not None and not isinstance(headers, (list, tuple, dict)):
             headers = list(headers)
         try:
-            if self.exclusive._depth != 0 or headers or not self._add(
+            if self.lock._owner != 0 or headers or not self._add(
                     topic, value, key, partition, headers, timestamp, False):
                 # Python code runs on this way: a full batch is appended, headers are read, or
-                # another thread appends just now. Whoever is exclusive sees no other record come
+                # another thread appends just now. The holder of the lock sees no other record come
                 # or go.
-                with self.exclusive:
+                with self.lock:
                     self._add(topic, value, key, partition, headers, timestamp, True)
         except Exception as error:
-            self._failed(error)
+            with self.lock:
+                self._failed(error)
             raise
         if not self._lingering:
             self._lingering = True
@@ -229,7 +188,7 @@ cdef class Sender:
         log = ready.log_for(values)
         if log is None:
             return None
-        self.exclusive.take()
+        self.lock.take(True)
         try:
             if self._refused is not None or ready.in_doubt or self._holds(topic, partition):
                 return None
@@ -245,7 +204,7 @@ cdef class Sender:
                 ready.partition.note_append()
             return result
         finally:
-            self.exclusive.give_back()
+            self.lock.give()
 
     cdef bint _holds(self, topic, Py_ssize_t partition) except -1:
         """Whether records were gathered for a partition that are not in the log."""
@@ -264,11 +223,11 @@ cdef class Sender:
     def _set_refused(self, reason):
         self._refused = reason
 
-    def _leave_exclusive(self):
-        """This is a forked child: nobody holds the sender, or appends what it gathered."""
+    def _renew_lock(self):
+        """Free the lock in a forked child, where no thread appends what was gathered."""
         for one in self._listed:
             (<PartitionBuffer>one).accumulator._busy = False
-        self.exclusive.begin_anew()
+        self.lock.renew()
 
     def _set_ready(self, dict ready not None):
         """By (topic, partition): the SequencedLogs that _append_few may use."""
@@ -318,7 +277,7 @@ cdef class Sender:
         raise NotImplementedError
 
     def _failed(self, error):
-        """A record was refused with this error, which is raised next."""
+        """A record was refused with this error, which is raised next. The caller holds the lock."""
 
     def _append_failed(self, ready, error):
         """An append of a few values was refused: raise, or do nothing and it goes the long way."""

@@ -1,7 +1,6 @@
 # One producer at one partition: what an append of a few records needs to know.
 from libc.stdint cimport int16_t, int32_t, int64_t
 
-from eoslog.bindings.one_at_a_time cimport OneAtATime
 from eoslog.bindings.partition_log cimport AppendResult, PartitionLog
 
 
@@ -16,8 +15,6 @@ cdef class SequencedLog:
     cdef public bint _appended
     # Whether an append needs nothing but the log itself.
     cdef readonly bint is_plain
-    # The block of an append that runs Python code.
-    cdef readonly OneAtATime appending
 
     cdef PartitionLog log_for(self, object values)
     cdef AppendResult append_values(self, PartitionLog log, object values)

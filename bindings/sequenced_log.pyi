@@ -2,7 +2,6 @@ from typing import Any
 
 from typing_extensions import disjoint_base
 
-from eoslog.bindings.one_at_a_time import OneAtATime
 from eoslog.bindings.partition_log import AppendResult
 
 @disjoint_base
@@ -21,8 +20,6 @@ class SequencedLog:
     ) -> None: ...
     def stands_at(self, last_sequence: int, position: int) -> None: ...
     def _took(self, result: AppendResult) -> None: ...
-    @property
-    def appending(self) -> OneAtATime: ...
     @property
     def partition(self) -> Any: ...
     @property

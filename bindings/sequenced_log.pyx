@@ -7,7 +7,6 @@ Invariant: what was appended is counted before anybody can interrupt; until then
 from cpython.bytes cimport PyBytes_GET_SIZE
 from libc.stdint cimport int16_t, int32_t, int64_t
 
-from eoslog.bindings.one_at_a_time cimport OneAtATime
 from eoslog.bindings.partition_log cimport AppendResult, PartitionLog
 from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX
 from eoslog.native.log_append cimport ProducerStamp
@@ -39,7 +38,6 @@ cdef class SequencedLog:
         self._next_sequence = 0 if producer_id >= 0 else NO_SEQUENCE
         self._appended = False
         self.is_plain = is_plain
-        self.appending = OneAtATime()
 
     cdef PartitionLog log_for(self, object values):
         """The log, if these are few enough to enter it as one batch, and no more is to be done."""

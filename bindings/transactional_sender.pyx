@@ -10,7 +10,6 @@ cimport cython
 from libc.stdint cimport int64_t
 
 from eoslog.bindings.entry_lock cimport EntryLock
-from eoslog.bindings.one_at_a_time cimport OneAtATime
 from eoslog.bindings.sender cimport PartitionBuffer, Sender
 from eoslog.native.mapped_io cimport eos_elapsed_ms
 
@@ -74,8 +73,6 @@ cdef class TransactionalSender(Sender):
     cdef public int64_t _timeout_ms          # How old the open transaction may become.
     cdef bint _registered                    # The coordinator may know of this transaction.
     cdef Py_ssize_t _registered_count        # Of `_listed`, whose partitions it knows.
-    cdef readonly OneAtATime _calling        # The block of a call of the entry.
-    cdef readonly OneAtATime _deciding       # That of a commit, an abort, a close as a whole.
 
     def __cinit__(self, *arguments, **named):
         self.producer_id = -1
@@ -94,8 +91,6 @@ cdef class TransactionalSender(Sender):
         self._timeout_ms = NEVER_MS
         self._registered = False
         self._registered_count = 0
-        self._calling = OneAtATime()
-        self._deciding = OneAtATime()
 
     def transaction(self):
         """A block that is one transaction: begun here, committed at its end.
@@ -116,9 +111,8 @@ cdef class TransactionalSender(Sender):
         LogClosedError.
         """
         # Runs no Python code where all is well, and so no other thread.
-        if (self.exclusive._depth != 0 or self._refused is not OUTSIDE
-                or self._is_behind()):
-            with self.exclusive:
+        if self.lock._owner != 0 or self._refused is not OUTSIDE or self._is_behind():
+            with self.lock:
                 self._check_usable()
                 self._look_again()
                 self._begin()
@@ -138,21 +132,18 @@ cdef class TransactionalSender(Sender):
         the transaction failed; ProducerFencedError, StoreFailedError, LogClosedError; the error of
         a batch that was refused.
         """
-        self.exclusive.take()
+        self.lock.take(True)
         try:
-            self._calling.look()
-            # Else a handler's close would take this for what an interrupt had left of a commit.
-            self._deciding.look()
-            self._deciding.entered = True
-            try:
-                if self._state == self._open and self._refused is None:
-                    self._commit()
-                else:
-                    self._commit_otherwise()
-            finally:
-                self._deciding.entered = False
+            self._commit_held()
         finally:
-            self.exclusive.give_back()
+            self.lock.give()
+
+    def _commit_held(self):
+        """As `commit_transaction`; the caller holds the lock."""
+        if self._state == self._open and self._refused is None:
+            self._commit()
+        else:
+            self._commit_otherwise()
 
     cdef int _begin(self) except -1:
         self._step(self._open)
@@ -175,11 +166,7 @@ cdef class TransactionalSender(Sender):
             return 0
         try:
             pairs = self._filled_pairs()
-            self._calling.entered = True
-            try:
-                answer = self._commit_entry(pairs)
-            finally:
-                self._calling.entered = False
+            answer = self._commit_entry(pairs)
         except Exception as error:
             answer = self._commit_failed(error)
         self._ended(answer)
@@ -276,11 +263,6 @@ cdef class TransactionalSender(Sender):
         self._leave(self.producer_id, self.producer_epoch)
 
     # For the subclass.
-
-    def _leave_exclusive(self):
-        Sender._leave_exclusive(self)
-        self._calling = OneAtATime()     # A thread of the parent's may have been in the blocks.
-        self._deciding = OneAtATime()
 
     def _set_moves(self, sources, int first, int idle, int open, int committing):
         """The states' numbers: `sources[target]` has a bit set for each state it may follow on."""

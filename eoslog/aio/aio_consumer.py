@@ -20,7 +20,7 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.consumer.consumer import ARROW_BYTES_MAX, Consumer, OffsetAndTimestamp
 from eoslog.consumer.consumer_internals import ConsumerInternals
 from eoslog.consumer.consumer_subscription import OnChange
-from eoslog.consumer.handing_out import handed_out, take_back
+from eoslog.consumer.record_iterator import record_iterator, take_back
 from eoslog.errors import LogClosedError
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.storage.partition import Partition
@@ -59,7 +59,7 @@ class AsyncConsumer(ClosedByBlock):
         self._turn = asyncio.Lock()
         # Held by the thread that uses the consumer; the waiter thread checks only without it.
         self._used = threading.Lock()
-        self._handing_out: Iterator[Record] = iter(())
+        self._records: Iterator[Record] = iter(())
         # The partition with the group's offsets and its end, while the group's offsets are awaited.
         self._group_end: tuple[Partition, int] | None = None
 
@@ -220,16 +220,16 @@ class AsyncConsumer(ClosedByBlock):
         while True:
             self._internals.check_open()
             if not self._turn.locked():
-                record = next(self._handing_out, None)
+                record = next(self._records, None)
                 if record is not None:
                     return record
             async with self._turn:
-                record = next(self._handing_out, None)
+                record = next(self._records, None)
                 if record is None:
                     records = await self._read_in_turn(lambda: self._consumer.poll(0), has_waited)
                     # Before another task's turn: positions follow the records returned.
-                    self._handing_out = handed_out(self._internals.positions, records)
-                    record = next(self._handing_out, None)
+                    self._records = record_iterator(self._internals.positions, records)
+                    record = next(self._records, None)
             if record is not None:
                 return record
             has_waited = await self._wait(None)

@@ -13,8 +13,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Never, Self, overload
 
-from eoslog.bindings.poll_under_way import PollUnderWay
 from eoslog.bindings.record_batch import Record
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.config import CONSUMER_SETTINGS, INT64_MAX, parse_config, with_defaults
 from eoslog.common.durability import check_isolation_level
 from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
@@ -22,7 +22,7 @@ from eoslog.common.topic_partition import TopicPartition, as_topic_partition
 from eoslog.common.whole_number import whole_number
 from eoslog.consumer.consumer_fetches import ConsumerFetches
 from eoslog.consumer.consumer_lookups import OffsetAndTimestamp, PartitionLookups
-from eoslog.consumer.consumer_positions import RESETS, ConsumerPositions, begun
+from eoslog.consumer.consumer_positions import RESETS, ConsumerPositions
 from eoslog.consumer.consumer_subscription import (
     ConsumerSubscription,
     OnChange,
@@ -111,7 +111,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
         self._positions = ConsumerPositions(
             self._group, group_offsets, self._isolation_level, auto_offset_reset
         )
-        self._poll_under_way = PollUnderWay(self._positions)
+        self._call_lock = ThreadLock(waits=False)
         self._turns = ConsumerTurns(
             self._positions, self._isolation_level, fetch_bytes_max, partition_bytes_max
         )
@@ -324,10 +324,9 @@ class Consumer(ConsumerFetches, PartitionLookups):
     ) -> None:
         """Write down where the group stands: at these offsets, else at all positions as they are.
 
-        An offset is that of the record to be read next; in the middle of a poll, by a handler of a
-        signal or a function that the group calls, positions are those in front of what it reads.
-        Durable on return, with the records below it, unless the store's durability is "process";
-        all offsets or none. Partitions that were not started yet are left as they are.
+        An offset is that of the record to be read next. Durable on return, with the records below
+        it, unless the store's durability is "process"; all offsets or none. Partitions that were
+        not started yet are left as they are.
 
         Raises IllegalStateError without a group; UnknownMemberIdError or IllegalGenerationError if
         the consumer is not the member any more that it was at its last poll (what it read is read
@@ -337,13 +336,12 @@ class Consumer(ConsumerFetches, PartitionLookups):
         """
         if others:
             refuse_parameters("commit", others)
+        self._call_lock.check()
         group = self.group_metadata()
         if self._subscription is not None and not group.member_id:
             raise UnknownMemberIdError(f"no member of group {group.group_id!r} yet: poll first")
         if offsets is None:
-            # Within a poll the positions run ahead of what its caller has.
-            before = self._poll_under_way.handed_out
-            offsets = begun(self._positions.current if before is None else before)
+            offsets = self._positions.begun()
         if isinstance(offsets, Mapping):
             self._check_still_there(offsets)
         with self._deletions_named():
@@ -447,13 +445,12 @@ class Consumer(ConsumerFetches, PartitionLookups):
         """
         while True:
             try:
-                self._check_nobody_polls()
-                one_by_one = self._poll_under_way.run(self._polled_to_hand_out)
+                records = self._given(self._polled_to_iterate)
             except LogClosedError:
                 if self._closed:
                     return
                 raise
-            for record in one_by_one:
+            for record in records:
                 yield record
                 if self.closed:
                     return
@@ -539,7 +536,7 @@ class Consumer(ConsumerFetches, PartitionLookups):
 
     def _check_movable(self) -> None:
         self._check_open()
-        self._poll_under_way.check()
+        self._call_lock.check()
 
     def _check_open(self) -> None:
         if self._closed:

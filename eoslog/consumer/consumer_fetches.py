@@ -1,6 +1,6 @@
 """How a consumer fetches: it follows its group first, and sleeps where there is nothing to read.
 
-Invariant: what is not handed out, because of an error or an interrupt, counts as not read.
+Invariant: after an error the positions are as they were before the poll.
 """
 
 import math
@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple
 
-from eoslog.bindings.poll_under_way import PollUnderWay
 from eoslog.bindings.record_batch import Record
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.config import INT64_MAX
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.consumer.consumer_positions import ConsumerPositions
 from eoslog.consumer.consumer_subscription import ConsumerSubscription
 from eoslog.consumer.consumer_turns import ConsumerTurns
-from eoslog.consumer.handing_out import handed_out
+from eoslog.consumer.record_iterator import record_iterator
 from eoslog.errors import IllegalStateError, LogClosedError, UnknownTopicOrPartitionError
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.storage.engine import Engine
@@ -38,7 +38,7 @@ class ConsumerFetches:
     _group_offsets: GroupOffsets
     _group: str | None
     _positions: ConsumerPositions
-    _poll_under_way: PollUnderWay
+    _call_lock: ThreadLock
     _turns: ConsumerTurns
     _subscription: ConsumerSubscription | None
     _poll_records_max: int
@@ -48,24 +48,19 @@ class ConsumerFetches:
     _polling: bool
 
     def _given(self, poll: Callable[[*Ts], T], *arguments: *Ts) -> T:
-        """What a poll read, given to the caller with no step between that lets a handler in."""
-        self._check_nobody_polls()
-        try:
-            return self._poll_under_way.read(poll, *arguments)
-        except BaseException:
-            # Also of a handler that came when all was read.
-            self._poll_under_way.take_back()
-            raise
-        finally:
-            self._poll_under_way.is_read = True
-
-    def _check_nobody_polls(self) -> None:
-        """Raise ConcurrentAccessError in the middle of a poll; what `_check_open` raises before it:
-        in a forked child the poll of one of the parent's threads never ends.
-        """
-        if not self._poll_under_way.is_read:
-            self._check_open()
-            self._poll_under_way.check()
+        """Poll, and leave the positions after what was read; as they were if the poll raised."""
+        self._check_open()  # In a forked child the poll of a thread of the parent never ends.
+        with self._call_lock:
+            self._positions.forget_kept()
+            try:
+                self._polling = True
+                found = poll(*arguments)
+                self._polling = False
+                return found  # noqa: TRY300 -- within the guard.
+            except BaseException:
+                self._polling = False
+                self._positions.restore_kept()
+                raise
 
     def _polled(self, timeout: float, max_records: int | None) -> list[Record]:
         records_max = self._poll_records_max if max_records is None else max_records
@@ -77,7 +72,7 @@ class ConsumerFetches:
             records = self._fetched(self._turns.records, records_max)
             if records:
                 return records
-            self._poll_under_way.end()
+            self._positions.forget_kept()  # Where a partition begins stands.
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
                 return records
@@ -96,13 +91,12 @@ class ConsumerFetches:
             found = self._fetched(self._fetched_batch, max_bytes)
             if found is not None:
                 return found
+            self._positions.forget_kept()  # Where a partition begins stands.
             if not self._wait(deadline_s):
                 return arrow.empty_batch()
 
-    def _polled_to_hand_out(self) -> Iterator[Record]:
-        one_by_one = handed_out(self._positions, self._polled(_LONG_WAIT_S, None))
-        self._poll_under_way.end()
-        return one_by_one
+    def _polled_to_iterate(self) -> Iterator[Record]:
+        return record_iterator(self._positions, self._polled(_LONG_WAIT_S, None))
 
     def _deadline_s(self, timeout: Any) -> float:
         self._check_open()
@@ -115,31 +109,28 @@ class ConsumerFetches:
 
     def _fetched(self, fetch: Callable[[int], T], limit: int) -> T:
         """What `fetch` finds up to a limit, after the group was followed."""
-        self._polling = True
-        try:
-            while True:
-                self._poll_under_way.begin_following()
-                subscription = self._subscription
-                if subscription is not None:
-                    subscription.member.follow()
-                    self._check_open()
-                self._check_has_source()
-                self._poll_under_way.begin_reading()
-                try:
-                    return fetch(limit)
-                except (LogClosedError, UnknownTopicOrPartitionError) as error:
-                    # From here on a partition may be that of a new topic.
-                    self._poll_under_way.take_back()
-                    self._check_open()
-                    if not self._group_has_news():
-                        self._look_for_topics_made_again()
-                        if isinstance(error, LogClosedError):
-                            reason = f"the topic was deleted: {error}"
-                            raise UnknownTopicOrPartitionError(reason) from error
-                        raise
-                    # Else the topic is gone, and the group reads it no more.
-        finally:
-            self._polling = False
+        while True:
+            self._positions.forget_kept()  # The group may move them.
+            subscription = self._subscription
+            if subscription is not None:
+                subscription.member.follow()
+                self._check_open()
+            self._check_has_source()
+            self._positions.keep()
+            try:
+                return fetch(limit)
+            except (LogClosedError, UnknownTopicOrPartitionError) as error:
+                # From here on a partition may be that of a new topic.
+                self._positions.restore_kept()
+                self._positions.forget_kept()
+                self._check_open()
+                if not self._group_has_news():
+                    self._look_for_topics_made_again()
+                    if isinstance(error, LogClosedError):
+                        reason = f"the topic was deleted: {error}"
+                        raise UnknownTopicOrPartitionError(reason) from error
+                    raise
+                # Else the topic is gone, and the group reads it no more.
 
     def _check_has_source(self) -> None:
         """Raise IllegalStateError if there is nothing that could ever be read."""
@@ -168,10 +159,10 @@ class ConsumerFetches:
     def _awaited_records(self, records_max: int, timeout_s: float) -> list[Record]:
         """Sleep until there may be something to read; the records, where that is all to be done."""
         shared = self._engine.signal.shared
-        self._poll_under_way.begin_reading()  # No handler takes the partition away.
         if self._subscription is not None or shared is None or not self._positions.is_one():
             self._wait(time.monotonic() + timeout_s)
             return []
+        self._positions.keep()
         records = self._positions.awaited_records(shared, timeout_s, records_max, self._bytes_max)
         if not records or self._closed:
             self._check_open()
@@ -188,8 +179,6 @@ class ConsumerFetches:
         left_s = deadline_s - time.monotonic()
         if left_s <= 0:
             return False
-        self._poll_under_way.end()
-        self._polling = True
         try:
             if self._subscription is None and self._positions.are_begun():
                 self._positions.wait_for_more(self._engine.signal, left_s)
@@ -202,8 +191,6 @@ class ConsumerFetches:
         except UnknownTopicOrPartitionError:
             if not self._group_has_news():
                 raise
-        finally:
-            self._polling = False
         self._check_open()
         return True
 

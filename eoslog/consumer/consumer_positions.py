@@ -27,11 +27,6 @@ from eoslog.storage.partition import Partition
 RESETS = ("earliest", "latest", "none")
 
 
-def begun(positions: Mapping[TopicPartition, int | None]) -> dict[TopicPartition, int]:
-    """Those of partitions that were begun."""
-    return {where: at for where, at in positions.items() if at is not None}
-
-
 class ConsumerPositions:
     """The positions of one consumer; its thread guards them."""
 
@@ -45,6 +40,7 @@ class ConsumerPositions:
         self.partitions: dict[TopicPartition, Partition] = {}
         self.topic_ids: dict[str, str] = {}  # Of their topics.
         self.current: dict[TopicPartition, int | None] = {}  # The positions themselves.
+        self._kept: dict[TopicPartition, int | None] | None = None
         self._group = group
         self._group_offsets = group_offsets
         self._isolation_level = isolation_level
@@ -96,7 +92,7 @@ class ConsumerPositions:
 
     def begun(self) -> dict[TopicPartition, int]:
         """The positions of the partitions that were begun."""
-        return begun(self.current)
+        return {where: at for where, at in self.current.items() if at is not None}
 
     def all(self) -> dict[TopicPartition, int | None]:
         """The positions as they are now."""
@@ -105,6 +101,19 @@ class ConsumerPositions:
     def put_back(self, positions: dict[TopicPartition, int | None]) -> None:
         """As they were: what an error keeps from being handed out counts as not read."""
         self.current = positions
+
+    def keep(self) -> None:
+        """Keep the positions as they are, for `restore_kept`."""
+        self._kept = self.current.copy()
+
+    def restore_kept(self) -> None:
+        """Set the positions back to those that were kept, if any were."""
+        if self._kept is not None:
+            self.current = self._kept
+
+    def forget_kept(self) -> None:
+        """Forget what was kept: the partitions may change."""
+        self._kept = None
 
     def begin_all(self) -> None:
         """Begin at every partition, but where the group's offset is not decided."""
@@ -166,8 +175,7 @@ class ConsumerPositions:
 
         May return early. Raises LogClosedError for a partition that is closed.
         """
-        partitions, current = self.partitions, self.current  # No handler comes between them.
-        positions = begun(current)
+        partitions, positions = self.partitions, self.begun()
         if signal.shared is None:
             signal.wait(partitions.values(), self.anything_to_read, timeout_s)
             return
@@ -207,9 +215,6 @@ class ConsumerPositions:
             return found[0]
         except EoslogError:
             return []  # The next look meets it too.
-        except BaseException:
-            self.current[where] = position
-            raise
 
     def waits_for_the_group(self) -> bool:
         """Whether a partition may not begin before the group's offset is decided."""

@@ -215,7 +215,7 @@ class _Reader:
         if told is not None:
             own = list(partitions)
             self.called = True
-            consumer._poll_under_way.call_out(_call, told, name, consumer, own)
+            consumer._call_lock.call_released(_call, told, name, consumer, own)
 
 
 def _call(

@@ -1,9 +1,8 @@
-"""Handing out the records of a poll one by one, the position behind each as it goes."""
+"""Iteration over the records of a poll; the position moves record by record."""
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from eoslog.bindings.handing_out import OneByOne
 from eoslog.bindings.record_batch import Record
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.consumer.consumer_positions import ConsumerPositions
@@ -12,21 +11,49 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-def handed_out(positions: ConsumerPositions, records: list[Record]) -> Iterator[Record]:
-    """Records of the last poll, each with the position behind it; none of a partition that was
-    moved, taken away or made anew since.
+def record_iterator(positions: ConsumerPositions, records: list[Record]) -> Iterator[Record]:
+    """Return an iterator over the records of the last poll, each with the position after it.
 
-    The positions are in front of the first ones when this returns.
+    A partition that was moved by a seek, revoked or re-created meanwhile yields no more records.
+    The positions are at the first records when this returns.
     """
     ends = positions.begun()
     expected = take_back(positions, records)
-    return OneByOne(positions, positions.partitions, records, ends, expected)
+    return _records(positions, records, ends, expected)
+
+
+def _records(
+    positions: ConsumerPositions,
+    records: list[Record],
+    ends: dict[TopicPartition, int],
+    expected: dict[TopicPartition, int],
+) -> Iterator[Record]:
+    partitions = positions.partitions
+    last = {(record.topic, record.partition): record for record in records}
+    for record in records:
+        where = TopicPartition(record.topic, record.partition)
+        if where not in expected:
+            continue
+        partition = positions.partitions.get(where)
+        if (
+            partition is None
+            or partition is not partitions.get(where)
+            or positions.get(where) != expected[where]
+        ):
+            del expected[where]
+            continue
+        # The end of the last batch may lie past markers.
+        next_offset = ends[where] if record is last[where] else record.offset + 1
+        expected[where] = next_offset
+        # Python handles no signal between this assignment and the yield.
+        positions.current[where] = next_offset
+        yield record
 
 
 def take_back(
     positions: ConsumerPositions, polled: "Sequence[Record] | pyarrow.RecordBatch"
 ) -> dict[TopicPartition, int]:
-    """What the last poll gave is not handed out: the positions go in front of it, to these."""
+    """Set the positions back to the first records of the last poll; return them."""
     firsts = _first_offsets(polled)
     positions.put_back({**positions.all(), **firsts})
     return firsts

@@ -4,11 +4,10 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from eoslog.bindings.file_descriptor import open_regular
-from eoslog.bindings.guarded_block import guarded_block
 
 
 class SteadyFile:
@@ -36,10 +35,9 @@ class SteadyFile:
         return found
 
 
-@guarded_block
+@contextmanager
 def steady_file(path: Path) -> Iterator[SteadyFile]:
     """Open a file for reading. Raises OSError; FileNotFoundError also if it is deleted just now."""
-    # Python's own object of a file: it is closed whatever becomes of the block.
     with open(path, "rb", buffering=0, opener=open_regular) as file:
         descriptor = file.fileno()
         # Not every file system can: there, nobody recycles files of a store either.

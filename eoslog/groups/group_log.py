@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import lru_cache
 from typing import NamedTuple, Protocol
 
-from eoslog.bindings.guarded_block import guarded_block
+from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.record_batch import decode_records, iter_batches
 from eoslog.bindings.shared_page import LOCK_GROUP_INDEX, LOCK_RETENTION, SharedPage
@@ -156,12 +156,14 @@ class GroupLog:
             return groups.own_lock
         return self._shared.held(GROUP_LOCKS_FIRST + groups.number)
 
-    @guarded_block
-    def caught_up(self, groups: GroupPartition) -> Iterator[GroupOffsetsState]:
-        """What the partition says now; in this process nobody else looks within the block."""
-        with groups.lock:
+    def caught_up(self, groups: GroupPartition) -> LockBlock[GroupOffsetsState]:
+        """Return a block that gives a partition's state as of now; it keeps other threads out."""
+
+        def catch_up(_: object) -> GroupOffsetsState:
             self._catch_up(groups)
-            yield groups.state
+            return groups.state
+
+        return LockBlock(groups.lock, prepare=catch_up)
 
     def append(
         self, groups: GroupPartition, records: Sequence[GroupRecord], *, sync: bool = False

@@ -9,12 +9,11 @@ was checked for, or is not written: none gets behind the tombstones of a deletio
 is made under the name. An offset is not durable before the records that it says were read.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, Protocol
 
-from eoslog.bindings.guarded_block import guarded_block
-from eoslog.bindings.held_locks import HeldLocks
+from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.common import clock
 from eoslog.common.config import NO_LIMIT
@@ -145,14 +144,13 @@ class GroupOffsets:
         """
         return self._prepared(group, offsets, None)
 
-    @guarded_block
     def committing(
         self,
         number: int,
         group: str | ConsumerGroupMetadata,
         topic_ids: TopicIds = _NO_TOPIC_IDS,
-    ) -> Iterator[None]:
-        """A block for the append of what `prepare_transactional_commit` answered.
+    ) -> LockBlock[None]:
+        """Return a block for the append of what `prepare_transactional_commit` answered.
 
         Within it the member stays one, no partition of it goes to another, and nothing of the group
         expires: a tombstone behind the append would take the offsets away. Raises
@@ -160,15 +158,17 @@ class GroupOffsets:
         UnknownTopicOrPartitionError if a topic has not the id any more that it was prepared with.
         """
         groups = self.log.of(number)
-        with self.log.writing(groups):
-            self._check_may_commit(groups, as_group_metadata(group), topic_ids, transactional=True)
-            self._check_still_there(topic_ids)
-            yield
+        member = as_group_metadata(group)
 
-    @guarded_block
+        def check(_: object) -> None:
+            self._check_may_commit(groups, member, topic_ids, transactional=True)
+            self._check_still_there(topic_ids)
+
+        return LockBlock(self.log.writing(groups), prepare=check)
+
     def committing_all(
         self, partitions: Mapping[str | ConsumerGroupMetadata, Iterable[TopicPartition]]
-    ) -> Iterator[None]:
+    ) -> LockBlock[None]:
         """As `committing`, for several groups at once: for the decision of a job that commits
         offsets of these partitions for them.
 
@@ -179,12 +179,14 @@ class GroupOffsets:
             for one, of in ((as_group_metadata(group), of) for group, of in partitions.items())
             if _claims(one)
         ]
-        with HeldLocks() as held:
-            for number in sorted({number for number, _, _ in claiming}):
-                held.enter(self.log.writing(self.log.of(number)))
+
+        def check(*_: object) -> None:
             for number, member, of in claiming:
                 self._check_may_commit(self.log.of(number), member, of, transactional=True)
-            yield
+
+        numbers = sorted({number for number, _, _ in claiming})
+        locks = (self.log.writing(self.log.of(number)) for number in numbers)
+        return LockBlock(*locks, prepare=check)
 
     def prepare_staged_commit(
         self,

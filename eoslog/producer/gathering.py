@@ -48,7 +48,7 @@ class GatheringSender(Sender):
     def _append_waiting(self, waited_ms_min: int) -> float | None:
         """Append what waited for so long; in how many seconds to call again, or None."""
         again_s: float | None = None
-        with self.exclusive:
+        with self.lock:
             if self._refusal is not None:
                 return None
             self._follow_topics()
@@ -68,14 +68,14 @@ class GatheringSender(Sender):
 
         What was gathered is the parent's, who appends it: nothing is left to close.
         """
-        self._leave_exclusive()
+        self._renew_lock()
         self._closed = self._is_parents = True
         self._refuse_from_now_on(
             lambda: ForkedProcessError("the store was opened before a fork: open it in the child")
         )
 
     def _discard(self) -> int:
-        """Forget what was gathered; how many records. The caller is exclusive."""
+        """Forget what was gathered; how many records. The caller holds the lock."""
         discarded = 0
         for buffer in self._filled_buffers():
             discarded += buffer.accumulator.record_count
@@ -86,10 +86,6 @@ class GatheringSender(Sender):
         # In this order: once it is refused here, nothing is left to be done.
         self._set_refused(refusal)
         self._refusal = refusal
-
-    def _take_records_again(self) -> None:
-        self._refusal = None
-        self._set_refused(None)
 
     def _check_usable(self) -> None:
         self._refuse()

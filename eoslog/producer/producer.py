@@ -167,7 +167,7 @@ class Producer(GatheringSender, TransactionCalls):
                 result = self._append_to(ready, values, keys, timestamps, headers)
                 if result is not None:
                     return result
-        with self.exclusive:
+        with self.lock:
             self._check_appendable()
             try:
                 description = self._known_topic(topic)
@@ -187,7 +187,7 @@ class Producer(GatheringSender, TransactionCalls):
         `append` raises, and UnknownTopicOrPartitionError if a topic was deleted with records that
         were gathered for it.
         """
-        with self.exclusive:
+        with self.lock:
             self._check_usable()
             errors = self._append_gathered()
             if not self._engine.syncs:
@@ -210,9 +210,7 @@ class Producer(GatheringSender, TransactionCalls):
         """
         if not self._idempotent:
             raise ValueError("without enable.idempotence records are not numbered")
-        with self.exclusive:
-            # What a call is in the middle of appending has no number yet.
-            self.exclusive.check_outermost()
+        with self.lock:
             self._check_usable()
             description = self._known_topic(topic)
             where = self._known_partition(description, partition)
@@ -226,7 +224,7 @@ class Producer(GatheringSender, TransactionCalls):
 
     def discard_gathered(self) -> int:
         """Forget the records that `send` gathered and that are not in the log; how many."""
-        with self.exclusive:
+        with self.lock:
             self._check_usable()
             return self._discard()
 
@@ -254,7 +252,7 @@ class Producer(GatheringSender, TransactionCalls):
 
     def _close(self, meanwhile: bool) -> list[EoslogError]:
         """`meanwhile`: no close was over when this one began."""
-        with self.exclusive:
+        with self.lock:
             was_closed, self._closed = self._closed, True
             errors = self._end_gathering(was_closed)
             fenced = self._refusal is not closed_error
@@ -267,26 +265,18 @@ class Producer(GatheringSender, TransactionCalls):
 
     def _end_gathering(self, was_closed: bool) -> list[EoslogError]:
         """Append what was gathered, and take nothing more: one step for those who send. The caller
-        is exclusive.
+        holds the lock.
         """
         refused = self._refusal
         if refused is not None:
             return [refused()] if self._discard() and not was_closed else []
-        ends = True
         try:
             self._engine.check_open()
-            # First: what this thread sends meanwhile, from a signal handler, would be lost.
-            self._refuse_from_now_on(closed_error)
             errors = self._append_gathered()
             self._closed_whole = not errors
-        except ConcurrentAccessError:
-            ends, self._closed = False, was_closed  # In the middle of an append of this thread.
-            self._take_records_again()
-            raise
         finally:
-            if ends:
-                self._discard()
-                self._refuse_from_now_on(closed_error)
+            self._discard()
+            self._refuse_from_now_on(closed_error)
         return errors
 
     def _let_go(self) -> None:
@@ -298,7 +288,7 @@ class Producer(GatheringSender, TransactionCalls):
             self._store_parts.names.release(self.name, self)
 
     def __enter__(self) -> Self:
-        with self.exclusive:
+        with self.lock:
             self._check_usable()
         return self
 
@@ -316,7 +306,7 @@ class Producer(GatheringSender, TransactionCalls):
         except EoslogError as second:
             error.add_note(f"closing the producer failed too: {second}")
 
-    # How it appends. The caller is exclusive.
+    # How it appends. The caller holds the lock.
 
     def _drain(self, buffer: PartitionBuffer) -> None:
         """Append what a buffer holds, and empty it."""
@@ -340,7 +330,7 @@ class Producer(GatheringSender, TransactionCalls):
         headers: object,
     ) -> AppendResult | None:
         """The short way to a partition that was written to; None if it has to be the long one."""
-        with self.exclusive:
+        with self.lock:
             topic, number = ready.partition.topic_partition
             if self._refusal is not None or self._engine.is_closed():
                 return None
@@ -430,8 +420,6 @@ class Producer(GatheringSender, TransactionCalls):
         for buffer in self._filled_buffers():
             try:
                 self._drain(buffer)
-            except ConcurrentAccessError:
-                raise
             except EoslogError as error:
                 if error is not self._lost:
                     errors.append(error)
@@ -456,9 +444,9 @@ class Producer(GatheringSender, TransactionCalls):
             except EoslogError as error:
                 errors.append(error)
                 continue
-            with self.exclusive:
+            with self.lock:
                 if self._unsynced.get(partition) == end:
-                    self._unsynced.pop(partition, None)  # A handler's flush may have been here.
+                    del self._unsynced[partition]
         return errors
 
     def _understood(self, error: EoslogError, where: TopicPartition) -> EoslogError:
@@ -487,7 +475,7 @@ class Producer(GatheringSender, TransactionCalls):
 
     def renew_checkpoints(self, partitions: Iterable[TopicPartition]) -> bool:
         """Write down where the name stands at these partitions; whether this is still to say."""
-        with self.exclusive:
+        with self.lock:
             if self._refusal is not None:
                 return False
             self._identity.renew(partitions)
@@ -496,32 +484,33 @@ class Producer(GatheringSender, TransactionCalls):
     def fence(self, reason: str) -> None:
         """Take part in nothing more; waits for a call that is under way.
 
-        Raises ConcurrentAccessError from a handler in the middle of a call of this producer: what
-        that appends next would be counted by neither.
+        Raises ConcurrentAccessError in the middle of a call of this producer by the same thread.
         """
-        with self.exclusive:
-            self.exclusive.check_outermost()
+        with self.lock:
             self._refuse_from_now_on(lambda: ProducerFencedError(reason))
         self._store_parts.linger.remove(self)
 
     def forget_topic(self, topic: str) -> None:
-        """The topic is being deleted: what was gathered for it is lost, its partitions are gone.
+        """Forget a topic that is being deleted, with what was gathered for it.
 
         What is of a new topic of the name stays.
         """
-        with self.exclusive:
-            now = self._engine.registry.id_of(TopicPartition(topic, 0))
-            if self._topic_ids.get(topic) != now:
-                buffers = self._buffers_of(topic)
-                lost = sum(buffer.accumulator.record_count for buffer in buffers)
-                if lost:
-                    self._lost = UnknownTopicOrPartitionError(
-                        f"topic {topic!r} was deleted with {lost} records that were gathered for it"
-                    )
-                self._drop_topic(topic)
-                self._topic_ids.pop(topic, None)
-            for partition in self._identity.forget_topic(topic):
-                self._unsynced.pop(partition, None)
+        with self.lock:
+            self._forget_topic(topic)
+
+    def _forget_topic(self, topic: str) -> None:
+        now = self._engine.registry.id_of(TopicPartition(topic, 0))
+        if self._topic_ids.get(topic) != now:
+            buffers = self._buffers_of(topic)
+            lost = sum(buffer.accumulator.record_count for buffer in buffers)
+            if lost:
+                self._lost = UnknownTopicOrPartitionError(
+                    f"topic {topic!r} was deleted with {lost} records that were gathered for it"
+                )
+            self._drop_topic(topic)
+            self._topic_ids.pop(topic, None)
+        for partition in self._identity.forget_topic(topic):
+            self._unsynced.pop(partition, None)
 
     def _follow_topics(self) -> None:
         for topic in list(self._topic_ids):
@@ -532,7 +521,7 @@ class Producer(GatheringSender, TransactionCalls):
     def _follow(self, topic: TopicDescription) -> bool:
         if self._topic_ids.setdefault(topic.name, topic.topic_id) == topic.topic_id:
             return False
-        self.forget_topic(topic.name)
+        self._forget_topic(topic.name)
         self._topic_ids[topic.name] = topic.topic_id
         return True
 

@@ -85,7 +85,7 @@ class StagedProducer(TransactionalProducer):
         be. StagedJobIncompleteError if an earlier decision cannot be completed just now;
         StoreFullError, StoreFailedError, LogClosedError.
         """
-        with self.exclusive, self._deciding:
+        with self.lock:
             self._check_usable()
             if keep_prepared:
                 _refuse_to_prepare()
@@ -118,7 +118,7 @@ class StagedProducer(TransactionalProducer):
 
         Raises what `TransactionalProducer.begin_transaction` raises.
         """
-        with self.exclusive:
+        with self.lock:
             if self._state is S.READY and self._transactions is not None:
                 self._transactions.begin_anew()
                 try:
@@ -141,14 +141,12 @@ class StagedProducer(TransactionalProducer):
         a transaction; UnknownTopicOrPartitionError, also for a topic that was deleted since the
         consumer was given it and made again; OffsetMetadataTooLargeError.
         """
-        with self.exclusive:
+        with self.lock:
             self._check_appendable()
             try:
                 self._owner.check()
-                with self._calling:
-                    self._check_not_ended()
-                    if self._staged().add_offsets(group, offsets):
-                        self._register()
+                if self._staged().add_offsets(group, offsets):
+                    self._register()
             except EoslogError as error:
                 self._break(error, Request.OFFSETS)
 
@@ -173,9 +171,9 @@ class StagedProducer(TransactionalProducer):
         """Abort the open transaction, then take nothing more. A second call does nothing, or what
         an interrupt (Ctrl-C) left of the first.
         """
-        with self.exclusive:
-            with suppress(InvalidTxnStateError):  # A commit that was cut short had decided it.
-                super().close()
+        with suppress(InvalidTxnStateError):  # A commit that was cut short had decided it.
+            super().close()
+        with self.lock:
             if self._transactions is not None:
                 self._transactions.close()
 
@@ -196,7 +194,7 @@ class StagedProducer(TransactionalProducer):
         InvalidTimestampError, StoreFullError, StoreFailedError; IllegalStateError outside of a
         transaction, ProducerFencedError, LogClosedError.
         """
-        with self.exclusive:
+        with self.lock:
             self._check_appendable()
             try:
                 self._owner.check()
@@ -204,16 +202,14 @@ class StagedProducer(TransactionalProducer):
                 if partition is not None:
                     partition = self._known_partition(description, partition).partition
                 self._check_gathered_for(description.name, description.topic_id)
-                with self._calling:
-                    self._check_not_ended()
-                    self._stage_buffers(
-                        [one for one in self._touched_buffers() if one.topic == description.name]
-                    )
-                    self._staged().append(description, partition, values, keys, timestamps, headers)
+                self._append_buffers(
+                    [one for one in self._touched_buffers() if one.topic == description.name]
+                )
+                self._staged().append(description, partition, values, keys, timestamps, headers)
             except EoslogError as error:
                 self._break(error, Request.PRODUCE)
 
-    # How it stages and commits. The caller is exclusive.
+    # How it stages and commits. The caller holds the lock.
 
     @property
     def _application_name(self) -> str:
@@ -241,11 +237,6 @@ class StagedProducer(TransactionalProducer):
             self._transactions.settle()
 
     def _append_buffers(self, buffers: list[PartitionBuffer]) -> None:
-        with self._calling:
-            self._check_not_ended()
-            self._stage_buffers(buffers)
-
-    def _stage_buffers(self, buffers: list[PartitionBuffer]) -> None:
         self._register()
         for buffer in buffers:
             if buffer.accumulator.record_count:
@@ -275,19 +266,18 @@ class StagedProducer(TransactionalProducer):
                 return fenced
         return super()._named(error)
 
-    def forget_topic(self, topic: str) -> None:
+    def _forget_topic(self, topic: str) -> None:
         """The topic is being deleted: a transaction with records for it can only be aborted."""
-        with self.exclusive:
-            lost = sum(buffer.accumulator.record_count for buffer in self._buffers_of(topic))
-            self._drop_topic(topic)
-            staged = self._transactions is not None and self._transactions.has_staged(topic)
-            if (lost or staged) and self._state is S.IN_TRANSACTION:
-                self._take_in(
-                    UnknownTopicOrPartitionError(
-                        f"topic {topic!r} was deleted with records of the open transaction"
-                    ),
-                    Request.PRODUCE,
-                )
+        lost = sum(buffer.accumulator.record_count for buffer in self._buffers_of(topic))
+        self._drop_topic(topic)
+        staged = self._transactions is not None and self._transactions.has_staged(topic)
+        if (lost or staged) and self._state is S.IN_TRANSACTION:
+            self._take_in(
+                UnknownTopicOrPartitionError(
+                    f"topic {topic!r} was deleted with records of the open transaction"
+                ),
+                Request.PRODUCE,
+            )
 
 
 def _refuse_to_prepare() -> Never:

@@ -61,7 +61,7 @@ _STATES = tuple(ClientState)
 
 
 class TransactionClient(TransactionalSender, Producer):
-    """What `TransactionalProducer` is made on. Whoever calls has `exclusive`."""
+    """What `TransactionalProducer` is made on. The caller holds its lock."""
 
     def __init__(self, parts: ProducerParts, transactional_id: str, batch_bytes: int) -> None:
         Producer.__init__(self, parts, None, {"batch.size": batch_bytes})
@@ -114,9 +114,8 @@ class TransactionClient(TransactionalSender, Producer):
 
     def _failed(self, error: Exception) -> None:
         """A record was refused: the transaction must not be committed without it."""
-        with self.exclusive:
-            if self._state is S.IN_TRANSACTION and self._refusal is None:
-                self._take_in(error, Request.PRODUCE)
+        if self._state is S.IN_TRANSACTION and self._refusal is None:
+            self._take_in(error, Request.PRODUCE)
 
     def _break(self, error: Exception, request: Request) -> Never:
         """Raise the error as the caller is to see it; what it means for this producer is done."""
@@ -176,14 +175,13 @@ class TransactionClient(TransactionalSender, Producer):
     def _on_entry(self, call: Callable[[TransactionEntry], T]) -> T:
         """Call the entry; what stands in the way and can be put right is."""
         entry = self._known_entry()
-        with self._calling:
-            while True:
-                try:
-                    with entry.lock:
-                        self._owner.check()
-                        return call(entry)
-                except CURABLE as error:
-                    self._cure(entry, error)
+        while True:
+            try:
+                with entry.lock:
+                    self._owner.check()
+                    return call(entry)
+            except CURABLE as error:
+                self._cure(entry, error)
 
     def _append_on_entry(
         self, append: Callable[[TransactionEntry, AppendResult | None], AppendResult]

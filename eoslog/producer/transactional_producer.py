@@ -114,7 +114,7 @@ class TransactionalProducer(TransactionClient):
         transaction cannot be completed just now (a full disk); InvalidTransactionTimeoutError;
         StoreFullError, StoreFailedError, LogClosedError.
         """
-        with self.exclusive, self._deciding:
+        with self.lock:
             self._check_usable()
             if self._state is not S.INITIALIZING:
                 self._move(S.INITIALIZING)
@@ -163,7 +163,7 @@ class TransactionalProducer(TransactionClient):
         though there may be a new one of its name; IllegalStateError outside of a transaction;
         OffsetMetadataTooLargeError, and whatever `append` raises.
         """
-        with self.exclusive:
+        with self.lock:
             self._check_appendable()
             self._check_in_time()
             offsets_of_groups = self._store_parts.group_offsets
@@ -180,7 +180,6 @@ class TransactionalProducer(TransactionClient):
                 moment_ms = clock.now_ms()
 
                 def append(entry: TransactionEntry, after: AppendResult | None) -> AppendResult:
-                    self._check_not_ended()
                     self._register(partition)
                     # Until it is in, no other member of the group is given the partitions, and
                     # no deletion of a topic goes by.
@@ -208,11 +207,9 @@ class TransactionalProducer(TransactionClient):
         Raises IllegalStateError outside of a transaction; ProducerFencedError, StoreFullError,
         StoreFailedError, LogClosedError.
         """
-        with self.exclusive:
+        with self.lock:
             self._check_usable()
-            self._calling.check()
-            with self._deciding:
-                self._abort()
+            self._abort()
 
     def prepare_transaction(self) -> PreparedTransaction:
         """Append and sync all of the transaction, and leave its decision to whoever has the answer.
@@ -225,7 +222,7 @@ class TransactionalProducer(TransactionClient):
         Raises IllegalStateError outside of a transaction and for one that wrote nothing; what
         `flush` raises.
         """
-        with self.exclusive, self._deciding:
+        with self.lock:
             self._check_appendable()
             self._check_in_time()
             try:
@@ -258,7 +255,7 @@ class TransactionalProducer(TransactionClient):
         is open that is not prepared; TransactionCoordinatorFencedError if a partition has another
         end of it already (it stays prepared then); what commit and abort raise.
         """
-        with self.exclusive:
+        with self.lock:
             self._check_usable()
             if isinstance(prepared, PreparedTransaction):
                 given: tuple[object, ...] | None = (
@@ -284,10 +281,10 @@ class TransactionalProducer(TransactionClient):
                 if own[1:] == (entry.producer_id, entry.producer_epoch):
                     self._coordinator.check_prepared(entry, commit)
             if commit:
-                self.commit_transaction()
-                return True
-            self.abort_transaction()
-            return False
+                self._commit_held()
+            else:
+                self._abort()
+            return commit
 
     # Writing. `send` is inherited.
 
@@ -332,26 +329,26 @@ class TransactionalProducer(TransactionClient):
             opened = self._parts.get((topic, partition))  # type: ignore[call-overload]
         if opened is None:
             return super().append(topic, partition, values, keys, timestamps, headers)
-        with self.exclusive:
+        with self.lock:
             if (
-                self._state_number != S.IN_TRANSACTION
-                or self._refusal is not None
-                or self._touched_buffers()
-                or length_of(values if values is not None else keys) > RECORDS_PER_CALL_MAX
+                self._state_number == S.IN_TRANSACTION
+                and self._refusal is None
+                and not self._touched_buffers()
+                and length_of(values if values is not None else keys) <= RECORDS_PER_CALL_MAX
             ):
-                return super().append(topic, partition, values, keys, timestamps, headers)
-            try:
-                return self._append_opened(opened, values, keys, timestamps, headers)
-            except EoslogError as error:
-                self._failed(error)
-                raise
+                try:
+                    return self._append_opened(opened, values, keys, timestamps, headers)
+                except EoslogError as error:
+                    self._failed(error)
+                    raise
+        return super().append(topic, partition, values, keys, timestamps, headers)
 
     def flush(self) -> None:
         """Append what the open transaction gathered. Nothing is synced: the commit does that.
 
         Raises TransactionAbortableError if something failed before; what `append` raises.
         """
-        with self.exclusive:
+        with self.lock:
             self._check_usable()
             if self._state is S.ABORTABLE_ERROR:
                 self._no_move(S.IN_TRANSACTION)
@@ -381,24 +378,20 @@ class TransactionalProducer(TransactionClient):
         if self._is_parents:
             return
         failed: EoslogError | None = None
-        with self.exclusive:
-            self._calling.check()
-            if self._closed and self._deciding.is_entered:
-                return  # A handler, in the middle of a close, which goes on.
-            with self._deciding:
-                self._closed = True
-                open_states = (S.IN_TRANSACTION, S.ABORTABLE_ERROR, S.ABORTING_TRANSACTION)
-                try:
-                    if self._refusal is None and self._state in open_states:
-                        self._is_cut_off = True
-                        self._abort()
-                    elif self._refusal is None and self._state is S.COMMITTING_TRANSACTION:
-                        self._end_cut_commit()
-                except EoslogError as error:
-                    failed = error
-                self._discard()
-                # Before another thread can find it ready for the next transaction.
-                self._refuse_from_now_on(closed_error)
+        with self.lock:
+            self._closed = True
+            open_states = (S.IN_TRANSACTION, S.ABORTABLE_ERROR, S.ABORTING_TRANSACTION)
+            try:
+                if self._refusal is None and self._state in open_states:
+                    self._is_cut_off = True
+                    self._abort()
+                elif self._refusal is None and self._state is S.COMMITTING_TRANSACTION:
+                    self._end_cut_commit()
+            except EoslogError as error:
+                failed = error
+            self._discard()
+            # Before another thread can find it ready for the next transaction.
+            self._refuse_from_now_on(closed_error)
         if self._taken_over is not None:
             self._coordinator.release(self._taken_over, self._owner)
         if failed is not None:
@@ -429,7 +422,7 @@ class TransactionalProducer(TransactionClient):
         except InvalidTxnStateError:
             self._end(commit=True)  # Decided, or carried out: this does what is left of it.
 
-    # How it appends. The caller is exclusive.
+    # How it appends. The caller holds the lock.
 
     def _drain(self, buffer: PartitionBuffer) -> None:
         """A batch is full, or columns for its partition follow: it is appended now."""
@@ -470,7 +463,6 @@ class TransactionalProducer(TransactionClient):
         moment_ms = clock.now_ms()
 
         def append(entry: TransactionEntry, after: AppendResult | None) -> AppendResult:
-            self._check_not_ended()
             self._register(partition)
             with partition._eviction_lock:
                 return entry.append_columns(
@@ -493,13 +485,6 @@ class TransactionalProducer(TransactionClient):
         self._engine.signal.appended()
         return result
 
-    def _check_not_ended(self) -> None:
-        """Raise if a handler of a signal, or a column's own method, has ended the transaction since
-        this call began. Within a call of the entry, where nobody can any more.
-        """
-        if self._state is not S.COMMITTING_TRANSACTION:
-            self._check_appendable()
-
     def _append_all(self) -> None:
         """Append all that is gathered."""
         filled = [one for one in self._touched_buffers() if one.accumulator.record_count]
@@ -513,7 +498,6 @@ class TransactionalProducer(TransactionClient):
         pairs = [self._pair_of(buffer) for buffer in buffers]
 
         def append(entry: TransactionEntry) -> None:
-            self._check_not_ended()
             self._register()
             if parts:
                 entry.add_partitions(self.producer_id, self.producer_epoch, parts)
@@ -534,7 +518,7 @@ class TransactionalProducer(TransactionClient):
         buffers = self._buffers_of(topic)
         if buffers and buffers[0].topic_id != topic_id:
             lost = any(buffer.accumulator.record_count for buffer in buffers)
-            self.forget_topic(topic)
+            self._forget_topic(topic)
             if lost:
                 raise UnknownTopicOrPartitionError(
                     f"topic {topic!r} was deleted with records that were gathered for it"
@@ -556,24 +540,25 @@ class TransactionalProducer(TransactionClient):
         self._engine.signal.appended()
 
     def _abort_after(self, error: BaseException) -> None:
-        with self.exclusive:
-            if self._refusal is not None:
-                return
-            if self._state not in (S.IN_TRANSACTION, S.ABORTABLE_ERROR):
-                return
-            try:
-                self.abort_transaction()
-            except EoslogError as second:
-                error.add_note(f"aborting the transaction failed too: {second}")
+        with self.lock:
+            self._abort_after_held(error)
+
+    def _abort_after_held(self, error: BaseException) -> None:
+        if self._refusal is not None or self._state not in (S.IN_TRANSACTION, S.ABORTABLE_ERROR):
+            return
+        try:
+            self._abort()
+        except EoslogError as second:
+            error.add_note(f"aborting the transaction failed too: {second}")
 
     def _leave_block(self) -> None:
-        with self.exclusive:
+        with self.lock:
             if self._is_ended():
                 return
             try:
-                self.commit_transaction()
+                self._commit_held()
             except BaseException as error:
-                self._abort_after(error)
+                self._abort_after_held(error)
                 raise
 
     def _is_ended(self) -> bool:
@@ -587,23 +572,22 @@ class TransactionalProducer(TransactionClient):
                 self._drop_topic(where.topic)
                 del self._parts[where]
 
-    def forget_topic(self, topic: str) -> None:
+    def _forget_topic(self, topic: str) -> None:
         """The topic is being deleted: what was gathered for it is lost, its partitions are gone."""
-        with self.exclusive:
-            lost = sum(buffer.accumulator.record_count for buffer in self._buffers_of(topic))
-            own = (self.producer_id, self.producer_epoch)
-            self._deleted = {name: of for name, of in self._deleted.items() if of == own}
-            self._deleted[topic] = own
-            self._drop_topic(topic)
-            self._drop_others(topic)
-            self._parts = {where: one for where, one in self._parts.items() if where.topic != topic}
-            if lost and self._state is S.IN_TRANSACTION:
-                self._take_in(
-                    UnknownTopicOrPartitionError(
-                        f"topic {topic!r} was deleted with {lost} records that were gathered for it"
-                    ),
-                    Request.PRODUCE,
-                )
+        lost = sum(buffer.accumulator.record_count for buffer in self._buffers_of(topic))
+        own = (self.producer_id, self.producer_epoch)
+        self._deleted = {name: of for name, of in self._deleted.items() if of == own}
+        self._deleted[topic] = own
+        self._drop_topic(topic)
+        self._drop_others(topic)
+        self._parts = {where: one for where, one in self._parts.items() if where.topic != topic}
+        if lost and self._state is S.IN_TRANSACTION:
+            self._take_in(
+                UnknownTopicOrPartitionError(
+                    f"topic {topic!r} was deleted with {lost} records that were gathered for it"
+                ),
+                Request.PRODUCE,
+            )
 
     def _named(self, error: EoslogError) -> EoslogError:
         """Also: a new topic of a deleted one's name does not know the sequences that went on."""

@@ -8,7 +8,6 @@ still counts as an empty directory.
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from eoslog.bindings.clearing_up import clear_up
 from eoslog.common.durability import Durability
 from eoslog.errors import NotAStoreError, StoreInUseError
 from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, sync_directory
@@ -66,7 +65,7 @@ def enter_store(
         identity = read_meta_properties(paths.root)
         return StoreSession(paths, lock, mount, durability, topic_defaults), identity
     except BaseException:
-        clear_up(lock.release)
+        lock.release()
         raise
 
 

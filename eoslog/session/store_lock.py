@@ -23,7 +23,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from eoslog.bindings.clearing_up import clear_up
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.bindings.unforked_file import UnforkedFile
 from eoslog.common import clock
@@ -81,7 +80,7 @@ class StoreLock:
                 self._file = _opened(self.path)
             self._enter(self._file, joining)
         except BaseException:
-            clear_up(self.release)
+            self.release()
             raise
 
     @property

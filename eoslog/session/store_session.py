@@ -25,7 +25,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from eoslog.bindings.clearing_up import clear_up
 from eoslog.bindings.shared_page import COUNTER_ARRIVALS, SESSION_BYTES, SharedPage
 from eoslog.common import clock
 from eoslog.common.config import TOPIC_SETTINGS
@@ -141,7 +140,7 @@ class StoreSession:
             }
         except BaseException:
             # An interrupt's traceback may keep this object for long.
-            clear_up(self._give_up_beginning)
+            self._give_up_beginning()
             raise
 
     def _give_up_beginning(self) -> None:

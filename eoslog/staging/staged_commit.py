@@ -14,13 +14,12 @@ store's, then a partition's.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from eoslog.bindings.guarded_block import guarded_block
-from eoslog.bindings.held_locks import HeldLocks
+from eoslog.bindings.lock_block import IfFree, LockBlock
 from eoslog.bindings.shared_page import LOCK_STAGED
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.clock import ExpiryClock
@@ -216,8 +215,8 @@ class StagedCommits(StagedJobsUnderWay):
         pending = self._pending.get(name)
         if pending is None or pending.decided:
             return
-        with HeldLocks() as held:
-            if not held.take_if_free(self._lock):
+        with IfFree(self._lock) as held:
+            if not held:
                 return  # A thread is just deciding it.
             with self._at_work(), suppress(StagedJobIncompleteError):  # Decided all the same.
                 if name in self._pending:
@@ -295,8 +294,8 @@ class StagedCommits(StagedJobsUnderWay):
         """
         if not self._undone.any:
             return
-        with HeldLocks() as held:
-            if not held.take_if_free(self._lock):
+        with IfFree(self._lock) as held:
+            if not held:
                 return
             if self._lock.holder_died or time.monotonic() >= self._retry_due_s:
                 with self._at_work():
@@ -309,19 +308,21 @@ class StagedCommits(StagedJobsUnderWay):
             self._undone, self._state_log, self._engine.find_partition, self._staging_path
         )
 
-    @guarded_block
-    def _at_work(self) -> Iterator[None]:
-        """A block in which no other process, and no other thread, decides or completes jobs.
+    def _at_work(self) -> LockBlock[None]:
+        """Return a block in which no other process, and no other thread, decides or completes jobs.
 
         Raises ConcurrentAccessError for a thread that is in it.
         """
-        with self._lock, self._working:
-            self._look_around()
-            try:
-                yield
-            finally:
-                if not self._pending:
-                    self._undone.settle()
+        return LockBlock(
+            self._lock,
+            self._working,
+            prepare=lambda *_: self._look_around(),
+            finish=self._settle_undone,
+        )
+
+    def _settle_undone(self) -> None:
+        if not self._pending:
+            self._undone.settle()
 
     def _look_around(self) -> None:
         """Learn what others have done, and left undone, since this process had the lock."""
@@ -371,8 +372,8 @@ class StagedCommits(StagedJobsUnderWay):
 
     def sweep(self) -> None:
         """Remove staged files that nobody needs any more, unless a job is just being decided."""
-        with HeldLocks() as held:
-            if not held.take_if_free(self._lock):
+        with IfFree(self._lock) as held:
+            if not held:
                 return
             with self._at_work():
                 self._retry_pending()
@@ -389,20 +390,20 @@ class StagedCommits(StagedJobsUnderWay):
         if not self._leftovers.any:
             return
         # Not while a job without files may be making its directory there.
-        with HeldLocks() as held:
-            if held.take_if_free(self._lock):
+        with IfFree(self._lock) as held:
+            if held:
                 self._leftovers.remove_emptied()
 
-    @guarded_block
-    def standing_still(self) -> Iterator[None]:
-        """Within the block no job is decided or completed, in no process.
+    def standing_still(self) -> LockBlock[None]:
+        """Return a block in which no process decides or completes a job.
 
-        Of each job readers can see everything then, or nothing, in all partitions.
+        Readers can see everything of each job then, or nothing, in all partitions.
         """
-        with self._lock:
-            self._working.check()
-            self._look_around()
-            yield
+        return LockBlock(self._lock, prepare=lambda _: self._stand_still())
+
+    def _stand_still(self) -> None:
+        self._working.check()
+        self._look_around()
 
     def spans(self) -> list[JobSpan]:
         """Where the jobs lie that a snapshot may have to leave out; to be asked while they stand
@@ -412,21 +413,21 @@ class StagedCommits(StagedJobsUnderWay):
         find, staging = self._engine.find_partition, self._staging_path
         return self._recent.spans() + [one.span(find, staging) for one in undone]
 
-    @guarded_block
-    def quiet(self) -> Iterator[bool]:
-        """As `standing_still`, but without waiting: gives whether it does hold.
+    def quiet(self) -> LockBlock[bool]:
+        """As `standing_still`, but without waiting: gives True if it holds.
 
         If so, `producer_ids` has the ids of all jobs that are not complete, of any process, and no
         power cut brings back one that is.
         """
-        with HeldLocks() as held:
-            is_quiet = held.take_if_free(self._lock)
-            if is_quiet:
-                self._working.check()
-                self._look_around()
+
+        def prepare(held: bool) -> bool:
+            if held:
+                self._stand_still()
                 if self._engine.syncs:
                     self._state_log.sync_all()
-            yield is_quiet
+            return held
+
+        return LockBlock(IfFree(self._lock), prepare=prepare)
 
     def versions(self, groups: Iterable[str]) -> dict[str, int]:
         """The newest versions of the applications that have one and the name of a group."""

@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 
 from eoslog.bindings.file_descriptor import FileDescriptor
-from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.record_batch import BatchHeader, batch_crc32c, crc32c, iter_batches
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, LogClosedError, StagedCommitError, StoreFullError
@@ -27,7 +26,7 @@ _CRC_PIECE_BYTES = 4 << 20
 _NO_FILE = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
 
 
-@guarded_block
+@contextmanager
 def mapped(one: JobFile) -> Iterator[memoryview]:
     """The file's bytes for as long as the block lasts.
 

@@ -26,7 +26,6 @@ from typing import Any, TypeVar
 
 import lmdb
 
-from eoslog.bindings.clearing_up import clear_up
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.errors import (
     CorruptRecordError,
@@ -108,7 +107,7 @@ class LmdbEnvironment:
                     _opened.add(self)
                 self._open()
         except BaseException:
-            clear_up(self.close)
+            self.close()
             raise
 
     def _took_handles(self, handles: Mapping[bytes, Any]) -> None:
@@ -237,7 +236,7 @@ class LmdbEnvironment:
             handles = {name: self._open_database(environment, name) for name in self._names}
         except BaseException:
             # Nobody may use it with the handles of the one before.
-            clear_up(self._close_environment)
+            self._close_environment()
             raise
         self._took_handles(handles)
 

@@ -10,12 +10,11 @@ what another process deleted is let go of with the next look.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 
 from eoslog.bindings.control_state import ControlState, control_state
-from eoslog.bindings.guarded_block import guarded_block
-from eoslog.bindings.held_locks import HeldLocks
+from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.opened_log import LogOpening
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import COUNTER_TOPICS, SharedPage
@@ -254,7 +253,7 @@ class OpenedPartitions(InternalPartitions):
         """
         partitions = topic.topic_partitions()
         for where in partitions:
-            with self._lock, self._opening(where):
+            with self._lock, self._opening(where), self._directory_locked(where):
                 self._mark_deleted(topic, where)
                 remove_partition_files(self._paths, where)
         # Last: a process that had it open may have written rows until it was told.
@@ -515,7 +514,7 @@ class OpenedPartitions(InternalPartitions):
                 return partition
             if self._closed_because is not None:
                 raise type(self._closed_because)(*self._closed_because.args)
-            with self._opening(where), LogOpening() as opening:
+            with self._opening(where), self._directory_locked(where), LogOpening() as opening:
                 self._check_topic(topic)
                 check_identity(self._paths.partition(where), topic.name, topic.topic_id)
                 unknown = self._holes.is_unknown(topic, where)
@@ -530,20 +529,21 @@ class OpenedPartitions(InternalPartitions):
                 self._on_opened(partition)
             return partition
 
-    @guarded_block
-    def _opening(self, where: TopicPartition) -> Iterator[None]:
-        """A block in which nobody else, in any process, opens the partition or removes its
-        directory. Raises ConcurrentAccessError for a thread that is in it. The caller has the lock.
+    def _opening(self, where: TopicPartition) -> LockBlock[None]:
+        """Return a block in which no other thread opens the partition or removes its directory.
+
+        Raises ConcurrentAccessError for a thread that is in it. The caller holds the lock.
         """
         being_opened = self._being_opened.setdefault(where, ThreadLock())
-        with HeldLocks() as held:
-            held.enter(being_opened)
-            self._check_files()
-            if self._shared is not None:
-                # Where there is none, whoever looks for it says what that means.
-                with suppress(FileNotFoundError):
-                    held.enter(directory_locked(self._paths.partition(where)))
-            yield
+        return LockBlock(being_opened, prepare=lambda _: self._check_files())
+
+    def _directory_locked(self, where: TopicPartition) -> AbstractContextManager[object]:
+        """Return the same for other processes, in an `_opening` block."""
+        if self._shared is not None:
+            # A missing directory is reported by what looks for it next.
+            with suppress(FileNotFoundError):
+                return directory_locked(self._paths.partition(where))
+        return nullcontext()
 
     def _was_deleted(self, topic: TopicDescription) -> bool:
         """Whether it is no more; there may be a new one of the name."""

@@ -66,23 +66,22 @@ class SequencedPartition(SequencedLog):
     def _append_columns(
         self, values: object, keys: object, timestamps: object, headers: object
     ) -> AppendResult:
-        with self.appending:
-            base_sequence = self._begin()
-            result: AppendResult = self.partition.append_columns(
-                values,
-                keys,
-                timestamps,
-                headers,
-                producer_id=self._producer_id,
-                producer_epoch=self._producer_epoch,
-                base_sequence=base_sequence,
-            )
-            self._end(result)
-            return result
+        base_sequence = self._begin()
+        result: AppendResult = self.partition.append_columns(
+            values,
+            keys,
+            timestamps,
+            headers,
+            producer_id=self._producer_id,
+            producer_epoch=self._producer_epoch,
+            base_sequence=base_sequence,
+        )
+        self._end(result)
+        return result
 
     def append_accumulated(self, accumulator: RecordAccumulator) -> AppendResult | None:
         """Append what an accumulator holds and empty it; on an error it keeps all. None if it is
-        empty: a handler of a signal may have appended it just now.
+        empty.
         """
         if self._held is None:
             return self._append_accumulated(accumulator)
@@ -91,24 +90,18 @@ class SequencedPartition(SequencedLog):
             return self._append_accumulated(accumulator)
 
     def _append_accumulated(self, accumulator: RecordAccumulator) -> AppendResult | None:
-        with self.appending:
-            if not accumulator.record_count:
-                return None
-            base_sequence = self._begin()
-            result: AppendResult = self.partition.append_accumulated(
-                accumulator, self._producer_id, self._producer_epoch, base_sequence
-            )
-            self._end(result)
-            return result
+        if not accumulator.record_count:
+            return None
+        base_sequence = self._begin()
+        result: AppendResult = self.partition.append_accumulated(
+            accumulator, self._producer_id, self._producer_epoch, base_sequence
+        )
+        self._end(result)
+        return result
 
     def settle(self) -> None:
-        """Learn from the partition what the last append wrote, if that is not known.
-
-        Raises ConcurrentAccessError in the middle of an append by the same thread, which counts
-        itself what it writes.
-        """
+        """Learn from the partition what the last append wrote, if that is not known."""
         if self.in_doubt:
-            self.appending.check()
             self._settle()
 
     def _settle(self) -> None:

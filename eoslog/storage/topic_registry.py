@@ -11,15 +11,14 @@ topics' settings are then the defaults again.
 
 import json
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from eoslog.bindings.guarded_block import guarded_block
-from eoslog.bindings.held_locks import HeldLocks
+from eoslog.bindings.lock_block import IfFree, LockBlock
 from eoslog.bindings.record_batch import crc32c
 from eoslog.bindings.shared_page import COUNTER_TOPICS, LOCK_TOPICS, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
@@ -150,43 +149,52 @@ class TopicRegistry:
         self._known()
         return self._generation
 
-    @guarded_block
-    def changing_topics(self, *, wait: bool = True) -> Iterator[bool]:
-        """A block in which no other thread, of any process, creates or deletes a topic of a user.
+    def changing_topics(self) -> LockBlock[None]:
+        """Return a block in which no other thread, of any process, creates or deletes a user topic.
 
-        Without `wait`, False where another one is at it. Comes before every other lock of the
-        store but the store's own in this process. Raises RuntimeError for a thread that is in it.
+        It comes before every other lock of the store but the store's own in this process. Raises
+        ConcurrentAccessError for a thread that is in it.
         """
-        with HeldLocks() as held:
-            if wait:
-                held.take(self._changing_topics)
-            elif not held.take_if_free(self._changing_topics):
-                yield False
-                return
-            self.check_files()
-            if self._shared is None:
-                yield True
-            else:
-                yield held.enter(file_locked(self._changes_path, wait=wait))
+        self.check_files()
+        if self._shared is None:
+            return LockBlock(self._changing_topics, prepare=lambda _: self.check_files())
+        return LockBlock(
+            self._changing_topics,
+            file_locked(self._changes_path),
+            prepare=lambda *_: self.check_files(),
+        )
+
+    def changing_topics_if_free(self) -> LockBlock[bool]:
+        """As `changing_topics`, without waiting; gives False where another one is in it."""
+        self.check_files()
+        if self._shared is None:
+            return LockBlock(IfFree(self._changing_topics), prepare=bool)
+        return LockBlock(
+            IfFree(self._changing_topics),
+            file_locked(self._changes_path, wait=False),
+            prepare=lambda thread, process: thread and process,
+        )
 
     def add(self, topic: TopicDescription) -> None:
         """From now on the topic exists; its directories are in place already."""
         with self._changing():
             self._replace({**self._topics, topic.name: topic})
 
-    @guarded_block
-    def making_partition(self, name: str, partitions: int) -> Iterator[TopicDescription]:
-        """A block in which no other process makes a partition of an internal topic.
+    def making_partition(self, name: str, partitions: int) -> LockBlock[TopicDescription]:
+        """Return a block in which no other process makes a partition of an internal topic.
 
         Gives the topic, which is added if it is not there; it has the directories that it has. No
         other lock may be waited for in the block.
         """
-        with self._changing():
+
+        def get_or_add(_: object) -> TopicDescription:
             topic = self.get(name)
             if topic is None:
                 topic = new_topic(name, partitions, {})
                 self._replace({**self._topics, name: topic})
-            yield topic
+            return topic
+
+        return LockBlock(self._changing(), prepare=get_or_add)
 
     def mark_deleting(self, name: str) -> None:
         """From now on the topic exists no more; its directories are still there."""
@@ -251,17 +259,18 @@ class TopicRegistry:
             return None
         return found.st_ino, found.st_mtime_ns, found.st_size
 
-    @guarded_block
-    def _changing(self) -> Iterator[None]:
-        """A block in which this thread alone, of all processes, changes the file."""
+    def _changing(self) -> LockBlock[None]:
+        """Return a block in which this thread alone, of all processes, changes the file."""
         shared = self._shared
-        held = nullcontext(False) if shared is None else shared.held(LOCK_TOPICS)
-        with held as holder_died, self._lock, self._replacing:
+
+        def prepare(holder_died: bool, *_: object) -> None:
             self.check_files()
             if shared is not None and holder_died:
                 shared.raise_counter(COUNTER_TOPICS)  # It may have replaced the file.
             self._known()
-            yield
+
+        held = nullcontext(False) if shared is None else shared.held(LOCK_TOPICS)
+        return LockBlock(held, self._lock, self._replacing, prepare=prepare)
 
     def _replace(self, topics: dict[str, TopicDescription]) -> None:
         entries = {name: _entry(topic) for name, topic in sorted(topics.items())}

@@ -8,14 +8,13 @@ before all of them.
 import copy
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Never, Self, cast, overload
 
-from eoslog.bindings.clearing_up import clear_up
-from eoslog.bindings.guarded_block import guarded_block
+from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.partition_log import ProducerState
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.clock import ExpiryClock
@@ -144,7 +143,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
             return self  # noqa: TRY300 -- not behind the guard.
         except BaseException:
             # Nobody has the object, an interrupt's traceback alone: it must not keep the store.
-            clear_up(self._give_up_opening)
+            self._give_up_opening()
             raise
 
     # Who it is.
@@ -230,17 +229,10 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         # Whoever waits for its records is told that there will be none.
         self._signal.wake()
 
-    @guarded_block
-    def _changing_topics(self) -> Iterator[None]:
-        """A block in which no other thread makes or deletes a topic.
-
-        Whoever deletes one waits for all producers: a handler that waited for him would do so for
-        ever, if its own thread is in a call of one.
-        """
+    def _changing_topics(self) -> LockBlock[None]:
+        """Return a block in which no other thread creates or deletes a topic."""
         self._check_open()
-        with self._lock:
-            self._check_open()
-            yield
+        return LockBlock(self._lock, prepare=lambda _: self._check_open())
 
     def topics(self) -> dict[str, TopicDescription]:
         """The topics by name, without the internal ones."""

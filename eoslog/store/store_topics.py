@@ -144,7 +144,7 @@ class StoreTopics:
         `unremoved`; it is tried again with the next opening, creation, deletion, or look around.
         """
         if self._registry.deleting():
-            with self._registry.changing_topics(wait=False) as nobody_is_at_it:
+            with self._registry.changing_topics_if_free() as nobody_is_at_it:
                 if nobody_is_at_it:
                     self._finish_deletions()
 

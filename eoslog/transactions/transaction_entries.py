@@ -13,15 +13,12 @@ store, the state log says how durable that life is.
 import logging
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
-from eoslog.bindings.entry_lock import AllKeysHeld, EntryLock
-from eoslog.bindings.guarded_block import guarded_block
-from eoslog.bindings.held_locks import HeldLocks
+from eoslog.bindings.entry_lock import AllKeysHeld, EntryLock, LockedEntry
 from eoslog.bindings.shared_page import SharedPage
-from eoslog.bindings.thread_lock import reentrant_call
 from eoslog.bindings.transaction_entry import TransactionEntry, decode_transaction_value
 from eoslog.errors import (
     CorruptRecordError,
@@ -139,30 +136,16 @@ class TransactionEntries:
         """The id's entry, if it is in memory. Takes no lock."""
         return self._entries.get(transactional_id)
 
-    @guarded_block
-    def locked(self, transactional_id: str, create: bool = False) -> Iterator[TransactionEntry]:
-        """The id's entry, with its lock held.
+    def locked(self, transactional_id: str, create: bool = False) -> LockedEntry:
+        """Return a block that gives the id's entry, with its lock held.
 
         Raises TransactionalIdNotFoundError, unless it is to be created; CorruptRecordError if its
         record cannot be read; StoreInUseError if another process has the lock for too long.
         """
-        while True:
-            entry = self._find(transactional_id, create)
-            with entry.lock:
-                if entry.lock.is_entered_again:
-                    raise reentrant_call()
-                if self._entries.get(transactional_id) is not entry:
-                    continue  # It was forgotten, or it expired, meanwhile.
-                try:
-                    if entry.record_offset < 0 and not create:
-                        raise _not_found(transactional_id)  # Somebody is about to begin with it.
-                    yield entry
-                finally:
-                    if entry.record_offset < 0:  # Nothing was ever written of it.
-                        self.forget(entry)
-                return
+        return LockedEntry(self, transactional_id, create)
 
-    def _find(self, transactional_id: str, create: bool) -> TransactionEntry:
+    def look_up(self, transactional_id: str, create: bool) -> TransactionEntry:
+        """Return the id's entry, made if need be. Raises as `locked` does."""
         check_transactional_id(transactional_id)
         entry = self._entries.get(transactional_id)
         if entry is not None:
@@ -217,23 +200,30 @@ class TransactionEntries:
 
         Raises StoreInUseError if another process is at work on one for too long.
         """
-        # Nothing of Python between the locks and the block: an interrupt there would leave them.
         return self._all_locked() if self._shared is None else AllKeysHeld(self._shared)
 
-    @guarded_block
+    @contextmanager
     def _all_locked(self) -> Iterator[None]:
         locked: set[int] = set()
-        with HeldLocks() as held:
+        with ExitStack() as held:
             while True:
                 for entry in sorted(self.known(), key=lambda one: one.transactional_id):
                     if id(entry) not in locked:
-                        held.take(entry.lock)
+                        held.enter_context(entry.lock)
                         locked.add(id(entry))
                 # An entry is made under this lock, and nothing of it moves without its own.
                 with self._lock:
                     if all(id(entry) in locked for entry in self.known()):
                         yield
                         return
+
+    def is_current(self, entry: TransactionEntry, create: bool) -> bool:
+        """Return True if an entry, whose lock is held, is the id's. Raises as `locked` does."""
+        if self._entries.get(entry.transactional_id) is not entry:
+            return False
+        if entry.record_offset < 0 and not create:
+            raise _not_found(entry.transactional_id)  # Another thread is about to begin with it.
+        return True
 
     def forget(self, entry: TransactionEntry) -> None:
         """Drop an entry whose lock is held: its record is in the index, or there is none."""

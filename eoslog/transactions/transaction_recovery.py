@@ -17,12 +17,13 @@ argument.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 from eoslog.bindings.entry_lock import AllKeysHeld
-from eoslog.bindings.guarded_block import guarded_block
+from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import (
@@ -242,15 +243,15 @@ class TransactionRecovery:
             else:
                 self._put_off(where)
 
-    @guarded_block
-    def _if_nothing_moves(self) -> Iterator[bool]:
-        """A block in which no other process begins a transaction, if that can be had at once."""
+    def _if_nothing_moves(self) -> AbstractContextManager[bool]:
+        """Return a block in which no other process begins a transaction; gives True if it holds."""
         shared, slots = self._shared, self._slots
         if self._is_alone or shared is None or slots is None:
-            yield True
-            return
-        with AllKeysHeld(shared, if_free=True) as nothing_moves:
-            yield nothing_moves and not slots.others() and not slots.dead()
+            return nullcontext(True)
+        return LockBlock(
+            AllKeysHeld(shared, if_free=True),
+            prepare=lambda held: held and not slots.others() and not slots.dead(),
+        )
 
     def _resolve_with(self, partition: Partition, known: Iterable[_Known]) -> None:
         where = partition.topic_partition

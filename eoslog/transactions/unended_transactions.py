@@ -8,11 +8,9 @@ Invariant: a partition is in the file before anybody could take it for put right
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from eoslog.bindings.guarded_block import guarded_block
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.json_text import loads_json
 from eoslog.common.topic_partition import TopicPartition
@@ -60,7 +58,7 @@ class UnendedTransactions:
 
     def note_renewal(self) -> None:
         """From now on it has to."""
-        with self._changing():
+        with self._threads, file_locked(self._lock_path):
             self._write(self.read(), True)
 
     def _read(self) -> tuple[dict[TopicPartition, Decisions], bool]:
@@ -84,7 +82,7 @@ class UnendedTransactions:
 
     def note(self, where: TopicPartition, decisions: Decisions) -> None:
         """The partition is still to be put right."""
-        with self._changing():
+        with self._threads, file_locked(self._lock_path):
             known, renews = self._read()
             if known.get(where) != decisions:
                 known[where] = decisions
@@ -94,7 +92,7 @@ class UnendedTransactions:
         """The partition was put right."""
         if where not in self.read():
             return
-        with self._changing():
+        with self._threads, file_locked(self._lock_path):
             known, renews = self._read()
             if known.pop(where, None) is not None:
                 self._write(known, renews)
@@ -107,9 +105,3 @@ class UnendedTransactions:
         document = {"session": self._session, "renews": renews, "partitions": partitions}
         # Of no use after a power cut.
         write_atomically(self._path, json.dumps(document).encode(), sync=False)
-
-    @guarded_block
-    def _changing(self) -> Iterator[None]:
-        """Alone among all who change the file; nobody waits for another lock meanwhile."""
-        with self._threads, file_locked(self._lock_path):
-            yield

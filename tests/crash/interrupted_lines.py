@@ -12,9 +12,9 @@ from typing import Any
 
 def is_of_a_block(source: str) -> bool:
     """No signal comes between a block and its end, where the line of `with` is passed again, nor at
-    a `try:`, which no handler guards; nor before a store that begins a `finally:`.
+    a `try:`, which no handler guards.
     """
-    return source.startswith("with ") or source in ("try:", "self._poll_under_way.is_read = True")
+    return source.startswith("with ") or source == "try:"
 
 
 @contextmanager

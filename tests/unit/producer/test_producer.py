@@ -628,7 +628,7 @@ def test_a_close_that_waited_for_one_whose_sync_failed_is_not_silent(open_store,
     first, second = (threading.Thread(target=close, args=(name,)) for name in ("first", "second"))
     first.start()
     assert syncing.wait(10)
-    with producer.exclusive:
+    with producer.lock:
         monkeypatch.setattr(producer, "_close", close_waiting)
         second.start()
         assert waiting.wait(10)

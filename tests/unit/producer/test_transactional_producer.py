@@ -1325,7 +1325,7 @@ def test_a_forked_child_is_refused(topics):
 
     in_a_child(child)
     # Nor does it matter to the child where a thread of its parent just was.
-    with producer._calling:
+    with producer.lock:
         in_a_child(child)
     producer.commit_transaction()
     assert values_of(topics, "a") == [b"1"]

@@ -29,6 +29,7 @@ CALLS = {
     "assign": lambda consumer: consumer.assign([T0]),
     "subscribe": lambda consumer: consumer.subscribe(["t"]),
     "unsubscribe": lambda consumer: consumer.unsubscribe(),
+    "commit": lambda consumer: consumer.commit(),
 }
 
 
@@ -78,17 +79,6 @@ def test_a_consumer_that_another_thread_is_reading_with(read_by_a_thread, call):
     assert consumer.position(T0) == 10
 
 
-def test_a_consumer_that_another_thread_is_reading_with_commits_what_was_handed_out(
-    read_by_a_thread,
-):
-    consumer, given, finish = read_by_a_thread
-    consumer.commit()
-    finish()
-    assert len(given) == 10
-    assert consumer.committed(T0) is None
-    consumer.close()
-
-
 def test_a_call_within_an_append_of_the_same_thread(store):
     class Column(list):
         def __iter__(self):
@@ -107,6 +97,31 @@ def test_a_call_within_an_append_of_the_same_thread(store):
     ]
     producer.append("t", 0, Column([b"second"]))
     assert producer.next_sequence("t", 0) == 2
+
+
+@pytest.mark.parametrize("kind", ["plain", "named", "transactional", "staged"])
+def test_a_column_that_appends_while_it_is_read(store, kind):
+    class Headers(list):
+        def __iter__(self):
+            producer.append("t", 0, [b"inner"])
+            return super().__iter__()
+
+    store.create_topic("t")
+    if kind in ("transactional", "staged"):
+        producer = store.producer(transactional_id="x", staged=kind == "staged")
+        producer.init_transactions()
+        producer.begin_transaction()
+    else:
+        producer = store.producer(name="n" if kind == "named" else None)
+    producer.append("t", 0, [b"first"])
+    with pytest.raises(ConcurrentAccessError, match="this call did nothing"):
+        producer.append("t", 0, [b"outer"], headers=Headers([[("h", b"")]]))
+    producer.append("t", 0, [b"last"])
+    if kind in ("transactional", "staged"):
+        producer.commit_transaction()
+    consumer = store.consumer()
+    consumer.assign([T0])
+    assert [record.value for record in consumer.poll()] == [b"first", b"last"]
 
 
 def test_a_transaction_goes_on_after_a_call_within_its_append(store):

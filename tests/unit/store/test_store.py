@@ -544,7 +544,7 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(store, 
     inside, done = threading.Event(), threading.Event()
 
     def stay() -> None:
-        with producer.exclusive:
+        with producer.lock:
             inside.set()
             done.wait()
 
@@ -581,7 +581,7 @@ def test_a_forked_child_is_refused_a_consumer_that_a_thread_polled(store, read):
     consumer.assign([TopicPartition("t", 0)])
     thread = threading.Thread(target=consumer.poll, args=[60])
     thread.start()
-    while consumer._poll_under_way.is_read:
+    while not consumer._call_lock.locked():
         time.sleep(0.001)
 
     def work():

@@ -1,0 +1,26 @@
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Any, Generic, Protocol, TypeVar, final
+
+_Given = TypeVar("_Given")
+
+class _Lock(Protocol):
+    def acquire(self, blocking: bool = ..., /) -> bool: ...
+    def release(self) -> None: ...
+
+@final
+class LockBlock(Generic[_Given]):
+    def __new__(
+        cls,
+        *locks: AbstractContextManager[Any],
+        prepare: Callable[..., _Given] | None = None,
+        finish: Callable[[], object] | None = None,
+    ) -> LockBlock[_Given]: ...
+    def __enter__(self) -> _Given: ...
+    def __exit__(self, *error: object) -> None: ...
+
+@final
+class IfFree:
+    def __new__(cls, lock: _Lock) -> IfFree: ...
+    def __enter__(self) -> bool: ...
+    def __exit__(self, *error: object) -> None: ...
