@@ -34,10 +34,9 @@ from eoslog.native.producer_table cimport (
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES, BatchHeader,
 )
-from eoslog.native.segment cimport (
-    SEGMENT_PATH_BYTES_MAX, Segment, batch_end_offset, batch_in_chain, segment_path,
-)
+from eoslog.native.segment cimport Segment, batch_end_offset, batch_in_chain, segment_path
 from eoslog.native.sequence_window cimport ProducerEntry
+from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport (
     STATUS_IO, STATUS_NO_MEMORY, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
 )

@@ -20,9 +20,9 @@ from eoslog.native.mapped_io cimport eos_open
 from eoslog.native.partition_log cimport (
     log_end, log_fail, log_lock, log_publish, log_unlock, pthread_mutex_lock, pthread_mutex_unlock,
 )
-from eoslog.native.segment cimport SEGMENT_PATH_BYTES_MAX, segment_path, segment_unload
+from eoslog.native.segment cimport segment_path, segment_unload
 from eoslog.native.segment_files cimport eos_is_missing, eos_remove_logs_below
-from eoslog.native.spare_file cimport spare_keep
+from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX, spare_keep
 from eoslog.native.status cimport STATUS_FAILED, STATUS_IO, STATUS_OK, fault
 
 cdef extern from "<unistd.h>" nogil:

@@ -16,9 +16,9 @@ from eoslog.native.partition_log cimport (
     log_active, log_add_segment, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport (
-    SEGMENT_PATH_BYTES_MAX, SEGMENT_UNNAMED_SUFFIX, Segment, segment_begin_anew, segment_load,
-    segment_path, segment_unload,
+    SEGMENT_UNNAMED_SUFFIX, Segment, segment_begin_anew, segment_load, segment_path, segment_unload,
 )
+from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport STATUS_FELL_BEHIND, STATUS_IO, STATUS_OK, fault
 
 cdef extern from "<unistd.h>" nogil:

@@ -33,13 +33,12 @@ from eoslog.native.record_batch cimport (
     BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_LEADER_EPOCH, BATCH_LENGTH, BATCH_LENGTH_OVERHEAD,
     BATCH_MAGIC_V2, BatchHeader, batch_check, batch_header_load, sequence_add,
 )
-from eoslog.native.segment cimport (
-    SEGMENT_PATH_BYTES_MAX, SEGMENT_UNNAMED_SUFFIX, Segment, segment_note_batch, segment_path,
-)
+from eoslog.native.segment cimport SEGMENT_UNNAMED_SUFFIX, Segment, segment_note_batch, segment_path
 from eoslog.native.sequence_window cimport (
     NO_EPOCH, ProducerEntry, window_accept, window_last_sequence,
 )
 from eoslog.native.snapshot cimport snapshot_write
+from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport (
     STATUS_CORRUPT, STATUS_IO, STATUS_NO_MEMORY, STATUS_OK,
     STATUS_PRODUCER_NOT_CACHED, STATUS_SEQUENCE_GAP, fault,

@@ -32,10 +32,11 @@ from eoslog.native.record_batch cimport (
     BATCH_HEADER_BYTES, BatchHeader, batch_terminate,
 )
 from eoslog.native.segment cimport (
-    SEGMENT_PATH_BYTES_MAX, Segment, batch_end_offset, batch_in_chain, segment_begin_anew,
-    segment_index_active, segment_load, segment_note_batch, segment_path, segment_unload,
+    Segment, batch_end_offset, batch_in_chain, segment_begin_anew, segment_index_active,
+    segment_load, segment_note_batch, segment_path, segment_unload,
 )
 from eoslog.native.segment_pages cimport segment_pages_follow, segment_pages_inherit
+from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport (
     STATUS_CORRUPT, STATUS_FELL_BEHIND, STATUS_IO, STATUS_LOCK_HELD, STATUS_OK, fault,
 )

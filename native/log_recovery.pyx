@@ -35,11 +35,11 @@ from eoslog.native.record_batch cimport (
     batch_header_load,
 )
 from eoslog.native.segment cimport (
-    SEGMENT_PATH_BYTES_MAX, Segment, batch_end_offset, batch_in_chain, index_entry_holds,
-    segment_cut, segment_find, segment_index_active, segment_load,
-    segment_note_batch, segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes,
-    segment_times_before, segment_unload,
+    Segment, batch_end_offset, batch_in_chain, index_entry_holds, segment_cut, segment_find,
+    segment_index_active, segment_load, segment_note_batch, segment_path, segment_rebuild_indexes,
+    segment_seal, segment_store_indexes, segment_times_before, segment_unload,
 )
+from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport (
     STATUS_IO, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
 )

@@ -14,10 +14,9 @@ from eoslog.native.partition_log cimport (
     log_active, log_end, log_fail, log_publish, log_start_segment, pthread_mutex_lock,
     pthread_mutex_unlock,
 )
-from eoslog.native.segment cimport (
-    SEGMENT_PATH_BYTES_MAX, Segment, segment_path, segment_seal, segment_unload,
-)
+from eoslog.native.segment cimport Segment, segment_path, segment_seal, segment_unload
 from eoslog.native.snapshot cimport snapshot_write
+from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport STATUS_IO, STATUS_NO_MEMORY, STATUS_NO_SPACE, STATUS_OK
 
 cdef extern from "<unistd.h>" nogil:

@@ -20,9 +20,8 @@ from eoslog.native.partition_log cimport (
     log_active, log_end, log_fail, log_failure, log_lock, log_release, log_unlock,
     pthread_mutex_lock, pthread_mutex_unlock,
 )
-from eoslog.native.segment cimport (
-    SEGMENT_PATH_BYTES_MAX, Segment, segment_path, segment_store_indexes,
-)
+from eoslog.native.segment cimport Segment, segment_path, segment_store_indexes
+from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport STATUS_FAILED, STATUS_OK, fault
 
 cdef enum:

@@ -8,9 +8,6 @@ from eoslog.native.record_batch cimport (
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status, fault
 from eoslog.native.time_index cimport TimeIndex
 
-cdef enum:
-    SEGMENT_PATH_BYTES_MAX = 4096
-
 cdef extern from "segment_files.h" nogil:
     # Of a file that becomes a segment by its renaming; swept by whoever opens the partition.
     const char* SEGMENT_UNNAMED_SUFFIX

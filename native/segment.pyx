@@ -27,7 +27,7 @@ from eoslog.native.record_batch cimport (
     BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_LAST_OFFSET_DELTA, BATCH_MAGIC, BATCH_MAGIC_V2,
     batch_header_load, batch_terminate,
 )
-from eoslog.native.spare_file cimport spare_take
+from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX, spare_take
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_FAILED, STATUS_OK, fault
 from eoslog.native.time_index cimport (
     time_index_append, time_index_close, time_index_load, time_index_open, time_index_store,

@@ -20,10 +20,11 @@ from eoslog.native.mapped_io cimport (
     close_fd, eos_open, eos_pwrite_all, eos_sync_data, eos_truncate,
 )
 from eoslog.native.producer_table cimport table_at, table_insert
-from eoslog.native.segment cimport SEGMENT_PATH_BYTES_MAX, segment_path
+from eoslog.native.segment cimport segment_path
 from eoslog.native.sequence_window cimport (
     NO_EPOCH, BatchMetadata, ProducerEntry, entry_clear, window_accept, window_at,
 )
+from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_NO_MEMORY, STATUS_OK, fault
 
 cdef extern from "<unistd.h>" nogil:

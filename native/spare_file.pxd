@@ -3,6 +3,9 @@ from libc.stdint cimport int32_t, int64_t
 
 from eoslog.native.status cimport Fault, Status
 
+cdef enum:
+    SEGMENT_PATH_BYTES_MAX = 4096    # With the NUL; of a segment's files too.
+
 cdef bint spare_take(
     const char* spare_directory, int32_t spare_max, const char* path) noexcept nogil
 cdef int spare_keep(

@@ -20,7 +20,6 @@ from eoslog.native.record_batch cimport (
     BATCH_ATTRIBUTES, BATCH_HEADER_BYTES, BATCH_MAGIC, BATCH_MAGIC_V2, BatchHeader,
     batch_header_load,
 )
-from eoslog.native.segment cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport STATUS_IO, STATUS_NO_SPACE, STATUS_OK, fault
 
 cdef extern from "<unistd.h>" nogil:
