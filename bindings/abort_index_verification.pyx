@@ -21,14 +21,13 @@ from eoslog.native.abort_files cimport AbortFile, abort_file_describe
 from eoslog.native.abort_index cimport (
     ABORT_ENTRY_BYTES, AbortedTransaction, abort_index_collect,
 )
+from eoslog.native.log_lock cimport log_lock, log_unlock, log_view, log_view_end
 from eoslog.native.log_replay cimport MARKER_ABORT, marker_load
 from eoslog.native.mapped_io cimport (
     ENOENT, ENOMEM, close_fd, eos_file_bytes, eos_open, eos_pread_all,
 )
 from eoslog.native.partition_log cimport PartitionLog as NativeLog
-from eoslog.native.partition_log cimport (
-    log_end, log_lock, log_unlock, log_view, log_view_end,
-)
+from eoslog.native.partition_log cimport log_end
 from eoslog.native.record_batch cimport ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader
 from eoslog.native.status cimport STATUS_FAILED, STATUS_OK, Fault, Status
 

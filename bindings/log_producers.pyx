@@ -28,9 +28,8 @@ from eoslog.native.log_read cimport ReadRange, read_close, read_open
 from eoslog.native.log_recovery cimport log_replay
 from eoslog.native.log_replay cimport log_restore_ongoing
 from eoslog.native.control_page cimport control_set_flag
-from eoslog.native.partition_log cimport (
-    log_end, log_lock, log_note_end, log_publish, log_unlock, log_view_end,
-)
+from eoslog.native.log_lock cimport log_lock, log_unlock, log_view_end
+from eoslog.native.partition_log cimport log_end, log_note_end, log_publish
 from eoslog.native.producer_table cimport (
     ProducerTable, table_at, table_evict, table_find, table_free, table_init, table_insert,
     table_complete, table_is_incomplete, table_memory_bytes, table_note_whole, table_remove,

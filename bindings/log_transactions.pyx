@@ -9,8 +9,8 @@ from libc.stdlib cimport free
 
 from eoslog.native.abort_index cimport AbortedTransaction as NativeAborted
 from eoslog.native.abort_index cimport abort_index_collect
+from eoslog.native.log_lock cimport log_view_end
 from eoslog.native.log_read cimport ReadRange, read_close, read_open
-from eoslog.native.partition_log cimport log_view_end
 from eoslog.native.producer_table cimport table_at
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BatchHeader, batch_header_load,

@@ -28,15 +28,16 @@ from eoslog.native.control_page cimport (
     control_keep_synced, control_load, control_set_flag, control_store, control_synced_before,
     control_unlock, control_want,
 )
-from eoslog.native.deleted_segments cimport deleted_segments_free
+from eoslog.native.log_close cimport log_detach
 from eoslog.native.log_follow cimport log_attach, log_attach_lock, log_forget_segments
+from eoslog.native.log_lock cimport log_refresh, log_view, log_view_end
 from eoslog.native.log_recovery cimport log_open
 from eoslog.native.mapped_io cimport (
     close_fd, eos_file_bytes, eos_map, eos_open, eos_reserve, munmap,
 )
 from eoslog.native.partition_log cimport (
-    SegmentFile, log_add_segment, log_end, log_failure, log_free, log_init, log_refresh,
-    log_detach, log_stable_end, log_view, log_view_end, pthread_mutex_lock, pthread_mutex_unlock,
+    SegmentFile, deleted_segments_free, log_add_segment, log_end, log_failure, log_free, log_init,
+    log_stable_end, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport Segment
 from eoslog.native.status cimport STATUS_FAILED, STATUS_IO, STATUS_OK

@@ -26,20 +26,18 @@ from eoslog.bindings.log_transactions cimport LogTransactions
 from eoslog.bindings.record_batch cimport ColumnSet, check_identity, open_columns
 from eoslog.bindings.status cimport raise_status
 from eoslog.native.control_page cimport control_flag, control_load, control_store
-from eoslog.native.deleted_segments cimport (
-    deleted_segments_free, log_delete_segments, log_raise_start,
-)
+from eoslog.native.deleted_segments cimport log_delete_segments, log_raise_start
 from eoslog.native.log_adopt cimport log_adopt, log_adopt_file
 from eoslog.native.log_append cimport (
     AppendOutcome, ProducerStamp, log_append_batch, log_append_columns,
 )
+from eoslog.native.log_close cimport log_close, log_detach
+from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.log_marker cimport LOCAL_COORDINATOR, Marker, log_append_marker
 from eoslog.native.log_recovery cimport log_truncate
 from eoslog.native.log_sync cimport log_flush, log_sync_up_to
 from eoslog.native.log_roll cimport log_roll
-from eoslog.native.partition_log cimport (
-    log_close, log_detach, log_end, log_lock, log_unlock,
-)
+from eoslog.native.partition_log cimport deleted_segments_free, log_end
 from eoslog.native.record_batch cimport ATTRIBUTE_TRANSACTIONAL, BatchIdentity
 from eoslog.native.sequence_window cimport NO_SEQUENCE, OFFSETS_SEQUENCE
 from eoslog.native.spare_file cimport spare_prepare

@@ -1,93 +1,30 @@
 # cython: language_level=3, wraparound=False, boundscheck=False
 # cython: initializedcheck=False, cdivision=True
-"""Segments that leave a log: at once for all who look for them, their files later.
+"""Deletion of a log's oldest segments: they leave the list at once, their files go after that.
 
-Whoever lets go last of a file that has no name any more waits until the file system has freed its
-blocks: a quarter of a second for 1 GiB, where they are discarded on the way. Under the log's lock
-every writer of every process would wait with him. So a file is held open while it loses its name,
-and what was deleted goes into a list that is emptied without the lock: by whoever deleted, and by
-the background thread of each process.
+The file of a segment is held open while it loses its name, so that the file system frees no blocks
+under the log's lock: partition_log has the list of what is freed later.
 
-Invariants: a segment in the list `deleted` is not in `segments`, and no reader holds it.
+Invariants: the log's start is raised before a segment leaves the list; the oldest file goes first,
+and its removal is synced before the next file goes, so the log never has a hole; a file that a
+reader has mapped is not used again.
 """
-from libc.stdlib cimport free
-from libc.string cimport memmove
-
 from eoslog.native.abort_index cimport abort_index_drop_below
 from eoslog.native.control_page cimport control_load, control_raise
+from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.log_sync cimport log_sync_directory
 from eoslog.native.mapped_io cimport eos_open
 from eoslog.native.partition_log cimport (
-    log_end, log_fail, log_lock, log_publish, log_unlock, pthread_mutex_lock, pthread_mutex_unlock,
+    log_end, log_fail, log_publish, pthread_mutex_lock, pthread_mutex_unlock, segment_retire,
+    take_first,
 )
-from eoslog.native.segment cimport segment_path, segment_unload
+from eoslog.native.segment cimport Segment, segment_path, segment_unload
 from eoslog.native.segment_files cimport eos_is_missing, eos_remove_logs_below
 from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX, spare_keep
 from eoslog.native.status cimport STATUS_FAILED, STATUS_IO, STATUS_OK, fault
 
 cdef extern from "<unistd.h>" nogil:
     int unlink(const char* path) noexcept
-
-
-cdef void segment_retire(PartitionLog* log, Segment* segment) noexcept nogil:
-    """A deleted segment that nobody holds is to be freed. The caller holds segments_lock."""
-    segment.next_deleted = log.deleted
-    log.deleted = segment
-
-
-cdef int32_t deleted_segments_free(PartitionLog* log) noexcept nogil:
-    """Give back mappings and files of deleted segments; how many. It may take long: the caller
-    holds no lock.
-    """
-    cdef Segment* segment
-    cdef Segment* following
-    cdef int32_t freed = 0
-    pthread_mutex_lock(&log.segments_lock)
-    segment = log.deleted
-    log.deleted = NULL
-    pthread_mutex_unlock(&log.segments_lock)
-    while segment != NULL:
-        following = segment.next_deleted
-        segment_unload(segment)
-        free(segment)
-        segment = following
-        freed += 1
-    return freed
-
-
-cdef Segment* take_first(PartitionLog* log, int64_t upto_offset, bint ends) noexcept nogil:
-    """Take the first segment out of the list, NULL if it is to stay: the last one always is. It
-    goes if it begins below an offset, or, with `ends`, if it ends at or below. The caller holds
-    segments_lock.
-    """
-    cdef Segment* segment
-    if log.segment_count < 2 or (
-            log.segments[1].base_offset > upto_offset if ends
-            else log.segments[0].base_offset >= upto_offset):
-        return NULL
-    segment = log.segments[0]
-    if ends:
-        # Before it leaves the list: a reader of any process who finds a later segment in its place
-        # looks here for the reason.
-        control_raise(&log.page.log_start_offset, log.segments[1].base_offset)
-    log.segment_count -= 1
-    memmove(log.segments, log.segments + 1, <size_t>log.segment_count * sizeof(Segment*))
-    segment.retired = True
-    return segment
-
-
-cdef void log_drop_segments(PartitionLog* log, int64_t first_base_offset) noexcept nogil:
-    """Segments that another process deleted go here too; those that a reader holds, after him."""
-    cdef Segment* segment
-    while True:
-        pthread_mutex_lock(&log.segments_lock)
-        segment = take_first(log, first_base_offset, False)
-        if segment != NULL and segment.references == 0:
-            segment_retire(log, segment)
-        pthread_mutex_unlock(&log.segments_lock)
-        if segment == NULL:
-            return
-        abort_index_drop_below(&log.aborts, log.segments[0].base_offset)
 
 
 cdef int64_t log_raise_start(PartitionLog* log, int64_t upto_offset) noexcept nogil:

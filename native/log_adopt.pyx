@@ -19,14 +19,14 @@ from eoslog.native.control_page cimport control_write_begin
 from eoslog.native.empty_segment cimport empty_segment_reload
 from eoslog.native.log_append cimport append_whole, outcome_add
 from eoslog.native.log_follow cimport log_take_up_segment
+from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.mapped_io cimport (
     close_fd, eos_count_names, eos_file_bytes, eos_is_at, eos_link, eos_make_private,
     eos_map, eos_open_staged, eos_pwrite_all, eos_rename, munmap,
 )
 from eoslog.native.log_roll cimport log_end_segment
 from eoslog.native.partition_log cimport (
-    log_active, log_check_directory, log_end, log_lock, log_publish, log_unlock,
-    pthread_mutex_lock, pthread_mutex_unlock,
+    log_active, log_check_directory, log_end, log_publish, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.producer_table cimport table_find_whole, table_insert, table_remove
 from eoslog.native.record_batch cimport (

@@ -18,12 +18,11 @@ from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport control_store
 from eoslog.native.crash_point cimport CRASH_POINT, CRASH_POINTS_TORN
 from eoslog.native.empty_segment cimport empty_segment_renew
+from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.mapped_io cimport eos_now_ms
 from eoslog.native.ongoing_transactions cimport ongoing_add
 from eoslog.native.log_roll cimport log_roll
-from eoslog.native.partition_log cimport (
-    log_active, log_end, log_lock, log_publish, log_unlock,
-)
+from eoslog.native.partition_log cimport log_active, log_end, log_publish
 from eoslog.native.producer_table cimport table_find_whole, table_insert
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_CONTROL, ATTRIBUTE_LOG_APPEND_TIME, ATTRIBUTE_TRANSACTIONAL, BATCH_BASE_OFFSET,

@@ -11,4 +11,3 @@ cdef Status log_attach_lock(PartitionLog* log, Fault* out) noexcept nogil
 cdef void log_forget_segments(PartitionLog* log) noexcept nogil
 cdef Status log_take_up_segment(
     PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil
-cdef void log_unload_idle(PartitionLog* log) noexcept nogil

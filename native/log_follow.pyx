@@ -19,21 +19,20 @@ from eoslog.native.control_page cimport (
     EOWNERDEAD, ControlView, control_flag, control_load, control_load_32, control_lock,
     control_view, control_write_begin,
 )
-from eoslog.native.deleted_segments cimport log_drop_segments, segment_retire
 from eoslog.native.empty_segment cimport empty_segment_make_anew, empty_segment_renew
 from eoslog.native.log_replay cimport log_replay_batch
 from eoslog.native.mapped_io cimport eos_file_bytes
 from eoslog.native.segment_files cimport eos_remove_below
 from eoslog.native.partition_log cimport (
-    log_active, log_add_segment, log_note_end, log_publish, pthread_mutex_lock,
-    pthread_mutex_unlock,
+    log_active, log_add_segment, log_drop_segments, log_note_end, log_publish, log_unload_idle,
+    pthread_mutex_lock, pthread_mutex_unlock, segment_retire,
 )
 from eoslog.native.record_batch cimport (
     BATCH_HEADER_BYTES, BatchHeader, batch_terminate,
 )
 from eoslog.native.segment cimport (
     Segment, batch_end_offset, batch_in_chain, segment_begin_anew, segment_index_active,
-    segment_load, segment_note_batch, segment_path, segment_unload,
+    segment_load, segment_note_batch, segment_path,
 )
 from eoslog.native.segment_pages cimport segment_pages_follow, segment_pages_inherit
 from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
@@ -51,7 +50,6 @@ cdef extern from "<errno.h>" nogil:
 
 cdef enum:
     ATTACH_TIMEOUT_NS = 30_000_000_000
-    LOADED_SEGMENTS_MAX = 32         # Of one log.
 
 
 cdef Status log_follow(PartitionLog* log, Fault* out) noexcept nogil:
@@ -130,27 +128,6 @@ cdef Status add_active(PartitionLog* log, int64_t base_offset, Fault* out) noexc
             "segments were deleted before this process had looked at them; call again",
             first_base_offset, base_offset)
     return status
-
-
-cdef void log_unload_idle(PartitionLog* log) noexcept nogil:
-    """Before another segment is opened: give back files and maps of some that nobody reads now.
-
-    Else a log of many segments would take a process all the files that it may have open. The caller
-    holds segments_lock.
-    """
-    cdef Segment* segment
-    cdef int32_t index
-    cdef int32_t loaded_count = 0
-    for index in range(log.segment_count):
-        loaded_count += log.segments[index].loaded
-    if loaded_count < LOADED_SEGMENTS_MAX:
-        return
-    for index in range(log.segment_count - 1):
-        segment = log.segments[index]
-        if segment.loaded and not segment.active and segment.references == 0 and (
-                loaded_count > LOADED_SEGMENTS_MAX // 2):
-            segment_unload(segment)
-            loaded_count -= 1
 
 
 cdef Status log_take_up_segment(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil:

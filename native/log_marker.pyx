@@ -13,10 +13,11 @@ from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX, record_encode
 from eoslog.native.byte_order cimport store_be16, store_be32
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.log_append cimport log_place, log_room_for
+from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.log_replay cimport (
     MARKER_ABORT, MARKER_COMMIT, MARKER_KEY_BYTES, MARKER_VALUE_BYTES, log_end_transaction,
 )
-from eoslog.native.partition_log cimport log_end, log_lock, log_unlock
+from eoslog.native.partition_log cimport log_end
 from eoslog.native.producer_table cimport table_find_whole, table_insert
 from eoslog.native.record_batch cimport (
     ATTRIBUTE_CONTROL, ATTRIBUTE_TRANSACTIONAL, BATCH_HEADER_BYTES, BatchIdentity,

@@ -19,15 +19,15 @@ from eoslog.native.control_page cimport (
     control_keep_synced, control_load, control_store, control_synced_before,
 )
 from eoslog.native.deleted_segments cimport derived_files_remove
+from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.mapped_io cimport (
     close_fd, eos_dirty_again, eos_first_hole, eos_now_ms, eos_open, eos_pwrite_all, eos_sync_data,
     eos_sync_directory,
 )
 from eoslog.native.offset_index cimport offset_index_lookup, offset_index_truncate
 from eoslog.native.partition_log cimport (
-    log_acquire, log_active, log_add_segment, log_end, log_fail, log_lock, log_next_base,
-    log_publish, log_release, log_start_segment, log_unlock, pthread_mutex_lock,
-    pthread_mutex_unlock,
+    log_acquire, log_active, log_add_segment, log_end, log_fail, log_next_base, log_publish,
+    log_release, log_start_segment, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.log_replay cimport log_replay_batch
 from eoslog.native.record_batch cimport (

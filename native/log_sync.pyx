@@ -11,14 +11,15 @@ from eoslog.native.control_page cimport (
     control_flag, control_load, control_raise, control_sync_end, control_sync_holder,
     control_sync_round, control_sync_take, control_sync_wait,
 )
+from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.log_roll cimport is_for_want
 from eoslog.native.mapped_io cimport (
     EMFILE, ENFILE, ENODATA, ENOENT, ENOMEM, EOS_FILE_LOST, eos_still_holds, eos_sync_data,
 )
 from eoslog.native.named_sync cimport eos_sync_named
 from eoslog.native.partition_log cimport (
-    log_active, log_end, log_fail, log_failure, log_lock, log_release, log_unlock,
-    pthread_mutex_lock, pthread_mutex_unlock,
+    log_active, log_end, log_fail, log_failure, log_release, pthread_mutex_lock,
+    pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport Segment, segment_path, segment_store_indexes
 from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX

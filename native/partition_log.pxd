@@ -1,5 +1,4 @@
-# One partition's log: segments, producers, published offsets. The modules log_append, log_read and
-# log_recovery work on this struct.
+# One partition's log: the struct that all log modules work on, its segments, its published offsets.
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from eoslog.native.abort_index cimport AbortIndex
@@ -73,23 +72,21 @@ cdef Status log_add_segment(
     PartitionLog* log, int64_t base_offset, int64_t file_bytes) noexcept nogil
 cdef Status log_load_segment(
     PartitionLog* log, Segment* segment, bint writable, Fault* out) noexcept nogil
+cdef void log_unload_idle(PartitionLog* log) noexcept nogil
 cdef Segment* log_active(PartitionLog* log) noexcept nogil
 cdef int64_t log_end(PartitionLog* log) noexcept nogil
 cdef int64_t log_stable_end(PartitionLog* log) noexcept nogil
-cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil
-cdef void log_unlock(PartitionLog* log) noexcept nogil
-cdef Status log_view(PartitionLog* log, Fault* out) noexcept nogil
-cdef void log_view_end(PartitionLog* log) noexcept nogil
-cdef Status log_refresh(PartitionLog* log, Fault* out) noexcept nogil
+cdef int log_failure(PartitionLog* log) noexcept nogil
 cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil
 cdef void log_note_end(PartitionLog* log, int64_t log_end_offset) noexcept nogil
 cdef void log_fail(PartitionLog* log, int error) noexcept nogil
-cdef int log_failure(PartitionLog* log) noexcept nogil
 cdef Status log_check_directory(PartitionLog* log, Fault* out) noexcept nogil
 cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out) noexcept nogil
-cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil
-cdef void log_detach(PartitionLog* log) noexcept nogil
 cdef Status log_acquire(
     PartitionLog* log, int64_t offset, Segment** segment_out, Fault* out) noexcept nogil
 cdef void log_release(PartitionLog* log, Segment* segment) noexcept nogil
 cdef int64_t log_next_base(PartitionLog* log, const Segment* segment) noexcept nogil
+cdef void segment_retire(PartitionLog* log, Segment* segment) noexcept nogil
+cdef int32_t deleted_segments_free(PartitionLog* log) noexcept nogil
+cdef Segment* take_first(PartitionLog* log, int64_t upto_offset, bint ends) noexcept nogil
+cdef void log_drop_segments(PartitionLog* log, int64_t first_base_offset) noexcept nogil

@@ -1,50 +1,55 @@
 # cython: language_level=3, wraparound=False, boundscheck=False
 # cython: initializedcheck=False, cdivision=True
-"""One partition's log: its segments, its producers, its published offsets.
+"""One partition's log as this process knows it: its list of segments, its published offsets.
+
+This module prepares and frees the struct; lists, loads, holds, unloads, retires and frees segments;
+starts a segment; and publishes the log end. The other log modules build on it and never the other
+way round: log_follow takes in what other processes wrote, log_lock locks the log, and log_append,
+log_read, log_sync, log_close and the rest use these.
+
+A segment that leaves the log goes into the list `deleted` once no reader holds it. When a file
+without a name is closed for the last time, its blocks are freed within that call: a quarter of a
+second for 1 GiB, where they are discarded on the way. Under the log's lock every writer of every
+process would wait for that. So the list is emptied without the lock: by the thread that deleted,
+and by the background thread of each process.
 
 Invariants: segments are in the order of their base offsets and only the last takes appends; readers
 see nothing at or above the published log end, and every byte below it was in place before it was
-published; a log whose sync failed takes nothing more. What a process knows of the log is what the
-batches below known_end say, whoever wrote them; a writer knows all of it before it writes. Lock
-order: the turn to sync, flush_lock, the page's lock (writers of all processes), view_lock,
-segments_lock.
+published; a log whose sync failed takes nothing more; a segment in the list `deleted` is not in
+`segments`, and no reader holds it. Lock order: the turn to sync, flush_lock, the page's lock
+(writers of all processes), view_lock, segments_lock.
 """
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport free, malloc, realloc
+from libc.string cimport memmove
 
-from eoslog.native.abort_index cimport abort_index_free, abort_index_init
+from eoslog.native.abort_index cimport (
+    abort_index_drop_below, abort_index_free, abort_index_init,
+)
 from eoslog.native.atomics cimport load_acquire_64, store_release_64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport (
-    EOWNERDEAD, control_flag, control_load, control_load_32, control_lock, control_raise,
-    control_set_flag, control_store, control_store_32, control_sync_end, control_sync_holder,
-    control_sync_take, control_take_wanted, control_unlock, control_write_begin, control_write_end,
+    control_flag, control_load, control_load_32, control_raise, control_store, control_store_32,
+    control_write_begin, control_write_end,
 )
-from eoslog.native.deleted_segments cimport deleted_segments_free, segment_retire
-from eoslog.native.empty_segment cimport empty_segment_for_close
-from eoslog.native.log_follow cimport log_follow, log_repair, log_unload_idle
-from eoslog.native.log_sync cimport log_sync_segments
 from eoslog.native.mapped_io cimport eos_file_bytes, eos_identity
 from eoslog.native.ongoing_transactions cimport ongoing_first, ongoing_free, ongoing_init
 from eoslog.native.producer_table cimport table_free, table_init
 from eoslog.native.segment cimport (
     segment_create, segment_indexes_hold, segment_init, segment_load, segment_rebuild_indexes,
-    segment_seal, segment_store_indexes, segment_unload,
+    segment_store_indexes, segment_unload,
 )
-from eoslog.native.shared_page cimport shared_word_wake
-from eoslog.native.snapshot cimport snapshot_write
 from eoslog.native.status cimport (
-    STATUS_CLOSED, STATUS_CORRUPT, STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_IO, STATUS_LOCK_HELD,
-    STATUS_NO_MEMORY, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
+    STATUS_CLOSED, STATUS_CORRUPT, STATUS_IO, STATUS_NO_MEMORY, STATUS_OFFSET_OUT_OF_RANGE,
+    STATUS_OK, fault,
 )
 
 cdef extern from "<errno.h>" nogil:
-    int EAGAIN
     int ENOENT
     int ESTALE
 
 cdef enum:
-    LOCK_TIMEOUT_NS = 30_000_000_000  # A lock is held for one append; who has it for longer hangs.
+    LOADED_SEGMENTS_MAX = 32         # Of one log.
 
 
 cdef Status log_init(PartitionLog* log) noexcept nogil:
@@ -137,6 +142,27 @@ cdef Status log_load_segment(
     return status
 
 
+cdef void log_unload_idle(PartitionLog* log) noexcept nogil:
+    """Before another segment is opened: give back files and maps of some that nobody reads now.
+
+    Else a log of many segments would take a process all the files that it may have open. The caller
+    holds segments_lock.
+    """
+    cdef Segment* segment
+    cdef int32_t index
+    cdef int32_t loaded_count = 0
+    for index in range(log.segment_count):
+        loaded_count += log.segments[index].loaded
+    if loaded_count < LOADED_SEGMENTS_MAX:
+        return
+    for index in range(log.segment_count - 1):
+        segment = log.segments[index]
+        if segment.loaded and not segment.active and segment.references == 0 and (
+                loaded_count > LOADED_SEGMENTS_MAX // 2):
+            segment_unload(segment)
+            loaded_count -= 1
+
+
 cdef Segment* log_active(PartitionLog* log) noexcept nogil:
     EOS_CHECK(log.segment_count > 0, "partition log: there is an active segment")
     return log.segments[log.segment_count - 1]
@@ -156,125 +182,14 @@ cdef int64_t log_stable_end(PartitionLog* log) noexcept nogil:
     return stable if stable > start else start
 
 
-cdef void log_fail(PartitionLog* log, int error) noexcept nogil:
-    """From now on nobody, in no process, appends: what the disk holds is not known."""
-    control_store_32(&log.page.failed_errno, error if error != 0 else 5)
-
-
 cdef int log_failure(PartitionLog* log) noexcept nogil:
     """Why nothing is appended any more, as an errno; 0 if all is well."""
     return control_load_32(&log.page.failed_errno)
 
 
-cdef Status check_usable(PartitionLog* log, Fault* out) noexcept nogil:
-    if log.closed:
-        return fault(out, STATUS_CLOSED, "the log is closed", 0, 0)
-    if control_flag(&log.page.deleted):
-        return fault(out, STATUS_CLOSED, "the topic was deleted", 0, 0)
-    return STATUS_OK
-
-
-cdef inline bint is_behind(PartitionLog* log) noexcept nogil:
-    """Whether another process published something that is not known here. The caller holds
-    view_lock.
-    """
-    return (log.known_end != control_load(&log.page.log_end_offset)
-            or log_active(log).base_offset != control_load(&log.page.active_base_offset)
-            or log.segments[0].base_offset < control_load(&log.page.first_base_offset))
-
-
-cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil:
-    """Take the writer's lock of a log that is open and sound, and know all of it; otherwise it is
-    not held.
-    """
-    cdef int failed
-    cdef int taken = control_lock(log.page, LOCK_TIMEOUT_NS, log.process_id)
-    cdef Status repaired
-    cdef Status status = STATUS_OK
-    if taken != 0 and taken != EOWNERDEAD:
-        return fault(out, STATUS_LOCK_HELD, "the lock of the log is held by a process that hangs",
-                     0, control_load_32(&log.page.holder))
-    pthread_mutex_lock(&log.view_lock)
-    status = check_usable(log, out)
-    failed = log_failure(log)
-    if status == STATUS_OK and failed != 0:
-        out.os_errno = failed
-        status = fault(out, STATUS_FAILED, "an earlier sync of this log failed", 0, failed)
-    if status == STATUS_OK and log.producers_unknown:
-        status = fault(out, STATUS_FELL_BEHIND, "the log is being taken up anew; call again", 0, 0)
-    if taken == EOWNERDEAD or control_flag(&log.page.sequence) & 1:
-        # Also where this one is of no use to the caller: nobody else will be told of it.
-        repaired = log_repair(log, out)
-        if repaired == STATUS_FELL_BEHIND and status == STATUS_OK:
-            # Whoever attaches anew repairs it.
-            status = repaired
-        elif repaired != STATUS_OK and status == STATUS_OK:
-            status = fault(out, STATUS_FAILED, "the log could not be repaired after a writer died",
-                           0, out.os_errno)
-    elif status == STATUS_OK and is_behind(log):
-        status = log_follow(log, out)
-    if status != STATUS_OK:
-        pthread_mutex_unlock(&log.view_lock)
-        control_unlock(log.page)
-    else:
-        # Another process may have reserved more, or given some back.
-        log_active(log).reserved_bytes = control_load(&log.page.active_reserved_bytes)
-    return status
-
-
-cdef void log_unlock(PartitionLog* log) noexcept nogil:
-    """Give the lock back, and wake readers who wait for what was published."""
-    pthread_mutex_unlock(&log.view_lock)
-    control_unlock(log.page)
-    if control_take_wanted(log.page) and log.wake_word != NULL:
-        shared_word_wake(log.wake_word)
-
-
-cdef Status log_view(PartitionLog* log, Fault* out) noexcept nogil:
-    """Know what was published by now, and keep it so until log_view_end; writers of this process
-    wait.
-    """
-    cdef Status status = check_usable(log, out)
-    if status != STATUS_OK:
-        return status
-    if control_flag(&log.page.sequence) & 1 and control_load(
-            &log.page.log_end_offset) != load_acquire_64(&log.known_end):
-        # A writer is at it, or died there: its lock tells.
-        status = log_lock(log, out)
-        if status == STATUS_OK:
-            log_unlock(log)
-        elif status == STATUS_FELL_BEHIND and not log.producers_unknown:
-            return status            # Else it is being taken up just now, by the caller.
-    pthread_mutex_lock(&log.view_lock)
-    status = check_usable(log, out)
-    if status == STATUS_OK and is_behind(log):
-        status = log_follow(log, out)
-        if status == STATUS_IO and out.os_errno == EAGAIN:
-            # Who died there had stored no new log end: of a roll, or a deletion.
-            pthread_mutex_unlock(&log.view_lock)
-            status = log_lock(log, out)
-            if status == STATUS_OK:
-                control_unlock(log.page)
-                return STATUS_OK
-            pthread_mutex_lock(&log.view_lock)
-    if status != STATUS_OK:
-        pthread_mutex_unlock(&log.view_lock)
-    return status
-
-
-cdef void log_view_end(PartitionLog* log) noexcept nogil:
-    pthread_mutex_unlock(&log.view_lock)
-
-
-cdef Status log_refresh(PartitionLog* log, Fault* out) noexcept nogil:
-    """Know what was published by now."""
-    cdef Status status
-    if load_acquire_64(&log.known_end) == control_load(&log.page.log_end_offset):
-        return STATUS_OK
-    status = log_view(log, out)
-    if status == STATUS_OK:
-        log_view_end(log)
-    return status
+cdef void log_fail(PartitionLog* log, int error) noexcept nogil:
+    """From now on nobody, in no process, appends: what the disk holds is not known."""
+    control_store_32(&log.page.failed_errno, error if error != 0 else 5)
 
 
 cdef void log_note_end(PartitionLog* log, int64_t log_end_offset) noexcept nogil:
@@ -340,71 +255,6 @@ cdef Status log_start_segment(PartitionLog* log, int64_t base_offset, Fault* out
             free(segment)
     log.directory_unsynced = True
     pthread_mutex_unlock(&log.segments_lock)
-    return status
-
-
-cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
-    """Take no more appends. With `clean`: indexes, snapshot and file lengths as Kafka leaves them,
-    and all of it synced, since nobody will verify these bytes on the next opening. So is nobody
-    else at the log then.
-    """
-    cdef Status status = STATUS_OK
-    cdef bint closed_now = False
-    if clean:
-        if control_sync_take(log.page, LOCK_TIMEOUT_NS, log.process_id) != 0:
-            return fault(out, STATUS_LOCK_HELD, "a sync by another process hangs",
-                         0, control_sync_holder(log.page))
-        pthread_mutex_lock(&log.flush_lock)
-        status = log_lock(log, out)
-        if status == STATUS_OK:
-            closed_now = True
-            status = close_cleanly(log, out)
-            log.closed = True
-            log_unlock(log)
-        elif log_failure(log) != 0 or log.closed:
-            status = STATUS_OK
-        if closed_now and status == STATUS_OK:
-            status = log_sync_segments(log, log_end(log) + 1, True, out)
-        if closed_now and status == STATUS_OK:
-            control_raise(&log.page.recovery_point, log_end(log))
-            control_set_flag(&log.page.sealed, 1)
-        pthread_mutex_unlock(&log.flush_lock)
-        control_sync_end(log.page)
-    log_detach(log)
-    return status
-
-
-cdef void log_detach(PartitionLog* log) noexcept nogil:
-    """Let go of the log as it is; other processes go on with it."""
-    pthread_mutex_lock(&log.view_lock)
-    log.closed = True
-    pthread_mutex_unlock(&log.view_lock)
-    unload_unheld(log)
-
-
-cdef void unload_unheld(PartitionLog* log) noexcept nogil:
-    """Give back all files and mappings; those that a reader holds go when it lets go of them."""
-    cdef int32_t index
-    pthread_mutex_lock(&log.segments_lock)
-    for index in range(log.segment_count):
-        if log.segments[index].references == 0:
-            segment_unload(log.segments[index])
-    pthread_mutex_unlock(&log.segments_lock)
-    deleted_segments_free(log)
-
-
-cdef Status close_cleanly(PartitionLog* log, Fault* out) noexcept nogil:
-    cdef Segment* active
-    cdef Status status = empty_segment_for_close(log, out)
-    if status != STATUS_OK:
-        return status
-    active = log_active(log)
-    status = segment_seal(active, log.directory, out)
-    active.unsynced = True
-    if status == STATUS_OK and log.producers.evicted_count == 0:
-        if log_end(log) > 0 and log.snapshot_offset != log_end(log):
-            status = snapshot_write(log.directory, log_end(log), &log.producers, True, out)
-            log.directory_unsynced = True
     return status
 
 
@@ -505,3 +355,64 @@ cdef int64_t log_next_base(PartitionLog* log, const Segment* segment) noexcept n
         base = log.segments[low].base_offset
     pthread_mutex_unlock(&log.segments_lock)
     return base
+
+
+cdef void segment_retire(PartitionLog* log, Segment* segment) noexcept nogil:
+    """A deleted segment that nobody holds is to be freed. The caller holds segments_lock."""
+    segment.next_deleted = log.deleted
+    log.deleted = segment
+
+
+cdef int32_t deleted_segments_free(PartitionLog* log) noexcept nogil:
+    """Give back mappings and files of deleted segments; how many. It may take long: the caller
+    holds no lock.
+    """
+    cdef Segment* segment
+    cdef Segment* following
+    cdef int32_t freed = 0
+    pthread_mutex_lock(&log.segments_lock)
+    segment = log.deleted
+    log.deleted = NULL
+    pthread_mutex_unlock(&log.segments_lock)
+    while segment != NULL:
+        following = segment.next_deleted
+        segment_unload(segment)
+        free(segment)
+        segment = following
+        freed += 1
+    return freed
+
+
+cdef Segment* take_first(PartitionLog* log, int64_t upto_offset, bint ends) noexcept nogil:
+    """Take the first segment out of the list, NULL if it is to stay: the last one always is. It
+    goes if it begins below an offset, or, with `ends`, if it ends at or below. The caller holds
+    segments_lock.
+    """
+    cdef Segment* segment
+    if log.segment_count < 2 or (
+            log.segments[1].base_offset > upto_offset if ends
+            else log.segments[0].base_offset >= upto_offset):
+        return NULL
+    segment = log.segments[0]
+    if ends:
+        # Before it leaves the list: a reader of any process who finds a later segment in its place
+        # looks here for the reason.
+        control_raise(&log.page.log_start_offset, log.segments[1].base_offset)
+    log.segment_count -= 1
+    memmove(log.segments, log.segments + 1, <size_t>log.segment_count * sizeof(Segment*))
+    segment.retired = True
+    return segment
+
+
+cdef void log_drop_segments(PartitionLog* log, int64_t first_base_offset) noexcept nogil:
+    """Segments that another process deleted go here too; those that a reader holds, after him."""
+    cdef Segment* segment
+    while True:
+        pthread_mutex_lock(&log.segments_lock)
+        segment = take_first(log, first_base_offset, False)
+        if segment != NULL and segment.references == 0:
+            segment_retire(log, segment)
+        pthread_mutex_unlock(&log.segments_lock)
+        if segment == NULL:
+            return
+        abort_index_drop_below(&log.aborts, log.segments[0].base_offset)

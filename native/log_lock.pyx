@@ -1,0 +1,139 @@
+# cython: language_level=3, wraparound=False, boundscheck=False
+# cython: initializedcheck=False, cdivision=True
+"""The lock of a log among all processes, and a view of the log for readers.
+
+Both take in first what other processes published, so that a caller works on all of it. The lock is
+the page's: one writer of all processes has it. A view takes view_lock alone, which keeps what this
+process knows as it is. The process that takes the lock after a writer died repairs what it left.
+
+Invariants: what a process knows of the log is what the batches below known_end say, whichever
+process wrote them; a writer knows all of it before it writes; no writer has the lock of a log that
+is closed, deleted or failed. The page's lock comes before view_lock.
+"""
+from eoslog.native.atomics cimport load_acquire_64
+from eoslog.native.control_page cimport (
+    EOWNERDEAD, control_flag, control_load, control_load_32, control_lock, control_take_wanted,
+    control_unlock,
+)
+from eoslog.native.log_follow cimport log_follow, log_repair
+from eoslog.native.partition_log cimport (
+    log_active, log_failure, pthread_mutex_lock, pthread_mutex_unlock,
+)
+from eoslog.native.shared_page cimport shared_word_wake
+from eoslog.native.status cimport (
+    STATUS_CLOSED, STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_IO, STATUS_LOCK_HELD, STATUS_OK, fault,
+)
+
+cdef extern from "<errno.h>" nogil:
+    int EAGAIN
+
+
+cdef Status check_usable(PartitionLog* log, Fault* out) noexcept nogil:
+    if log.closed:
+        return fault(out, STATUS_CLOSED, "the log is closed", 0, 0)
+    if control_flag(&log.page.deleted):
+        return fault(out, STATUS_CLOSED, "the topic was deleted", 0, 0)
+    return STATUS_OK
+
+
+cdef inline bint is_behind(PartitionLog* log) noexcept nogil:
+    """Whether another process published something that is not known here. The caller holds
+    view_lock.
+    """
+    return (log.known_end != control_load(&log.page.log_end_offset)
+            or log_active(log).base_offset != control_load(&log.page.active_base_offset)
+            or log.segments[0].base_offset < control_load(&log.page.first_base_offset))
+
+
+cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil:
+    """Take the writer's lock of a log that is open and sound, and know all of it; otherwise it is
+    not held.
+    """
+    cdef int failed
+    cdef int taken = control_lock(log.page, LOCK_TIMEOUT_NS, log.process_id)
+    cdef Status repaired
+    cdef Status status = STATUS_OK
+    if taken != 0 and taken != EOWNERDEAD:
+        return fault(out, STATUS_LOCK_HELD, "the lock of the log is held by a process that hangs",
+                     0, control_load_32(&log.page.holder))
+    pthread_mutex_lock(&log.view_lock)
+    status = check_usable(log, out)
+    failed = log_failure(log)
+    if status == STATUS_OK and failed != 0:
+        out.os_errno = failed
+        status = fault(out, STATUS_FAILED, "an earlier sync of this log failed", 0, failed)
+    if status == STATUS_OK and log.producers_unknown:
+        status = fault(out, STATUS_FELL_BEHIND, "the log is being taken up anew; call again", 0, 0)
+    if taken == EOWNERDEAD or control_flag(&log.page.sequence) & 1:
+        # Also where this one is of no use to the caller: nobody else will be told of it.
+        repaired = log_repair(log, out)
+        if repaired == STATUS_FELL_BEHIND and status == STATUS_OK:
+            # Whoever attaches anew repairs it.
+            status = repaired
+        elif repaired != STATUS_OK and status == STATUS_OK:
+            status = fault(out, STATUS_FAILED, "the log could not be repaired after a writer died",
+                           0, out.os_errno)
+    elif status == STATUS_OK and is_behind(log):
+        status = log_follow(log, out)
+    if status != STATUS_OK:
+        pthread_mutex_unlock(&log.view_lock)
+        control_unlock(log.page)
+    else:
+        # Another process may have reserved more, or given some back.
+        log_active(log).reserved_bytes = control_load(&log.page.active_reserved_bytes)
+    return status
+
+
+cdef void log_unlock(PartitionLog* log) noexcept nogil:
+    """Give the lock back, and wake readers who wait for what was published."""
+    pthread_mutex_unlock(&log.view_lock)
+    control_unlock(log.page)
+    if control_take_wanted(log.page) and log.wake_word != NULL:
+        shared_word_wake(log.wake_word)
+
+
+cdef Status log_view(PartitionLog* log, Fault* out) noexcept nogil:
+    """Know what was published by now, and keep it so until log_view_end; writers of this process
+    wait.
+    """
+    cdef Status status = check_usable(log, out)
+    if status != STATUS_OK:
+        return status
+    if control_flag(&log.page.sequence) & 1 and control_load(
+            &log.page.log_end_offset) != load_acquire_64(&log.known_end):
+        # A writer is at it, or died there: its lock tells.
+        status = log_lock(log, out)
+        if status == STATUS_OK:
+            log_unlock(log)
+        elif status == STATUS_FELL_BEHIND and not log.producers_unknown:
+            return status            # Else it is being taken up just now, by the caller.
+    pthread_mutex_lock(&log.view_lock)
+    status = check_usable(log, out)
+    if status == STATUS_OK and is_behind(log):
+        status = log_follow(log, out)
+        if status == STATUS_IO and out.os_errno == EAGAIN:
+            # Who died there had stored no new log end: of a roll, or a deletion.
+            pthread_mutex_unlock(&log.view_lock)
+            status = log_lock(log, out)
+            if status == STATUS_OK:
+                control_unlock(log.page)
+                return STATUS_OK
+            pthread_mutex_lock(&log.view_lock)
+    if status != STATUS_OK:
+        pthread_mutex_unlock(&log.view_lock)
+    return status
+
+
+cdef void log_view_end(PartitionLog* log) noexcept nogil:
+    pthread_mutex_unlock(&log.view_lock)
+
+
+cdef Status log_refresh(PartitionLog* log, Fault* out) noexcept nogil:
+    """Know what was published by now."""
+    cdef Status status
+    if load_acquire_64(&log.known_end) == control_load(&log.page.log_end_offset):
+        return STATUS_OK
+    status = log_view(log, out)
+    if status == STATUS_OK:
+        log_view_end(log)
+    return status
