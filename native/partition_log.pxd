@@ -2,7 +2,9 @@
 from libc.stdint cimport int32_t, int64_t, uint32_t, uint64_t
 
 from eoslog.native.abort_index cimport AbortIndex
-from eoslog.native.control_page cimport ControlPage
+from eoslog.native.atomics cimport load_acquire_64
+from eoslog.native.check cimport EOS_CHECK
+from eoslog.native.control_page cimport ControlPage, control_load, control_load_32
 from eoslog.native.ongoing_transactions cimport OngoingTransactions
 from eoslog.native.producer_table cimport ProducerTable
 from eoslog.native.segment cimport Segment, SegmentOptions
@@ -73,10 +75,6 @@ cdef Status log_add_segment(
 cdef Status log_load_segment(
     PartitionLog* log, Segment* segment, bint writable, Fault* out) noexcept nogil
 cdef void log_unload_idle(PartitionLog* log) noexcept nogil
-cdef Segment* log_active(PartitionLog* log) noexcept nogil
-cdef int64_t log_end(PartitionLog* log) noexcept nogil
-cdef int64_t log_stable_end(PartitionLog* log) noexcept nogil
-cdef int log_failure(PartitionLog* log) noexcept nogil
 cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil
 cdef void log_note_end(PartitionLog* log, int64_t log_end_offset) noexcept nogil
 cdef void log_fail(PartitionLog* log, int error) noexcept nogil
@@ -90,3 +88,28 @@ cdef void segment_retire(PartitionLog* log, Segment* segment) noexcept nogil
 cdef int32_t deleted_segments_free(PartitionLog* log) noexcept nogil
 cdef Segment* take_first(PartitionLog* log, int64_t upto_offset, bint ends) noexcept nogil
 cdef void log_drop_segments(PartitionLog* log, int64_t first_base_offset) noexcept nogil
+
+
+# On the way of an append: a call of another module goes through a pointer.
+cdef inline Segment* log_active(PartitionLog* log) noexcept nogil:
+    EOS_CHECK(log.segment_count > 0, "partition log: there is an active segment")
+    return log.segments[log.segment_count - 1]
+
+
+cdef inline int64_t log_end(PartitionLog* log) noexcept nogil:
+    """Log end offset as far as this process looked: every record below it may be read. For a
+    writer, who has the lock, it is the end.
+    """
+    return load_acquire_64(&log.known_end)
+
+
+cdef inline int64_t log_stable_end(PartitionLog* log) noexcept nogil:
+    """Last stable offset as far as this process looked; never below the log's start."""
+    cdef int64_t stable = load_acquire_64(&log.stable_end)
+    cdef int64_t start = control_load(&log.page.log_start_offset)
+    return stable if stable > start else start
+
+
+cdef inline int log_failure(PartitionLog* log) noexcept nogil:
+    """Why nothing is appended any more, as an errno; 0 if all is well."""
+    return control_load_32(&log.page.failed_errno)

@@ -29,7 +29,7 @@ from eoslog.native.abort_index cimport (
 from eoslog.native.atomics cimport load_acquire_64, store_release_64
 from eoslog.native.check cimport EOS_CHECK
 from eoslog.native.control_page cimport (
-    control_flag, control_load, control_load_32, control_raise, control_store, control_store_32,
+    control_flag, control_load, control_raise, control_store, control_store_32,
     control_write_begin, control_write_end,
 )
 from eoslog.native.mapped_io cimport eos_file_bytes, eos_identity
@@ -161,30 +161,6 @@ cdef void log_unload_idle(PartitionLog* log) noexcept nogil:
                 loaded_count > LOADED_SEGMENTS_MAX // 2):
             segment_unload(segment)
             loaded_count -= 1
-
-
-cdef Segment* log_active(PartitionLog* log) noexcept nogil:
-    EOS_CHECK(log.segment_count > 0, "partition log: there is an active segment")
-    return log.segments[log.segment_count - 1]
-
-
-cdef int64_t log_end(PartitionLog* log) noexcept nogil:
-    """Log end offset as far as this process looked: every record below it may be read. For a
-    writer, who has the lock, it is the end.
-    """
-    return load_acquire_64(&log.known_end)
-
-
-cdef int64_t log_stable_end(PartitionLog* log) noexcept nogil:
-    """Last stable offset as far as this process looked; never below the log's start."""
-    cdef int64_t stable = load_acquire_64(&log.stable_end)
-    cdef int64_t start = control_load(&log.page.log_start_offset)
-    return stable if stable > start else start
-
-
-cdef int log_failure(PartitionLog* log) noexcept nogil:
-    """Why nothing is appended any more, as an errno; 0 if all is well."""
-    return control_load_32(&log.page.failed_errno)
 
 
 cdef void log_fail(PartitionLog* log, int error) noexcept nogil:
