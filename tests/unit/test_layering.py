@@ -4,6 +4,8 @@ native/ knows itself and C; bindings/ knows native/, the errors and who a handle
 eoslog/ knows bindings/; spark/ knows the public names of eoslog/. A layer that reached past the
 next one would have to change with it.
 
+Inside native/ and inside bindings/ cimports form no cycle.
+
 Inside eoslog/ the table of rooms in docs/architecture.md says which room may import which. Imports
 inside functions and under TYPE_CHECKING count. What is not as it must be yet stands in KNOWN_...:
 a line that is no longer needed fails, so these lists only get shorter.
@@ -36,8 +38,8 @@ MAY_IMPORT_MODULES = {"bindings": {"eoslog.errors"}}
 NATIVE_FOREIGN = {"libc", "posix"}
 CYTHON_IMPORT = re.compile(
     r"^[ \t]*(?:"
-    r"from[ \t]+(?P<source>[\w.]+)[ \t]+c?import[ \t]+(?P<names>\([^)]*\)|[^#\n]+)"
-    r"|c?import[ \t]+(?P<modules>[^#\n]+))",
+    r"from[ \t]+(?P<source>[\w.]+)[ \t]+)?(?P<keyword>c?import)[ \t]+"
+    r"(?P<names>\([^)]*\)|[^#\n]+)",
     re.MULTILINE,
 )
 STRINGS = re.compile(r'("""|\'\'\')(?:.|\n)*?\1')
@@ -50,14 +52,17 @@ def names_of(text: str) -> list[str]:
     return [part.split()[0] for part in text.split(",") if part.strip()]
 
 
-def imports_of_cython(text: str) -> list[str]:
+def imports_of_cython(text: str, *, cimports_only: bool = False) -> list[str]:
     """Dotted names that Cython source imports: `module.name` for each name taken from a module."""
     found = []
     for match in CYTHON_IMPORT.finditer(STRINGS.sub('""', text)):
+        if cimports_only and match["keyword"] != "cimport":
+            continue
         if match["source"]:
-            found += [f"{match['source']}.{name}" for name in names_of(match["names"])]
+            separator = "" if match["source"].endswith(".") else "."
+            found += [f"{match['source']}{separator}{name}" for name in names_of(match["names"])]
         else:
-            found += names_of(match["modules"])
+            found += names_of(match["names"])
     return found
 
 
@@ -195,6 +200,67 @@ def test_a_reach_past_the_next_layer_is_found(layer, path, text):
 )
 def test_what_a_layer_may_know_passes(layer, path, text):
     assert complaints(layer, Path(path), text) == []
+
+
+# The order of the modules inside native/ and inside bindings/.
+
+
+def cimports_inside(layer: str, texts: list[tuple[str, str]]) -> dict[str, set[str]]:
+    """The modules of its layer that each module cimports, of (module, text of a .pyx or .pxd).
+
+    A module's own .pxd does not count.
+    """
+    found: dict[str, set[str]] = {module: set() for module, _ in texts}
+    for module, text in texts:
+        for name in imports_of_cython(text, cimports_only=True):
+            parts = absolute(name, layer, Path(f"{module}.pyx")).split(".")
+            if parts[:2] == ["eoslog", layer] and parts[2] in found.keys() - {module}:
+                found[module].add(parts[2])
+    return found
+
+
+def cycle_of_cimports(layer: str, texts: list[tuple[str, str]]) -> str | None:
+    """The cycle as `a -> b -> a`, where each module cimports the next; None if there is none."""
+    cycle = cycle_in(cimports_inside(layer, texts))
+    if cycle is None:
+        return None
+    # The sorter's cycle goes from a module to the one that cimports it.
+    modules = cycle[:0:-1]
+    first = modules.index(min(modules))
+    return " -> ".join([*modules[first:], *modules[: first + 1]])
+
+
+@pytest.mark.parametrize("layer", ["native", "bindings"])
+def test_no_module_cimports_itself_by_way_of_others(layer):
+    texts = [
+        (path.stem, path.read_text(encoding="utf-8"))
+        for path in files_of(layer)
+        if path.suffix in (".pyx", ".pxd")
+    ]
+    cycle = cycle_of_cimports(layer, texts)
+    assert cycle is None, f"modules of {layer}/ cimport each other: {cycle}"
+
+
+@pytest.mark.parametrize(
+    ("texts", "cycle"),
+    [
+        (
+            [
+                ("b", "from eoslog.native.c cimport z"),
+                ("a", "from eoslog.native.b cimport (\n    x,  # why\n    y,\n)"),
+                ("c", "cimport eoslog.native.a as one"),
+            ],
+            "a -> b -> c -> a",
+        ),
+        ([("a", "from . cimport b"), ("b", "from .a cimport x")], "a -> b -> a"),
+        ([("a", "from eoslog.native cimport b"), ("b", "cimport eoslog.native.a")], "a -> b -> a"),
+        ([("a", "from eoslog.native.a cimport x"), ("b", "from eoslog.native.a cimport x")], None),
+        ([("a", "from eoslog.native.b import x"), ("b", "from eoslog.native.a cimport x")], None),
+        ([("a", '"""\nfrom .b cimport x\n"""'), ("b", "from .a cimport x")], None),
+    ],
+)
+def test_a_cycle_of_cimports_is_named(texts, cycle):
+    assert cycle_of_cimports("native", texts) == cycle
 
 
 # The wall clock.
