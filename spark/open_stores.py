@@ -45,8 +45,10 @@ class _Lent:
 
     def was_replaced(self) -> bool:
         """Whether somebody has put another store at its path since: nobody here can close this."""
+        from eoslog.store.store import engine_of
+
         try:
-            self.store._look_at_files()
+            engine_of(self.store).check_files()
         except EoslogError:
             return True
         return False

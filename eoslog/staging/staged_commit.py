@@ -97,13 +97,11 @@ class StagedCommits(StagedJobsUnderWay):
         group_offsets: GroupOffsets,
         *,
         none_is_open: Callable[[], bool],
-        note_leftovers: Callable[[], None],
         expiry_clock: ExpiryClock,
     ) -> None:
         """`none_is_open()` is True if no transaction is undecided.
 
-        `note_leftovers()` is called when there is something to remove. Staged files expire by
-        `expiry_clock`.
+        Staged files expire by `expiry_clock`.
         """
         self._engine = engine
         self._state_log = state_log
@@ -115,7 +113,7 @@ class StagedCommits(StagedJobsUnderWay):
         self._working = ThreadLock()
         self._undone = UndoneJobs(self._staging_path, state_log, shared)
         self._recent = RecentJobs(state_log, engine.find_partition, none_is_open)
-        self._leftovers = Leftovers(engine, state_log, note_leftovers)
+        self._leftovers = Leftovers(engine, state_log)
         self._retry_due_s = 0.0
         group_offsets.ask_staged(self.holds_back, self._find_applications)
         self._pending = {}
@@ -285,9 +283,9 @@ class StagedCommits(StagedJobsUnderWay):
 
     def join(self) -> None:
         """The store was opened while other processes have it open: see what dead ones left."""
-        self.settle_the_dead()
+        self.recover_dead_peers()
 
-    def settle_the_dead(self) -> None:
+    def recover_dead_peers(self) -> None:
         """Complete what other processes left undone, unless one of them is at work just now.
 
         Called now and then; it costs nothing where nothing is undone.
@@ -380,6 +378,10 @@ class StagedCommits(StagedJobsUnderWay):
             retention_ms = self._engine.config["eoslog.staging.retention.ms"]
             oldest_ms = self._expiry_clock.now_ms() - retention_ms
             self._leftovers.sweep(oldest_ms)
+
+    def watch_leftovers(self, noted: Callable[[], None]) -> None:
+        """Have `noted()` called when there is something to remove, and now if there is."""
+        self._leftovers.watch(noted)
 
     def clear_leftovers(self) -> None:
         """Remove what complete jobs left; for the background thread, and before the store closes.

@@ -45,17 +45,17 @@ _MOVE_CHANCES = 3
 
 
 class Leftovers:
-    """Of one store. `noted` is called when there is something to clear.
+    """What complete jobs of one store left.
 
-    Whoever calls has the lock of staged jobs, but for `clear` and what only asks.
+    The caller holds the lock of staged jobs, but for `clear` and what only asks.
     """
 
-    def __init__(self, engine: Engine, state_log: StateLog, noted: Callable[[], None]) -> None:
+    def __init__(self, engine: Engine, state_log: StateLog) -> None:
         self._engine = engine
         self._state_log = state_log
         self._staging_path = engine.paths.staging
         self._trash = self._staging_path / TRASH_DIRECTORY
-        self._noted = noted
+        self._noted: Callable[[], None] = lambda: None
         self._lock = threading.RLock()
         self._clearing = threading.RLock()
         self._complete: list[StagedJob] = []  # Their ids are still known.
@@ -65,7 +65,11 @@ class Leftovers:
         self._emptied: set[Path] = set()
         # Runs that are over, and since when: late files of their zombies are swept at any age.
         self._over: dict[Path, float] = {}
-        if self._moved:
+
+    def watch(self, noted: Callable[[], None]) -> None:
+        """Have `noted()` called when there is something to clear, and now if there is."""
+        self._noted = noted
+        if self.any:
             noted()
 
     @property

@@ -16,9 +16,10 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eoslog.common import clock
+from eoslog.common.clock import ExpiryClock
 from eoslog.common.config import NO_LIMIT
 from eoslog.common.topic_name import (
     CONSUMER_OFFSETS_TOPIC,
@@ -28,16 +29,17 @@ from eoslog.common.topic_name import (
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, LogClosedError, OutOfMemoryError
 from eoslog.fs.os_errors import named_os_errors
+from eoslog.producer.producer import Producer
+from eoslog.producer.transactional_producer import notice_replacements
 from eoslog.session.background_thread import BackgroundThread
+from eoslog.staging.staged_commit import StagedCommits
 from eoslog.storage.offset_checkpoints import LastOffsets, last_offsets
 from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.storage.partition import Partition
-from eoslog.store.fellow_processes import FellowProcesses
+from eoslog.store.peer_monitor import PeerMonitor
 from eoslog.store.retention import OldestRecords, apply_retention
+from eoslog.store.store_files import StoreFiles
 from eoslog.transactions.transaction_timeouts import NextTimeout, abort_timed_out, expire_ids
-
-if TYPE_CHECKING:
-    from eoslog.store.store import Store
 
 # What is due so soon is done at once, and not by waking up for it alone.
 TOGETHER_S = 0.05
@@ -67,9 +69,18 @@ class _Watched:
 class Checkpointer:
     """One thread for one store, which runs while the store is open."""
 
-    def __init__(self, store: "Store") -> None:
-        self._store = store
-        self._config = store._files.config
+    def __init__(
+        self,
+        files: StoreFiles,
+        staged: StagedCommits,
+        expiry_clock: ExpiryClock,
+        live_producers: Callable[[], list[Producer]],
+    ) -> None:
+        self._files = files
+        self._staged = staged
+        self._expiry_clock = expiry_clock
+        self._live_producers = live_producers
+        self._config = files.config
         self._lock = threading.RLock()
         self._condition = threading.Condition(self._lock)
         self._thread = BackgroundThread("eoslog-checkpointer", self._run)
@@ -78,13 +89,11 @@ class Checkpointer:
         self._leftovers = False  # Complete staged jobs left something since the last look.
         self._watched: dict[Partition, _Watched] = {}  # With rows to be persisted; the thread's.
         self._unwritten: set[Partition] = set()  # Not in the checkpoint files; the thread's.
-        self._fellows = FellowProcesses(store, self._note, self._keep)
-        self._expiry_clock = store._expiry_clock
+        self._peers = PeerMonitor(files, staged, live_producers, self._note, self._keep)
         self._oldest_records = OldestRecords()
-        files = store._files
         self._next_timeout = NextTimeout(files.transactions, files.state_log)
         now_s = time.monotonic()
-        self._fellows_due_s = now_s + self._fellows.interval_s
+        self._peers_due_s = now_s + self._peers.interval_s
         self._timeouts_due_s = now_s + self._transactions_interval_s()
         delay_s = self._config["log.initial.task.delay.ms"] / 1000
         self._checkpoint_due_s = now_s + self._seconds("log.flush.offset.checkpoint.interval.ms")
@@ -106,6 +115,7 @@ class Checkpointer:
             "error_count": 0,
         }
         self._errors: deque[str] = deque(maxlen=ERRORS_KEPT)
+        staged.watch_leftovers(self._note_leftovers)
 
     # From other threads.
 
@@ -140,12 +150,30 @@ class Checkpointer:
             if not self._watched:
                 self._condition.notify()
 
-    def note_leftovers(self) -> None:
+    def _note_leftovers(self) -> None:
         """Staged jobs are complete, and left something to be removed."""
         with self._lock:
             self._leftovers = True
             if not self._watched:
                 self._condition.notify()
+
+    def forget_expired_producers(self, partition: Partition) -> None:
+        """Forget expired producers of a partition whose rows were loaded, as Kafka does.
+
+        What fails is done by the next regular look.
+        """
+        oldest_ms = self._expiry_clock.now_ms() - self._config["producer.id.expiration.ms"]
+        try:
+            partition.forget_expired_at_load(oldest_ms, self.unexpiring_producer_ids)
+        except REFUSALS as error:
+            _log.warning("%s: expired producers are kept: %s", partition.topic_partition, error)
+
+    def unexpiring_producer_ids(self) -> frozenset[int]:
+        """Producer ids of names, of open producers and of jobs that are not complete."""
+        live = frozenset(producer.producer_id for producer in self._live_producers())
+        of_transactions = self._files.transactions.live_producer_ids()
+        of_names = self._files.names.producer_ids()
+        return of_names | live | self._staged.producer_ids() | of_transactions
 
     def stop(self) -> None:
         """Do no more; returns when what is under way has ended. May be called twice."""
@@ -166,11 +194,11 @@ class Checkpointer:
             while self._wait():
                 try:
                     now_s = time.monotonic()
-                    if now_s + TOGETHER_S >= self._fellows_due_s:
-                        if self._fellows.is_due(now_s):
-                            self._look_after_fellows()
+                    if now_s + TOGETHER_S >= self._peers_due_s:
+                        if self._peers.is_due(now_s):
+                            self._look_after_peers()
                         else:
-                            self._fellows_due_s = now_s + self._fellows.interval_s
+                            self._peers_due_s = now_s + self._peers.interval_s
                     if now_s + TOGETHER_S >= self._timeouts_due_s:
                         self._timeouts_due_s = now_s + self._transactions_interval_s()
                         self._attempt(self._abort_timed_out, "looking at open transactions")
@@ -179,7 +207,7 @@ class Checkpointer:
                 except Exception as error:  # Whatever it is: the thread goes on, it is shown.
                     self._keep(error, "a round")
         finally:
-            self._fellows.end()
+            self._peers.end()
 
     def _wait(self) -> bool:
         """Sleep until something is due; False once stopped."""
@@ -187,7 +215,7 @@ class Checkpointer:
             woken = False
             while not self._stopped:
                 now_s = time.monotonic()
-                due_s = min(self._due_s(), self._fellows_due_s, self._timeouts_due_s)
+                due_s = min(self._due_s(), self._peers_due_s, self._timeouts_due_s)
                 if due_s <= now_s or (woken and self._noted):
                     return True
                 if self._noted or self._watched or self._leftovers:
@@ -214,13 +242,13 @@ class Checkpointer:
             waiting = bool(self._noted or self._watched) or self._leftovers
             return waiting or self._due_s() <= now_s
 
-    def _look_after_fellows(self) -> None:
+    def _look_after_peers(self) -> None:
         """Once the store's files were replaced, this raises, and nothing else is done any more."""
         try:
-            self._fellows.look()
+            self._peers.look()
         finally:
-            self._fellows_due_s = time.monotonic() + self._fellows.interval_s
-        for partition in self._store._partitions.opened():
+            self._peers_due_s = time.monotonic() + self._peers.interval_s
+        for partition in self._files.partitions.opened():
             with suppress(LogClosedError):
                 partition.free_deleted()
 
@@ -233,10 +261,10 @@ class Checkpointer:
             leftovers, self._leftovers = self._leftovers, False
             self._counts["rounds"] += 1
         if noted:
-            self._store._look_at_files()
+            self._files.engine.check_files()
         if leftovers:
             # First, so that rows are not made of producers that are forgotten at once.
-            self._attempt(self._store._staged.clear_leftovers, "removing staged files")
+            self._attempt(self._staged.clear_leftovers, "removing staged files")
         for partition in noted:
             partition.watch_changes(self._note)
             self._each(partition, self._begin_to_watch)
@@ -259,17 +287,17 @@ class Checkpointer:
             self._ids_due_s = now_s + self._seconds(
                 "transaction.remove.expired.transaction.cleanup.interval.ms"
             )
-            if self._fellows.leads():
+            if self._peers.leads():
                 self._attempt(self._expire_ids, "expiring transactional ids")
         if now_s >= self._offsets_due_s:
             self._offsets_due_s = now_s + self._seconds("offsets.retention.check.interval.ms")
-            if self._fellows.leads():
+            if self._peers.leads():
                 self._attempt(self._expire_offsets, "expiring groups' offsets")
         if now_s >= self._retention_due_s:
             self._retention_due_s = now_s + self._seconds("log.retention.check.interval.ms")
-            if self._fellows.leads():
+            if self._peers.leads():
                 self._retain()
-                self._attempt(self._store._staged.sweep, "sweeping staged files")
+                self._attempt(self._staged.sweep, "sweeping staged files")
 
     def _begin_to_watch(self, partition: Partition) -> None:
         self._unwritten.add(partition)
@@ -286,7 +314,7 @@ class Checkpointer:
         if rolled:
             watched.active_base_offset = partition.active_base_offset
             self._prepare_spare(partition)
-            if self._store.durability != "process":
+            if self._files.engine.syncs:
                 partition.flush()
         aged_s = now_s - watched.changed_s
         grown_bytes = partition.size_bytes - watched.persisted_bytes
@@ -298,20 +326,20 @@ class Checkpointer:
             del self._watched[partition]
             self._persist(partition)
         if rolled and partition.topic in INTERNAL_TOPICS:
-            deleted = self._store._files.compaction.compact(partition)
+            deleted = self._files.compaction.compact(partition)
             self._count("segments_deleted", deleted)
 
     def _persist(self, partition: Partition) -> None:
         if partition.topic == TRANSACTION_STATE_TOPIC:
-            self._store._state_log.persist()
-            if self._store._files.transaction_recovery.records_behind > STATE_RECORDS_BEHIND_MAX:
+            self._files.state_log.persist()
+            if self._files.transaction_recovery.records_behind > STATE_RECORDS_BEHIND_MAX:
                 # Opening after a crash reads them all.
                 self._unwritten.add(partition)
                 self._checkpoint_due_s = time.monotonic()
             return
         if partition.topic == CONSUMER_OFFSETS_TOPIC:
-            self._store._group_offsets.persist(partition.partition)
-        self._store._partitions.persist_producers(partition, behind_max=ROWS_BEHIND_MAX)
+            self._files.group_offsets.persist(partition.partition)
+        self._files.partitions.persist_producers(partition, behind_max=ROWS_BEHIND_MAX)
         self._count("rows_persisted", 1)
 
     def _prepare_spare(self, partition: Partition) -> None:
@@ -326,21 +354,21 @@ class Checkpointer:
     def _write_checkpoints(self) -> None:
         """Sync what was appended, and write down from where a recovery has to read."""
         self._unwritten = set()
-        for partition in self._store._partitions.opened():
+        for partition in self._files.partitions.opened():
             self._each(partition, _flush_if_behind)
         # Without it the checkpoints keep to the points of before.
-        self._attempt(self._store._files.transaction_recovery.advance, "syncing markers")
+        self._attempt(self._files.transaction_recovery.advance, "syncing markers")
         self._attempt(self._write_offsets, "writing checkpoints")
 
     def _write_offsets(self) -> None:
-        sync = self._store.durability != "process"
-        self._store._files.checkpoints.renew(self._known_offsets, sync=sync)
+        sync = self._files.engine.syncs
+        self._files.checkpoints.renew(self._known_offsets, sync=sync)
         self._count("checkpoints_written", 1)
 
     def _known_offsets(self) -> Mapping[TopicPartition, LastOffsets]:
         known = {}
-        recovery = self._store._files.transaction_recovery
-        for partition in self._store._partitions.opened():
+        recovery = self._files.transaction_recovery
+        for partition in self._files.partitions.opened():
             try:
                 where = partition.topic_partition
                 known[where] = recovery.checkpoint(where, last_offsets(partition))
@@ -352,19 +380,19 @@ class Checkpointer:
         """Abort the transactions that were open for too long, of any process."""
         if not self._next_timeout.has_come():
             return
-        coordinator = self._store._files.transactions
+        coordinator = self._files.transactions
         timed_out = abort_timed_out(coordinator, clock.now_ms())
         self._count("transactions_timed_out", timed_out)
         if timed_out:
-            self._store._notice_replacements()
+            notice_replacements(self._live_producers())
 
     def _retry_transactions(self) -> None:
         """Complete and abort what could not be before."""
         self._next_timeout.forget()
-        self._store._files.transaction_recovery.retry()
+        self._files.transaction_recovery.retry()
 
     def _expire_ids(self) -> None:
-        files = self._store._files
+        files = self._files
         expiration_ms = self._config["transactional.id.expiration.ms"]
         now_ms = self._expiry_clock.now_ms()
         expired = expire_ids(files.transactions, files.state_log, now_ms, expiration_ms)
@@ -375,25 +403,25 @@ class Checkpointer:
         oldest_ms = self._expiry_clock.now_ms() - expiration_ms
 
         def expire(partition: Partition) -> None:
-            expired = partition.expire_producers(oldest_ms, self._store._unexpiring_producer_ids)
+            expired = partition.expire_producers(oldest_ms, self.unexpiring_producer_ids)
             self._count("producers_expired", expired)
 
-        with self._store._staged.quiet() as is_quiet:
+        with self._staged.quiet() as is_quiet:
             # Else another process adopts files of a job just now: their ids must stay.
             if is_quiet:
-                for partition in self._store._partitions.opened():
+                for partition in self._files.partitions.opened():
                     self._each(partition, expire)
 
     def _expire_offsets(self) -> None:
-        expired = self._store._group_offsets.expire(self._expiry_clock.now_ms())
+        expired = self._files.group_offsets.expire(self._expiry_clock.now_ms())
         self._count("group_offsets_expired", expired)
 
     def _retain(self) -> None:
         """Apply every topic's retention, to partitions that nobody opened too."""
         deleted_before = self._counts["segments_deleted"]
         limited: list[TopicPartition] = []
-        for topic in self._store.topics().values():
-            config = self._store._partitions.config_of(topic)
+        for topic in self._files.engine.topics().values():
+            config = self._files.partitions.config_of(topic)
             if config["retention.ms"] == config["retention.bytes"] == NO_LIMIT:
                 continue
             limited += topic.topic_partitions()
@@ -413,8 +441,7 @@ class Checkpointer:
             self._attempt(self._write_offsets, "writing checkpoints")
 
     def _retain_one(self, where: TopicPartition, topic_id: str, config: dict[str, int]) -> int:
-        store = self._store
-        directory = store._files.paths.partition(where)
+        directory = self._files.paths.partition(where)
         now_ms = self._expiry_clock.now_ms()
         with named_os_errors(f"looking at {where}"):
             try:
@@ -424,11 +451,11 @@ class Checkpointer:
                     return 0
             except FileNotFoundError:
                 return 0  # The topic was deleted meanwhile.
-        partition = store._find_partition(where)
+        partition = self._files.partitions.find(where)
         if partition is None or partition.failed:
             return 0
         cached_max = self._config["eoslog.producers.cached.max"]
-        return apply_retention(partition, store._names, config, cached_max, now_ms)
+        return apply_retention(partition, self._files.names, config, cached_max, now_ms)
 
     # Errors and counts.
 

@@ -105,15 +105,16 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
                 check_files=self._look_at_files,
             )
             self._expiry_clock = ExpiryClock()
-            self._checkpointer = Checkpointer(self)
             self._linger = LingerTimer()
             self._staged = StagedCommits(
                 self._files.engine,
                 self._state_log,
                 self._group_offsets,
                 none_is_open=self._transactions.entries.none_is_undecided,
-                note_leftovers=self._checkpointer.note_leftovers,
                 expiry_clock=self._expiry_clock,
+            )
+            self._checkpointer = Checkpointer(
+                self._files, self._staged, self._expiry_clock, self._live_producers
             )
             self._producer_parts = ProducerParts(
                 self._files.engine,
@@ -136,7 +137,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
             else:
                 self._staged.join()
             self._partitions.watch_opened(self._checkpointer.watch)
-            self._partitions.watch_loaded(self._forget_expired_producers)
+            self._partitions.watch_loaded(self._checkpointer.forget_expired_producers)
             # Also where no partition is used: what dead processes left is everybody's to end.
             self._checkpointer.start_if_possible()
             opened(self)
@@ -592,25 +593,6 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
 
     def _topic(self, name: str) -> TopicDescription:
         return self._files.engine.topic(name)
-
-    def _find_partition(self, where: TopicPartition) -> Partition | None:
-        """The partition, opened; None if there is no such topic or partition."""
-        return self._partitions.find(where)
-
-    def _unexpiring_producer_ids(self) -> frozenset[int]:
-        """The ids of names, of open producers and of jobs that are not complete."""
-        live = frozenset(producer.producer_id for producer in self._live_producers())
-        of_transactions = self._files.transactions.live_producer_ids()
-        return self._names.producer_ids() | live | self._staged.producer_ids() | of_transactions
-
-    def _forget_expired_producers(self, partition: Partition) -> None:
-        """As Kafka does it when it loads producers; what fails is done by the next regular look."""
-        expiration_ms = self._files.config["producer.id.expiration.ms"]
-        oldest_ms = self._expiry_clock.now_ms() - expiration_ms
-        try:
-            partition.forget_expired_at_load(oldest_ms, self._unexpiring_producer_ids)
-        except (EoslogError, MemoryError) as error:
-            _log.warning("%s: expired producers are kept: %s", partition.topic_partition, error)
 
     def _notice_replacements(self) -> None:
         """Producers whose transactional id was taken from them refuse records from now on."""

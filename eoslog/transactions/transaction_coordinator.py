@@ -6,7 +6,7 @@ over from an older producer, ids for new ones, and the completion of what was de
 `docs/transactions.md` has the protocol in numbered steps.
 
 Every process of a store runs one, and all do the same work: an entry's lock is shared by them. What
-a process leaves undone when it dies, `settle_the_dead` of the others does.
+a process leaves undone when it dies, `recover_dead_peers` of the others does.
 
 Invariants: when `init` returns, the older producer can write nothing more, on any partition, in any
 process; what was decided is completed before the id's next transaction begins.
@@ -284,7 +284,7 @@ class TransactionCoordinator:
 
     # For the other processes.
 
-    def settle_the_dead(self) -> int:
+    def recover_dead_peers(self) -> int:
         """End what processes that are gone have left undone; how many transactions that were.
 
         An open transaction is aborted, since nobody is left who could go on, a decided one is

@@ -153,7 +153,7 @@ class TransactionRecovery:
             self._load(transactional_id)
         self._partitions.watch_recovered(self.resolve)
         try:
-            self._coordinator.settle_the_dead()
+            self._coordinator.recover_dead_peers()
         except EoslogError as error:
             _log.warning("what dead processes left is looked at later: %s", error)
 

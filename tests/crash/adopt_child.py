@@ -50,7 +50,7 @@ def send_plain(store: eoslog.Store) -> None:
 def settle(store: eoslog.Store) -> None:
     """Have what the dead process left undone done; the store's own thread may be at it just now."""
     for _ in range(1000):
-        store._staged.settle_the_dead()
+        store._staged.recover_dead_peers()
         if not store._staged._undone.any:
             return
         time.sleep(0.01)

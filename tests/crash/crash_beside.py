@@ -20,7 +20,7 @@ HANGS_AFTER_S = 120
 def settle(store: eoslog.Store) -> None:
     """What the background thread does once it finds that a process is gone."""
     checkpointer = store._checkpointer
-    checkpointer._look_after_fellows()
+    checkpointer._look_after_peers()
     assert checkpointer.metrics()["errors"] == []
 
 

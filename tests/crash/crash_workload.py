@@ -380,11 +380,11 @@ class Life:
             for name in vars(checkpointer):
                 if name.endswith("_due_s"):
                     setattr(checkpointer, name, 0.0)
-            checkpointer._fellows_due_s = time.monotonic() + 3600
+            checkpointer._peers_due_s = time.monotonic() + 3600
             checkpointer._round(time.monotonic())
         # As the thread does at its end. Else the next life has the lead only if this one's store is
         # no more by then.
-        checkpointer._fellows.end()
+        checkpointer._peers.end()
         assert checkpointer.metrics()["errors"] == []
         self.store.flush()
 

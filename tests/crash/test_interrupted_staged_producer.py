@@ -129,7 +129,7 @@ def test_a_close_when_the_commit_called_again_failed(rows_store, monkeypatch):
             producer.commit_transaction()
         producer.close()
         assert repr(producer) == "<eoslog.StagedProducer 'bulk', closed>"
-        rows_store._staged.settle_the_dead()
+        rows_store._staged.recover_dead_peers()
         if values(rows_store) != expected:
             expected.append(b"%d" % line)
         assert values(rows_store) == expected, seen[-1]
@@ -173,7 +173,7 @@ def test_what_an_application_says_is_not_taken_back(rows_store):
         version = rows_store.application("bulk").version
         told.append(version > before)
         producer.close()
-        rows_store._staged.settle_the_dead()
+        rows_store._staged.recover_dead_peers()
         assert rows_store.application("bulk").version == version, seen[-1]
         assert values(rows_store).count(b"%d" % line) == told[-1], seen[-1]
         if len(seen) < line:

@@ -209,7 +209,7 @@ def test_killed_before_the_decision(path, store, durability, monkeypatch, kill):
     monkeypatch.setattr(staged_job, "INLINE_MANIFEST_BYTES_MAX", 10)
     commit_and_die(path, durability, kill)
     assert visible_numbers(store) == expected_numbers(BEFORE)
-    store._staged.settle_the_dead()
+    store._staged.recover_dead_peers()
     check_settled(store, decided=False)
 
 
@@ -224,7 +224,7 @@ def test_killed_after_the_decision(path, store, durability, kill):
             expected_numbers(BEFORE)[number],
             expected_numbers(BEFORE, JOB)[number],
         )
-    store._staged.settle_the_dead()
+    store._staged.recover_dead_peers()
     check_settled(store, decided=True)
 
 
@@ -253,7 +253,7 @@ def test_whoever_comes_next_settles_it(path, kill, by):
             assert store.application("other").version == 0
             store._staged.sweep()  # It knows of what it found by then.
         elif by == "tick":
-            store._staged.settle_the_dead()
+            store._staged.recover_dead_peers()
         elif by == "joiner":
             assert in_child(lambda: opened(path).path.name, path.parent) == "store"
         else:
@@ -290,7 +290,7 @@ def test_who_completes_it_dies_too(path, store, durability, kill):
     for _ in range(2):
         if in_child_or_done(helper, path.parent):
             break
-    store._staged.settle_the_dead()
+    store._staged.recover_dead_peers()
     check_settled(store, decided=True)
 
 
@@ -315,7 +315,7 @@ def test_readers_stop_at_the_bounds_of_another_processs_job(path, store, durabil
     commit_and_die(path, durability, Kill(HeldPartitions, "release", 1, "before"))
     assert consumer.poll(max_records=1000, timeout=0.05) == []
     assert sum(store.partition(TOPIC, n).log_end_offset for n in range(PARTITIONS)) == 340
-    store._staged.settle_the_dead()
+    store._staged.recover_dead_peers()
     assert len(consumer.poll(max_records=1000, timeout=1)) == len(JOB)
 
 
@@ -330,7 +330,7 @@ def test_a_snapshot_sees_all_of_a_dead_processs_job_or_nothing(path, store, dura
         for jobs in ((BEFORE,), (BEFORE, JOB))
     )
     assert seen in (before, after)
-    store._staged.settle_the_dead()
+    store._staged.recover_dead_peers()
     check_settled(store, decided=True)
 
 
@@ -364,7 +364,7 @@ def test_a_snapshot_cuts_no_job_of_a_dead_process_behind_an_open_transaction(
         producer.append(TOPIC, partition=0, values=[b"0000000"])
         commit_and_die(path, durability, kill)
         assert seen() == counts(BEFORE)
-        store._staged.settle_the_dead()
+        store._staged.recover_dead_peers()
         assert seen() == counts(BEFORE)
         store.commit_staged(APP, 2, stage_job(path, "run-3", LATER), offsets=offsets_of(2))
         assert seen() == counts(BEFORE)
@@ -380,7 +380,7 @@ def test_offsets_of_a_decided_job_are_unstable_in_every_process(path, store, dur
     with pytest.raises(UnstableOffsetCommitError):
         fetch(GROUP, READ, require_stable=True)
     assert not store._group_offsets.is_stable(GROUP, READ)
-    store._staged.settle_the_dead()
+    store._staged.recover_dead_peers()
     assert fetch(GROUP, READ, require_stable=True).offset == 1001
     assert store._group_offsets.is_stable(GROUP, READ)
 
@@ -559,7 +559,7 @@ def test_a_topic_deleted_by_another_process_leaves_a_job_without_it(path, store,
 
     in_child(deleter, path.parent)
     assert "gone" not in store.topics()
-    store._staged.settle_the_dead()
+    store._staged.recover_dead_peers()
     check_settled(store, decided=True)
 
 

@@ -234,7 +234,7 @@ def test_a_process_dies_at_a_step_of_its_commit(store, crew, point, who):
         expected = {number: [*values, b"there"] for number, values in expected.items()}
     if who == "settle":
         # Once the decision is complete, what is left has no owner that must be waited for.
-        ended = store._transactions.settle_the_dead()
+        ended = store._transactions.recover_dead_peers()
         assert ended == (point not in ("initialized", "complete"))
         assert store._files.session.slots.dead() == []
     elif who == "join":
@@ -250,7 +250,7 @@ def test_a_process_dies_at_a_step_of_its_commit(store, crew, point, who):
 @pytest.mark.parametrize("point", DECIDED)
 def test_a_process_dies_at_a_step_of_its_abort(store, crew, point):
     dead(crew.join(), point, commit=False)
-    store._transactions.settle_the_dead()
+    store._transactions.recover_dead_peers()
     assert is_settled(store)
     assert state_of(store) == "CompleteAbort"
     one_more(store, b"after")
@@ -303,14 +303,14 @@ def test_two_settle_the_same_dead_process(store, crew):
             assert error.kind in ("ProducerFencedError", "InvalidProducerEpochError"), error
         member.kill()
     second.begin(settle)
-    store._transactions.settle_the_dead()
+    store._transactions.recover_dead_peers()
     second.answer()
     assert is_settled(store)
     assert store._files.session.slots.dead() == []
 
 
 def settle(hand: Hand) -> int:
-    return hand.store._transactions.settle_the_dead()
+    return hand.store._transactions.recover_dead_peers()
 
 
 def test_what_cannot_be_settled_now_is_settled_later(store, crew, monkeypatch):
@@ -319,10 +319,10 @@ def test_what_cannot_be_settled_now_is_settled_later(store, crew, monkeypatch):
     coordinator = store._transactions
     with monkeypatch.context() as patched:
         patched.setattr(type(coordinator), "_complete", lambda self, entry: refuse)
-        assert coordinator.settle_the_dead() == 0
+        assert coordinator.recover_dead_peers() == 0
         assert len(store._files.session.slots.dead()) == 1
         assert state_of(store) == "PrepareCommit"
-    assert coordinator.settle_the_dead() == 1
+    assert coordinator.recover_dead_peers() == 1
     assert store._files.session.slots.dead() == []
     assert committed(store) == {0: [b"there"], 1: [b"there"]}
 
@@ -447,7 +447,7 @@ def test_a_stopped_process_holds_up_its_own_id_alone(store, crew, monkeypatch):
     store._state_log.persist()
     store._files.transaction_recovery.advance()
     assert abort_timed_out(store._transactions, time.time_ns() // 1_000_000) == 0
-    assert store._transactions.settle_the_dead() == 0
+    assert store._transactions.recover_dead_peers() == 0
     # And nothing was harmed.
     member.signal(signal.SIGCONT)
     member.call(let_lock_go)
@@ -503,7 +503,7 @@ def test_another_process_decides_a_prepared_transaction(store, crew, commit, fat
     token = as_prepared(member.call(prepared_once))
     if fate == "dies":
         member.kill()
-        assert store._transactions.settle_the_dead() == 0  # It waits on.
+        assert store._transactions.recover_dead_peers() == 0  # It waits on.
         assert store._files.session.slots.dead() == []
     assert store.describe_transaction(ID).prepared
     assert abort_timed_out(store._transactions, time.time_ns() // 1_000_000 + 10**9) == 0
@@ -545,7 +545,7 @@ def test_who_took_a_prepared_transaction_over_may_die_too(store, crew):
     second = crew.join()
     second.call(keep_prepared)
     crew.kill_all()
-    assert store._transactions.settle_the_dead() == 0
+    assert store._transactions.recover_dead_peers() == 0
     store.commit_prepared([token])
     assert committed(store) == {0: [b"there"], 1: [b"there"]}
 
@@ -610,7 +610,7 @@ def test_the_safe_point_stays_below_a_decision_of_another_process(store, crew, p
         partition = store.partition(TOPIC, number)
         assert partition.recovery_point == partition.log_end_offset, "another's are synced too"
     member.kill()
-    store._transactions.settle_the_dead()
+    store._transactions.recover_dead_peers()
     recovery.advance()
     assert recovery.safe_so_far(state.topic_partition) == state.log_end_offset
 

@@ -10,14 +10,14 @@ import pytest
 from unit_stores import QUIET
 
 import eoslog
-from eoslog.store.fellow_processes import FellowProcesses
+from eoslog.store.peer_monitor import PeerMonitor
 
 
 @pytest.fixture
 def no_retries() -> Iterator[None]:
     """The background thread does not complete staged jobs that a test leaves undone."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(FellowProcesses, "look", lambda self: None)
+        patched.setattr(PeerMonitor, "look", lambda self: None)
         yield
 
 

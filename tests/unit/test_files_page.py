@@ -92,7 +92,7 @@ def test_the_page_names_every_file(store_path, open_store):
     with store.consumer("group") as consumer:
         consumer.subscribe(["orders"])
         consumer.poll(timeout=0)
-        store._checkpointer._fellows.leads()
+        store._checkpointer._peers.leads()
         store._files.transaction_recovery._unended.note_renewal()
         store._files.rows._unusable(OSError("unreadable"))
         leave_a_job(store)

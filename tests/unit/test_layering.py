@@ -332,8 +332,6 @@ KNOWN_BACKWARDS = {
     ("eoslog.checking.recorder", "eoslog.checking.recorded_producer"),
     ("eoslog.consumer.consumer", "eoslog.consumer.consumer_fetches"),
     ("eoslog.consumer.consumer", "eoslog.consumer.consumer_subscription"),
-    ("eoslog.store.checkpointer", "eoslog.store.store"),
-    ("eoslog.store.fellow_processes", "eoslog.store.store"),
 }
 KNOWN_REACHES = {
     "eoslog.checking.recorded_consumer": 3,

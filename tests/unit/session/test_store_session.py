@@ -436,7 +436,7 @@ def test_a_store_in_the_place_of_another_is_noticed(tmp_path):
 
 def test_nothing_is_begun_in_a_store_in_the_place_of_another(tmp_path, monkeypatch):
     """Before the background looks, what would go by the store's path looks for itself."""
-    monkeypatch.setattr("eoslog.store.fellow_processes.FellowProcesses.look", lambda self: None)
+    monkeypatch.setattr("eoslog.store.peer_monitor.PeerMonitor.look", lambda self: None)
     path = tmp_path / "store"
     first = eoslog.open(path, create=True)
     for name in ("open", "closed"):

@@ -6,10 +6,10 @@ import pytest
 from prompted_process import PromptedProcess
 from unit_stores import abandon
 
-import eoslog
 from eoslog.errors import OutOfOrderSequenceError, StoreFullError
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN
+from eoslog.store.checkpointer import Checkpointer
 
 OLD_MS = 1_000_000
 IDLE, YOUNG, OPEN = 7, 8, 9
@@ -199,5 +199,5 @@ def test_nothing_is_written_where_nobody_had_expired(open_store, monkeypatch):
     with store.producer() as producer:
         producer.append("t", 0, [b"x"])
     store.close()
-    monkeypatch.setattr(eoslog.Store, "_unexpiring_producer_ids", lambda _: pytest.fail("asked"))
+    monkeypatch.setattr(Checkpointer, "unexpiring_producer_ids", lambda _: pytest.fail("asked"))
     open_store().partition("t", 0)

@@ -462,7 +462,7 @@ def test_opening_a_clean_store_opens_no_partition_and_reads_no_checkpoint(open_s
     )
     assert store._files.checkpoints._offsets == {}
     # Its thread runs, for what dead processes leave, and opens none either.
-    store._checkpointer._look_after_fellows()
+    store._checkpointer._look_after_peers()
     assert store.metrics()["partitions"] == 0
 
 

@@ -557,7 +557,7 @@ def test_a_store_that_was_replaced_refuses_everything(store, store_path, tmp_pat
 
 def test_the_background_looks_at_the_files_while_something_is_appended(tmp_path, monkeypatch):
     looked = []
-    monkeypatch.setattr("eoslog.store.fellow_processes.LOOK_ALONE_S", 3600.0)
+    monkeypatch.setattr("eoslog.store.peer_monitor.LOOK_ALONE_S", 3600.0)
     monkeypatch.setattr(eoslog.Store, "_look_at_files", lambda _: looked.append(True))
     config = {"eoslog.checkpoint.interval.ms": 10}
     with eoslog.open(tmp_path / "store", create=True, config=config) as store:
@@ -571,7 +571,7 @@ def test_the_background_looks_at_the_files_while_something_is_appended(tmp_path,
 
 
 def test_the_background_thread_notices_it(open_store, store_path, tmp_path, monkeypatch):
-    monkeypatch.setattr("eoslog.store.fellow_processes.LOOK_ALONE_S", 0.02)
+    monkeypatch.setattr("eoslog.store.peer_monitor.LOOK_ALONE_S", 0.02)
     store = open_store()
     store.create_topic("t")
     consumer = store.consumer()

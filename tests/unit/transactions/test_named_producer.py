@@ -447,11 +447,11 @@ def test_names_never_expire(topic):
     other.append("t", 0, [b"x"], timestamps=[1000])
     producer.close()
     ids = {producer.producer_id, other.producer_id}
-    assert topic._unexpiring_producer_ids() >= ids
+    assert topic._checkpointer.unexpiring_producer_ids() >= ids
     partition = topic.partition("t", 0)
-    assert partition.expire_producers(10**15, topic._unexpiring_producer_ids) == 0
+    assert partition.expire_producers(10**15, topic._checkpointer.unexpiring_producer_ids) == 0
     del other
-    assert partition.expire_producers(10**15, topic._unexpiring_producer_ids) == 1
+    assert partition.expire_producers(10**15, topic._checkpointer.unexpiring_producer_ids) == 1
     assert partition.producer(producer.producer_id) is not None
 
 

@@ -1393,9 +1393,9 @@ def test_keeping_a_prepared_transaction_fences_the_producer_that_prepared_it(at)
 
 def test_a_live_ids_producer_does_not_expire(at):
     going_on = at.end(at.begun("a-0"))
-    assert going_on.producer_id in at.store._unexpiring_producer_ids()
+    assert going_on.producer_id in at.store._checkpointer.unexpiring_producer_ids()
     partition = at.partition("a-0")
-    exempt = at.store._unexpiring_producer_ids
+    exempt = at.store._checkpointer.unexpiring_producer_ids
     assert partition.expire_producers(1 << 50, exempt) == 0
     assert partition.expire_producers(1 << 50, frozenset) == 1
 

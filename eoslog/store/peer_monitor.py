@@ -10,15 +10,16 @@
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.fs.upgradable_lock import UpgradableLock
+from eoslog.producer.producer import Producer
+from eoslog.producer.transactional_producer import notice_replacements
+from eoslog.staging.staged_commit import StagedCommits
 from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.storage.partition import Partition
-
-if TYPE_CHECKING:
-    from eoslog.store.store import Store
+from eoslog.store.store_files import StoreFiles
 
 LEAD_FILE_NAME = "lead.lock"
 # How often a process looks after the others, or whether one has come; and one that is alone after
@@ -27,20 +28,24 @@ LOOK_S = 1.0
 LOOK_ALONE_S = 5.0
 
 
-class FellowProcesses:
+class PeerMonitor:
     """The other processes of a store, for its background thread; only that one calls it."""
 
     def __init__(
         self,
-        store: "Store",
+        files: StoreFiles,
+        staged: StagedCommits,
+        live_producers: Callable[[], list[Producer]],
         note: Callable[[Partition], None],
         keep: Callable[[Exception, str], None],
     ) -> None:
         """`note` is told of partitions with something to be persisted, `keep` of errors."""
-        self._store = store
+        self._files = files
+        self._staged = staged
+        self._live_producers = live_producers
         self._note = note
         self._keep = keep
-        self._session = store._files.session
+        self._session = files.session
         self._lead: UpgradableLock | None = None
         self._leads = False
         self._looked_s = -LOOK_ALONE_S
@@ -61,7 +66,7 @@ class FellowProcesses:
     def leads(self) -> bool:
         """Whether this process does what one of them is to do."""
         if self._lead is None:
-            self._lead = UpgradableLock(self._store._files.paths.state / LEAD_FILE_NAME)
+            self._lead = UpgradableLock(self._files.paths.state / LEAD_FILE_NAME)
         if not self._leads:
             self._leads = self._lead.try_alone()
         return self._leads
@@ -77,10 +82,9 @@ class FellowProcesses:
         """Raises StoreFailedError if the store's files were replaced: nothing more is to be done.
         Whatever else goes wrong is told, and the rest is done.
         """
-        store = self._store
         # First: one that comes from here on is found by the next look.
         self._looked_s, self._arrivals = time.monotonic(), self._session.arrivals
-        store._look_at_files()
+        self._files.engine.check_files()
         slots = self._session.slots
         try:
             dead = bool(slots.dead())
@@ -92,40 +96,41 @@ class FellowProcesses:
             self._follow_all(dead)
         # Of this process too: a commit that was interrupted may have decided one. Before the
         # transactions: whoever settles those forgets the dead.
-        self._attempt(lambda: store._staged.settle_the_dead(), "settling staged jobs")
+        self._attempt(self._staged.recover_dead_peers, "settling staged jobs")
         if self.any:
             self._settle_all()
 
     def _follow_all(self, dead: bool) -> None:
         """Learn what others wrote, deleted and left."""
-        store = self._store
         self._attempt(self._notice_deletions, "looking for topics that were deleted")
-        for partition in store._partitions.opened():
+        for partition in self._files.partitions.opened():
             self._follow(partition)
-        self._attempt(store._state_log.look_after, "following the state log")
+        self._attempt(self._files.state_log.look_after, "following the state log")
         if dead:
             self._attempt(self._take_over, "looking at what a process left")
 
     def _settle_all(self) -> None:
         """End what is open of processes that died. Groups first, as above."""
-        store = self._store
-        self._attempt(store._files.group_members.look_after_members, "looking after groups")
-        coordinator = store._files.transactions
-        self._attempt(coordinator.settle_the_dead, "settling transactions of dead processes")
+        self._attempt(self._files.group_members.look_after_members, "looking after groups")
+        coordinator = self._files.transactions
+        self._attempt(coordinator.recover_dead_peers, "settling transactions of dead processes")
         self._attempt(coordinator.entries.look_after_owners, "looking at owners of transactions")
-        self._attempt(store._notice_replacements, "looking at producers that were replaced")
+        self._attempt(self._notice_replacements, "looking at producers that were replaced")
+
+    def _notice_replacements(self) -> None:
+        notice_replacements(self._live_producers())
 
     def _notice_deletions(self) -> None:
-        users: list[Any] = [self._store._staged, *self._store._live_producers()]
-        self._store._topics.notice_deletions(users)
+        users: list[Any] = [self._staged, *self._live_producers()]
+        self._files.topics.notice_deletions(users)
 
     def _follow(self, partition: Partition) -> None:
         try:
             partition.refresh()
             partition.complete_producers()
-            if partition.producer_count > self._store.config["eoslog.producers.cached.max"]:
+            if partition.producer_count > self._files.config["eoslog.producers.cached.max"]:
                 # Nothing is appended here: nothing else would make room.
-                self._store._partitions.persist_producers(partition, behind_max=ROWS_BEHIND_MAX)
+                self._files.partitions.persist_producers(partition, behind_max=ROWS_BEHIND_MAX)
         except LogClosedError:
             return  # It was deleted.
         except EoslogError as error:
@@ -133,8 +138,8 @@ class FellowProcesses:
 
     def _take_over(self) -> None:
         """A process died: what it appended and did not write down is as good as written here."""
-        self._store._files.rows.free_dead_readers()
-        for partition in self._store._partitions.opened():
+        self._files.rows.free_dead_readers()
+        for partition in self._files.partitions.opened():
             if partition.persisted_offset != partition.log_end_offset:
                 self._note(partition)
 
