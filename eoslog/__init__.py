@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from eoslog.bindings.record_batch import Record as Record
     from eoslog.common.prepared_transaction import PreparedTransaction as PreparedTransaction
     from eoslog.consumer.consumer import Consumer as Consumer
-    from eoslog.consumer.consumer_lookups import OffsetAndTimestamp as OffsetAndTimestamp
+    from eoslog.consumer.consumer import OffsetAndTimestamp as OffsetAndTimestamp
     from eoslog.groups.group_description import GroupDescription as GroupDescription
     from eoslog.groups.group_description import MemberDescription as MemberDescription
     from eoslog.groups.group_metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
@@ -71,7 +71,7 @@ _MODULES = {
     "HangingTransaction": "eoslog.transactions.transaction_admin",
     "MemberDescription": "eoslog.groups.group_description",
     "OffsetAndMetadata": "eoslog.groups.group_metadata",
-    "OffsetAndTimestamp": "eoslog.consumer.consumer_lookups",
+    "OffsetAndTimestamp": "eoslog.consumer.consumer",
     "OpenTransaction": "eoslog.bindings.partition_log",
     "Partition": "eoslog.storage.partition",
     "PreparedTransaction": "eoslog.common.prepared_transaction",

@@ -8,10 +8,12 @@ that what a commit writes down is what the caller has seen.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Never, Self, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, Never, Self, TypeVar, TypeVarTuple, overload
 
 from eoslog.bindings.record_batch import Record
 from eoslog.bindings.thread_lock import ThreadLock
@@ -20,8 +22,6 @@ from eoslog.common.durability import check_isolation_level
 from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
 from eoslog.common.whole_number import whole_number
-from eoslog.consumer.consumer_fetches import ConsumerFetches
-from eoslog.consumer.consumer_lookups import OffsetAndTimestamp, PartitionLookups
 from eoslog.consumer.consumer_positions import RESETS, ConsumerPositions
 from eoslog.consumer.consumer_subscription import (
     ConsumerSubscription,
@@ -31,6 +31,7 @@ from eoslog.consumer.consumer_subscription import (
     wanted_topics,
 )
 from eoslog.consumer.consumer_turns import ConsumerTurns
+from eoslog.consumer.record_iterator import record_iterator
 from eoslog.consumer.visible_records import count_visible
 from eoslog.errors import (
     EoslogError,
@@ -58,11 +59,22 @@ __all__ = ["ARROW_BYTES_MAX", "Consumer", "OffsetAndTimestamp"]
 # What a core still has in a cache of its own is copied out at two thirds of the cost.
 ARROW_BYTES_MAX = 2 << 20
 
+_LONG_WAIT_S = 3600.0
+Ts = TypeVarTuple("Ts")
+T = TypeVar("T")
+
 _log = logging.getLogger(__name__)
 
 
+class OffsetAndTimestamp(NamedTuple):
+    """Where a record is, and its timestamp in milliseconds."""
+
+    offset: int
+    timestamp_ms: int
+
+
 @with_methods_of_other_clients
-class Consumer(ConsumerFetches, PartitionLookups):
+class Consumer:
     """Reads partitions of a store; `Store.consumer` makes it. Not for several threads at once.
 
     Only `close` may be called from another thread: it ends a poll or an iteration under way. What
@@ -192,6 +204,9 @@ class Consumer(ConsumerFetches, PartitionLookups):
             raise IllegalStateError("partitions were assigned by hand: unsubscribe() first")
         self._subscription = ConsumerSubscription(
             self,
+            self._positions,
+            self._call_lock,
+            self._begin_to_read,
             self._group_members,
             self._group,
             wanted,
@@ -314,6 +329,48 @@ class Consumer(ConsumerFetches, PartitionLookups):
                 position,
                 lambda start: count_visible(partition, start, end, self._isolation_level),
             )
+
+    # What partitions hold. They need not be assigned.
+
+    def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The oldest offset of each partition."""
+        self._check_open()
+        with self._deletions_named():
+            return {
+                where: self._opened(where).log_start_offset
+                for where in map(as_topic_partition, partitions)
+            }
+
+    def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """The offset behind the newest record of each partition that this consumer may read."""
+        self._check_open()
+        with self._deletions_named():
+            return {
+                where: self._positions.end_of(self._opened(where))
+                for where in map(as_topic_partition, partitions)
+            }
+
+    def offsets_for_times(
+        self, timestamps_ms: Mapping[TopicPartition, int]
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record of each partition at or after a time (ms, 0 or more); None if none.
+
+        The answer is a record, of an aborted transaction too; Kafka's may be the offset of a
+        transaction's marker (rule R4).
+        """
+        self._check_open()
+        if not isinstance(timestamps_ms, Mapping):
+            raise TypeError(f"a mapping of partitions to times, not {type(timestamps_ms).__name__}")
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+        for where, timestamp_ms in timestamps_ms.items():
+            moment_ms = whole_number(timestamp_ms, "a timestamp")
+            if not 0 <= moment_ms <= INT64_MAX:
+                raise ValueError(f"{where}: timestamp_ms {moment_ms}: not from 0 to {INT64_MAX}")
+            with self._deletions_named():
+                partition = self._opened(as_topic_partition(where))
+                at = partition.offset_for_timestamp(moment_ms, self._isolation_level)
+            found[where] = None if at is None else OffsetAndTimestamp(*at)
+        return found
 
     # The group's offsets.
 
@@ -497,7 +554,179 @@ class Consumer(ConsumerFetches, PartitionLookups):
     ) -> None:
         self.close()
 
+    # How it polls. After an error the positions are as they were before the poll.
+
+    def _given(self, poll: Callable[[*Ts], T], *arguments: *Ts) -> T:
+        """Poll, and leave the positions after what was read; as they were if the poll raised."""
+        self._check_open()  # In a forked child the poll of a thread of the parent never ends.
+        with self._call_lock:
+            self._positions.forget_kept()
+            try:
+                self._polling = True
+                found = poll(*arguments)
+                self._polling = False
+                return found  # noqa: TRY300 -- within the guard.
+            except BaseException:
+                self._polling = False
+                self._positions.restore_kept()
+                raise
+
+    def _polled(self, timeout: float, max_records: int | None) -> list[Record]:
+        records_max = self._poll_records_max if max_records is None else max_records
+        if records_max < 1:
+            raise ValueError(f"max_records {records_max}: below 1")
+        records_max = min(records_max, INT64_MAX)
+        deadline_s = self._deadline_s(timeout)
+        while True:
+            records = self._fetched(self._turns.records, records_max)
+            if records:
+                return records
+            self._positions.forget_kept()  # Where a partition begins stands.
+            left_s = deadline_s - time.monotonic()
+            if left_s <= 0:
+                return records
+            records = self._awaited_records(records_max, left_s)
+            if records:
+                return records
+
+    def _polled_arrow(self, timeout: float, max_bytes: int) -> "pyarrow.RecordBatch":
+        from eoslog.columns import arrow  # Raises if pyarrow is not there, before anything is read.
+
+        if max_bytes < 1:
+            raise ValueError(f"max_bytes {max_bytes}: below 1")
+        max_bytes = min(max_bytes, INT64_MAX)
+        deadline_s = self._deadline_s(timeout)
+        while True:
+            found = self._fetched(self._fetched_batch, max_bytes)
+            if found is not None:
+                return found
+            self._positions.forget_kept()  # Where a partition begins stands.
+            if not self._wait(deadline_s):
+                return arrow.empty_batch()
+
+    def _polled_to_iterate(self) -> Iterator[Record]:
+        return record_iterator(self._positions, self._polled(_LONG_WAIT_S, None))
+
+    def _deadline_s(self, timeout: Any) -> float:
+        self._check_open()
+        if not timeout >= 0:
+            raise ValueError(f"timeout {timeout}: below 0")
+        try:
+            return time.monotonic() + float(timeout)
+        except OverflowError:  # A whole number beyond all seconds.
+            return math.inf
+
+    def _fetched(self, fetch: Callable[[int], T], limit: int) -> T:
+        """What `fetch` finds up to a limit, after the group was followed."""
+        while True:
+            self._positions.forget_kept()  # The group may move them.
+            subscription = self._subscription
+            if subscription is not None:
+                subscription.member.follow()
+                self._check_open()
+            self._check_has_source()
+            self._positions.keep()
+            try:
+                return fetch(limit)
+            except (LogClosedError, UnknownTopicOrPartitionError) as error:
+                # From here on a partition may be that of a new topic.
+                self._positions.restore_kept()
+                self._positions.forget_kept()
+                self._check_open()
+                if not self._group_has_news():
+                    self._look_for_topics_made_again()
+                    if isinstance(error, LogClosedError):
+                        reason = f"the topic was deleted: {error}"
+                        raise UnknownTopicOrPartitionError(reason) from error
+                    raise
+                # Else the topic is gone, and the group reads it no more.
+
+    def _check_has_source(self) -> None:
+        """Raise IllegalStateError if there is nothing that could ever be read."""
+        # Also after a function that the group called: it may have unsubscribed. A close in another
+        # thread has given up the partitions, and the next look finds the consumer closed.
+        has_none = not self._positions.partitions and self._subscription is None
+        if has_none and not self._closing:
+            raise IllegalStateError(
+                "the consumer has no partitions to read: call assign() or subscribe() first"
+            )
+
+    def _look_for_topics_made_again(self) -> None:
+        """Have the next poll of a subscribed consumer read the new topic of a deleted one's name:
+        the group does, and the consumer was told.
+        """
+        if self._subscription is None:
+            return
+        for where, partition in self._positions.partitions.items():
+            if self._engine.partitions.if_open(where) is not partition:
+                with suppress(UnknownTopicOrPartitionError, LogClosedError):
+                    self._positions.add({where: self._opened(where)})
+
+    def _group_has_news(self) -> bool:
+        return self._subscription is not None and self._subscription.member.has_news()
+
+    def _awaited_records(self, records_max: int, timeout_s: float) -> list[Record]:
+        """Sleep until there may be something to read; the records, where that is all to be done."""
+        shared = self._engine.signal.shared
+        if self._subscription is not None or shared is None or not self._positions.is_one():
+            self._wait(time.monotonic() + timeout_s)
+            return []
+        self._positions.keep()
+        records = self._positions.awaited_records(shared, timeout_s, records_max, self._bytes_max)
+        if not records or self._closed:
+            self._check_open()
+        return records
+
+    def _fetched_batch(self, bytes_max: int) -> "pyarrow.RecordBatch | None":
+        from eoslog.columns import arrow
+
+        found = self._turns.columns(bytes_max)
+        return None if found is None else arrow.record_batch(*found)
+
+    def _wait(self, deadline_s: float) -> bool:
+        """Sleep until there may be something to read; False if the time is over before."""
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            return False
+        try:
+            if self._subscription is None and self._positions.are_begun():
+                self._positions.wait_for_more(self._engine.signal, left_s)
+            else:
+                self._engine.signal.wait(self._watched(), self._is_ready, left_s)
+        except LogClosedError as error:
+            self._check_open()
+            if not self._group_has_news():
+                raise UnknownTopicOrPartitionError(f"the topic was deleted: {error}") from error
+        except UnknownTopicOrPartitionError:
+            if not self._group_has_news():
+                raise
+        self._check_open()
+        return True
+
+    def _watched(self) -> list[Partition]:
+        """The partitions whose appends may make it ready."""
+        watched = list(self._positions.partitions.values())
+        if self._subscription is not None:
+            watched.append(self._subscription.member.partition)
+        elif self._group is not None and self._positions.waits_for_the_group():
+            watched.append(self._group_offsets.partition_with(self._group))
+        return watched
+
+    def _is_ready(self) -> bool:
+        if self._closed or self._engine.is_closed():
+            return True
+        return self._group_has_news() or self._positions.anything_to_read()
+
     # How it is done.
+
+    @contextmanager
+    def _deletions_named(self) -> Iterator[None]:
+        """A partition that is closed while the store is open belongs to a deleted topic."""
+        try:
+            yield
+        except LogClosedError as error:
+            self._check_open()
+            raise UnknownTopicOrPartitionError(f"the topic was deleted: {error}") from error
 
     def _read_exactly(self, partitions: Iterable[TopicPartition]) -> None:
         opened = {where: self._opened(where) for where in partitions}

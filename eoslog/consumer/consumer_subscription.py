@@ -3,21 +3,20 @@
 import re
 import weakref
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.synchronous_call import check_ran, check_synchronous
 from eoslog.common.topic_name import check_user_topic_name
 from eoslog.common.topic_partition import TopicPartition
+from eoslog.consumer.consumer_positions import ConsumerPositions
 from eoslog.errors import InvalidConfigError, InvalidTopicError
 from eoslog.groups.group_assignors import DEFAULT_STRATEGIES, parse_strategies
 from eoslog.groups.group_coordinator import GroupCoordinator
 from eoslog.groups.group_member import GroupMember, Partitions
-from eoslog.groups.group_members import NOTHING
 
-if TYPE_CHECKING:
-    from eoslog.consumer.consumer import Consumer
-
-OnChange = Callable[["Consumer", list[TopicPartition]], object]
+# Called with the consumer, and the partitions.
+OnChange = Callable[[Any, list[TopicPartition]], object]
 DEFAULT_CLIENT_ID = "eoslog"
 CLIENT_ID_CHARACTERS_MAX = 200
 _PATTERN_MARK = "^"  # No topic's name begins with it.
@@ -131,7 +130,10 @@ class ConsumerSubscription:
 
     def __init__(
         self,
-        consumer: "Consumer",
+        consumer: object,
+        positions: ConsumerPositions,
+        call_lock: ThreadLock,
+        begin_to_read: Callable[[Partitions], None],
         coordinator: GroupCoordinator,
         group: str,
         wanted: WantedTopics,
@@ -143,10 +145,10 @@ class ConsumerSubscription:
     ) -> None:
         self.wanted = wanted
         self.told = told
-        # Not held: a consumer that nobody has any more leaves its group.
-        self._consumer = weakref.ref(consumer)
+        """`begin_to_read` is a method of the consumer; `call_lock` is released around listeners."""
         self._coordinator = coordinator
-        reader = _Reader(self._consumer, weakref.ref(self))
+        # The consumer is not held: when nothing refers to it, it leaves its group.
+        reader = _Reader(consumer, positions, call_lock, begin_to_read, weakref.ref(self))
         this = weakref.ref(self)
         self.member = GroupMember(
             coordinator,
@@ -175,26 +177,29 @@ class _Reader:
 
     def __init__(
         self,
-        consumer: "weakref.ref[Consumer]",
+        consumer: object,
+        positions: ConsumerPositions,
+        call_lock: ThreadLock,
+        begin_to_read: Callable[[Partitions], None],
         subscription: "weakref.ref[ConsumerSubscription]",
     ) -> None:
         self.called = False
-        self._consumer = consumer
+        self._consumer = weakref.ref(consumer)
+        self._positions = positions
+        self._call_lock = call_lock
+        self._begin_to_read = weakref.WeakMethod(begin_to_read)
         self._subscription = subscription
 
     def reads(self) -> frozenset[TopicPartition]:
-        consumer = self._consumer()
-        return NOTHING if consumer is None else frozenset(consumer._positions.partitions)
+        return frozenset(self._positions.partitions)
 
     def take(self, partitions: Partitions) -> None:
-        consumer = self._consumer()
-        if consumer is not None:
-            consumer._begin_to_read(partitions)
+        begin_to_read = self._begin_to_read()
+        if begin_to_read is not None:
+            begin_to_read(partitions)
 
     def stop(self, partitions: Partitions) -> None:
-        consumer = self._consumer()
-        if consumer is not None:
-            consumer._positions.drop(partitions)
+        self._positions.drop(partitions)
 
     def assigned(self, partitions: Partitions) -> None:
         self._tell("on_assigned", partitions)
@@ -215,10 +220,10 @@ class _Reader:
         if told is not None:
             own = list(partitions)
             self.called = True
-            consumer._call_lock.call_released(_call, told, name, consumer, own)
+            self._call_lock.call_released(_call, told, name, consumer, own)
 
 
 def _call(
-    function: OnChange, name: str, consumer: "Consumer", partitions: list[TopicPartition]
+    function: OnChange, name: str, consumer: object, partitions: list[TopicPartition]
 ) -> None:
     check_ran(function(consumer, partitions), name)

@@ -26,7 +26,6 @@ FILES = (
     "/eoslog/consumer/consumer_subscription.py",
     "/eoslog/consumer/consumer_positions.py",
     "/eoslog/consumer/consumer.py",
-    "/eoslog/consumer/consumer_fetches.py",
     "/eoslog/consumer/consumer_turns.py",
 )
 

@@ -38,7 +38,6 @@ INTERRUPTED = {
 FILES = (
     "/eoslog/columns/arrow.py",
     "/eoslog/consumer/consumer.py",
-    "/eoslog/consumer/consumer_fetches.py",
     "/eoslog/consumer/consumer_turns.py",
     "/eoslog/consumer/record_iterator.py",
 )

@@ -330,8 +330,6 @@ KNOWN_FILES: dict[str, int] = {}
 KNOWN_BACKWARDS = {
     ("eoslog.checking.recorder", "eoslog.checking.recorded_consumer"),
     ("eoslog.checking.recorder", "eoslog.checking.recorded_producer"),
-    ("eoslog.consumer.consumer", "eoslog.consumer.consumer_fetches"),
-    ("eoslog.consumer.consumer", "eoslog.consumer.consumer_subscription"),
 }
 KNOWN_REACHES = {
     "eoslog.checking.recorded_consumer": 3,
@@ -340,8 +338,6 @@ KNOWN_REACHES = {
 }
 KNOWN_MIXINS = {
     "eoslog.aio.aio_producer.AsyncProducer",
-    "eoslog.consumer.consumer_fetches.ConsumerFetches",
-    "eoslog.consumer.consumer_lookups.PartitionLookups",
     "eoslog.producer.gathering.GatheringSender",
     "eoslog.producer.producer.Producer",
     "eoslog.producer.transaction_calls.TransactionCalls",
