@@ -25,7 +25,7 @@ from eoslog.inspect.store_copy import copied_store
 from eoslog.inspect.store_repair import Change, Refusal, StoreRepair
 from eoslog.storage.producer_state_store import DIRECTORY_NAME as LMDB_NAME
 from eoslog.storage.topic_registry import TopicDescription
-from eoslog.store.store import engine_of
+from eoslog.store.store import abandon, engine_of, verify_counting
 
 # What these say is in memory while the store is open, and goes into new ones with its close.
 _KEPT_IN_MEMORY = (f"/{LMDB_NAME}", ".snapshot")
@@ -200,7 +200,7 @@ def verified_alone(path: Path, console: Console) -> Findings:
             )
         findings = verify_store(store, (), console)
         if any(str(one["path"]).endswith(_KEPT_IN_MEMORY) for one in findings.problems):
-            store._abandon()
+            abandon(store)
         return findings
 
 
@@ -268,7 +268,8 @@ def verify_store(store: "eoslog.Store", names: tuple[str, ...], console: Console
                 )
         else:
             findings.problems.extend(
-                store._verify(
+                verify_counting(
+                    store,
                     lambda done, count, _: progress.update(line, completed=done, total=count),
                     counts.__setitem__,
                 )

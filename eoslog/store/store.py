@@ -8,7 +8,7 @@ before all of them.
 import copy
 import logging
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -17,21 +17,28 @@ from typing import Any, Literal, Never, Self, cast, overload
 from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.partition_log import ProducerState
 from eoslog.bindings.thread_lock import ThreadLock
+from eoslog.common import clock
 from eoslog.common.clock import ExpiryClock
 from eoslog.common.durability import Durability
 from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
+from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.common.synchronous_call import check_synchronous
-from eoslog.common.topic_name import check_user_topic_name
+from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, check_user_topic_name
 from eoslog.common.topic_partition import TopicPartition
+from eoslog.common.whole_number import whole_number
 from eoslog.consumer.consumer import Consumer
 from eoslog.errors import (
     ConcurrentAccessError,
     EoslogError,
     ForkedProcessError,
+    GroupIdNotFoundError,
+    InvalidRequestError,
     LogClosedError,
     ProducerFencedError,
     StoreFailedError,
 )
+from eoslog.groups.group_description import GroupDescription
+from eoslog.groups.group_metadata import OffsetAndMetadata, check_group_id
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.inspect.store_verification import Progress, StoreVerification
 from eoslog.producer.linger import LingerTimer
@@ -45,29 +52,35 @@ from eoslog.producer.transactional_producer import (
 )
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.process_slots import ProcessSlot
-from eoslog.staging.staged_commit import StagedCommits
+from eoslog.staging.staged_application import ApplicationState
+from eoslog.staging.staged_commit import StagedCommit, StagedCommits
+from eoslog.staging.staged_message import StagedMessage
+from eoslog.staging.staged_offsets import VERSION_PARTITION, OffsetsOfGroups
+from eoslog.staging.staged_source import VersionSource
 from eoslog.storage.engine import Engine
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.store.checkpointer import Checkpointer
 from eoslog.store.store_files import StoreFiles, errors_of, raise_first
-from eoslog.store.store_groups import StoreGroups
 from eoslog.store.store_metrics import store_metrics
 from eoslog.store.store_producers import producers_of
 from eoslog.store.store_snapshot import snapshot_of_topics
-from eoslog.store.store_staged_jobs import StoreStagedJobs
 from eoslog.store.store_topics import StoreTopics
-from eoslog.store.store_transactions import StoreTransactions
 from eoslog.transactions.named_producers import NamedProducers
 from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.transaction_admin import (
+    HangingTransaction,
+    TransactionDescription,
+    TransactionListing,
+)
 from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 
 _log = logging.getLogger(__name__)
 
 
 @with_methods_of_other_clients
-class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
+class Store:
     """An open store; `eoslog.open` makes it. A context manager: it is closed at the block's end.
 
     A process opens a store once, and its threads share the object; other processes may have it open
@@ -362,6 +375,185 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
             given,
         )
 
+    # Groups, transactions and staged jobs.
+
+    def groups(self) -> dict[str, dict[TopicPartition, OffsetAndMetadata]]:
+        """The committed offsets of every group that has any, or has some that are not decided yet;
+        of one that has, or had, members too.
+
+        A group with the name of an application also has the application's newest version, at
+        partition 0 of `eoslog-version`. Raises CorruptRecordError.
+        """
+        self._check_open()
+        found = self._files.group_offsets.all()
+        for group, version in self._staged.versions(found).items():
+            found[group][VERSION_PARTITION] = OffsetAndMetadata(version)
+        return found
+
+    def describe_group(self, name: str) -> GroupDescription:
+        """A group's state, generation and members, and which partitions each of them reads.
+
+        Raises GroupIdNotFoundError, InvalidRequestError (an empty name), CorruptRecordError.
+        """
+        self._check_open()
+        found = self._files.group_members.describe(check_group_id(name))
+        if found is None:
+            raise GroupIdNotFoundError(f"there is no group {name!r}")
+        return found
+
+    def delete_group(self, name: str) -> None:
+        """Forget a group with all its offsets, those of open transactions too; durable on return.
+
+        Raises GroupIdNotFoundError, NonEmptyGroupError if consumers are subscribed with it,
+        InvalidRequestError (an empty name), StoreError.
+        """
+        self._check_open()
+        self._files.group_offsets.delete(name)
+
+    def transactions(
+        self,
+        states: Collection[str] | None = None,
+        producer_ids: Collection[int] | None = None,
+        pattern: str | None = None,
+        duration_ms: int = -1,
+    ) -> list[TransactionListing]:
+        """The transactional ids of the store, sorted; those that all given filters let through.
+
+        `states` and `producer_ids` name those wanted (empty: all), `pattern` is a regular
+        expression for the whole id, and with `duration_ms` from 0 on only transactions are listed
+        that have been open for longer. An id whose record is damaged is left out; describing it
+        says what is wrong. Raises ValueError for an unknown state, InvalidRequestError for a
+        pattern that is none.
+        """
+        self._check_open()
+        longer_ms = whole_number(duration_ms, "a duration")
+        return self._files.transaction_admin.transactions(states, producer_ids, pattern, longer_ms)
+
+    def describe_transaction(self, transactional_id: str) -> TransactionDescription:
+        """All that is known of a transactional id.
+
+        Raises TransactionalIdNotFoundError, InvalidRequestError (an empty id), CorruptRecordError.
+        """
+        self._check_open()
+        return self._files.transaction_admin.describe(transactional_id)
+
+    def abort_transaction(
+        self,
+        transactional_id: str | None = None,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        start_offset: int | None = None,
+    ) -> None:
+        """End a transaction: that of an id, or the one that is open at a partition since an offset.
+
+        The id's producer is fenced, whether a transaction is open or not, and an open one, a
+        prepared one too, is aborted. By partition: a transaction that an id has under way is
+        aborted with the id, as a whole; one that hangs is aborted there. Raises InvalidRequestError
+        (neither or both are given), TransactionalIdNotFoundError, UnknownTopicOrPartitionError,
+        InvalidTxnStateError (nothing is open since that offset), StoreError.
+        """
+        self._check_open()
+        if transactional_id is not None and (topic, partition, start_offset) == (None, None, None):
+            self._files.transaction_admin.abort(transactional_id)
+            self._notice_replacements()
+        elif topic is not None and partition is not None and start_offset is not None:
+            if transactional_id is not None:
+                raise InvalidRequestError("either a transactional id, or a partition, not both")
+            number = whole_number(partition, "a partition")
+            offset = whole_number(start_offset, "a start offset")
+            self._files.transaction_admin.abort_at(topic, number, offset)
+        else:
+            raise InvalidRequestError(
+                "a transactional id is needed, or a topic, a partition and a start offset"
+            )
+
+    def find_hanging_transactions(
+        self,
+        max_transaction_timeout_ms: int = 900_000,
+        topic: str | None = None,
+        partition: int | None = None,
+    ) -> list[HangingTransaction]:
+        """The transactions that nothing will ever end, in all partitions, a topic's, or one.
+
+        Open at a partition, last written to longer ago than `max_transaction_timeout_ms`, and not
+        under way by any transactional id. `abort_transaction` with topic, partition and start
+        offset ends one. Opens the partitions. Raises UnknownTopicOrPartitionError,
+        InvalidRequestError (a partition without a topic), CorruptRecordError.
+        """
+        self._check_open()
+        timeout_ms = whole_number(max_transaction_timeout_ms, "a transaction timeout")
+        if partition is not None:
+            partition = whole_number(partition, "a partition")
+            if topic is None:
+                raise InvalidRequestError("a partition is given, but no topic")
+        if topic is not None and topic != CONSUMER_OFFSETS_TOPIC:
+            self._topic(topic)
+        found = self._partitions.with_transactions(topic, partition)
+        now_ms = clock.now_ms()
+        return self._files.transaction_admin.hanging(found, timeout_ms, now_ms)
+
+    def commit_prepared(self, prepared: Iterable[PreparedTransaction]) -> None:
+        """Commit prepared transactions, each by a decision of its own. Again does no harm until
+        the id goes on.
+
+        All are tried; the first error is raised, the others are its notes. Raises
+        TransactionalIdNotFoundError; ProducerFencedError, InvalidProducerIdMappingError (the id has
+        gone on since: no decision is made, and none is told); InvalidTxnStateError (not prepared,
+        or aborted already); TransactionCoordinatorFencedError (a partition has another end of it,
+        which this store did not decide: it stays prepared); StoreError.
+        """
+        self._check_open()
+        self._files.transaction_admin.decide(prepared, commit=True)
+
+    def abort_prepared(self, prepared: Iterable[PreparedTransaction]) -> None:
+        """Abort prepared transactions; otherwise as `commit_prepared`."""
+        self._check_open()
+        self._files.transaction_admin.decide(prepared, commit=False)
+
+    def commit_staged(
+        self,
+        app_id: str,
+        version: int,
+        messages: Iterable[StagedMessage],
+        run_id: str | None = None,
+        offsets: OffsetsOfGroups | None = None,
+        source: VersionSource | None = None,
+    ) -> StagedCommit:
+        """Make the staged files of all messages part of the log by one decision.
+
+        A version of the application that is in already is a no-op. `offsets` has for each group
+        (its name, or a consumer's `group_metadata()`) the offsets that the same decision commits,
+        as `Consumer.commit` takes them. `groups()` shows the version itself, for a group with the
+        application's name, at `eoslog-version` 0. With a `source`, which needs a run id, the
+        version is what the source counts, and only the source's newest driver is let in. On return
+        the job is in the log and visible, as durable as the store's durability says; a crash after
+        the decision is made good by the process that opens the store next.
+
+        Raises StagedCommitError (also behind a job that is decided and cannot be completed just
+        now), StagedRunFencedError, StagedSourceError if a new source follows on another one
+        unallowed, StoreFullError, ValueError, TypeError, and what `Consumer.commit` raises for
+        offsets that are wrong: nothing was decided; StagedJobIncompleteError: this version, or a
+        later one, is decided, and completed later; StoreFailedError.
+        """
+        self._check_open()
+        return self._staged.commit(app_id, version, messages, run_id, offsets, source)
+
+    def application(self, app_id: str) -> ApplicationState | None:
+        """What the store knows of an application's staged jobs; None if nothing."""
+        self._check_open()
+        return self._staged.application(app_id)
+
+    def begin_run(self, app_id: str) -> str:
+        """Register a new run of an application, which overtakes all others; its name. Durable."""
+        self._check_open()
+        return self._staged.begin_run(app_id)
+
+    def sweep_run(self, app_id: str, run_id: str) -> int:
+        """Remove what a run staged that will not be committed; how many files went."""
+        self._check_open()
+        return self._staged.sweep_run(app_id, run_id)
+
     # Looking after it.
 
     def snapshot(self, topics: Iterable[str] | None = None) -> dict[TopicPartition, int]:
@@ -610,6 +802,20 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
             files.leave_to_parent()
         for producer in list(self._producers):
             producer.leave_to_parent()
+
+
+def verify_counting(
+    store: Store,
+    progress: Progress | None,
+    counted: Callable[[TopicPartition, int], object],
+) -> list[dict[str, object]]:
+    """Verify a store as `Store.verify`; `counted(topic_partition, records)` is called for each."""
+    return store._verify(progress, counted)
+
+
+def abandon(store: Store) -> None:
+    """Give a store up as the death of the process would: the next opening recovers it."""
+    store._abandon()
 
 
 def engine_of(store: Store) -> Engine:

@@ -333,7 +333,6 @@ KNOWN_BACKWARDS = {
 }
 KNOWN_REACHES = {
     "eoslog.checking.recorded_consumer": 3,
-    "eoslog.cli.cli_verify": 2,
     "eoslog.producer.transactional_producer": 1,
 }
 KNOWN_MIXINS = {
@@ -348,9 +347,6 @@ KNOWN_MIXINS = {
     "eoslog.storage.lmdb_environment.LmdbEnvironment",
     "eoslog.storage.partition_offsets.PartitionOffsets",
     "eoslog.storage.partition_producers.PartitionProducers",
-    "eoslog.store.store_groups.StoreGroups",
-    "eoslog.store.store_staged_jobs.StoreStagedJobs",
-    "eoslog.store.store_transactions.StoreTransactions",
 }
 
 
