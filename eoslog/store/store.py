@@ -76,7 +76,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
     """
 
     def __init__(self, path: Path, config: Mapping[str, object] | None) -> None:
-        """It holds nothing yet: see `_open`."""
+        """Create the object with nothing in it yet: see `_open`."""
         self._lock = ThreadLock()
         self._close_lock = ThreadLock()
         self._closed = False
@@ -156,7 +156,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
 
     @property
     def durability(self) -> Durability:
-        """What the store is open with, in all its processes."""
+        """Durability that the store is open with, in all its processes."""
         return self._files.durability
 
     @property
@@ -174,7 +174,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called, or the process forked."""
+        """True if close() was called, or the process forked."""
         return self._is_closed()
 
     def __repr__(self) -> str:
@@ -380,8 +380,8 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
         return snapshot_of_topics(self._files.engine, self._staged, entries, topics)
 
     def producers(self) -> dict[TopicPartition, list[ProducerState]]:
-        """What each partition knows of every producer; opens them all. A topic that is deleted
-        meanwhile is left out.
+        """Return what each partition knows of every producer; opens them all. A topic that is
+        deleted meanwhile is left out.
         """
         self._check_open()
         return producers_of(self._files.engine)
@@ -499,7 +499,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
             self._signal.wake()
 
     def _give_up_opening(self) -> None:
-        """It did not open; an interrupt may have come at any step."""
+        """Give up an opening that failed; an interrupt may have come at any step."""
         self._closed = True
         try:
             if hasattr(self, "_checkpointer"):
@@ -603,7 +603,7 @@ class Store(StoreGroups, StoreTransactions, StoreStagedJobs):
             return list(self._producers)
 
     def _after_fork(self) -> None:
-        """This is a forked child. No lock is taken: a thread that held it is not here."""
+        """Note that this is a forked child. Takes no lock: a thread that held it is not here."""
         self._forked = True
         files: StoreFiles | None = getattr(self, "_files", None)
         if files is not None:

@@ -1,4 +1,4 @@
-"""What a store tells of its consumer groups, and how one is forgotten."""
+"""Consumer groups of a store: what it tells of them, and how one is forgotten."""
 
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class StoreGroups:
-    """This part of a `Store`, which is made on top of it."""
+    """Consumer groups, a part of a `Store`, which is made on top of it."""
 
     _files: "StoreFiles"
     _staged: "StagedCommits"

@@ -10,7 +10,7 @@ from eoslog.staging.staged_source import VersionSource
 
 
 class StoreStagedJobs:
-    """This part of a `Store`, which is made on top of it."""
+    """Staged jobs, a part of a `Store`, which is made on top of it."""
 
     _staged: StagedCommits
 
@@ -43,7 +43,7 @@ class StoreStagedJobs:
         return self._staged.commit(app_id, version, messages, run_id, offsets, source)
 
     def application(self, app_id: str) -> ApplicationState | None:
-        """What the store knows of an application's staged jobs; None if nothing."""
+        """Return the state of an application's staged jobs; None if there is none."""
         self._check_open()
         return self._staged.application(app_id)
 

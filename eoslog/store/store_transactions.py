@@ -1,4 +1,4 @@
-"""What an operator asks of a store's transactions, and decides about them."""
+"""Transactions of a store: what an operator asks of them, and decides about them."""
 
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class StoreTransactions:
-    """This part of a `Store`, which is made on top of it."""
+    """Transactions, a part of a `Store`, which is made on top of it."""
 
     _files: "StoreFiles"
 
@@ -45,7 +45,7 @@ class StoreTransactions:
         return self._files.transaction_admin.transactions(states, producer_ids, pattern, longer_ms)
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
-        """All that is known of a transactional id.
+        """Return all that is known of a transactional id.
 
         Raises TransactionalIdNotFoundError, InvalidRequestError (an empty id), CorruptRecordError.
         """
