@@ -1,4 +1,4 @@
-"""How a consumer fetches: it follows its group first, and sleeps where there is nothing to read.
+"""Fetches of a consumer: it follows its group first, and sleeps where there is nothing to read.
 
 Invariant: after an error the positions are as they were before the poll.
 """
@@ -32,7 +32,7 @@ _LONG_WAIT_S = 3600.0
 
 
 class ConsumerFetches:
-    """This part of a `Consumer`, which is made on top of it."""
+    """Fetches, a part of a `Consumer`, which is made on top of it."""
 
     _engine: Engine
     _group_offsets: GroupOffsets
@@ -108,7 +108,7 @@ class ConsumerFetches:
             return math.inf
 
     def _fetched(self, fetch: Callable[[int], T], limit: int) -> T:
-        """What `fetch` finds up to a limit, after the group was followed."""
+        """Return what `fetch` finds up to a limit, after the group was followed."""
         while True:
             self._positions.forget_kept()  # The group may move them.
             subscription = self._subscription

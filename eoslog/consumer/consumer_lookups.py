@@ -1,4 +1,4 @@
-"""What partitions hold, as a consumer may read it: where they begin and end, and what is when."""
+"""Lookups of what a consumer may read of partitions: where they begin and end, and what is when."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ from eoslog.storage.partition import Partition
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """Where a record is, and its timestamp in milliseconds."""
+    """Offset of a record, and its timestamp in milliseconds."""
 
     offset: int
     timestamp_ms: int
