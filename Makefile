@@ -100,6 +100,7 @@ audit: venv
 lint: venv
 	$(BIN)/ruff check $(wildcard $(PYTHON_FOLDERS))
 	$(BIN)/ruff format --check $(wildcard $(PYTHON_FOLDERS))
+	$(BIN)/python tools/docstring_openings.py eoslog spark
 	$(BIN)/cython-lint native/*.pyx native/*.pxd bindings/*.pyx bindings/*.pxd
 	$(BIN)/python tools/check_headers.py --compiler "$(CC)"
 	$(BIN)/python tools/typing_tree.py

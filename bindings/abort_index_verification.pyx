@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Whether the abort index says of a log's aborted transactions what the log itself says.
+"""Check that the abort index says of a log's aborted transactions what the log itself says.
 
 The log is followed batch by batch, and not by way of the engine's own index: a mistake there would
 show. The engine's index has to be whole, or readers would be given what was aborted. Its files are
@@ -144,8 +144,8 @@ cdef object difference(
     object left, int64_t log_first_offset, object producer_id, object first, object last,
     object stable,
 ):
-    """In what an entry differs from the next aborted transaction of those left; None if it does
-    not.
+    """Return the difference of an entry from the next aborted transaction of those left; None if
+    there is none.
     """
     for known in left:
         if known[0] == producer_id and known[2] == last:

@@ -98,7 +98,7 @@ cdef class BatchFiller:
         return self._filler.record_count
 
     def held(self, Py_ssize_t partition):
-        """How many records a partition's batch holds, and its bytes; (0, 0) if it is empty."""
+        """Return the count of a partition's batched records, and their bytes; (0, 0) if none."""
         self._check(partition)
         return (self._filler.batches[partition].record_count,
                 self._filler.batches[partition].used_bytes)

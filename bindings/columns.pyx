@@ -35,7 +35,7 @@ cdef extern from "arrow_c_data.h" nogil:
 
 @cython.final
 cdef class ColumnHolder:
-    """Where a column's bytes are, and what keeps them alive."""
+    """Bytes of a column, and what keeps them alive."""
 
     def __cinit__(self):
         memset(&self.column, 0, sizeof(Column))
@@ -154,7 +154,7 @@ cdef int open_arrow(ColumnHolder holder, object source, str name) except -1:
 
 
 cdef bint offsets_rise(const Column* column) noexcept nogil:
-    """Whether no cell has a negative length; an array made by hand may."""
+    """True if no cell has a negative length; an array made by hand may."""
     cdef int64_t index
     cdef bint rise = True
     if column.count == 0:
@@ -205,8 +205,8 @@ cdef object open_timestamps(object timestamps, Py_ssize_t count):
 
 
 def timestamp_column(timestamps):
-    """What a caller handed in as timestamps, as int64 milliseconds: the same memory where it can
-    be. Raises TypeError, and ValueError for nulls and for what is beyond 64 bits.
+    """Return the timestamps of a caller as int64 milliseconds: the same memory where it can be.
+    Raises TypeError, and ValueError for nulls and for what is beyond 64 bits.
     """
     try:
         has_nulls, array = array_of_times(timestamps)
@@ -226,8 +226,8 @@ def timestamp_column(timestamps):
 
 
 cdef tuple array_of_times(object times):
-    """Whether there are nulls in a column of any library, and the column as a numpy array. Raises
-    whatever that library raises.
+    """Return True if there are nulls in a column of any library, and the column as a numpy array.
+    Raises whatever that library raises.
     """
     if isinstance(times, (str, bytes, bytearray)):
         raise TypeError("it is no column")

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What the control page of a partition says, without opening the partition."""
+"""State in the control page of a partition, read without opening the partition."""
 
 from typing import NamedTuple
 
@@ -43,7 +43,7 @@ def control_state(str path not None):
 
 
 def synced_before(str path not None, bytes topic_id not None):
-    """Up to where the log of a topic is known to have been synced, as the file of its page says.
+    """Return up to where the log of a topic is known to have been synced, as its page's file says.
 
     0 if it says nothing that can be believed of that topic. It holds whoever had the page last,
     and also where he died before he had opened the partition.

@@ -88,7 +88,7 @@ cdef class EntryLock:
 
     @property
     def is_entered_again(self):
-        """Whether the thread that has it took it more than once. Only that thread may ask."""
+        """True if the thread that has it took it more than once. Only that thread may ask."""
         return self._depth > 1
 
     @property
@@ -136,7 +136,7 @@ cdef class EntryLock:
         self.give()
 
     def note_newer(self, int64_t offset):
-        """There is a record at this offset that the entry may not know. Takes no lock."""
+        """Note that there is a record at this offset that the entry may not know. Takes no lock."""
         if offset > self.newer_offset:
             self.newer_offset = offset
 
@@ -199,7 +199,7 @@ cdef class EntryLock:
         return 0
 
     cdef bint _is_held_here(self):
-        """Whether a thread of this process has it: it goes on, sooner or later."""
+        """True if a thread of this process has it: it goes on, sooner or later."""
         if self._is_private:
             return True
         return shared_lock_holder(self._page._page, self._index) == self._page._process_id
@@ -216,7 +216,7 @@ cdef class EntryLock:
         return 0
 
     cdef bint is_behind(self) noexcept:
-        """Whether others wrote what may concern the id. Takes no lock."""
+        """True if others wrote what may concern the id. Takes no lock."""
         return self._keeper is not None and (self.newer_offset >= 0 or self._is_log_ahead())
 
     cdef bint _is_log_ahead(self) noexcept:

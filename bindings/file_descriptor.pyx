@@ -60,8 +60,8 @@ def sync_path(path not None, int flags):
 
 
 def open_regular(path not None, int flags):
-    """For `open`: what is in a regular file's place is not waited for, as a pipe would be, nor read
-    without an end. OSError ENODEV.
+    """Open a file for `open` without waiting for what is in a regular file's place, as a pipe, or
+    reading it without an end. OSError ENODEV.
     """
     cdef FileDescriptor file = FileDescriptor(path, flags | os.O_NONBLOCK)
     cdef int fd = file._fd

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Whether a segment's .index and .timeindex files say of its batches what the batches say.
+"""Check that a segment's .index and .timeindex files say of its batches what the batches say.
 
 The files may be behind, as those of the active segment are, or not there at all: the engine has in
 memory what they lack. What they do hold has to be true.

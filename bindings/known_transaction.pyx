@@ -1,5 +1,6 @@
 # cython: language_level=3
-"""What the coordinator knows of one transactional id: its newest record, and its partitions' logs.
+"""State that the coordinator knows of one transactional id: its newest record, and its partitions'
+logs.
 
 In memory the state is that of the newest record in the state log; whoever changes it writes there
 first.
@@ -152,7 +153,7 @@ cdef class KnownTransaction:
 
     @property
     def prepared(self):
-        """Whether the open transaction waits for a decision from outside."""
+        """True if the open transaction waits for a decision from outside."""
         return bool(self._txn.state.prepared)
 
     @property
@@ -161,7 +162,7 @@ cdef class KnownTransaction:
 
     @property
     def start_ms(self):
-        """When the transaction began, -1 when Empty."""
+        """Time when the transaction began, -1 when Empty."""
         return self._txn.state.start_ms
 
     @property
@@ -197,11 +198,11 @@ cdef class KnownTransaction:
 
     @property
     def changed(self):
-        """Whether a record was written since mark_persisted(); load() does not count."""
+        """True if a record was written since mark_persisted(); load() does not count."""
         return bool(self._txn.changed)
 
     def mark_persisted(self):
-        """What value() answers is written down elsewhere."""
+        """Note that what value() answers is written down elsewhere."""
         self._txn.changed = False
 
     def value(self):
@@ -385,7 +386,7 @@ cdef class KnownTransaction:
 
 
 cdef object behind_at(Status status, Fault* fault, str topic, int partition, str path):
-    """What has to be taken up anew; the call can be repeated then."""
+    """Return the error that names what has to be read again; the call can be repeated then."""
     error = fault_error(status, fault, f"{topic}-{partition}", path)
     error.topic = topic
     error.partition = partition
@@ -393,7 +394,7 @@ cdef object behind_at(Status status, Fault* fault, str topic, int partition, str
 
 
 cdef bint was_deleted(const NativePart* part) noexcept:
-    """Whether its topic was deleted, by whatever process."""
+    """True if its topic was deleted, by any process."""
     return (part.log != NULL and part.log.page != NULL
             and control_flag(&part.log.page.deleted) != 0)
 

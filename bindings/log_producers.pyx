@@ -54,7 +54,7 @@ cdef int64_t copy_changed(const ProducerTable* table, ProducerEntry* copied) noe
 
 
 cdef inline bint is_idle(const ProducerEntry* entry, int64_t oldest_timestamp_ms) noexcept nogil:
-    """Whether a producer was last seen before a time, and has nothing open."""
+    """True if a producer was last seen before a time, and has nothing open."""
     return (entry.producer_epoch != NO_EPOCH and entry.current_txn_first_offset < 0
             and entry.last_timestamp < oldest_timestamp_ms)
 
@@ -181,7 +181,7 @@ cdef class LogProducers(LogReader):
         sync_path(self.path, os.O_RDONLY | os.O_DIRECTORY)
 
     def abort_files(self):
-        """What the .txnindex files hold now: a list of (base offset, entry count, checksum)."""
+        """Return the content of the .txnindex files: (base offset, entry count, checksum) each."""
         cdef AbortFile described
         cdef Fault fault
         cdef Status status

@@ -255,7 +255,7 @@ cdef class LogReader(OpenedLog):
 
     def fetch_next(self, Py_ssize_t offset, Py_ssize_t max_records, Py_ssize_t max_bytes,
                    bint committed):
-        """What a consumer at `offset` reads next: (list of Record, offset to go on from, up to
+        """Read what a consumer at `offset` reads next: (list of Record, offset to go on from, up to
         where there is something to read).
 
         `committed`: up to where all is decided. Raises OffsetOutOfRangeError.

@@ -79,13 +79,13 @@ cdef class LogTransactions(LogProducers):
 
     @property
     def open_transaction_count(self):
-        """How many transactions are open."""
+        """Count of the open transactions."""
         self._refresh()
         return self._log.ongoing.open_count
 
     @property
     def aborted_transaction_count(self):
-        """How many aborted transactions the log remembers."""
+        """Count of the aborted transactions that the log remembers."""
         self._refresh()
         return self._log.aborts.count
 

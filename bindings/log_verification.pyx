@@ -103,7 +103,7 @@ cdef dict unreadable(str path, int64_t position, const BatchHeader* header):
 cdef object misplaced(
     Py_ssize_t base_offset, Py_ssize_t expected, Py_ssize_t contiguous_from, bint lost_track
 ):
-    """Why a segment of this name does not follow on the one that ends at `expected`; None if it
+    """Return why a segment of this name does not follow the one that ends at `expected`; None if it
     does, or if there is none before it.
     """
     if 0 <= base_offset < expected:
@@ -119,7 +119,7 @@ cdef str missing(Py_ssize_t first, Py_ssize_t upper_bound):
 
 
 cdef object reason_of(Status status, const Fault* found, dict described):
-    """What is wrong with the file. Raises what says nothing of it, as that there is no memory."""
+    """Return what is wrong with the file. Raises errors that say nothing of it, as of memory."""
     if status == STATUS_IO and found.os_errno == ENODATA:
         return f"the file is shorter than its {described['size_bytes']} bytes"
     if status == STATUS_IO and found.os_errno == EIO:
@@ -191,8 +191,8 @@ cdef bint leads_on(
     SegmentPieces pieces, int64_t position_bytes, int64_t bytes_left, int64_t base_offset_min,
     BatchHeader* header,
 ) noexcept:
-    """Whether a broken batch's length is to be believed: another batch, or the end, follows
-    there. Its header is loaded.
+    """True if a broken batch's length can be trusted: another batch, or the end, follows there. Its
+    header is loaded.
     """
     cdef BatchHeader following
     cdef Fault ignored

@@ -52,7 +52,7 @@ _SETTINGS = ("segment.bytes", "segment.index.bytes", "index.interval.bytes", "se
 
 
 cdef class OpenedLog:
-    """What reading, appending and keeping producers have in common."""
+    """Parts that reading, appending and keeping producers share."""
 
     def __cinit__(self):
         memset(&self._log, 0, sizeof(NativeLog))
@@ -188,7 +188,7 @@ cdef class OpenedLog:
             time.sleep(_OPENING_LOOK_S)
 
     def forget_synced_before(self):
-        """It was told that the log ends below that: what is appended now counts anew."""
+        """Set the page's synced end back to the log's end: a higher one is known to be wrong."""
         if self._page_map == NULL:
             return
         with self._close_lock:
@@ -197,7 +197,7 @@ cdef class OpenedLog:
                     self._log.page, self._log.page.topic_id, log_end(&self._log))
 
     cdef int _let_others_in(self) except -1:
-        """What is written to the page is true: others may attach."""
+        """Let others attach: what is written to the page is true."""
         if self._page_fd >= 0:
             # Said aloud: a child that was forked just now may have a copy open.
             fcntl.flock(self._page_fd, fcntl.LOCK_UN)
@@ -378,7 +378,7 @@ cdef class OpenedLog:
         return end if upper_bound < 0 or upper_bound > end else upper_bound
 
     cdef int64_t _readable_end(self, bint committed) except -1:
-        """Up to where a reader may read now, with what others appended."""
+        """Return up to where a reader may read now, with what others appended."""
         cdef int64_t end, held
         self._refresh()
         # In this order: what is adopted in between lies above the offset that is held then.
@@ -418,7 +418,7 @@ cdef class OpenedLog:
 
     @property
     def hold_offset(self):
-        """Where readers of all processes stop; -1 if nowhere before the end."""
+        """Offset where readers of all processes stop; -1 if nowhere before the end."""
         self._check_open()
         return control_load(&self._log.page.hold_offset)
 
@@ -429,7 +429,7 @@ cdef class OpenedLog:
 
     @property
     def own_end(self):
-        """Up to where this process knows the records: it appended them in an unbroken row, or was
+        """End of the records that this process knows: it appended them in an unbroken row, or was
         told by setting this. An append moves it on only from the append's base offset.
         """
         self._check_open()
@@ -452,7 +452,7 @@ cdef class OpenedLog:
 
     @property
     def deleted(self):
-        """Whether its topic was deleted, by whatever process."""
+        """True if its topic was deleted, by any process."""
         return self._page_map != NULL and bool(control_flag(&self._log.page.deleted))
 
     def mark_deleted(self):
@@ -462,7 +462,7 @@ cdef class OpenedLog:
 
     @property
     def sync_count(self):
-        """How often the log was synced since it was opened."""
+        """Count of the syncs of the log since it was opened."""
         return self._log.sync_count
 
     @property
@@ -472,7 +472,7 @@ cdef class OpenedLog:
 
     @property
     def failed(self):
-        """Whether a sync failed: appends are refused until the store was reopened."""
+        """True if a sync failed: appends are refused until the store was reopened."""
         return self._page_map != NULL and log_failure(&self._log) != 0
 
     @property
@@ -481,7 +481,7 @@ cdef class OpenedLog:
 
     @property
     def fills_segments(self):
-        """Whether appends filled the newest sealed segment, to a half at least.
+        """True if appends filled the newest sealed segment, to a half at least.
 
         Not so if its age ended it, or if it is a staged file that was adopted whole.
         """
@@ -533,8 +533,7 @@ cdef class OpenedLog:
                 for base_offset, size_bytes in found]
 
     def segments(self):
-        """As `segment_files`, with largest_timestamp_ms; one that is deleted meanwhile is left out.
-        """
+        """Return `segment_files` with largest_timestamp_ms; one deleted meanwhile is left out."""
         described = [
             segment | {"largest_timestamp_ms": self.largest_timestamp_ms(segment["base_offset"])}
             for segment in self.segment_files()
@@ -572,7 +571,7 @@ cdef class OpenedLog:
             return None
 
     cdef bint _was_deleted(self, int64_t base_offset) except -1:
-        """Whether a segment that was listed went since; its files went after this was so."""
+        """True if a segment that was listed went since; its files went after this was so."""
         self._check_open()
         return control_load(&self._log.page.first_base_offset) > base_offset
 

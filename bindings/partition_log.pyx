@@ -46,7 +46,7 @@ from eoslog.native.status cimport STATUS_OK, Fault, Status
 
 @cython.final
 cdef class AppendResult:
-    """Where the records of one append are: new ones, or those of the first write."""
+    """Place of the records of one append: new ones, or those of the first write."""
 
     def __repr__(self):
         return (f"AppendResult(base_offset={self.base_offset}, last_offset={self.last_offset}, "
@@ -130,7 +130,7 @@ cdef class PartitionLog(LogTransactions):
         ProducerStamp* stamp, int64_t batch_records_max, int64_t batch_bytes_max,
         AppendResult after
     ):
-        """As append_columns, for a producer whose identity was checked."""
+        """Append columns like append_columns, for a producer whose identity was checked."""
         cdef ColumnSet opened = open_columns(values, keys, timestamps, headers, timestamp_ms)
         cdef AppendOutcome outcome
         cdef Fault fault
@@ -528,7 +528,7 @@ cdef class PartitionLog(LogTransactions):
     def _verify_producers(
         self, ProducersCheck producers, Py_ssize_t expected, rows, list problems
     ):
-        """Whether the newest snapshot, the rows and the engine say what the log was found to."""
+        """Check that the newest snapshot, the rows and the engine say what the log was found to."""
         newest = max(self.snapshots(), default=-1)
         if newest == expected:
             producers.check_snapshot(self._snapshot_path(newest), problems, is_newest=True)
@@ -544,7 +544,9 @@ cdef class PartitionLog(LogTransactions):
             for reason in self._wrong_transactions(producers.open_transactions(), expected))
 
     def _wrong_transactions(self, dict followed, int64_t expected):
-        """In what the open transactions that the engine knows differ from those of the log."""
+        """Return the differences of the open transactions that the engine knows from those of the
+        log.
+        """
         if followed is None:
             return []
         first_base = control_load(&self._log.page.first_base_offset)

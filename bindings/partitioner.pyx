@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Where a keyed record goes: the partition that Kafka's own clients choose for the key."""
+"""Partitioner: the partition that Kafka's own clients choose for a key."""
 
 import numpy
 

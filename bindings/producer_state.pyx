@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""What a partition knows of one producer id: as an object for Python, and as a row to be stored."""
+"""State of one producer id in a partition: as an object for Python, and as a row to be stored."""
 
 from eoslog import errors
 
@@ -27,7 +27,7 @@ def empty_row(Py_ssize_t producer_id):
 
 @cython.final
 cdef class ProducerState:
-    """What the partition knows of one producer id."""
+    """State of one producer id, as the partition knows it."""
 
     cdef readonly int64_t producer_id
     cdef readonly int producer_epoch         # -1: nothing known.

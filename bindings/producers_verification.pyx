@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Whether each producer's batches follow one another, and whether what is remembered of them is so.
+"""Check that each producer's batches follow one another, and that what is remembered of them is so.
 
 The log is followed into a table of its own, from its oldest batch on. Against it are held: the next
 batch of each producer, `.snapshot` files, and stored rows; what there is of transactions is told to
@@ -113,7 +113,7 @@ cdef class ProducersCheck:
         return 0
 
     cdef bint _may_lack(self, ProducerEntry* entry) noexcept:
-        """Whether a hole came after the last batch that the log has of a producer.
+        """True if a hole came after the last batch that the log has of a producer.
 
         A marker may stand behind the hole: in older versions of transactions it ends no epoch.
         """
@@ -228,7 +228,7 @@ cdef class ProducersCheck:
             problems.append({"path": path, "position_bytes": 0, "reason": reason})
 
     def check_rows(self, rows, Py_ssize_t true_at, Py_ssize_t walked_end):
-        """What is wrong with rows that tell of all batches below `true_at`; (producer id, reason).
+        """Check rows that tell of all batches below `true_at`; yield (producer id, reason).
 
         The log was followed up to `walked_end`. Rows of producers that changed since are passed
         over.
@@ -259,7 +259,7 @@ cdef class ProducersCheck:
         return found
 
     cdef object _wrong_memory(self, ProducerEntry* remembered, int64_t true_at):
-        """In what a producer that is remembered as of an offset differs from the log."""
+        """Return how a producer, as it is remembered as of an offset, differs from the log."""
         cdef ProducerEntry* entry = table_find(&self._table, remembered.producer_id)
         cdef int64_t opened = remembered.current_txn_first_offset
         cdef BatchMetadata* ours

@@ -59,7 +59,7 @@ cdef class SegmentPieces:
     cdef Status at(
         self, int64_t position_bytes, int64_t wanted_bytes, const uint8_t** found, Fault* out
     ) noexcept:
-        """So many bytes from a position on, to be used until the next call.
+        """Read so many bytes from a position on, to be used until the next call.
 
         STATUS_IO with ENODATA: the file ends before.
         """

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""How new the records of a segment are, as its batches say.
+"""Times of the records of a segment, as its batches say.
 
 The time index tells where to look. It is believed as far as its last entry names a batch that has
 that time; the headers of the batches from there on are read, or all of them. The files are read,
@@ -81,7 +81,7 @@ cdef int walk_batches(
 cdef bint header_at(
     SegmentPieces pieces, path, int64_t position, BatchHeader* header, bint* broken
 ) except -1:
-    """Whether there is anything at a position, read as a header: no zeros, nor the file's end."""
+    """True if there is anything at a position, read as a header: no zeros, nor the file's end."""
     cdef const uint8_t* raw = NULL
     cdef Fault found
     cdef Status status
@@ -107,8 +107,8 @@ cdef bint any_byte(const uint8_t* raw) noexcept:
 cdef int64_t named_position(
     SegmentPieces pieces, path, int64_t base_offset, int64_t relative
 ) except -1:
-    """Where the last batch stands that the offset index names, of those up to a relative offset; 0
-    where it names none that is there.
+    """Find the last batch that the offset index names, of those up to a relative offset; 0 where it
+    names none that is there.
     """
     cdef BatchHeader header
     cdef bint broken = False

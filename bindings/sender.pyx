@@ -27,7 +27,7 @@ cdef enum:
 
 @cython.final
 cdef class PartitionBuffer:
-    """What a sender gathered for one partition."""
+    """Records that a sender gathered for one partition."""
 
     def __cinit__(self, str topic not None, Py_ssize_t partition, Py_ssize_t batch_bytes_max,
                   str topic_id not None):
@@ -207,7 +207,7 @@ cdef class Sender:
             self.lock.give()
 
     cdef bint _holds(self, topic, Py_ssize_t partition) except -1:
-        """Whether records were gathered for a partition that are not in the log."""
+        """True if records were gathered for a partition that are not in the log."""
         found = self._topics.get(topic)
         if found is None:
             return False
@@ -258,7 +258,7 @@ cdef class Sender:
         return found
 
     def _has_lingering(self):
-        """Whether records wait for their linger.ms to pass."""
+        """True if records wait for their linger.ms to pass."""
         return bool(self._lingering)
 
     def _keep_topic(self, str topic not None, TopicBuffers buffers not None):

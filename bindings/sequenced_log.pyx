@@ -20,7 +20,8 @@ cdef enum:
 
 
 cdef class SequencedLog:
-    """What an append of a producer to a partition needs to know; the producer's lock guards it.
+    """Log as an append of a producer to a partition needs to know it; the producer's lock guards
+    it.
 
     `is_plain`: nobody else writes under the id, nothing is synced by the append, and the engine
     itself wakes readers.

@@ -1,6 +1,6 @@
 # cython: language_level=3
-"""What all processes of a store share besides its partitions: the session, counters, locks, the
-word that waiting readers sleep on.
+"""Shared page of all processes of a store: the session, counters, locks, the word that waiting
+readers sleep on.
 
 The locks are robust: one whose holder dies goes to the next who asks, and he is told. The order in
 which they are taken: those of keys by their numbers, then the named ones by theirs; after them the
@@ -302,7 +302,7 @@ cdef class SharedPage:
     # Waiting.
 
     def wake_word(self):
-        """What `wait` is given; to be read before the look at what is waited for."""
+        """Word for `wait`; to be read before the look at what is waited for."""
         self._check_counter(0)
         return shared_word_load(&self._page.wakeup)
 

@@ -22,7 +22,7 @@ _SNAPSHOT_NAME = re.compile(r"([0-9]{20})\.snapshot")
 
 
 def snapshot_path(directory, offset):
-    """Where the snapshot at an offset is."""
+    """Return the path of the snapshot at an offset."""
     return os.path.join(directory, f"{offset:020d}.snapshot")
 
 

@@ -297,7 +297,7 @@ cdef class TransactionEntry(KnownTransaction):
     # Steps.
 
     def _check_producer(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch):
-        """What a client that adds to its transaction must be."""
+        """Check what a client that adds to its transaction must be."""
         self._check_can_add(producer_id, producer_epoch, True)
 
     cdef int _check_can_add(

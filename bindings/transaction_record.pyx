@@ -237,5 +237,5 @@ def state_number(str name not None):
 
 
 def transition_allowed(str target not None, str source not None):
-    """Whether a transactional id may go from the state `source` to `target`."""
+    """True if a transactional id may go from the state `source` to `target`."""
     return bool(transition_possible(state_number(target), state_number(source)))

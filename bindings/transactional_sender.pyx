@@ -139,7 +139,7 @@ cdef class TransactionalSender(Sender):
             self.lock.give()
 
     def _commit_held(self):
-        """As `commit_transaction`; the caller holds the lock."""
+        """Commit like `commit_transaction`; the caller holds the lock."""
         if self._state == self._open and self._refused is None:
             self._commit()
         else:
@@ -200,7 +200,7 @@ cdef class TransactionalSender(Sender):
         return 0
 
     cdef int64_t _age(self) noexcept:
-        """For how long the open transaction has had a record, -1 if it has none."""
+        """Return for how long the open transaction has had a record, -1 if it has none."""
         return -1 if self._first_ms < 0 else eos_elapsed_ms() - self._first_ms
 
     cdef bint _is_late(self) noexcept:
@@ -212,7 +212,7 @@ cdef class TransactionalSender(Sender):
         return self._age() if self._is_late() else -1
 
     cdef bint _is_behind(self) noexcept:
-        """Whether another process may have taken the id."""
+        """True if another process may have taken the id."""
         return self._entry_lock is not None and self._entry_lock.is_behind()
 
     # Steps between the states.
@@ -303,7 +303,7 @@ cdef class TransactionalSender(Sender):
 
     @property
     def _is_registered(self):
-        """Whether the coordinator may know of the open transaction."""
+        """True if the coordinator may know of the open transaction."""
         return bool(self._registered)
 
     def _register(self, partition=None):
@@ -330,7 +330,7 @@ cdef class TransactionalSender(Sender):
         self._registered_count = 0
 
     def _unregistered_parts(self):
-        """What the coordinator is to hear of before an append: partitions touched since it did."""
+        """Return the partitions that the coordinator must learn of before an append."""
         cdef list found = self._listed[self._registered_count:]
         self._registered_count = len(self._listed)
         return [self._pair(<PartitionBuffer>one)[1] for one in found]

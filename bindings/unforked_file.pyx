@@ -75,7 +75,7 @@ cdef class UnforkedFile:
 
     @property
     def closed(self):
-        """Whether it is not open here: closed, or opened before a fork."""
+        """True if it is not open here: closed, or opened before a fork."""
         return self._fd < 0 or self._opened_after != _forks
 
     def fileno(self):

@@ -299,7 +299,7 @@ class UnsupportedCompressionTypeError(KafkaError):
 
     @property
     def reason(self) -> str:
-        """What is said of the batch."""
+        """Text about the batch."""
         return f"compressed with {self.codec}: this version cannot read it"
 
     def __reduce__(self) -> tuple[type["UnsupportedCompressionTypeError"], tuple[str, int, str]]:

@@ -118,7 +118,7 @@ cdef Status store_of_segment(
 cdef Status abort_file_describe(
     PartitionLog* log, int64_t base_offset, int64_t next_base_offset, AbortFile* found, Fault* out
 ) noexcept nogil:
-    """What a segment's file holds now; an entry count of 0 stands for no file."""
+    """Describe what a segment's file holds now; an entry count of 0 stands for no file."""
     cdef uint8_t* encoded = NULL
     cdef int64_t first = abort_index_lower(&log.aborts, base_offset)
     cdef int64_t upper = abort_index_lower(&log.aborts, next_base_offset)
@@ -212,7 +212,7 @@ cdef Status abort_file_trim(
 cdef int equal_bytes(
     int fd, const uint8_t* encoded, int64_t encoded_bytes, int64_t* equal, int64_t* file_bytes
 ) noexcept nogil:
-    """How long a file is, and up to which entry it says what is encoded; 0 or an errno."""
+    """Find the size of a file, and up to which entry it says what is encoded; 0 or an errno."""
     cdef int64_t modified_ms = 0
     cdef int64_t shared_bytes
     cdef uint8_t* data

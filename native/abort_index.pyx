@@ -92,7 +92,7 @@ cdef int64_t lower_bound(const AbortIndex* index, int64_t last_offset) noexcept 
 
 
 cdef int64_t abort_index_lower(AbortIndex* index, int64_t last_offset) noexcept nogil:
-    """How many entries have a marker below an offset."""
+    """Return how many entries have a marker below an offset."""
     cdef int64_t found
     pthread_mutex_lock(&index.lock)
     found = lower_bound(index, last_offset)
@@ -232,7 +232,7 @@ cdef inline int64_t* slot_of(AbortedFilter* filter, int64_t producer_id) noexcep
 
 
 cdef bint filter_takes_out(AbortedFilter* filter, const BatchHeader* header) noexcept nogil:
-    """Whether the batch is of an aborted transaction; batches are asked for in their order."""
+    """True if the batch is of an aborted transaction; batches are asked for in their order."""
     cdef int64_t last_offset
     cdef int64_t* slot
     if filter.count == 0:

@@ -192,8 +192,8 @@ cdef int64_t batch_stream(
     uint8_t* at, const RecordColumns* columns, int64_t first, int32_t count,
     const BatchIdentity* identity, uint8_t* limit, int64_t max_timestamp,
 ) noexcept nogil:
-    """The same, but the records are stored past the caches: faster where they are many, and nobody
-    looks at them at once.
+    """Encode the batch, but store the records past the caches: faster where they are many, and not
+    read at once.
     """
     cdef uint8_t header[BATCH_HEADER_BYTES]
     cdef StoreWindow window

@@ -86,7 +86,7 @@ cdef Status log_delete_segments(
 cdef bint may_delete(
     PartitionLog* log, int64_t upto_offset, int64_t* first_base_offset
 ) noexcept nogil:
-    """Whether the first segment may go, and where it begins."""
+    """Return True if the first segment may go, and where it begins."""
     cdef bint may
     pthread_mutex_lock(&log.segments_lock)
     may = log.segment_count >= 2 and log.segments[1].base_offset <= upto_offset

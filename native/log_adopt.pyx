@@ -142,7 +142,7 @@ cdef Status adopt_locked(
 cdef Status count_held(
     PartitionLog* log, int64_t producer_id, int64_t* held_count, Fault* out
 ) noexcept nogil:
-    """How many records of a staged producer id the log holds."""
+    """Find how many records of a staged producer id the log holds."""
     cdef bint row_needed = False
     cdef ProducerEntry* entry = table_find_whole(&log.producers, producer_id, &row_needed)
     held_count[0] = 0
@@ -339,7 +339,7 @@ cdef Status add_behind(
 
 
 cdef int64_t unnoted_bytes(PartitionLog* log) noexcept nogil:
-    """How many bytes of the log lie behind the newest snapshot, or behind its beginning."""
+    """Return how many bytes of the log lie after the newest snapshot, or after its beginning."""
     cdef int64_t found = 0
     cdef int32_t index = log.segment_count - 1
     while index >= 0 and found < UNNOTED_BYTES_MAX and (

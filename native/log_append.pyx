@@ -105,8 +105,8 @@ cdef int64_t batch_record_count(
     const RecordColumns* columns, int64_t first, int64_t records_max, int64_t bytes_max,
     int64_t* batch_bytes,
 ) noexcept nogil:
-    """How many records from `first` on go into the next batch; its size, or an upper bound of
-    it.
+    """Return how many records from `first` on go into the next batch; its size, or an upper bound
+    of it.
     """
     cdef int64_t count = columns.count - first
     cdef int64_t index, next_bytes
@@ -382,7 +382,7 @@ cdef Status check_client_batch(
     PartitionLog* log, const uint8_t* batch, int64_t batch_bytes, BatchHeader* header,
     int64_t* max_timestamp, Fault* out,
 ) noexcept nogil:
-    """What a leader must refuse of a batch that a client built."""
+    """Refuse what a leader must refuse of a batch that a client built."""
     cdef Status status = batch_check(batch, batch_bytes, header, out)
     if status != STATUS_OK:
         return status

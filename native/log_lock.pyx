@@ -37,7 +37,7 @@ cdef Status check_usable(PartitionLog* log, Fault* out) noexcept nogil:
 
 
 cdef inline bint is_behind(PartitionLog* log) noexcept nogil:
-    """Whether another process published something that is not known here. The caller holds
+    """True if another process published something that is not known here. The caller holds
     view_lock.
     """
     return (log.known_end != control_load(&log.page.log_end_offset)

@@ -350,7 +350,7 @@ cdef inline void measure_record(const Record* record, FetchSizes* sizes) noexcep
 
 
 cdef int64_t fetch_records_max(ReadRange* found, int64_t records_max) noexcept nogil:
-    """How many records the range can have, by its batches' headers and bytes, and at most
+    """Return how many records the range can have, by its batches' headers and bytes, and at most
     records_max of them (-1: no limit).
     """
     cdef int64_t position = 0

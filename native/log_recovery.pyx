@@ -251,7 +251,8 @@ cdef Status recover(
 
 
 cdef int64_t scan_start(Segment* segment, int64_t recovery_point) noexcept nogil:
-    """Where to begin: at the last indexed batch that ends below the recovery point, else at 0.
+    """Return where to begin: at the last indexed batch that ends below the recovery point, else at
+    0.
 
     Index entries from there on are dropped; the scan makes them again. What the batches before it
     say of time has to be in the time index.

@@ -67,7 +67,7 @@ cdef Status log_end_segment(PartitionLog* log, Segment* ended, Fault* out) noexc
 
 
 cdef bint is_for_want(Status status, const Fault* out) noexcept nogil:
-    """Whether a call failed for want of room, of memory or of files that may be open: nothing is
+    """True if a call failed for want of room, of memory or of files that may be open: nothing is
     known to be wrong with the disk.
     """
     return status == STATUS_NO_SPACE or status == STATUS_NO_MEMORY or (

@@ -111,5 +111,5 @@ cdef inline int64_t log_stable_end(PartitionLog* log) noexcept nogil:
 
 
 cdef inline int log_failure(PartitionLog* log) noexcept nogil:
-    """Why nothing is appended any more, as an errno; 0 if all is well."""
+    """Return the errno for which nothing is appended any more; 0 if all is well."""
     return control_load_32(&log.page.failed_errno)

@@ -164,7 +164,7 @@ cdef void log_unload_idle(PartitionLog* log) noexcept nogil:
 
 
 cdef void log_fail(PartitionLog* log, int error) noexcept nogil:
-    """From now on nobody, in no process, appends: what the disk holds is not known."""
+    """Refuse appends from now on, in every process: what the disk holds is not known."""
     control_store_32(&log.page.failed_errno, error if error != 0 else 5)
 
 
@@ -200,8 +200,8 @@ cdef void log_publish(PartitionLog* log, int64_t log_end_offset) noexcept nogil:
 
 
 cdef Status log_check_directory(PartitionLog* log, Fault* out) noexcept nogil:
-    """What was opened is still there, before a file is made in it: else that would go to another
-    log.
+    """Check that what was opened is still there, before a file is made in it: else that would go to
+    another log.
     """
     cdef uint64_t device = 0
     cdef uint64_t inode = 0

@@ -208,7 +208,7 @@ cdef inline const uint8_t* field_load(
 
 
 cdef bint headers_fill(const uint8_t* at, const uint8_t* end, int32_t count) noexcept nogil:
-    """Whether `count` headers fill the bytes exactly, each with a key that is not null."""
+    """True if `count` headers fill the bytes exactly, each with a key that is not null."""
     cdef const uint8_t* ignored = NULL
     cdef int32_t length = 0
     cdef int32_t _index

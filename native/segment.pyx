@@ -216,7 +216,7 @@ cdef Status load_indexes(
 
 
 cdef void segment_begin_anew(Segment* segment) noexcept nogil:
-    """Nothing of the file is taken in: its batches are noted one after the other from here on."""
+    """Begin the segment as empty: its batches are noted one after the other from here on."""
     segment.used_bytes = 0
     segment.max_timestamp = -1
     segment.max_timestamp_offset = segment.base_offset
@@ -342,7 +342,7 @@ cdef void segment_note_batch(
 
 
 cdef bint index_entry_holds(const Segment* segment, int32_t entry) noexcept nogil:
-    """Whether an offset index entry points at the batch it names."""
+    """True if an offset index entry points at the batch it names."""
     cdef int64_t position = segment.offset_index.entries[entry].position_bytes
     cdef const uint8_t* batch = segment.map + position
     if position + BATCH_HEADER_BYTES > segment.used_bytes or batch[BATCH_MAGIC] != BATCH_MAGIC_V2:
@@ -380,7 +380,7 @@ cdef Status segment_find(
 
 
 cdef bint time_entry_holds(const Segment* segment, int32_t entry) noexcept nogil:
-    """Whether a time index entry names the last offset of a batch, and that batch's timestamp."""
+    """True if a time index entry names the last offset of a batch, and that batch's timestamp."""
     cdef int64_t offset = segment.base_offset + segment.time_index.entries[entry].relative_offset
     cdef int64_t position = 0
     cdef BatchHeader header
@@ -427,7 +427,7 @@ cdef bint segment_times_before(Segment* segment, int64_t position) noexcept nogi
 
 
 cdef bint segment_indexes_hold(const Segment* segment) noexcept nogil:
-    """Whether the indexes of a segment that was ended agree with its batches, as far as a short
+    """True if the indexes of a segment that was ended agree with its batches, as far as a short
     look tells.
 
     The last entries name what stands there, no later batch is newer than the last time entry, and

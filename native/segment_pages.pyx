@@ -1,6 +1,6 @@
 # cython: language_level=3, wraparound=False, boundscheck=False
 # cython: initializedcheck=False, cdivision=True
-"""How the pages of an active segment come into the map of a process that writes beside others.
+"""Pages of an active segment: how a process that writes beside others brings them into its map.
 
 The kernel maps all of a large folio at the first touch of any of its pages, as long as none is
 mapped yet: writable after a store, read-only after a look. A process that appends alone stores
@@ -22,7 +22,7 @@ cdef enum:
 cdef inline int64_t folio_end(
     const Segment* segment, int64_t position_bytes, const SegmentOptions* options
 ) noexcept nogil:
-    """Where the folio ends that holds the byte before a position; no further than the file."""
+    """Return the end of the folio with the byte before a position; at most the file's end."""
     cdef int64_t fill = options.fill_bytes
     cdef int64_t end = (position_bytes + fill - 1) // fill * fill
     return end if end < segment.reserved_bytes else segment.reserved_bytes
@@ -55,5 +55,5 @@ cdef void segment_pages_follow(
 
 
 cdef void segment_pages_inherit(Segment* segment, const Segment* ended) noexcept nogil:
-    """Of a segment that another process has begun: who appended to the one before goes on."""
+    """Inherit the pages' owner from a segment that ended; another process began the next one."""
     segment.own_bytes = NEVER if ended.own_bytes == NEVER else 0

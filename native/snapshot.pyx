@@ -111,7 +111,7 @@ cdef Status snapshot_write(
 
 
 cdef Status snapshot_check(const uint8_t* data, int64_t data_bytes, Fault* out) noexcept nogil:
-    """Whether a file is a snapshot, and whole: its size and its checksum."""
+    """Check that a file is a snapshot, and whole: its size and its checksum."""
     cdef int64_t entry_count
     if data_bytes < SNAPSHOT_ENTRIES or load_be16(data) != SNAPSHOT_VERSION:
         return fault(

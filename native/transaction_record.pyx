@@ -58,7 +58,7 @@ cdef bint same_topic(const TransactionPart* one, const TransactionPart* other) n
 cdef int32_t same_topic_count(
     const TransactionPart* parts, int32_t first, int32_t part_count
 ) noexcept nogil:
-    """How many parts from `first` on stand together with the same topic."""
+    """Return how many parts from `first` on stand together with the same topic."""
     cdef int32_t index = first + 1
     while index < part_count and same_topic(&parts[first], &parts[index]):
         index += 1
@@ -182,7 +182,7 @@ cdef int64_t transaction_value_encode(
 
 
 cdef bint has(Cursor* cursor, int64_t wanted_bytes) noexcept nogil:
-    """Whether so many bytes are left; if not, the value is broken and is read no further."""
+    """True if so many bytes are left; if not, the value is broken and is read no further."""
     if cursor.problem != NULL:
         return False
     if wanted_bytes > cursor.end - cursor.at:

@@ -169,7 +169,7 @@ cdef int16_t bumped_epoch(int16_t producer_epoch) noexcept nogil:
 cdef EndVerdict end_verdict(
     const TransactionState* now, int64_t producer_id, int16_t producer_epoch, bint commit
 ) noexcept nogil:
-    """What a client's commit or abort comes to, in each state, now or as a repeated call."""
+    """Find what a client's commit or abort comes to, in each state, now or as a repeated call."""
     cdef bint rotated = (
         now.previous_producer_id == producer_id and producer_epoch == EPOCH_EXHAUSTED
         and now.producer_epoch == 0)

@@ -85,7 +85,9 @@ class Files:
 
 @dataclass(frozen=True)
 class CopyResult:
-    """What this run added: `records`, in `batches`; none if all was there already."""
+    """Result of a copy: the `records` that this run added, in `batches`; none if all was there
+    already.
+    """
 
     records: int
     batches: int

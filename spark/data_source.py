@@ -22,7 +22,7 @@ class EoslogDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """What `format()` is given.
+        """Return the name that `format()` takes.
 
         In a driver it is asked for when the class is registered: from then on the format is found
         from every thread.
@@ -48,13 +48,13 @@ class EoslogDataSource(DataSource):
         return schema_of(self.options)
 
     def reader(self, schema: "StructType") -> "BatchReader":
-        """For `spark.read`."""
+        """Return the reader of `spark.read`."""
         from eoslog.spark.source.batch_reader import BatchReader
 
         return BatchReader(self.options, schema)
 
     def streamReader(self, schema: "StructType") -> "StreamReader | RefusedStream":  # noqa: N802
-        """For `spark.readStream`."""
+        """Return the reader of `spark.readStream`."""
         from eoslog.spark.source.stream_reader import StreamReader
 
         try:
@@ -63,13 +63,13 @@ class EoslogDataSource(DataSource):
             return RefusedStream(error)
 
     def writer(self, schema: "StructType", overwrite: bool) -> "BatchWriter":
-        """For `df.write`."""
+        """Return the writer of `df.write`."""
         from eoslog.spark.sink.batch_writer import BatchWriter
 
         return BatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: "StructType", overwrite: bool) -> "StreamWriter":  # noqa: N802
-        """For `df.writeStream`."""
+        """Return the writer of `df.writeStream`."""
         from eoslog.spark.sink.stream_writer import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite)

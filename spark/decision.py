@@ -1,4 +1,4 @@
-"""What the driver does: one decision that makes all staged files of a job part of the log."""
+"""Decision of the driver: one decision makes all staged files of a job part of the log."""
 
 import os
 from collections.abc import Iterable, Iterator

@@ -1,4 +1,4 @@
-"""Why a Spark job failed, in one line, out of the pages that Spark prints about it."""
+"""Reason why a Spark job failed, in one line, out of the pages that Spark prints about it."""
 
 import re
 

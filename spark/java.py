@@ -77,7 +77,7 @@ def _candidates() -> Iterator[tuple[Path, Source]]:
 
 
 def _answer(executable: Path, *arguments: str) -> str | None:
-    """What `java <arguments> -version` prints, None if it fails."""
+    """Return what `java <arguments> -version` prints, None if it fails."""
     try:
         answer = subprocess.run(
             [str(executable), *arguments, "-version"],

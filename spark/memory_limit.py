@@ -55,7 +55,7 @@ def explained(store: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def address_space_limit() -> int | None:
-    """How much address space this process may have, in bytes; None if there is no limit."""
+    """Return how much address space this process may have, in bytes; None if there is no limit."""
     soft_bytes, _ = resource.getrlimit(resource.RLIMIT_AS)
     return None if soft_bytes == resource.RLIM_INFINITY else soft_bytes
 
@@ -70,7 +70,7 @@ def setting_of_limit(limit_bytes: int) -> str:
 
 
 def _is_want_of_memory(error: BaseException) -> bool:
-    """Whether the error, or what it was raised from, says that there is no memory left."""
+    """True if the error, or its cause, reports that there is no memory left."""
     seen: BaseException | None = error
     while seen is not None:
         # LMDB and Arrow have classes of their own for it, the first of which is no MemoryError.

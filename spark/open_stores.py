@@ -44,7 +44,7 @@ class _Lent:
     spoiled: bool = False
 
     def was_replaced(self) -> bool:
-        """Whether somebody has put another store at its path since: nobody here can close this."""
+        """True if another store was put at its path since: this process cannot close it."""
         from eoslog.store.store import engine_of
 
         try:
@@ -160,7 +160,7 @@ def close_unused_stores() -> None:
 
 
 def _begin_anew() -> None:
-    """In a forked child: the stores are the parent's, and so is the thread."""
+    """Begin again in a forked child: the stores are the parent's, and so is the thread."""
     global _stores
     _stores = _OpenStores()
 
@@ -191,7 +191,7 @@ def lent_store(path: str | os.PathLike[str], durability: str | None = None) -> "
 
 
 def _leaves_doubts(error: BaseException) -> bool:
-    """Whether the store may be at fault: not if somebody lost interest, or asked for nonsense."""
+    """True if the store may be at fault: not if the caller stopped early, or gave bad arguments."""
     if isinstance(error, (GeneratorExit, ValueError, TypeError)):
         return False
     return not isinstance(error, EoslogError) or error.outcome != "not_appended"

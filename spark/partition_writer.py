@@ -55,7 +55,7 @@ class SparkJobFailedError(EoslogError):
 
 @dataclass(frozen=True)
 class WriteResult:
-    """What became of one job.
+    """Result of one job.
 
     `committed` is True if this call added the records, False if the version was there already; then
     `records` is 0 and `offsets` is empty. `offsets` holds the first and last offset, both
@@ -215,7 +215,7 @@ def _partition_counts(log: "Store", topic: str | None, partitions: int | None) -
 
 @dataclass(frozen=True)
 class _StageTask:
-    """What every task is given; it is pickled and sent to the workers."""
+    """Arguments of every task; they are pickled and sent to the workers."""
 
     store: str
     store_mark: str

@@ -1,4 +1,5 @@
-"""What a task does: write its rows into staged files of its own, and say so in one small message.
+"""Staging task: it writes its rows into staged files of its own, and reports them in one small
+message.
 
 Invariants:
 
@@ -156,7 +157,7 @@ def task_attempt() -> str:
 
 
 def attempt_number(attempt: str) -> int:
-    """Which try of its task wrote a message: 0 is the first."""
+    """Return the number of the task's attempt that wrote a message: 0 is the first."""
     number = attempt.rpartition("-")[2]
     return int(number) if number.isdigit() else 0
 

@@ -1,4 +1,4 @@
-"""Which micro-batch a task is of, or a thread of the driver, as Spark's JVM side tells them.
+"""Stream context: the micro-batch of a task, or of a thread of the driver, from Spark's JVM side.
 
 The query id is the same as long as the checkpoint lives, the batch id counts from 0 in it and is
 the same in a replay, and the run id is that of one start of the query.

@@ -61,5 +61,5 @@ def open(
 
 
 def wrap(store: Store) -> AsyncStore:
-    """The same for a store that is open already; closing it leaves the store open."""
+    """Wrap a store that is open already; closing the result leaves the store open."""
     return AsyncStore(store, owns_store=False)

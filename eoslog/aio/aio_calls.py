@@ -88,8 +88,8 @@ class Calls:
         return call
 
     def start(self, call: "Future[T]", work: Callable[[], T]) -> None:
-        """As `submit`, for a future made before: after Ctrl-C in here, `call.cancel()` shows if the
-        call is begun.
+        """Submit a call like `submit`, for a future made before: after Ctrl-C in here,
+        `call.cancel()` shows if the call is begun.
         """
         self.check()
         try:
@@ -124,7 +124,7 @@ class Calls:
     async def make(
         self, function: Callable[P, Made], *arguments: P.args, **named: P.kwargs
     ) -> Made:
-        """As `run`, but close the result again if the task was cancelled."""
+        """Run a function like `run`, but close the result again if the task was cancelled."""
         ended = await self.finish(function, *arguments, **named)
         if ended.cancelled is not None and ended.result is not None:
             closed = await until_over(self.submit(ended.result.close), lambda: False)

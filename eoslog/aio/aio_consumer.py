@@ -168,7 +168,7 @@ class AsyncConsumer(ClosedByBlock):
         return await self._call(self._consumer.committed, topic_partition)
 
     async def committed_metadata(self, topic_partition: TopicPartition) -> OffsetAndMetadata | None:
-        """As `committed`, with the text that was committed beside the offset."""
+        """Return what `committed` returns, with the text that was committed beside the offset."""
         return await self._call(self._consumer.committed_metadata, topic_partition)
 
     def group_metadata(self) -> ConsumerGroupMetadata:

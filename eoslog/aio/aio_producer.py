@@ -272,7 +272,7 @@ class AsyncProducer(ClosedByBlock):
         self._append_job.ended.add_done_callback(_looked_at)
 
     def _fail_gathered(self, error: Exception) -> None:
-        """Nothing of it will be appended, nor of what was taken for a call that was not begun."""
+        """Fail the gathered records, and those taken for a call that was not begun."""
         if self._taken is not None:
             self._taken.fail(error)
         self._take_gathered().fail(error)

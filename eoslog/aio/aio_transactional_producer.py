@@ -65,8 +65,8 @@ class AsyncTransactionalProducer(AsyncProducer):
 
     @property
     def outcome(self) -> TransactionOutcome | None:
-        """What became of the last transaction; None while that is open, or not decided yet, and if
-        it could not even be begun.
+        """Outcome of the last transaction; None while that is open, or not decided yet, and if it
+        could not even be begun.
 
         "unknown": the disk failed at the decision; only opening the store anew can say.
         """

@@ -63,7 +63,7 @@ def check(
 def _gather(
     history: History, *, visible_within_ns: int, clock_error_ns: int, examples_max: int
 ) -> tuple[Evidence, GroupOffsets]:
-    """What the history proves; first what became of its transactions."""
+    """Gather what the history proves; first the outcomes of its transactions."""
     transactions = transactions_of(history)
     offsets = group_offsets(history)
     note_commits(history, transactions, offsets, clock_error_ns)

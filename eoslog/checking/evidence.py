@@ -1,4 +1,4 @@
-"""What the finders of anomalies look at, and how they speak of it."""
+"""Evidence that the finders of anomalies look at, and the words in which they report it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -47,7 +47,9 @@ class Identities(Columns):
 
 
 def identities_of(history: History) -> Identities:
-    """What each operation wrote under; what contradicts the `init` is left as it was said."""
+    """Return the identity that each operation wrote under. One that contradicts the `init` is left
+    as it was recorded.
+    """
     ops = history.ops
     inits = (ops.kind == INIT) & (ops.outcome != FAIL)
     if not inits.any():
@@ -80,7 +82,7 @@ def _agree(one: Numbers, other: Numbers) -> Flags:
 
 
 def _last_of_client(history: History, chosen: Flags) -> Numbers:
-    """For each operation: the last chosen one of its client before it, or NONE."""
+    """Return for each operation the last chosen one of its client before it, or NONE."""
     ops = history.ops
     order = np.lexsort((np.arange(len(ops)), ops.begin, ops.client))
     at = np.maximum.accumulate(np.where(chosen[order], np.arange(len(order)), NONE))
@@ -108,7 +110,7 @@ class Evidence:
     def found(
         self, kind: str, rows: Sequence[int] | Numbers, show: Callable[[int], Anomaly]
     ) -> Found:
-        """All anomalies of a kind: one per row, the first of which are shown."""
+        """Return all anomalies of a kind: one per row, the first of which are shown."""
         return Found(kind, len(rows), [show(int(row)) for row in rows[: self.examples_max]])
 
     def anomaly(self, kind: str, what: str, ops: Iterable[int]) -> Anomaly:
@@ -168,7 +170,7 @@ class Evidence:
         return "some partition" if number == NONE else self.history.names.partitions[number]
 
     def slack(self, one: Numbers, other: Numbers) -> Numbers:
-        """How far the clocks of two operations may differ: not at all within a client."""
+        """Return how far the clocks of two operations may differ: not at all within a client."""
         client = self.history.ops.client
         return np.where(client[one] == client[other], 0, self.clock_error_ns)
 

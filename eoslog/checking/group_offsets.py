@@ -1,4 +1,4 @@
-"""What groups of consumers stand at: each offset that was written, and each that was read.
+"""Offsets of consumer groups: each one that was written, and each one that was read.
 
 The offset of a group at a partition is one value: of all writes that took effect it is the one that
 was written last. A write in a transaction is written while its own call is under way, and takes
@@ -34,7 +34,7 @@ class OffsetReads(Columns):
 
 @dataclass
 class GroupOffsets:
-    """All of them; `partition_count` splits a place into its group and partition."""
+    """Offsets of all groups; `partition_count` splits a place into its group and partition."""
 
     writes: OffsetWrites
     reads: OffsetReads

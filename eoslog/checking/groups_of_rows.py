@@ -22,7 +22,7 @@ def greatest(groups: Numbers, values: Numbers, count: int, default: int) -> Numb
 
 
 def any_of(groups: Numbers, chosen: Flags, count: int) -> Flags:
-    """Whether any row of each group is chosen."""
+    """Return for each group if any of its rows is chosen."""
     found = np.zeros(count, dtype=bool)
     found[groups[chosen]] = True
     return found
@@ -35,7 +35,7 @@ def distinct(values: Numbers) -> Numbers:
 
 
 def same_as_before(*keys: Numbers) -> Flags:
-    """For sorted rows: whether a row has the keys of the row before it."""
+    """Return for each of the sorted rows if it has the keys of the row before it."""
     same = np.ones(len(keys[0]), dtype=bool)
     same[:1] = False
     for key in keys:
@@ -44,7 +44,7 @@ def same_as_before(*keys: Numbers) -> Flags:
 
 
 def group_numbers(same: Flags) -> Numbers:
-    """For sorted rows: the number of each row's group, from 0 on."""
+    """Return for each of the sorted rows the number of its group, from 0 on."""
     numbers: Numbers = np.cumsum(~same, dtype=np.int64) - 1
     return numbers
 
@@ -63,7 +63,7 @@ def rows_of(keys: Numbers, key: int) -> Any:
 
 
 def running_greatest(groups: Numbers, values: Numbers) -> Numbers:
-    """For rows sorted by group: the greatest value of the group up to and with each row."""
+    """Return for rows sorted by group the greatest value of the group up to and with each row."""
     ordered, ranks = np.unique(values, return_inverse=True)
     width = len(values) + 1
     found = np.maximum.accumulate(groups * width + ranks)
@@ -73,7 +73,7 @@ def running_greatest(groups: Numbers, values: Numbers) -> Numbers:
 def greatest_before(
     groups: Numbers, times: Numbers, values: Numbers, asked_groups: Numbers, asked_times: Numbers
 ) -> Numbers:
-    """For each that asks: the greatest value of its group of an earlier time, or NONE.
+    """Return for each that asks the greatest value of its group of an earlier time, or NONE.
 
     Times may be any numbers that order the rows; one that is the same is not earlier.
     """

@@ -129,7 +129,7 @@ class Positions(Columns):
 
 @dataclass
 class Names:
-    """What the numbers of the columns stand for."""
+    """Names that the numbers in the columns stand for."""
 
     files: list[str] = field(default_factory=list)
     clients: list[str] = field(default_factory=list)
@@ -144,7 +144,7 @@ class Names:
 
 @dataclass
 class History:
-    """What clients did and were told; `read_history` makes it."""
+    """History of a run: the calls of its clients, and their results. `read_history` makes it."""
 
     names: Names
     ops: Operations

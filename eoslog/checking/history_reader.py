@@ -70,7 +70,7 @@ def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 class Place:
-    """Which line of which file is being read."""
+    """Place in a history: the file and the line that are being read."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -469,7 +469,7 @@ class _Reader:
     # The end.
 
     def history(self) -> History:
-        """All that was read."""
+        """Return the history of all that was read."""
         ops = _table(Operations, self._ops)
         alive = np.ones(len(ops), dtype=bool)
         alive[self._replaced] = False
@@ -493,7 +493,7 @@ class _Reader:
 
 
 def _breaks_off(text: str, error: Exception) -> bool:
-    """Whether a line that is no JSON is the beginning of one, at the end of its file."""
+    """True if a line that is not JSON is the beginning of such a line, at the end of its file."""
     cut = isinstance(error, JSONDecodeError) and not text.endswith("\n")
     return cut and _BEGINNING.fullmatch(text) is not None
 

@@ -75,7 +75,7 @@ def precommitted_reads(evidence: Evidence) -> Found:
 
 
 def read_too_early(evidence: Evidence, read: Numbers) -> Flags:
-    """For reads of records of transactions: whether nobody had asked for the commit by then.
+    """Return for reads of records of transactions if no client had asked for the commit by then.
 
     False where the record is of no transaction.
     """
@@ -142,7 +142,7 @@ def circular_information_flow(evidence: Evidence) -> Found:
 
 
 def _may_cycle(evidence: Evidence, feeder: Numbers, fed: Numbers) -> bool:
-    """Whether any edge goes back in time: without one there is no cycle."""
+    """True if any edge goes back in time: without one there is no cycle."""
     begun = evidence.transactions.commit_begin
     return bool(len(feeder)) and not bool((begun[feeder] < begun[fed]).all())
 

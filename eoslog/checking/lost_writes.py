@@ -35,7 +35,7 @@ from eoslog.checking.report import Anomaly, Found
 
 
 class _Reached(Columns):
-    """What shows that a partition went up to an offset: one row per answer, record and pass."""
+    """Proofs that a partition went up to an offset: one row per answer, record and pass."""
 
     op: Numbers
     partition: Numbers
@@ -55,7 +55,7 @@ class EndsGoneBack:
 
 
 def ends_gone_back(evidence: Evidence) -> EndsGoneBack:
-    """For each partition whose end went back: the first answer that says so."""
+    """Return for each partition whose end went back the first answer that reports it."""
     ends, ops = evidence.history.ends, evidence.history.ops
     reached = _reached(evidence)
     known = np.full(len(ends), NONE, dtype=np.int64)
@@ -70,7 +70,7 @@ def ends_gone_back(evidence: Evidence) -> EndsGoneBack:
 
 
 def proof_of(evidence: Evidence, gone_back: EndsGoneBack, at: int) -> tuple[int, int]:
-    """What had shown the end that was known: an operation, and the record's send, or NONE."""
+    """Return the proof of the end that was known: an operation, and the record's send, or NONE."""
     ends, ops, reached = evidence.history.ends, evidence.history.ops, gone_back.reached
     row = gone_back.rows[at]
     op = ends.op[row]
@@ -113,7 +113,9 @@ def _reached(evidence: Evidence) -> _Reached:
 
 
 def _known_before(evidence: Evidence, rows: Numbers, reached: _Reached) -> Numbers:
-    """How far the partition of each of these ends was known to go before it was asked for."""
+    """Return how far the partition of each of these ends was known to go before the end was asked
+    for.
+    """
     history = evidence.history
     ends, ops = history.ends, history.ops
     op, partition = ends.op[rows], ends.partition[rows]

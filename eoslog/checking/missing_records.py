@@ -77,7 +77,7 @@ def _taken(records: RecordPlaces) -> Flags:
 
 
 def offset_brackets(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Numbers]:
-    """For rows of the sends: the least offset that each record can have, and the upper bound.
+    """Return for rows of the sends the least offset that each record can have, and the upper bound.
 
     Both are the same for a record that can be nowhere.
     """
@@ -96,7 +96,9 @@ def offset_brackets(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Numbers
 
 
 def _between_its_clients(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Numbers]:
-    """The same, by what its client sent before the first try of a record, and after this one."""
+    """Return the brackets that follow from what its client sent before the first try of a record,
+    and after this one.
+    """
     history, tries = evidence.history, evidence.tries
     sends, ops = history.sends, history.ops
     offsets = sent_offsets(history, evidence.records)
@@ -158,7 +160,7 @@ def end_below(evidence: Evidence, send: int) -> int:
 def _passed(
     evidence: Evidence, rows: Numbers, partitions: Numbers, lowest: Numbers, highest: Numbers
 ) -> Flags:
-    """Whether readers who would have been given each record passed all places it can have."""
+    """Return for each record if its readers passed all places that it can have."""
     bounded = (highest <= OFFSET_MAX) & (lowest <= highest)
     first = place_keys(partitions, np.minimum(lowest, OFFSET_MAX))
     end = place_keys(partitions, np.minimum(highest, OFFSET_MAX))
@@ -171,7 +173,9 @@ def _passed(
 
 
 def _passed_anywhere(evidence: Evidence, rows: Numbers) -> Flags:
-    """The same for sends to an unknown partition: in every partition of the topic."""
+    """Return for sends to an unknown partition if readers passed them in every partition of the
+    topic.
+    """
     history = evidence.history
     topics = np.array(history.names.partition_topics, dtype=np.int64)
     passed = np.zeros(len(rows), dtype=bool)
@@ -293,7 +297,7 @@ def _hidden_records(evidence: Evidence, missing: MissingRecords) -> _Hidden:
 
 
 def _waits(evidence: Evidence) -> _Waits:
-    """Where readers waited: polls in a row that returned nothing at all."""
+    """Find where readers waited: polls in a row that returned nothing at all."""
     history, passes = evidence.history, evidence.passed.passes
     ops = history.ops
     got = np.zeros(len(ops), dtype=bool)

@@ -21,7 +21,7 @@ KIND = "offset-output divergence"
 def offset_divergence(
     evidence: Evidence, offsets: GroupOffsets, missing: MissingRecords, torn: Numbers
 ) -> Found:
-    """All three; `torn` are transactions whose missing records are reported already."""
+    """Find all three forms; `torn` are transactions whose missing records are reported already."""
     shown = _impossible_reads(evidence, offsets)
     shown += _offsets_without_records(evidence, missing, torn)
     shown += processed_inputs(evidence, offsets, missing)

@@ -112,7 +112,7 @@ def non_monotonic_sends(evidence: Evidence) -> Found:
 
 
 def _highest_before(evidence: Evidence, rows: Numbers, lane: Numbers, offsets: Numbers) -> Numbers:
-    """For sends sorted by lane and turn: the greatest offset sent before all tries of each."""
+    """Return the greatest offset sent before all tries of each send, by lane and turn."""
     tries = evidence.tries
     before = np.arange(len(rows))  # So many rows are sent before it.
     repeated = np.flatnonzero(tries.first_turn[rows] != tries.turn[rows])
@@ -190,7 +190,7 @@ def poll_skips(evidence: Evidence) -> Found:
 def _skipped(
     evidence: Evidence, due: Flags, chosen: Numbers, given: tuple[Numbers, Numbers]
 ) -> list[tuple[int, int]]:
-    """Of the places that are due to the chosen passes: what was not given, each with the pass."""
+    """Return the places due to the chosen passes that were not given, each with the pass."""
     rows, passes = evidence.records.rows, evidence.passed.passes
     # Two values at one offset are one place here, and another anomaly.
     first_of_key = ~same_as_before(rows.key)
@@ -215,7 +215,9 @@ def _skipped(
 
 
 def _given(evidence: Evidence) -> tuple[Numbers, Numbers]:
-    """What each pass returned inside its own range: pass and place, sorted, no offset twice."""
+    """Return pass and place of the records that passes returned in their own ranges: sorted, no
+    offset twice.
+    """
     passes, reads = evidence.passed.passes, evidence.history.reads
     of_read = evidence.passed.of_read
     start = starts_of(passes)[of_read]

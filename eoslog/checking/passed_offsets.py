@@ -1,4 +1,4 @@
-"""Which offsets each poll passed: where the consumer stood before it, up to where it left it.
+"""Offsets that each poll passed: from where the consumer stood before it, up to where it left it.
 
 A consumer stands where its last poll or seek left it. What it passed it has seen: a record between
 these offsets was returned by this poll, or is not there for its isolation level.
@@ -54,7 +54,7 @@ class OffsetRanges:
     upper_bound: Numbers
 
     def hold(self, first: Numbers, upper_bound: Numbers) -> Flags:
-        """Whether each range [first, upper_bound) of keys lies in one of these."""
+        """Return for each range [first, upper_bound) of keys if it lies in one of these."""
         at = np.searchsorted(self.first, first, "right") - 1
         inside = at >= 0
         found = np.zeros(len(first), dtype=bool)
@@ -62,7 +62,7 @@ class OffsetRanges:
         return found
 
     def ends_around(self, keys: Numbers) -> Numbers:
-        """For each key that one of these holds, where that ends; else the key itself."""
+        """Return for each key that one of these holds where that one ends; else the key itself."""
         if not len(self.first):
             return keys
         at = np.maximum(np.searchsorted(self.first, keys, "right") - 1, 0)
@@ -71,7 +71,7 @@ class OffsetRanges:
 
 
 def passed_offsets(history: History) -> Passed:
-    """All passes of the history."""
+    """Return all passes of the history."""
     ops, reads, moved, seeks = history.ops, history.reads, history.next, history.seeks
     # One event per operation and partition: keyed by both.
     width = max(1, len(history.names.partitions))
@@ -111,7 +111,7 @@ def passed_offsets(history: History) -> Passed:
 
 
 def starts_of(passes: Passes) -> Numbers:
-    """Where each pass begins: at the position before, else at its first record."""
+    """Return where each pass begins: at the position before, else at its first record."""
     return np.where(passes.before != NONE, passes.before, np.minimum(passes.first, passes.after))
 
 

@@ -1,4 +1,4 @@
-"""What a group's transactions took as input: each record once, and none left out.
+"""Inputs that a group's transactions took: each record once, and none left out.
 
 Only groups whose offsets move in transactions alone are looked at, all of which say what they
 polled: somebody who sets the offsets by hand may well want records again, or leave some out.
@@ -40,7 +40,7 @@ class ConsumerPath:
         self._steps = [MOVED]
 
     def move(self, to: int) -> None:
-        """It was moved to an offset, or to nobody knows where: NONE."""
+        """Note a move to an offset, or to an unknown one: NONE."""
         to = ANYWHERE if to == NONE else to
         self._go_down(to)
         while self._steps and self._steps[-1] == GIVEN_UP:
@@ -116,7 +116,7 @@ class Step(NamedTuple):
 
 
 def moved_over(evidence: Evidence, offsets: GroupOffsets, moves: Numbers, places: Numbers) -> Flags:
-    """Whether the group came over each place by a write whose consumer was moved over it.
+    """Return for each place if the group passed it by a write whose consumer was moved over it.
 
     `moves` are the writes at one partition of a group, one per transaction.
     """
@@ -150,7 +150,7 @@ def _moved_ranges(evidence: Evidence, offsets: GroupOffsets, moves: Numbers) -> 
 
 
 def _steps(evidence: Evidence, partition: int, client: int) -> list[Step]:
-    """What a consumer did in a partition, in the order of its calls."""
+    """Return the steps of a consumer in a partition, in the order of its calls."""
     history, passes = evidence.history, evidence.passed.passes
     ops, seeks = history.ops, history.seeks
     sought = np.flatnonzero((seeks.partition == partition) & (ops.client[seeks.op] == client))
@@ -177,7 +177,8 @@ def _steps(evidence: Evidence, partition: int, client: int) -> list[Step]:
 def _moved(
     steps: list[Step], effects: Numbers, below: Numbers, written: Numbers, slack: int
 ) -> set[Range]:
-    """What the consumer was moved over between two offsets, when it wrote the upper one.
+    """Return the ranges that the consumer was moved over between two offsets, when it wrote the
+    upper one.
 
     The writes are sorted by when they took effect, at the earliest.
     """
@@ -217,7 +218,7 @@ def inputs_left_out(
     moves: Numbers,
     inputs: Numbers,
 ) -> list[Shown]:
-    """Those of a group at a partition, which `place` numbers.
+    """Return the inputs that a group left out at a partition; `place` numbers the two.
 
     `moves` are the rows of the writes that may have taken effect, one per transaction, and `inputs`
     the reads of this partition that were made for any transaction.
@@ -269,7 +270,7 @@ def _of_others(evidence: Evidence, offsets: GroupOffsets, place: int, inputs: Nu
 
 
 def _is_unclear(evidence: Evidence, transactions: Numbers) -> bool:
-    """Whether one of them was made from a poll of which nobody knows what it returned."""
+    """True if one of the transactions was made from a poll whose result is not known."""
     ops = evidence.history.ops
     polls = (ops.kind == POLL) & (ops.outcome != OK) & (ops.transaction != NONE)
     return bool(np.isin(ops.transaction[polls], transactions).any())
@@ -290,7 +291,7 @@ def _certain_places(
 def _were_there(
     evidence: Evidence, offsets: GroupOffsets, places: Numbers, passing: Numbers
 ) -> Flags:
-    """Whether each record may have been in the log when the group was last moved behind it."""
+    """Return for each record if it may have been in the log when the group last passed it."""
     writes = offsets.writes
     passing = passing[np.argsort(writes.offset[passing], kind="stable")]
     moved_by = evidence.transactions.committed_by[writes.transaction[passing]]
@@ -343,7 +344,9 @@ def processed_inputs(
 
 
 def _one_per_transaction(evidence: Evidence, offsets: GroupOffsets, moves: Numbers) -> Numbers:
-    """How far each transaction certainly moved the group: of what it may have written last."""
+    """Return how far each transaction certainly moved the group: the least that it may have written
+    last.
+    """
     writes, ops = offsets.writes, evidence.history.ops
     of, op = writes.transaction[moves], writes.op[moves]
     ok = ops.outcome[op] == OK

@@ -1,4 +1,4 @@
-"""Where each record was seen: one row per value at an offset of a partition.
+"""Places where each record was seen: one row per value at an offset of a partition.
 
 A place is known from a poll that returned it, or from a send that was answered with the offset. Its
 writer is the send that put the record there, as far as that is certain: the send that was answered
@@ -158,7 +158,7 @@ def _first_reads(of_read: Numbers, committed_read: Flags, count: int) -> Numbers
 
 
 def _find_writers(history: History, transactions: Transactions, places: Places) -> None:
-    """Who wrote what no send was answered with."""
+    """Find the writers of places that no send was answered with."""
     sends, ops = history.sends, history.ops
     value_count = len(history.names.values)
     tries = np.bincount(sends.value, minlength=value_count)

@@ -192,7 +192,7 @@ class RecordedConsumer:
         return self._consumer.assignment()
 
     def group_metadata(self) -> "ConsumerGroupMetadata":
-        """Who commits, for `send_offsets_to_transaction`."""
+        """Return the identity that commits, for `send_offsets_to_transaction`."""
         return self._consumer.group_metadata()
 
     def close(self) -> None:
@@ -218,7 +218,7 @@ class RecordedConsumer:
         return {where.topic for where in chosen if self._consumer._opened(where).hold_offset >= 0}
 
     def _positions(self) -> dict[TopicPartition, int]:
-        """Where the consumer stands, in the partitions that it began to read."""
+        """Return the positions of the consumer, in the partitions that it began to read."""
         return dict(self._consumer._positions.begun())
 
     def _looked_at(
@@ -240,7 +240,7 @@ class RecordedConsumer:
         given: Mapping[TopicPartition, list[list[Any]]],
         positions: Mapping[TopicPartition, int],
     ) -> None:
-        """What moved the consumer during a poll, besides what it read."""
+        """Record what moved the consumer during a poll, besides what it read."""
         for where, position in positions.items():
             stood = self._stands.get(where)
             if stood is not None and self._jumped(where, stood, given, position):
@@ -256,7 +256,7 @@ class RecordedConsumer:
         given: Mapping[TopicPartition, list[list[Any]]],
         position: int,
     ) -> bool:
-        """Whether the log no longer held what stood at the position: the consumer was reset."""
+        """True if the log no longer held the offset at the position: the consumer was reset."""
         first = given[where][0][0] if given.get(where) else position
         return first > stood and self._consumer.beginning_offsets([where])[where] > stood
 

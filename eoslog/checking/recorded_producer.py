@@ -263,7 +263,7 @@ class RecordedProducer:
         call.ok()
 
     def _of_transaction(self) -> dict[str, Any]:
-        """What a line says of the open transaction; nothing outside of one."""
+        """Return the fields of a line that name the open transaction; none outside of one."""
         if self._transaction is None:
             return {}
         named = {"transaction": self._transaction, "transactional_id": self._transactional_id}

@@ -67,7 +67,7 @@ def _offset(given: object) -> int:
 
 
 def had_no_effect(error: BaseException) -> bool:
-    """Whether it is an error of eoslog's that says so."""
+    """True if it is an error of eoslog that states that nothing was appended."""
     return isinstance(error, EoslogError) and error.outcome == "not_appended"
 
 
@@ -168,7 +168,7 @@ class Recorder:
         return f"{what}-{self._prefix}-{self._number('')}"
 
     def identity(self, key: bytes | None, value: bytes | None) -> str | int:
-        """What a record is called in the history."""
+        """Return the name of a record in the history."""
         return self._identify(key, value)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a check finds: anomalies, each with the operations that prove it."""
+"""Report of a check: anomalies, each with the operations that prove it."""
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -48,7 +48,7 @@ class Anomaly:
     operations: tuple[OperationReference, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """As values of JSON."""
+        """Return the anomaly as values of JSON."""
         return asdict(self) | {"operations": [asdict(one) for one in self.operations]}
 
 
@@ -66,7 +66,7 @@ class Found:
 
 @dataclass(frozen=True)
 class Report:
-    """What a check of a history found.
+    """Report of the check of a history.
 
     `counts` says how much of each thing the history holds; `found` has every kind of anomaly, in
     the order of `ANOMALIES`, with how many there are and the first of them.
@@ -77,7 +77,7 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """Whether nothing was found."""
+        """True if nothing was found."""
         return all(one.count == 0 for one in self.found)
 
     @property
@@ -86,7 +86,9 @@ class Report:
         return [anomaly for one in self.found for anomaly in one.examples]
 
     def count(self, kind: str) -> int:
-        """How many anomalies of a kind there are. Raises KeyError for a name that is no kind."""
+        """Return how many anomalies of a kind there are. Raises KeyError for a name that is no
+        kind.
+        """
         return {one.kind: one.count for one in self.found}[kind]
 
     def lines(self) -> Iterator[str]:
@@ -113,7 +115,7 @@ class Report:
             )
 
     def as_json(self) -> dict[str, Any]:
-        """As values of JSON."""
+        """Return the report as values of JSON."""
         return {
             "clean": self.clean,
             **self.counts,

@@ -1,4 +1,4 @@
-"""What became of each transaction, by what its clients were told.
+"""Outcomes of transactions, as the answers to their clients tell them.
 
 A commit that is ok committed it; an abort that is ok, or commits that all failed, aborted it; with
 no commit that may have taken effect it was never committed. A commit of unknown outcome leaves it
@@ -28,11 +28,11 @@ class Transactions:
     abort_op: Numbers
 
     def is_committed(self, transactions: Numbers) -> Flags:
-        """For numbers of transactions: whether committed; True where there is none."""
+        """Return for numbers of transactions if each is committed; True where there is none."""
         return _looked_up(self.committed, transactions, True)
 
     def is_possible(self, transactions: Numbers) -> Flags:
-        """For numbers of transactions: whether it may be committed; True where there is none."""
+        """Return for numbers of transactions if each may be committed; True where there is none."""
         return _looked_up(self.possible, transactions, True)
 
     def commit(self, transactions: Numbers, seen_at: Numbers) -> None:
@@ -45,7 +45,7 @@ class Transactions:
 
 
 def transactions_of(history: History) -> Transactions:
-    """All transactions that the history names."""
+    """Return all transactions that the history names."""
     ops, count = history.ops, len(history.names.transactions)
     ends = ops.where(ops.transaction != NONE)
     rows = np.flatnonzero(ops.transaction != NONE)

@@ -103,7 +103,7 @@ def _fences(evidence: Evidence) -> _Fences:
 
 
 def _fence_by_id(evidence: Evidence, inits: Numbers, writes: Numbers, fences: _Fences) -> None:
-    """Of one transactional id: each write belongs to its client's last init before it."""
+    """Fence the writes of one transactional id: each is of its client's last init before it."""
     ops = evidence.history.ops
     if len(inits) < 2:
         return
@@ -124,7 +124,7 @@ def _fence_by_id(evidence: Evidence, inits: Numbers, writes: Numbers, fences: _F
 
 
 def _fence_by_epoch(evidence: Evidence, inits: Numbers, writes: Numbers, fences: _Fences) -> None:
-    """Of one producer id: each write is fenced by the inits of greater epochs."""
+    """Fence the writes of one producer id: each by the inits of greater epochs."""
     ops, epoch = evidence.history.ops, evidence.identities.epoch
     inits = inits[np.argsort(epoch[inits], kind="stable")]
     soonest = np.minimum.accumulate(ops.end[inits][::-1])[::-1]

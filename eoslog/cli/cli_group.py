@@ -53,7 +53,9 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it; a wrong name is told which ones come close to it, or all of them."""
+        """Resolve a command like click; the error for a wrong name lists the close ones, or all of
+        them.
+        """
         name = args[0]
         if name not in COMMANDS and not name.startswith("-"):
             near = get_close_matches(name, COMMANDS)

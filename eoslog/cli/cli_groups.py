@@ -291,7 +291,7 @@ def new_offsets(
     to_offset: int | None,
     shift_by: int | None,
 ) -> dict[TopicPartition, int]:
-    """Where each partition of the group is to go, within what its log holds."""
+    """Return the offset that each partition of the group is to go to, within what its log holds."""
     with store.consumer(group=name) as consumer:
         starts, ends = consumer.beginning_offsets(partitions), consumer.end_offsets(partitions)
     current = store.groups().get(name, {})

@@ -1,4 +1,4 @@
-"""What all commands share: --store and --json, how they print, and how they fail.
+"""Options and behavior that all commands share: --store and --json, how they print, how they fail.
 
 A user's mistake is one line on standard error and a status, never a traceback; EOSLOG_TRACEBACK=1
 in the environment shows the traceback to those who want it.
@@ -28,7 +28,7 @@ TRACEBACK_VARIABLE = "EOSLOG_TRACEBACK"
 
 @dataclass(frozen=True)
 class Settings:
-    """What --store and --json said, before or after the command's name."""
+    """Settings from --store and --json, given before or after the command's name."""
 
     store_path: str | None
     as_json: bool

@@ -40,7 +40,7 @@ class _NamedOutput(io.FileIO):
 
 
 def name_standard_output() -> None:
-    """From now on an error of standard output names it. Nothing happens if there is none."""
+    """Have each error of standard output name it. Does nothing if there is none."""
     stream = sys.stdout
     if not isinstance(stream, io.TextIOWrapper) or stream is not sys.__stdout__:
         return
@@ -54,14 +54,16 @@ def name_standard_output() -> None:
 
 
 def end_with_reader() -> None:
-    """From now on a command that prints records raises ReaderGoneError where nobody reads them."""
+    """Have a command that prints records raise ReaderGoneError once its reader is gone."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _NamedOutput):
         raw.ends_with_reader = True
 
 
 def give_up(descriptor: int) -> None:
-    """Nothing more goes there, also of what is buffered: a second error would say nothing new."""
+    """Discard all further output of a descriptor, also what is buffered: a second error would say
+    nothing new.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, descriptor)
     os.close(nowhere)

@@ -25,7 +25,7 @@ Line = tuple[bytes | None, bytes]
 
 @dataclass(frozen=True)
 class Produced:
-    """What a run did: lines read, records appended, records that an earlier run had appended."""
+    """Result of a run: lines read, records appended, records that an earlier run had appended."""
 
     lines: int
     appended: int

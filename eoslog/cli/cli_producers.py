@@ -52,7 +52,7 @@ def producer_rows(
 
 
 def producer_row(where: "eoslog.TopicPartition", state: ProducerState) -> dict[str, Any]:
-    """What a partition remembers of a producer."""
+    """Return the row of what a partition remembers of a producer."""
     first_offset = state.current_txn_first_offset
     return {
         "topic": where.topic,

@@ -102,12 +102,14 @@ def _width_of(table: Table, console: Console) -> int:
 
 
 def _text(cell: object, comma: str) -> str:
-    """What a cell shows; characters that do something to a terminal are escaped."""
+    """Return the text that a cell shows; characters that do something to a terminal are escaped."""
     text = comma.join(map(str, cell)) if isinstance(cell, list) else str(cell)
     return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
 
 
 def _least_width(cell: object) -> int:
-    """How narrow the cell's column may be; a list folds between its elements, behind a comma."""
+    """Return the least width of the cell's column; a list folds between its elements, after a
+    comma.
+    """
     pieces = [f"{one}," for one in cell] if isinstance(cell, list) else [cell]
     return max((cell_len(_text(one, "")) for one in pieces), default=0)

@@ -211,7 +211,7 @@ def _names(found: "TransactionDescription") -> list[str]:
 
 
 def _description_row(found: "TransactionDescription") -> list[object]:
-    """In the order of the columns; what is not there is None, in Kafka's words and in Python's."""
+    """Return the fields in the order of the columns; None where Kafka or eoslog has no value."""
     return [
         found.coordinator_id,
         found.transactional_id,

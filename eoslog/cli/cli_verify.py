@@ -33,7 +33,7 @@ _KEPT_IN_MEMORY = (f"/{LMDB_NAME}", ".snapshot")
 
 @dataclass
 class Findings:
-    """What a check of a store found; it is sound if there are no problems.
+    """Findings of a check of a store; it is sound if there are no problems.
 
     `records` are the sound ones, aborted ones too; the markers of transactions are none.
     `recovered` is what opening the store cut off behind the last whole batches.
@@ -107,7 +107,7 @@ def show(settings: Settings, findings: Findings, **more: Any) -> None:
 
 @dataclass
 class Repair:
-    """What a repair did, and what it left, with the reason.
+    """Result of a repair: what it did, and what it left, with the reason.
 
     `possible` was not done, since something is refused. `findings` are those of the last check;
     None if it was not reached.
@@ -166,7 +166,7 @@ def _as_if_in(path: Path, copy: Path) -> Iterator[None]:
 
 
 def _moved(repair: Repair, copy: Path, path: Path) -> Repair:
-    """The same in words of the store of which this was a copy."""
+    """Return the repair in words of the store of which this was a copy."""
 
     def moved(value: Any) -> Any:
         if isinstance(value, Path):
@@ -291,7 +291,7 @@ def problems_of(
     target: TopicPartition,
     counted: Callable[[int], object] | None = None,
 ) -> list[dict[str, Any]]:
-    """What is wrong with one partition; one that cannot even be opened is a problem as well.
+    """Return the problems of one partition; one that cannot even be opened is a problem as well.
 
     Raises UnknownTopicOrPartitionError if the topic is deleted meanwhile.
     """

@@ -49,7 +49,7 @@ class BytesColumn(Protocol):
         """The cells [first, upper_bound)."""
 
     def joined(self, others: Sequence[Self]) -> Self:
-        """These cells, then those of other columns of the same kind."""
+        """Return these cells, then those of other columns of the same kind."""
 
 
 class ListColumn:

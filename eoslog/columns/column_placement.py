@@ -21,7 +21,7 @@ def placed_columns(
     timestamps: object,
     headers: object,
 ) -> Iterator[tuple[int, PlacedColumns]]:
-    """For each partition that gets records: its number, and their columns in the order given.
+    """Yield for each partition that gets records its number and their columns, in the order given.
 
     Records without a key begin at `first_partition`.
 

@@ -28,7 +28,7 @@ Timestamps = npt.NDArray[np.int64]
 
 
 class TopicLimits(NamedTuple):
-    """What a topic takes."""
+    """Limits of what a topic takes."""
 
     message_bytes_max: int
     timestamp_before_max_ms: int
@@ -140,7 +140,7 @@ class Rows:
         )
 
     def columns(self) -> tuple[object, object, Timestamps, Headers | None]:
-        """What the encoder takes: values, keys, timestamps, headers."""
+        """Return what the encoder takes: values, keys, timestamps, headers."""
         return (
             None if self.values is None else self.values.for_encoder(),
             None if self.keys is None else self.keys.for_encoder(),

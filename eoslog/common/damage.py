@@ -1,4 +1,4 @@
-"""What a check of a store found wrong, as `Store.verify` says it."""
+"""Problems that a check of a store reports, as `Store.verify` returns them."""
 
 from pathlib import Path
 
@@ -16,10 +16,12 @@ def problem(path: Path | str, reason: str, position_bytes: int = 0) -> Problem:
 
 
 def problem_of(error: CorruptRecordError | UnsupportedCompressionTypeError) -> Problem:
-    """What keeps something from being opened or read, in the form of a problem."""
+    """Return the problem for an error that keeps something from being opened or read."""
     return problem(error.path, error.reason, error.position_bytes)
 
 
 def is_damage(one: Problem) -> bool:
-    """Whether a problem is one of the files; a compressed batch is whole, and one of the reader."""
+    """True if a problem is damage of the files. An unsupported compression type is not: the batch
+    is whole, and the reader lacks the codec.
+    """
     return not str(one["reason"]).startswith("compressed with ")

@@ -1,4 +1,4 @@
-"""What survives what: the three promises a store can be opened with."""
+"""Durability of a store: the three promises it can be opened with, and what survives under each."""
 
 from typing import Literal, get_args
 

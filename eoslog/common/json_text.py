@@ -9,7 +9,7 @@ from eoslog.errors import CorruptRecordError
 
 
 def loads_json(text: str | bytes, *, names_once: bool = False) -> Any:
-    """What the text says. ValueError if it is no JSON, or is nested too deep to be any of ours;
+    """Parse the text. Raises ValueError if it is not JSON, or is nested too deep to be one of ours;
     with `names_once`, also if an object has a name twice.
     """
     try:

@@ -131,7 +131,9 @@ def refuse_parameters(call: str, given: Mapping[str, object]) -> Never:
 
 
 def attribute_text(name: str) -> str:
-    """What a name of another client is in this package, for the end of an error; "" for others."""
+    """Return what a name of another client is called in this package, for the end of an error; ""
+    for others.
+    """
     instead = _OF_MODULE.get(name)
     return "" if instead is None else f"; in eoslog: {instead}"
 

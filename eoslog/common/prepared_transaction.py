@@ -11,7 +11,8 @@ _PRODUCER_EPOCH_MAX = 2**15 - 1
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
-    """What `Producer.prepare_transaction` answers. It can be pickled, or kept as text.
+    """Prepared transaction, as `Producer.prepare_transaction` returns it. It can be pickled, or
+    kept as text.
 
     All three are needed to decide: `store.commit_prepared([...])` or `store.abort_prepared([...])`.
     """
@@ -30,7 +31,8 @@ class PreparedTransaction:
 
     @classmethod
     def parse(cls, transactional_id: str, token: str) -> "PreparedTransaction | None":
-        """What a token of this transactional id stands for; "" stands for none.
+        """Return the transaction that a token of this transactional id stands for; "" stands for
+        none.
 
         Raises TypeError, or ValueError for any other text.
         """

@@ -44,7 +44,7 @@ class FieldCursor:
 
     @property
     def at_end(self) -> bool:
-        """Whether everything was read."""
+        """True if everything was read."""
         return self._at == len(self._data)
 
     def int16(self, field: str) -> int:
@@ -72,7 +72,7 @@ class FieldCursor:
         return self._take(length_bytes, field)
 
     def count(self, field: str) -> int:
-        """How many elements of an array follow."""
+        """Read the count of the elements of an array."""
         count = self.int32(f"count of {field}")
         if count < 0:
             raise self._corrupt(f"{self._what} has {count} {field}")
@@ -89,7 +89,7 @@ class FieldCursor:
             self._take(self._unsigned_varint("size of a tagged field"), "tagged field")
 
     def end(self) -> None:
-        """Nothing follows."""
+        """Check that nothing follows."""
         left = len(self._data) - self._at
         if left:
             raise self._corrupt(f"{left} bytes follow {self._what}")

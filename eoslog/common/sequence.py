@@ -5,7 +5,7 @@ NO_SEQUENCE = -1
 
 
 def records_between(older_last_sequence: int, last_sequence: int) -> int:
-    """How many records lie behind the older of two last sequences of one epoch, up to the newer.
+    """Return how many records follow the older of two last sequences of one epoch, up to the newer.
 
     True as long as they are fewer than 2**31.
     """

@@ -36,7 +36,7 @@ def check_topic_name(name: str) -> None:
 
 
 def check_user_topic_name(name: str) -> None:
-    """As `check_topic_name`, and refuse the names of the store's internal topics."""
+    """Check the name of a topic of users: refuse the names of internal topics too."""
     check_topic_name(name)
     if name in INTERNAL_TOPICS:
         raise InvalidTopicError(f"{name!r} is an internal topic of the store")

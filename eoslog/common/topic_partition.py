@@ -26,7 +26,9 @@ class TopicPartition(NamedTuple):
 
 
 def as_topic_partition(given: object) -> TopicPartition:
-    """What a caller named a partition with: a TopicPartition, or a pair like it; else TypeError."""
+    """Convert what a caller named a partition with: a TopicPartition, or a pair like it; else
+    TypeError.
+    """
     if isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], str):
         return TopicPartition(given[0], whole_number(given[1], "a partition"))
     raise TypeError(f"a TopicPartition is expected, not {given!r:.80}")

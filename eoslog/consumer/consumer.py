@@ -67,7 +67,7 @@ _log = logging.getLogger(__name__)
 
 
 class OffsetAndTimestamp(NamedTuple):
-    """Where a record is, and its timestamp in milliseconds."""
+    """Offset of a record, and its timestamp in milliseconds."""
 
     offset: int
     timestamp_ms: int
@@ -314,7 +314,7 @@ class Consumer:
             return self._positions.begin(where)
 
     def lag(self, topic_partition: TopicPartition) -> int:
-        """How many records are there to be read now behind the position.
+        """Return how many records are there to be read now after the position.
 
         Markers of transactions do not count, nor do under "read_committed" records of aborted ones;
         but over a distance of more than 100,000 offsets it is the distance that is told.
@@ -427,7 +427,7 @@ class Consumer:
         return None if found is None else found.offset
 
     def committed_metadata(self, topic_partition: TopicPartition) -> OffsetAndMetadata | None:
-        """As `committed`, with the text that was committed beside the offset."""
+        """Return what `committed` returns, with the text that was committed beside the offset."""
         group = self.group_metadata().group_id
         where = as_topic_partition(topic_partition)
         self._opened(where)
@@ -444,7 +444,8 @@ class Consumer:
             self._positions.set(where, None)
 
     def group_metadata(self) -> ConsumerGroupMetadata:
-        """Who commits, for `send_offsets_to_transaction`. Raises IllegalStateError without a group.
+        """Return the identity that commits, for `send_offsets_to_transaction`. Raises
+        IllegalStateError without a group.
 
         Of a subscribed consumer it names the member and the generation of its last poll: what
         another member has taken over it does not commit; nor does one that is no member any more,
@@ -514,7 +515,7 @@ class Consumer:
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called."""
+        """True if close() was called."""
         return self._closed
 
     def close(self) -> None:
@@ -617,7 +618,7 @@ class Consumer:
             return math.inf
 
     def _fetched(self, fetch: Callable[[int], T], limit: int) -> T:
-        """What `fetch` finds up to a limit, after the group was followed."""
+        """Return what `fetch` finds up to a limit, after the group was followed."""
         while True:
             self._positions.forget_kept()  # The group may move them.
             subscription = self._subscription
@@ -737,7 +738,9 @@ class Consumer:
         self._positions.add({where: self._opened(where) for where in partitions})
 
     def _check_still_there(self, offsets: Iterable[TopicPartition]) -> None:
-        """What was read of a topic that was deleted says nothing of one made under its name."""
+        """Check that the topics were not made again: what was read of a deleted one says nothing of
+        a new one of its name.
+        """
         for where in offsets:
             partition = self._positions.partitions.get(where)
             if partition is not None and self._engine.partitions.if_open(where) is not partition:

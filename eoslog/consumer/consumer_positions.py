@@ -1,4 +1,4 @@
-"""Where a consumer stands at each partition that it was assigned, and where it begins.
+"""Positions of a consumer at each partition that it was assigned, and where it begins.
 
 Invariants: a partition without a position was not begun. It begins at the offset of the consumer's
 group, else where `auto_offset_reset` says; under "read_committed" not while an undecided
@@ -49,11 +49,11 @@ class ConsumerPositions:
 
     @property
     def begins_at_oldest(self) -> bool:
-        """Whether a partition at which the group has no offset begins at its oldest record."""
+        """True if a partition at which the group has no offset begins at its oldest record."""
         return self._reset == "earliest"
 
     def assign(self, partitions: Mapping[TopicPartition, Partition]) -> None:
-        """These and no others; those that stay keep their positions.
+        """Assign these partitions and no others; those that stay keep their positions.
 
         One of a topic that was made anew does not stay: its records are others.
         """
@@ -70,11 +70,13 @@ class ConsumerPositions:
         self.current, self.partitions, self.topic_ids = positions, assigned, topic_ids
 
     def add(self, partitions: Mapping[TopicPartition, Partition]) -> None:
-        """These besides, or in the place of those that they have the names of."""
+        """Assign the given partitions besides, or in the place of those that they have the names
+        of.
+        """
         self.assign({**self.partitions, **partitions})
 
     def drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """These no more."""
+        """Unassign the given partitions."""
         gone = frozenset(partitions)
         self.assign({where: one for where, one in self.partitions.items() if where not in gone})
 
@@ -99,7 +101,7 @@ class ConsumerPositions:
         return self.current.copy()
 
     def put_back(self, positions: dict[TopicPartition, int | None]) -> None:
-        """As they were: what an error keeps from being handed out counts as not read."""
+        """Put the positions back: what an error keeps from being returned counts as not read."""
         self.current = positions
 
     def keep(self) -> None:
@@ -163,11 +165,11 @@ class ConsumerPositions:
         return self._reset_position(where)
 
     def end_of(self, partition: Partition) -> int:
-        """Up to where the consumer may read a partition."""
+        """Return up to where the consumer may read a partition."""
         return partition.readable_end(self._isolation_level)
 
     def are_begun(self) -> bool:
-        """Whether there is a position at every partition."""
+        """True if there is a position at every partition."""
         return None not in self.current.values()
 
     def wait_for_more(self, signal: AppendSignal, timeout_s: float) -> None:
@@ -189,7 +191,7 @@ class ConsumerPositions:
             )
 
     def is_one(self) -> bool:
-        """Whether there is a single partition, and a position at it."""
+        """True if there is a single partition, and a position at it."""
         return len(self.current) == 1 and self.are_begun()
 
     def awaited_records(
@@ -217,11 +219,11 @@ class ConsumerPositions:
             return []  # The next look meets it too.
 
     def waits_for_the_group(self) -> bool:
-        """Whether a partition may not begin before the group's offset is decided."""
+        """True if a partition may not begin before the group's offset is decided."""
         return self._committed_only and None in self.current.values()
 
     def anything_to_read(self) -> bool:
-        """Whether a partition has records behind its position, or may begin now."""
+        """True if a partition has records after its position, or may begin now."""
         partitions, current = self.partitions, self.current
         for where, position in current.items():
             if position is None:

@@ -1,4 +1,4 @@
-"""What a consumer subscribed to: which topics, and whom it tells of partitions that come and go."""
+"""Subscription of a consumer: its topics, and the listeners for partitions that come and go."""
 
 import re
 import weakref
@@ -53,12 +53,12 @@ class WantedTopics(NamedTuple):
     patterns: tuple[re.Pattern[str], ...]
 
     def matches(self, name: str) -> bool:
-        """Whether the topic is wanted."""
+        """True if the topic is wanted."""
         return name in self.names or any(one.match(name) for one in self.patterns)
 
 
 class Listeners(NamedTuple):
-    """Whom to call; `on_revoked` stands in for `on_lost` where there is none."""
+    """Listeners to call; `on_revoked` stands in for `on_lost` where there is none."""
 
     on_assigned: OnChange | None
     on_revoked: OnChange | None
@@ -66,7 +66,9 @@ class Listeners(NamedTuple):
 
 
 def wanted_topics(topics: object, pattern: object) -> WantedTopics:
-    """What `subscribe` was given. TypeError, InvalidTopicError, ValueError for a bad pattern."""
+    """Return the topics that `subscribe` was given. TypeError, InvalidTopicError, ValueError for a
+    bad pattern.
+    """
     if isinstance(topics, (str, bytes)) or not isinstance(topics, Iterable):
         raise TypeError(f"topics: a list of names, not {type(topics).__name__}")
     names, patterns = [], []
@@ -100,7 +102,7 @@ def listeners(
     on_lost: OnChange | None,
     listener: Any,
 ) -> Listeners:
-    """Whom to call; a `listener` has the methods of Kafka's. TypeError."""
+    """Return the listeners to call; a `listener` has the methods of Kafka's. TypeError."""
     if listener is not None:
         if on_assigned or on_revoked or on_lost:
             raise TypeError("listener: it stands for the functions; give one or the others")

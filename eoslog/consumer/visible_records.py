@@ -1,4 +1,4 @@
-"""How many records a consumer has before it: what it will be handed out, and nothing else.
+"""Count of the records that a consumer has before it: those that it will read, and nothing else.
 
 Offsets are also taken by the markers of transactions, and by records of aborted ones. So the
 distance between two offsets is what lies there at most.

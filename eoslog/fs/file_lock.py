@@ -22,8 +22,8 @@ def file_locked(path: Path, *, wait: bool = True) -> AbstractContextManager[bool
 
 
 def directory_locked(path: Path, *, wait: bool = True) -> AbstractContextManager[bool]:
-    """As `file_locked`, of a directory. Raises FileNotFoundError if there is none, StoreError if it
-    cannot be opened.
+    """Lock a directory like `file_locked`. Raises FileNotFoundError if there is none, StoreError if
+    it cannot be opened.
     """
     return _locked(path, os.O_RDONLY | os.O_DIRECTORY, wait)
 

@@ -1,5 +1,5 @@
-"""Who can share memory maps and locks: which file systems other hosts may have mounted, and what
-processes have to have in common.
+"""Facts about the file system: if other hosts may have it mounted, and what processes need in
+common to share memory maps and locks.
 
 On a network file system neither a map nor a file lock need be shared with everybody who has the
 file open. And a lock in shared memory names its holder by a thread's number, so all who take it
@@ -37,7 +37,7 @@ class Mount(NamedTuple):
 
     @property
     def network(self) -> bool:
-        """Whether other hosts may have it mounted too."""
+        """True if other hosts may have it mounted too."""
         if self.kind in _NETWORK:
             return True
         family, dot, name = self.kind.partition(".")
@@ -67,7 +67,9 @@ def mount_of(path: Path) -> Mount:
 
 
 def boot_id() -> str:
-    """What only processes under one running kernel have in common; "" if there is no such mark."""
+    """Return a mark that only processes under one running kernel share; "" if there is no such
+    mark.
+    """
     try:
         return BOOT_ID.read_text().strip()
     except OSError:
@@ -75,7 +77,7 @@ def boot_id() -> str:
 
 
 def process_namespace() -> str:
-    """What only processes have in common whose numbers are of one row; "" if it is not known."""
+    """Return a mark that only processes of one pid namespace share; "" if it is not known."""
     try:
         return str(PROCESS_NAMESPACE.readlink())
     except OSError:

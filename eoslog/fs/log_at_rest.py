@@ -33,7 +33,7 @@ _BLOCK_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class BrokenTail:
-    """Where the whole batches of a log end, if anything but zeros stands there.
+    """Break in a log: the end of its whole batches, if anything but zeros follows it.
 
     `bytes` are those up to the last that is not zero; `behind` are the files behind it. `sound` is
     where the first whole batch at or behind the break stands, and its first offset.
@@ -63,7 +63,7 @@ class LogAtRest:
 
     @property
     def first_offset(self) -> int:
-        """Where the oldest segment begins; 0 if there is none."""
+        """Base offset of the oldest segment; 0 if there is none."""
         return next(map(base_offset_of, self.segments), 0)
 
     @property
@@ -85,7 +85,8 @@ class LogAtRest:
                     yield header, data[position : position + header.batch_bytes]
 
     def broken_tail(self, recovery_point: int, holes_below: int = 0) -> BrokenTail | None:
-        """What recovery would cut off, which looks at what is not below the recovery point.
+        """Find the tail that recovery would cut off, which looks at what is not below the recovery
+        point.
 
         Offsets below `holes_below` may be missing, as those that compaction took out are.
         """
@@ -219,7 +220,7 @@ def _look(path: Path, behind: tuple[Path, ...], holes_below: int) -> BrokenTail 
 
 
 def _used_bytes(data: _FileBytes, position: int) -> int:
-    """Where the zeros at the end of a file begin, at or behind a position."""
+    """Return where the zeros at the end of a file begin, at or after a position."""
     end = len(data)
     while end > position:
         begin = max(position, end - _BLOCK_BYTES)

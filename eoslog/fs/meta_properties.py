@@ -16,7 +16,7 @@ _STORE_VERSION_KEY = "eoslog.store.version"
 
 @dataclass(frozen=True, slots=True)
 class MetaProperties:
-    """Who the store is: `cluster_id` and `directory_id` are ids, `node_id` is 0 for a store."""
+    """Identity of the store: two ids, and `node_id`, which is 0 for a store."""
 
     cluster_id: str
     directory_id: str

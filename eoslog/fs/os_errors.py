@@ -1,4 +1,4 @@
-"""What the operating system refuses, as errors of the store."""
+"""Errors of the operating system as errors of the store."""
 
 import errno
 from collections.abc import Iterator

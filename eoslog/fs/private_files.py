@@ -1,4 +1,4 @@
-"""What a store makes belongs to its user alone, whatever the process's umask lets others do.
+"""Files that belong to the store's user alone, whatever the umask of the process lets others do.
 
 A record may be read, and a decision be forged, by whoever can read and write the files: there is no
 other guard. So all processes of a store run as one user.

@@ -11,18 +11,22 @@ from eoslog.bindings.file_descriptor import open_regular
 
 
 class SteadyFile:
-    """What a file holds at this moment, by position. As long as it is open no store recycles it."""
+    """Reader of what a file holds at this moment, by position. While it is open no store recycles
+    the file.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     @property
     def size_bytes(self) -> int:
-        """May shrink: a segment's file is cut to its batches when the next segment begins."""
+        """Size of the file. It may shrink: a segment's file is cut to its batches when the next
+        segment begins.
+        """
         return os.fstat(self._descriptor).st_size
 
     def read(self, position_bytes: int, wanted_bytes: int) -> bytes:
-        """So many bytes; fewer only where the file ends before."""
+        """Read `wanted_bytes` from a position; fewer only where the file ends before."""
         found = os.pread(self._descriptor, wanted_bytes, position_bytes)
         while 0 < len(found) < wanted_bytes:
             # One call gives 2 GiB at most.

@@ -1,4 +1,4 @@
-"""How the partitions of topics are shared out among the members of a group.
+"""Assignors: they share out the partitions of topics among the members of a group.
 
 - range: topic by topic, each member a run of partitions, as Kafka's RangeAssignor does it;
 - cooperative-sticky: evenly over all topics, and with as few moves as that takes.
@@ -32,7 +32,7 @@ Assignment = dict[str, set[TopicPartition]]
 
 
 def parse_strategies(given: object) -> tuple[str, ...]:
-    """What "partition.assignment.strategy" says: a text with commas, or a list of names.
+    """Parse "partition.assignment.strategy": a text with commas, or a list of names.
 
     Raises InvalidConfigError.
     """
@@ -57,8 +57,8 @@ def parse_strategies(given: object) -> tuple[str, ...]:
 
 
 def assign_ranges(topics: Topics, counts: Counts, assigned: Assigned) -> Assignment:
-    """Of each topic the members, in the order of their ids, get runs of partitions; the first ones
-    get one more where it does not come out even.
+    """Assign runs of each topic's partitions to its members, in the order of their ids; the first
+    ones get one more where it does not come out even.
     """
     result: Assignment = {member: set() for member in topics}
     for topic, readers in sorted(_readers(topics).items()):
@@ -116,7 +116,7 @@ def _next_move(
     by_topic: Mapping[str, Mapping[str, list[TopicPartition]]],
     readers: Mapping[str, list[str]],
 ) -> tuple[str, str, str] | None:
-    """Who gives one of which topic to whom; None if all is even."""
+    """Return the next move: the giver, the topic and the receiver; None if all is even."""
     for giver in sorted(result, key=lambda one: (-len(result[one]), one)):
         for topic in sorted(by_topic[giver]):
             if not by_topic[giver][topic]:

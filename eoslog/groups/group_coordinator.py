@@ -1,4 +1,4 @@
-"""Who is a member of which group: joining, leaving, dying, and what each gets to read.
+"""Group coordinator: members join, leave and die, and each is assigned what it reads.
 
 There is no server: every process changes a group itself, by a record of it in the group's log,
 under the lock that all processes share. `group_members` has the rules.
@@ -41,19 +41,19 @@ SLOT_BYTES = 16
 
 
 class Processes(Protocol):
-    """Which processes have the store open; `ProcessSlots` knows."""
+    """Processes that have the store open; `ProcessSlots` knows them."""
 
     own: bytes
 
     def alive(self, slot: bytes) -> bool:
-        """Whether the process of a slot lives and has the store open."""
+        """True if the process of a slot lives and has the store open."""
 
     def describe(self, slot: bytes) -> str:
-        """Whose slot it is, for people."""
+        """Describe the owner of a slot, for people."""
 
 
 class Topics(Protocol):
-    """Which topics there are."""
+    """Topics of the store."""
 
     def get(self, name: str) -> TopicDescription | None:
         """The topic, unless it does not exist or is being deleted."""
@@ -86,13 +86,13 @@ class GroupCoordinator:
         group_offsets.watch_members(self.expel_dead)
 
     def begin(self) -> None:
-        """This process is the first to open the store: whoever was a member is none any more."""
+        """Begin as the first process that opens the store: all earlier members are gone."""
         self._heartbeats.forget_all()
 
     # What there is.
 
     def counts(self, topics: Iterable[str]) -> dict[str, int]:
-        """How many partitions these topics have, of those that exist and are not internal."""
+        """Return the partition counts of these topics, of those that exist and are not internal."""
         found = {}
         for name in topics:
             topic = self._topics.get(name)
@@ -130,7 +130,7 @@ class GroupCoordinator:
         return described(group, members, process_of)
 
     def is_dead(self, member: Member) -> bool:
-        """Whether a member's process is gone, or its consumer, or does not poll."""
+        """True if a member's process or consumer is gone, or the member does not poll."""
         if member.slot == self._own_slot:
             if member.member_id in self._abandoned:
                 return True

@@ -49,7 +49,7 @@ _NOTHING_YET = -1
 
 
 class GroupPartitions(Protocol):
-    """What groups need of their store."""
+    """Part of the store that groups need."""
 
     def existing_offsets_partitions(self) -> list[int]:
         """The partitions of `__consumer_offsets` that have a directory."""
@@ -68,7 +68,7 @@ class GroupRecord(NamedTuple):
     value: OffsetValue | GroupMembers | None
 
     def encoded(self) -> tuple[bytes, bytes | None]:
-        """Its key and value; ValueError if a text does not fit."""
+        """Return its key and value; ValueError if a text does not fit."""
         if isinstance(self.key, MembersKey):
             key = encode_members_key(self.key.group)
         else:
@@ -95,12 +95,12 @@ class GroupPartition:
 
     @property
     def number(self) -> int:
-        """Which partition it is."""
+        """Number of the partition."""
         return self.partition.partition
 
 
 class GroupLog:
-    """All partitions of the groups of one store; for several threads."""
+    """Log of all groups of one store, in its partitions; for several threads."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class GroupLog:
         return list(self._used.values())
 
     def existing(self) -> Iterator[GroupPartition]:
-        """All that there are, opened."""
+        """Open and yield all partitions that exist."""
         for number in self.partitions.existing_offsets_partitions():
             yield self.of(number)
 

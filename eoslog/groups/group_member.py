@@ -39,7 +39,7 @@ class Reader(Protocol):
     called: bool  # Whether the user's function was, since somebody made it False.
 
     def reads(self) -> frozenset[TopicPartition]:
-        """What it reads."""
+        """Return the partitions that it reads."""
 
     def take(self, partitions: Partitions) -> None:
         """Read these too from now on; none of them if it raises."""
@@ -101,11 +101,12 @@ class GroupMember:
 
     @property
     def held(self) -> frozenset[TopicPartition]:
-        """What the consumer reads."""
+        """Partitions that the consumer reads."""
         return self._reader.reads()
 
     def metadata(self, topic_ids: Mapping[str, str]) -> ConsumerGroupMetadata:
-        """Who commits, of topics of these ids; nobody in particular before it has ever joined.
+        """Return the identity that commits, of topics of these ids; that of no member before it has
+        ever joined.
 
         Of a member that left or was taken out it is who that was, whom the group refuses.
         """
@@ -115,7 +116,7 @@ class GroupMember:
 
     @property
     def has_joined(self) -> bool:
-        """Whether it ever was a member."""
+        """True if it ever was a member."""
         return self._claim is not None
 
     @property
@@ -124,7 +125,7 @@ class GroupMember:
         return self._coordinator.partition_of(self.group).partition
 
     def has_news(self) -> bool:
-        """Whether `follow` has something to do; now and then it looks for the dead."""
+        """Return True if `follow` has something to do; now and then look for dead members."""
         self._say_alive()
         now_s = time.monotonic()
         if now_s - self._looked_around_s >= LOOK_AROUND_S:

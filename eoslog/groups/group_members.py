@@ -46,7 +46,7 @@ class Member:
 
     @property
     def to_give_up(self) -> frozenset[TopicPartition]:
-        """What it holds and is to hold no more."""
+        """Partitions that it holds and must give up."""
         return self.held - self.assigned
 
 
@@ -70,12 +70,12 @@ class GroupMembers:
 
     @property
     def topics(self) -> frozenset[str]:
-        """What any member reads."""
+        """Topics that any member reads."""
         return frozenset(topic for member in self.members for topic in member.topics)
 
     @property
     def state(self) -> str:
-        """In Kafka's words: Empty, Stable, or that members still have to give partitions up."""
+        """State in Kafka's words: Empty, Stable, or still waiting for partitions to be given up."""
         if not self.members:
             return "Empty"
         settled = all(
@@ -146,7 +146,7 @@ def rebalanced(group: GroupMembers, counts: PartitionCounts) -> GroupMembers:
 
 
 def covers(group: GroupMembers, topics: Iterable[str], counts: PartitionCounts) -> bool:
-    """Whether of these topics all partitions are held, and none is assigned that is not there."""
+    """True if all partitions of these topics are held, and none is assigned that is not there."""
     found: dict[str, set[int]] = {topic: set() for topic in topics}
     for member in group.members:
         for topic, partition in member.held:

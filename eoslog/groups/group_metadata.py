@@ -1,4 +1,6 @@
-"""Who commits a group's offsets, and what is committed: a position and a text beside it."""
+"""Metadata of a commit: the member that commits a group's offsets; the positions, and a text beside
+each.
+"""
 
 import codecs
 from collections.abc import Collection, Mapping

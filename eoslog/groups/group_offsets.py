@@ -52,14 +52,14 @@ _NO_TOPIC_IDS: TopicIds = MappingProxyType({})
 
 
 class OffsetPartitions(GroupPartitions, Protocol):
-    """What the offsets of groups need of their store."""
+    """Part of the store that the offsets of groups need."""
 
     def if_open(self, where: TopicPartition) -> Partition | None:
         """A partition if it is open and its topic is still there; nothing is opened."""
 
 
 class OffsetCommit(NamedTuple):
-    """What is to be appended to commit offsets, and the ids of the topics that they are of.
+    """Records to be appended to commit offsets, and the ids of the topics that they are of.
 
     `number` is a partition of `__consumer_offsets`.
     """
@@ -71,7 +71,7 @@ class OffsetCommit(NamedTuple):
 
 
 class GroupOffsets:
-    """All groups' offsets of one store; for several threads."""
+    """Offsets of all groups of one store; for several threads."""
 
     def __init__(
         self,
@@ -137,7 +137,7 @@ class GroupOffsets:
         group: str | ConsumerGroupMetadata,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
     ) -> OffsetCommit:
-        """What a transaction has to append to commit offsets with it.
+        """Prepare the records that a transaction has to append to commit offsets with it.
 
         The append is transactional, with the producer's id and epoch and without a sequence, in a
         `committing` block. Raises as `commit` does; nothing was written then.
@@ -169,7 +169,7 @@ class GroupOffsets:
     def committing_all(
         self, partitions: Mapping[str | ConsumerGroupMetadata, Iterable[TopicPartition]]
     ) -> LockBlock[None]:
-        """As `committing`, for several groups at once: for the decision of a job that commits
+        """Do as `committing` for several groups at once: for the decision of a job that commits
         offsets of these partitions for them.
 
         Those that claim to be members of nothing are not waited for.
@@ -194,7 +194,7 @@ class GroupOffsets:
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
         sent_for: TopicIds | None = None,
     ) -> OffsetCommit:
-        """What a staged job has to append to commit offsets.
+        """Prepare the records that a staged job has to append to commit offsets.
 
         With `sent_for` they were checked before, for topics of these ids: those whose topic was
         deleted since are left out. Raises as `commit` does; nothing was written.
@@ -298,7 +298,7 @@ class GroupOffsets:
         return None if written is None else _without_times(written)
 
     def is_stable(self, group: str, where: TopicPartition) -> bool:
-        """Whether no undecided transaction, and no job under way, commits an offset of it."""
+        """True if no undecided transaction, and no job under way, commits an offset of it."""
         key = OffsetKey(group, where)
         if self._is_held_back(key):
             return False
@@ -548,7 +548,7 @@ def _another_topic(where: TopicPartition) -> UnknownTopicOrPartitionError:
 
 
 def _claims(who: ConsumerGroupMetadata) -> bool:
-    """Whether it says to be a member of the group, or of one of its generations."""
+    """True if it claims to be a member of the group, or of one of its generations."""
     return (
         who.generation_id != NO_GENERATION
         or who.member_id != NO_MEMBER_ID

@@ -50,7 +50,7 @@ _NO_HEAD = -1
 
 
 class KeptOffsets(NamedTuple):
-    """What is kept of a partition: true at `offset` of its log."""
+    """State of a partition in LMDB: true at `offset` of its log."""
 
     offset: int
     rows: list[Row]
@@ -73,7 +73,7 @@ class GroupOffsetsIndex:
         return self._store.generation
 
     def read(self, partition: int) -> KeptOffsets | None:
-        """What is kept of a partition; None if nothing. Raises StateStoreDamagedError."""
+        """Read the state of a partition; None if there is none. Raises StateStoreDamagedError."""
 
         def work(transaction: Any, database: Any) -> KeptOffsets | None:
             prefix = _PARTITION.pack(partition)

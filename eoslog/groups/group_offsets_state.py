@@ -1,4 +1,4 @@
-"""What replaying one partition of `__consumer_offsets` gives: offsets and members of groups.
+"""State from replaying one partition of `__consumer_offsets`: offsets and members of groups.
 
 - committed: group, partition -> the offset that holds, and which record it is from;
 - pending: producer id -> the offsets that its open transaction will commit;
@@ -40,7 +40,7 @@ class WrittenOffset(NamedTuple):
 
 
 class MembersKey(NamedTuple):
-    """Whose members."""
+    """Key of the members of a group."""
 
     group: str
 
@@ -53,8 +53,8 @@ class WrittenMembers(NamedTuple):
 
 
 class RowKey(NamedTuple):
-    """Where something stands in the state: an offset is committed (no producer id), or pending for
-    one; members are there without a producer id.
+    """Key of a row of the state: an offset is committed (no producer id), or pending for one;
+    members are there without a producer id.
     """
 
     producer_id: int
@@ -83,7 +83,7 @@ class GroupOffsetsState:
         return sorted(self._committed.keys() | self._open.keys() | self._members.keys())
 
     def is_known(self, group: str) -> bool:
-        """Whether the group has an offset, committed or pending, or members, or had."""
+        """True if the group has an offset, committed or pending, or members, or had."""
         return group in self._committed or group in self._open or group in self._members
 
     def members(self, group: str) -> WrittenMembers | None:
@@ -111,12 +111,12 @@ class GroupOffsetsState:
         return frozenset(self._open.get(key.group, {}).get(key.topic_partition, ()))
 
     def keys_of_group(self, group: str) -> list[OffsetKey]:
-        """Whatever a group has an offset for, committed or pending; each once, sorted."""
+        """Return the keys of all offsets of a group, committed or pending; each once, sorted."""
         partitions = self._committed.get(group, {}).keys() | self._open.get(group, {}).keys()
         return [OffsetKey(group, where) for where in sorted(partitions)]
 
     def keys_of_topic(self, topic: str) -> list[OffsetKey]:
-        """Whatever any group has an offset of a topic's for; each once, sorted."""
+        """Return the keys of all offsets of a topic, of any group; each once, sorted."""
         return [
             key
             for group in self.groups()
@@ -226,7 +226,7 @@ class GroupOffsetsState:
         return frozenset(self._being_kept)
 
     def kept(self) -> None:
-        """What `begin_keeping` answered last is kept; what changed since is not."""
+        """Note that the rows of the last `begin_keeping` are stored; later changes are not."""
         self._being_kept = set()
 
     def all_rows(self) -> set[RowKey]:
@@ -311,9 +311,7 @@ class GroupOffsetsState:
 
 
 def _members_of(value: bytes | None) -> GroupMembers | None:
-    """What a record says of members; of a foreign one nothing can be said, nor need be: whoever
-    wrote it is not in this store.
-    """
+    """Decode the members in a record; None for a record of a foreign kind."""
     if value is None:
         return None
     try:

@@ -17,7 +17,9 @@ from eoslog.transactions.transaction_entries import TransactionEntries
 
 
 class InternalCompaction:
-    """Of one store; its background thread calls it when a segment of an internal topic is full."""
+    """Compaction of one store's internal topics; its background thread calls it when a segment of
+    one is full.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""When members of groups polled last, for all processes of a store to see: a file for each.
+"""Heartbeats: the time of each group member's last poll, for all processes of a store; a file each.
 
 A file's time of change is that of the member's last poll, on the clock that does not jump and is
 the same for all processes of a machine. So a member is found out that polls no more although its
@@ -39,7 +39,7 @@ class MemberHeartbeats:
             self._beat(self._path_of(member_id))
 
     def age_ms(self, member_id: str) -> int | None:
-        """How long ago the member polled; None if it is none, or was one before a restart."""
+        """Return how long ago the member polled; None if it has not since the last restart."""
         try:
             beaten_ns = self._path_of(member_id).stat().st_mtime_ns
         except FileNotFoundError:
@@ -53,7 +53,7 @@ class MemberHeartbeats:
             self._path_of(member_id).unlink(missing_ok=True)
 
     def forget_all(self) -> None:
-        """Nobody is a member: the store is being opened by its first process."""
+        """Forget all members: the store is being opened by its first process."""
         if not self._path.is_dir():
             return
         with named_os_errors(f"clearing {self._path}"):

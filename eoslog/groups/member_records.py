@@ -77,7 +77,8 @@ def encode_members_value(group: GroupMembers) -> bytes:
 
 
 def decode_members_value(value: bytes) -> GroupMembers | None:
-    """What a value says; None if it is of a version, or of a kind of group, that is not known here.
+    """Decode the members; None if the value is of a version, or of a kind of group, that is not
+    known here.
 
     Raises CorruptRecordError.
     """
@@ -186,7 +187,7 @@ def _decode_subscription(
 
 
 def _decode_own_part(user_data: bytes | None) -> dict[str, Any]:
-    """What eoslog wrote there; another client's is none of it."""
+    """Decode what eoslog wrote there; another client's is none of it."""
     try:
         part = loads_json(user_data or b"{}")
         bytes.fromhex(part.get("process", ""))

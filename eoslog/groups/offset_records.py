@@ -32,14 +32,14 @@ _VERSION_FLEXIBLE = 4
 
 
 class OffsetKey(NamedTuple):
-    """Whose offset, and of which partition."""
+    """Key of an offset: its group, and its partition."""
 
     group: str
     topic_partition: TopicPartition
 
 
 class OffsetValue(NamedTuple):
-    """What is kept of a committed offset; times are in milliseconds."""
+    """Value of a committed offset; times are in milliseconds."""
 
     offset: int
     leader_epoch: int = NO_LEADER_EPOCH
@@ -79,7 +79,7 @@ def encode_offset_value(value: OffsetValue) -> bytes:
 
 @lru_cache(_KEYS_REMEMBERED)
 def decode_offset_key(key: bytes) -> OffsetKey | None:
-    """What a key says; None if it is of another type. Raises CorruptRecordError."""
+    """Decode a key; None if it is of another type. Raises CorruptRecordError."""
     cursor = FieldCursor(key, "the key")
     if cursor.int16("type") not in OFFSET_KEY_TYPES:
         return None
@@ -93,7 +93,7 @@ def decode_offset_key(key: bytes) -> OffsetKey | None:
 
 
 def decode_offset_value(value: bytes) -> OffsetValue:
-    """What a value says. Raises CorruptRecordError; a version above 4 is one too."""
+    """Decode a value. Raises CorruptRecordError, also for a version above 4."""
     cursor = FieldCursor(value, "the value")
     version = cursor.int16("version")
     if not 0 <= version <= VALUE_VERSION_MAX:

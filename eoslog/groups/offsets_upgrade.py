@@ -1,4 +1,5 @@
-"""What version 0.1.0 left in `__consumer_offsets`, in the form that Kafka's coordinator loads.
+"""Upgrade of what version 0.1.0 left in `__consumer_offsets` to the form that Kafka's coordinator
+loads.
 
 - The offsets of a staged job were a batch with a producer id, outside of transactions. Kafka takes
   every batch with a producer id for part of a transaction, and waits for its end: a commit marker

@@ -1,4 +1,4 @@
-"""Up to where each log is known to have been acknowledged, found in files that nobody has open.
+"""Acknowledged end of each log, found in files that no process has open.
 
 A record counts as acknowledged where something that was durable says that it was there: the
 recovery point, a group's offset behind it, the decision of a transaction that wrote it, or the
@@ -29,7 +29,7 @@ _COMMITTED = frozenset(("PrepareCommit", "CompleteCommit"))
 
 @dataclass
 class Acknowledged:
-    """What is known of all partitions. `offsets`: the end of what is, and who says so."""
+    """Acknowledged ends of all partitions. `offsets`: the end of each, and what states it."""
 
     offsets: dict[TopicPartition, tuple[int, str]] = field(default_factory=dict)
     # Of each partition, the transactions that were decided to commit: (producer id, epoch of the
@@ -53,7 +53,7 @@ class Acknowledged:
             of_partition[key] = part
 
     def objection(self, where: TopicPartition, log: LogAtRest, offset: int) -> str | None:
-        """Why a partition's log must not be cut at an offset; None if nothing is against it."""
+        """Return why a partition's log must not be cut at an offset; None if it may be."""
         known, who = self.offsets.get(where, (0, ""))
         if known > offset:
             return f"{who} says that the log went up to offset {known}"
@@ -90,7 +90,7 @@ class Acknowledged:
 def find_acknowledged(
     paths: StorePaths, recovery_points: Mapping[TopicPartition, int]
 ) -> Acknowledged:
-    """What the files of a closed store say."""
+    """Read what the files of a closed store say is acknowledged."""
     found = Acknowledged()
     for where, offset in recovery_points.items():
         found.note(where, offset, "the recovery point")
@@ -107,8 +107,8 @@ def find_acknowledged(
 
 
 def synced_by_page(paths: StorePaths, where: TopicPartition) -> int:
-    """Up to where those who had a partition open had synced it, as its page says; 0 if it does not
-    say. It is raised after each sync, and so true after a power cut.
+    """Return up to where a partition was synced, as its control page says; 0 if it does not say. It
+    is raised after each sync, and so true after a power cut.
     """
     try:
         topic_id = read_partition_metadata(paths.partition(where))

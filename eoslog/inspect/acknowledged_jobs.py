@@ -1,4 +1,4 @@
-"""What the records of `__transaction_state` tell of staged jobs, read while nobody has the store.
+"""Staged jobs in the records of `__transaction_state`, read while no process has the store open.
 
 A job counts as acknowledged once its application's record says that it is complete, or once its
 staged files are gone: they go only after that. While the decision of such a job is in the log, it
@@ -35,7 +35,7 @@ _ANY_SEQUENCE = 0
 
 @dataclass(frozen=True, slots=True)
 class JobPart:
-    """What a partition has of an acknowledged job: all of it is from offset `bound` on.
+    """Part of an acknowledged job in one partition: all of it is from offset `bound` on.
 
     `last_sequences` has the last sequence of each producer id; it is empty where nobody knows the
     ids any more. At least `records` records are there. `app_id` is "" for jobs taken together.
@@ -53,7 +53,7 @@ class JobPart:
         return self.bound + self.records
 
     def is_cut(self, log: LogAtRest) -> bool:
-        """Whether the whole batches of a log lack something of the job."""
+        """True if the whole batches of a log lack something of the job."""
         left = dict(self.last_sequences)
         begun = False
         for header, _ in log.batches() if left else ():
@@ -95,7 +95,7 @@ def _job_parts(
     records: Iterator[tuple[bytes, bytes]],
     prepared: dict[str, Mapping[str, Any]],
 ) -> Iterator[tuple[TopicPartition, JobPart]]:
-    """Those of complete jobs; the records of others are in `prepared` at the end."""
+    """Yield the parts of complete jobs; the records of others are in `prepared` at the end."""
     topic_ids = _TopicIds(paths)
     for key, value in records:
         if len(key) < TYPE_BYTES or type_of(key) not in (APPLICATION, RECENT_JOBS):
@@ -124,7 +124,7 @@ class _TopicIds:
         self._known: dict[TopicPartition, str | None] = {}
 
     def is_of(self, where: TopicPartition, topic_id: str | None) -> bool:
-        """Whether the partition is of the topic with this id, and not of one made later.
+        """True if the partition is of the topic with this id, and not of one made later.
 
         One that has lost its id, or that is damaged, is taken for it.
         """
@@ -140,7 +140,7 @@ class _TopicIds:
 
 
 def _completes(state: Mapping[str, Any], decided: Mapping[str, Any]) -> bool:
-    """Whether a record ends the job that one before it decided; it may take it back instead."""
+    """True if a record completes the job that one before decided; it may take it back instead."""
     return state["state"] == COMPLETE and bool(state["app_version"] == decided["app_version"])
 
 
@@ -156,7 +156,9 @@ def _of_spans(
 def _of_job(
     paths: StorePaths, decided: Mapping[str, Any], topic_ids: _TopicIds, only_if_gone: bool = False
 ) -> Iterator[tuple[TopicPartition, JobPart]]:
-    """With `only_if_gone`, nothing of a job that can still be adopted."""
+    """Yield the parts of a decided job. With `only_if_gone`, none of a job that can still be
+    adopted.
+    """
     with fields_read_of("a decided job"):
         app_id, version, described = decided["app_id"], decided["app_version"], decided["job"]
         run = run_path(paths.staging, app_id, str(decided["run_id"]))

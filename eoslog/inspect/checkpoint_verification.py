@@ -1,4 +1,4 @@
-"""Whether the checkpoints at the top of a store fit its logs: none knows of more than there is."""
+"""Check that the checkpoints of a store fit its logs: none knows of more than there is."""
 
 from collections.abc import Mapping
 
@@ -19,7 +19,7 @@ Checkpoints = dict[str, dict[TopicPartition, int]]
 
 
 def read_checkpoints(paths: StorePaths) -> tuple[Checkpoints, list[Problem]]:
-    """What they say now; what is wrong with the files themselves."""
+    """Read the checkpoints; return also the problems of the files themselves."""
     found: Checkpoints = {}
     problems = []
     for name in (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK):
@@ -33,7 +33,7 @@ def read_checkpoints(paths: StorePaths) -> tuple[Checkpoints, list[Problem]]:
 def verify_checkpoints(
     paths: StorePaths, checkpoints: Checkpoints, where: TopicPartition, log_end_offset: int
 ) -> list[Problem]:
-    """What they said of a partition, whose log ends there or has grown to there since.
+    """Check what they say of a partition, whose log ends there or has grown to there since.
 
     A high watermark may be beyond it: a power cut takes what was not synced.
     """

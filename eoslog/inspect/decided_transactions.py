@@ -1,4 +1,4 @@
-"""What `__transaction_state` says of transactions, as far as it still has the records.
+"""Transactions as `__transaction_state` has them, as far as it still has the records.
 
 It is held against what partitions have (`followed_transactions`). The two are of one moment if each
 marker that commits was decided, and each transaction that is complete has its markers.
@@ -36,7 +36,7 @@ class KnownProducer:
 
 
 class _Decisions(NamedTuple):
-    """What was decided with one epoch, and for which partitions."""
+    """Decisions that were made with one epoch, and the partitions they were made for."""
 
     kinds: int
     partitions: frozenset[tuple[str, int]]
@@ -73,7 +73,7 @@ class Marker(NamedTuple):
 
 @dataclass
 class DecidedTransactions:
-    """By producer id, what was decided; by partition, which transactions it must have the end of.
+    """Decisions by producer id; by partition, the transactions that it must have the end of.
 
     Of these only the newest of each producer id is kept. Those that were aborted are not among
     them: after a power cut a partition may have neither their batches nor their marker.
@@ -182,11 +182,11 @@ class DecidedTransactions:
     # What a partition has.
 
     def is_complete(self, producer_id: int, epoch: int) -> bool:
-        """Whether a transaction with batches of this epoch is over, everywhere."""
+        """True if a transaction with batches of this epoch is over, everywhere."""
         return epoch < self._complete_epochs.get(producer_id, -1)
 
     def contradiction(self, marker: Marker) -> str | None:
-        """What is wrong with a marker if the decision is known, and is another one."""
+        """Return what is wrong with a marker if the decision is known, and is another one."""
         kinds = self._decisions_of(marker).kinds
         # One with the epoch of its batches ends a transaction that shares it, or a hanging one.
         if marker.epoch == marker.data_epoch or kinds & _SHARED:
@@ -200,7 +200,8 @@ class DecidedTransactions:
         )
 
     def is_undecided_marker(self, marker: Marker) -> str | None:
-        """Why no coordinator of this store can have decided what a marker says; None if one may.
+        """Return why no coordinator of this store can have decided on a marker; None if one may
+        have.
 
         An abort may be written without a decision, with the epoch above that of the batches: it
         ends a transaction that the coordinator lost.
@@ -241,7 +242,7 @@ class DecidedTransactions:
         )
 
     def _is_no_id(self, producer_id: int) -> bool:
-        """Whether an id of which no record tells was never that of a transactional id here."""
+        """True if an id without a record was never that of a transactional id here."""
         if not FIRST_PRODUCER_ID <= producer_id < STAGED_PRODUCER_ID_MIN:
             return False  # A broker's, or of a staged file.
         return self.has_all or producer_id >= self.next_producer_id
@@ -263,8 +264,8 @@ class DecidedTransactions:
         return found
 
     def is_unknown_epoch(self, producer_id: int, epoch: int, offset: int) -> str | None:
-        """Why a batch cannot be there: no producer was given its epoch, or no job was decided that
-        has its producer; None if it may be there.
+        """Return why a batch cannot be there: no producer was given its epoch, or no job was
+        decided that has its producer; None if it may be there.
         """
         if producer_id >= STAGED_PRODUCER_ID_MIN:
             return self._is_undecided_job(producer_id, offset)
@@ -285,7 +286,9 @@ class DecidedTransactions:
         )
 
     def is_unknown_transaction(self, producer_id: int, epoch: int, offset: int) -> str | None:
-        """Why no transaction can be open there: its coordinator has none; None if it may have."""
+        """Return why no transaction can be open there: its coordinator has none; None if it may
+        have.
+        """
         known = self.producers.get(producer_id)
         if known is None:
             if not self._is_no_id(producer_id):

@@ -1,4 +1,4 @@
-"""Whether the directories of a store are those of its topics, and nothing else is among them."""
+"""Check that the directories of a store are those of its topics, and that nothing else is there."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from eoslog.storage.topic_registry import TopicRegistry, partition_directories
 
 
 def verify_directories(paths: StorePaths, registry: TopicRegistry) -> list[Problem]:
-    """What lies where no topic has anything. Nobody creates or deletes a topic meanwhile.
+    """Report what lies where no topic has anything. No topic is created or deleted meanwhile.
 
     A creation that was cut short leaves directories with their metadata alone; the next one of the
     name takes them over, and so they are no problem. Missing ones are met when they are opened.

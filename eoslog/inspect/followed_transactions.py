@@ -1,4 +1,4 @@
-"""What one partition's log has of transactions, held against what their coordinators decided.
+"""Transactions in one partition's log, compared with the decisions of their coordinators.
 
 A copy whose files are of different moments is found by this. A partition is ahead of
 `__transaction_state` if it has what no coordinator knows. It is behind if the end of a committed
@@ -27,7 +27,7 @@ _CLOCK_SKEW_MS = 60_000
 
 @dataclass
 class FollowedTransactions:
-    """Of the partition `where`; the engine calls it while it verifies the log."""
+    """Transactions of the partition `where`; the engine calls it while it verifies the log."""
 
     where: TopicPartition
     decided: DecidedTransactions
@@ -106,7 +106,7 @@ class FollowedTransactions:
     def ahead(
         self, open_transactions: Iterable[OpenTransaction], read_on: Callable[[], None]
     ) -> list[str]:
-        """What the partition has and no coordinator knows.
+        """Report what the partition has and no coordinator knows.
 
         `open_transactions` are read after the log was followed; `read_on` reads what coordinators
         have written since.
@@ -142,7 +142,7 @@ class FollowedTransactions:
         ]
 
     def had_begun(self, one: CommittedTransaction) -> bool:
-        """Whether its topic was there, and was no later one of the name, when that was decided."""
+        """True if its topic was there when that was decided, and was no later one of the name."""
         mine = self._committed.get(one.producer_id)
         if mine is not None and mine.epoch == one.epoch and one.producer_id in self._marked:
             return True
@@ -151,7 +151,7 @@ class FollowedTransactions:
         return self._first_marker_ms is not None and self._first_marker_ms < one.decided_ms
 
     def must_have(self, one: CommittedTransaction, of_topic: "list[FollowedTransactions]") -> bool:
-        """Whether the end of a transaction can neither have been deleted nor belong to a topic of
+        """True if the end of a transaction can neither have been deleted nor belong to a topic of
         the same name that was there before.
         """
         if one.producer_id in self._epochs:
@@ -163,7 +163,7 @@ class FollowedTransactions:
 
 
 def behind(of_topic: list[FollowedTransactions]) -> list[tuple[TopicPartition, str]]:
-    """Where the end of a committed transaction is missing; all partitions of one topic at once."""
+    """Find where the end of a committed transaction is missing, in all partitions of one topic."""
     found = []
     for followed in of_topic:
         missing = [one for one in followed.missing() if followed.must_have(one, of_topic)]

@@ -1,4 +1,4 @@
-"""Whether what LMDB keeps of groups is what replaying their log gives."""
+"""Check that what LMDB holds of groups is what a replay of their log gives."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ _READ_BYTES = 4 << 20
 
 
 def verify_groups(partition: Partition, index: GroupOffsetsIndex) -> list[Problem]:
-    """What is wrong with one partition of `__consumer_offsets`, or with what is kept of it."""
+    """Check one partition of `__consumer_offsets`, and what LMDB holds of it."""
     try:
         kept = index.read(partition.partition)
     except StateStoreDamagedError:
@@ -52,7 +52,7 @@ def _differences(partition: Partition, kept: KeptOffsets | None, path: Path) -> 
 
 
 def replayed(partition: Partition, offset: int, upper_bound: int) -> GroupOffsetsState:
-    """What the log says of its groups, from an offset on.
+    """Replay what the log says of its groups, from an offset on.
 
     Raises CorruptRecordError, and OffsetOutOfRangeError if it begins further up by now.
     """

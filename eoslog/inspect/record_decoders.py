@@ -1,4 +1,4 @@
-"""What the records of the internal logs say: `__transaction_state` and `__consumer_offsets`.
+"""Decoders of the internal logs' records: `__transaction_state` and `__consumer_offsets`.
 
 A decoder takes a record's key and value and answers both as the objects that Kafka's dump prints.
 No value is a tombstone: the key is gone. Keys of types that Kafka does not know are the store's
@@ -28,7 +28,7 @@ class Decoded(dict[str, Any]):
 
     @property
     def text(self) -> str:
-        """What Kafka prints."""
+        """Text that Kafka prints."""
         return as_json(self)
 
 
@@ -264,7 +264,7 @@ def _read(message: Message, data: bytes, version: int, what: str) -> dict[str, A
 
 
 def _of_consumer(encoded: str, versions: tuple[Message, ...]) -> Any:
-    """What a client of the group wrote; as it is, if that is no consumer's."""
+    """Decode what a client of the group wrote; return it as it is if it is not a consumer's."""
     data = base64.b64decode(encoded)
     try:
         version = max(_version_of(data, "value"), 0)

@@ -17,7 +17,7 @@ _SEQUENCE_MODULUS = 1 << 31
 
 
 def dump_snapshot(path: Path, data: bytes) -> Iterator[Fields]:
-    """What was known of each producer, with its last batch if one was known."""
+    """Yield the fields of each producer in a snapshot, with its last batch if one was known."""
     if len(data) < _SNAPSHOT_HEADER.size:
         raise CorruptRecordError(str(path), 0, f"a snapshot of {len(data)} bytes")
     version, crc, entry_count = _SNAPSHOT_HEADER.unpack_from(data)

@@ -1,4 +1,5 @@
-"""Whether `__transaction_state` says of each key what may follow, and LMDB's index says the same.
+"""Check that `__transaction_state` says of each key what may follow, and LMDB's index says the
+same.
 
 It also finds what was decided of transactions, and which staged jobs are complete, for the check of
 the partitions: they have to say the same.
@@ -62,7 +63,7 @@ class StateVerification:
         self.decided = DecidedTransactions()
 
     def problems(self) -> list[Problem]:
-        """What is wrong with the log's records or their index; `decided` is known then."""
+        """Check the log's records and their index; `decided` is known then."""
         problems: list[Problem] = []
         numbers = self._partitions.existing_state_partitions()
         # Where there is none, the partitions' logs may have been moved here without it.
@@ -89,7 +90,7 @@ class StateVerification:
         return self._checks[number]
 
     def jobs_reached(self) -> dict[TopicPartition, tuple[int, str]]:
-        """Up to where partitions hold staged jobs that are complete, and which job that is."""
+        """Return how far partitions hold staged jobs that are complete, and which job that is."""
         reached: dict[TopicPartition, tuple[int, str]] = {}
         for check in self._checks.values():
             for where, part in complete_job_parts(self._paths, iter(check.of_jobs)):
@@ -99,7 +100,7 @@ class StateVerification:
 
 
 class _PartitionCheck:
-    """Of one partition, from its first record to its end as it was when this began."""
+    """Check of one partition, from its first record to its end as it was when this began."""
 
     def __init__(
         self,

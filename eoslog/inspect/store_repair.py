@@ -110,7 +110,7 @@ class StoreRepair:
     # Torn tails.
 
     def look_at_tails(self) -> tuple[list[BrokenTail], list[Refusal]]:
-        """What recovery would cut: that which may be cut, and that which must not be."""
+        """Find what recovery would cut: the tails that may be cut, and refusals for the others."""
         paths = self._paths
         unrecovered = read_last_stop(paths.clean_marker, paths.unrecovered).unrecovered
         recovery_points = self._recovery_points()
@@ -134,7 +134,7 @@ class StoreRepair:
         return torn, refused
 
     def _legal_holes(self) -> Callable[[TopicPartition], int]:
-        """What says below which offset missing ones are no damage in a partition."""
+        """Return the function that gives the offset below which a hole is no damage."""
         try:
             topics = read_topics(self._paths.state) or {}
         except CorruptRecordError:
@@ -153,13 +153,13 @@ class StoreRepair:
         return below
 
     def _lost_partitions(self) -> list[Refusal]:
-        """What internal logs said of the others, those that are gone can say no more."""
+        """Refuse a repair where internal logs are gone: what they knew of the others is lost."""
         checkpoints, _ = read_checkpoints(self._paths)
         lost = verify_lost_partitions(self._paths, checkpoints, {})
         return [Refusal(Path(str(one["path"])), str(one["reason"]), LOST_ADVICE) for one in lost]
 
     def _lost_end(self, where: TopicPartition, log: LogAtRest) -> list[Refusal]:
-        """Nothing is torn, and yet the log ends below what was synced."""
+        """Refuse a repair where nothing is torn, and yet the log ends below what was synced."""
         path = self._paths.partition(where)
         lost = lost_end(str(path), synced_by_page(self._paths, where), log.end_offset)
         return [] if lost is None else [Refusal(path, lost.text, SYNCED_ADVICE)]
@@ -171,7 +171,7 @@ class StoreRepair:
             return {}  # As recovery takes it.
 
     def planned(self, torn: Iterable[BrokenTail]) -> list[Change]:
-        """What cutting these tails will do."""
+        """Return the changes that cutting these tails will make."""
         return [self._change_of(tail) for tail in torn]
 
     def _change_of(self, tail: BrokenTail) -> Change:
@@ -194,7 +194,7 @@ class StoreRepair:
     # What is derived.
 
     def remedies(self, problems: Iterable[Problem]) -> tuple[list[Change], list[Refusal]]:
-        """Which files to set aside so that they are made anew from the log, and what is left."""
+        """Return the files to set aside so that they are made again, and the problems left."""
         changes: dict[Path, Change] = {}
         refused = []
         for one in problems:
@@ -215,7 +215,7 @@ class StoreRepair:
         return list(changes.values()), refused
 
     def _is_mended(self, path: Path, reason: str) -> bool:
-        """Whether it was a checkpoint that could not be read: each close writes it anew."""
+        """True if it was a checkpoint that could not be read: each close writes it again."""
         return path.name.endswith("-checkpoint") and reason.startswith("not a checkpoint")
 
     @property
@@ -223,7 +223,7 @@ class StoreRepair:
         return self._paths.state / LMDB_NAME
 
     def _why_not(self, path: Path) -> str | None:
-        """Why a file cannot be made anew from the log; None if it can."""
+        """Return why a file cannot be made again from the log; None if it can."""
         if path.suffix in _DERIVED or path.suffix == ".snapshot":
             return None
         if path == self._lmdb:
@@ -257,7 +257,7 @@ class StoreRepair:
         return Change(path, "set aside, to be made anew from the log", kept, size, reason)
 
     def set_aside(self, changes: Iterable[Change]) -> None:
-        """Do it; each by one rename, which is durable on return."""
+        """Set the files aside; each by one rename, which is durable on return."""
         for change in changes:
             with named_os_errors(f"setting {change.path} aside"):
                 change.kept.parent.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,7 @@ Progress = Callable[[int, int, TopicPartition], None]
 
 @dataclass(frozen=True)
 class StoreVerification:
-    """What a check of a store looks at."""
+    """Check of a store, with the parts of the store that it looks at."""
 
     paths: StorePaths
     partitions: OpenedPartitions
@@ -85,7 +85,7 @@ class StoreVerification:
 
 
 class _PartitionsCheck:
-    """Of one partition after the other, given what the state log says of them."""
+    """Check of one partition after the other, given what the state log says of them."""
 
     def __init__(
         self, store: StoreVerification, checkpoints: Checkpoints, state: StateVerification
@@ -98,7 +98,7 @@ class _PartitionsCheck:
         self._topics: dict[str, TopicDescription] = {}
 
     def problems_of(self, topic: TopicDescription, where: TopicPartition) -> list[Problem]:
-        """What is wrong with a partition; nothing if its topic was deleted meanwhile."""
+        """Return the problems of a partition; none if its topic was deleted meanwhile."""
         registry = self._store.registry
         try:
             found = self._of(topic, where)
@@ -109,7 +109,9 @@ class _PartitionsCheck:
         return found if registry.get(topic.name) == topic else []
 
     def problems_of_all(self) -> list[Problem]:
-        """What shows only where the partitions of a topic are looked at together."""
+        """Return the problems that show only where the partitions of a topic are looked at
+        together.
+        """
         return [
             problem(self._store.paths.partition(where), reason)
             for name, of_topic in self._followed.items()
@@ -159,7 +161,7 @@ def verify_partition(
     producer_expiration_ms: int,
     counted: Callable[[int], object] | None,
 ) -> list[Problem]:
-    """What is wrong with a partition; `read_on` reads what coordinators wrote meanwhile."""
+    """Check a partition; `read_on` reads what coordinators wrote meanwhile."""
     found = partition.verify(
         followed, producer_expiration_ms=producer_expiration_ms, counted=counted
     )

@@ -25,12 +25,12 @@ RETRY_S = 1.0
 
 
 def closed_error() -> EoslogError:
-    """Why a closed producer refuses."""
+    """Return the error with which a closed producer refuses a call."""
     return LogClosedError("the producer is closed")
 
 
 class GatheringSender(Sender):
-    """What a producer gathers of a store's topics. A subclass has `_drain`."""
+    """Records that a producer gathers of a store's topics. A subclass has `_drain`."""
 
     def __init__(self, parts: ProducerParts, batch_bytes: int, linger_ms: int) -> None:
         self._store_parts = parts
@@ -64,7 +64,8 @@ class GatheringSender(Sender):
         return again_s
 
     def leave_to_parent(self) -> None:
-        """This is a forked child. Takes no lock: a thread that held it is not here.
+        """Leave the records to the parent process: this is a forked child. Takes no lock: a thread
+        that held it is not here.
 
         What was gathered is the parent's, who appends it: nothing is left to close.
         """
@@ -92,7 +93,7 @@ class GatheringSender(Sender):
         self._engine.check_open()
 
     def _check_appendable(self) -> None:
-        """Whether records are taken now."""
+        """Check that records are taken now."""
         self._check_usable()
 
     # What the hot path asks for.
@@ -116,7 +117,7 @@ class GatheringSender(Sender):
         return False
 
     def _follow_topics(self) -> None:
-        """The same for all topics."""
+        """Forget, for all topics, what is of an earlier topic of the name."""
 
     def _start_lingering(self) -> None:
         try:

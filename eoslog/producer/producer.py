@@ -280,7 +280,7 @@ class Producer(GatheringSender, TransactionCalls):
         return errors
 
     def _let_go(self) -> None:
-        """Nobody calls it any more."""
+        """Let go of the producer: no caller uses it any more."""
         if self._is_parents:
             return
         self._store_parts.linger.remove(self)
@@ -408,7 +408,7 @@ class Producer(GatheringSender, TransactionCalls):
         return results
 
     def _append_earlier(self, where: TopicPartition) -> None:
-        """What `send` gathered for the partition goes first."""
+        """Append first what `send` gathered for the partition."""
         self._follow(self._engine.topic(where.topic))
         buffers = self._buffers_of(where.topic)
         if buffers and buffers[where.partition].accumulator.record_count:
@@ -542,7 +542,7 @@ class Producer(GatheringSender, TransactionCalls):
 
 
 def length_of(column: object) -> int:
-    """How many records a column has."""
+    """Return how many records a column has."""
     try:
         return len(column)  # type: ignore[arg-type]
     except TypeError:

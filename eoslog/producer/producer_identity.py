@@ -1,4 +1,4 @@
-"""Who a producer is, and where it stands at each partition.
+"""Identity of a producer, and its position at each partition.
 
 Invariants: a named producer's partition is in the name's record before its first append there; at
 least every RENEW_RECORDS records the record says anew where the name stands.
@@ -22,7 +22,7 @@ RENEW_RECORDS = 1 << 30
 
 
 class ProducerIdentity:
-    """Of one producer; its lock guards it. An id is taken with the first append."""
+    """Identity of one producer; its lock guards it. An id is taken with the first append."""
 
     def __init__(self, parts: ProducerParts, name: str | None, idempotent: bool) -> None:
         if name is not None:
@@ -101,7 +101,7 @@ class ProducerIdentity:
         return sequenced
 
     def position(self, where: TopicPartition) -> int:
-        """How many records of the name, or of this producer, are in the partition or were.
+        """Return how many records of the name, or of this producer, are in the partition or were.
 
         Raises ProducerFencedError if another process has the name by now.
         """
@@ -153,7 +153,7 @@ class ProducerIdentity:
             self.producer_id, self.producer_epoch = producer_id, 0
 
     def _checkpoint(self, where: TopicPartition) -> Checkpoint:
-        """Where the name stood at the partition when that was last written down."""
+        """Return where the name stood at the partition when that was last written down."""
         named = self._named
         begin = Checkpoint(0, self.producer_epoch, NO_SEQUENCE)
         if named is None or named.topic_ids.get(where.topic) != self._engine.registry.id_of(where):

@@ -1,4 +1,4 @@
-"""What the producers of one store share."""
+"""Parts that the producers of one store share."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

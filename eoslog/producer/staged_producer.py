@@ -160,11 +160,11 @@ class StagedProducer(TransactionalProducer):
         super().abort_transaction()
 
     def prepare_transaction(self) -> PreparedTransaction:
-        """Not for staged transactions. Raises IllegalStateError; the open one goes on."""
+        """Refuse to prepare a staged transaction. Raises IllegalStateError; it goes on."""
         _refuse_to_prepare()
 
     def complete_transaction(self, prepared: PreparedTransaction | str | None) -> bool:
-        """Not for staged transactions. Raises IllegalStateError."""
+        """Refuse to complete a staged transaction. Raises IllegalStateError."""
         _refuse_to_prepare()
 
     def close(self) -> None:
@@ -232,7 +232,7 @@ class StagedProducer(TransactionalProducer):
         self._over(None)
 
     def _end_cut_commit(self) -> None:
-        """What was not decided is in files, which go; what was is completed."""
+        """End a commit that was cut short: remove what was not decided, complete what was."""
         if self._transactions is not None:
             self._transactions.settle()
 

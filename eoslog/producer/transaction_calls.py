@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class TransactionCalls:
-    """What `TransactionalProducer` does and a plain producer refuses with IllegalStateError."""
+    """Calls of `TransactionalProducer`; a plain producer refuses them: IllegalStateError."""
 
     def init_transactions(self, keep_prepared: bool = False) -> "PreparedTransaction | None":
         """See `TransactionalProducer`; a producer without a transactional id has none."""

@@ -61,7 +61,7 @@ _STATES = tuple(ClientState)
 
 
 class TransactionClient(TransactionalSender, Producer):
-    """What `TransactionalProducer` is made on. The caller holds its lock."""
+    """Transaction client that `TransactionalProducer` is made on. The caller holds its lock."""
 
     def __init__(self, parts: ProducerParts, transactional_id: str, batch_bytes: int) -> None:
         Producer.__init__(self, parts, None, {"batch.size": batch_bytes})
@@ -225,7 +225,7 @@ class TransactionClient(TransactionalSender, Producer):
         return self._taken_over
 
     def _is_at_the_coordinator(self) -> bool:
-        """Whether the coordinator has the open transaction, or had it and ended it."""
+        """True if the coordinator has the open transaction, or had it and ended it."""
         if not self._is_registered:
             return False
 
@@ -293,7 +293,7 @@ class TransactionClient(TransactionalSender, Producer):
         return self._commit_on()
 
     def _commit_on(self) -> tuple[int, int]:
-        """What is left of a commit: append what is still gathered, then the decision."""
+        """Do the rest of a commit: append what is still gathered, then the decision."""
         try:
             self._append_all()
             if not self._is_at_the_coordinator():
@@ -310,7 +310,7 @@ class TransactionClient(TransactionalSender, Producer):
         self._break(error, request)
 
     def _is_decision_in_doubt(self) -> bool:
-        """Whether the log that would have the decision failed."""
+        """True if the log that would have the decision failed."""
         return self._store_parts.state_log.partition_of(self._transactional_id).failed
 
     def _complete_entry(self) -> None:

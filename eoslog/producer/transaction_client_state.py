@@ -26,7 +26,7 @@ from eoslog.errors import (
 
 
 class ClientState(IntEnum):
-    """Where a transactional producer stands."""
+    """State of a transactional producer."""
 
     UNINITIALIZED = 0
     INITIALIZING = 1
@@ -75,7 +75,7 @@ SOURCES = tuple(sum(1 << source for source in ALLOWED_FROM[target]) for target i
 
 
 def may_move(source: ClientState, target: ClientState) -> bool:
-    """Whether the table has the move."""
+    """True if the table has the move."""
     return bool(SOURCES[target] >> source & 1)
 
 
@@ -96,7 +96,7 @@ HINTS: Mapping[ClientState, str] = MappingProxyType(
 
 
 class Request(Enum):
-    """What a producer asked for when an error came; Kafka's clients know it by the request."""
+    """Request of a producer in which an error came; Kafka's clients know the error by it."""
 
     INIT = "init"
     PRODUCE = "produce"
@@ -105,7 +105,7 @@ class Request(Enum):
 
 
 class Reaction(Enum):
-    """What an error means to the producer."""
+    """Reaction of the producer to an error."""
 
     RETRY = "retry"  # The same call may be made again, and no other.
     ABORTABLE = "abortable"
@@ -135,7 +135,8 @@ _REACTIONS: Mapping[type[EoslogError], Mapping[Request, Reaction]] = MappingProx
 
 
 def reaction(error: BaseException, request: Request) -> Reaction:
-    """What the producer does about an error. An error that Kafka's table names follows the table.
+    """Return the producer's reaction to an error. An error that Kafka's table names follows the
+    table.
 
     Otherwise: what the disk lets pass later is tried again at the initialization; anything else
     there is fatal. In a transaction it is to be aborted, since nothing is ever sent twice under the

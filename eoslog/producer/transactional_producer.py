@@ -319,8 +319,8 @@ class TransactionalProducer(TransactionClient):
         timestamps: object = None,
         headers: object = None,
     ) -> AppendResult | dict[int, AppendResult]:
-        """As `Producer.append`, in the open transaction: it is registered before, and synced with
-        the commit. Raises IllegalStateError outside of a transaction, too.
+        """Append like `Producer.append`, in the open transaction: it is registered before, and
+        synced with the commit. Raises IllegalStateError outside of a transaction, too.
         """
         # The short way, to a partition that this producer has written to. The records before have
         # emptied the processor's caches, and every call in Python is slow then.
@@ -360,11 +360,13 @@ class TransactionalProducer(TransactionClient):
                 self._break(error, Request.PRODUCE)
 
     def next_sequence(self, topic: str, partition: int) -> int:
-        """Not for transactions: sequences begin anew with each. Raises ValueError."""
+        """Refuse to return a sequence: sequences begin again with each transaction. Raises
+        ValueError.
+        """
         raise ValueError("a transactional producer's sequences begin anew with every transaction")
 
     def discard_gathered(self) -> int:
-        """Not for transactions: a part is never committed. Raises IllegalStateError."""
+        """Refuse to discard: no part of a transaction is committed. Raises IllegalStateError."""
         raise IllegalStateError("a part of a transaction cannot be taken back: abort it")
 
     def close(self) -> None:
@@ -562,7 +564,7 @@ class TransactionalProducer(TransactionClient):
                 raise
 
     def _is_ended(self) -> bool:
-        """Whether the transaction of a block was ended there; what a close aborted was not."""
+        """True if the transaction of a block was ended there; what a close aborted was not."""
         return self._state in ENDED and not self._is_cut_off
 
     def _forget_replaced(self) -> None:
@@ -590,7 +592,9 @@ class TransactionalProducer(TransactionClient):
             )
 
     def _named(self, error: EoslogError) -> EoslogError:
-        """Also: a new topic of a deleted one's name does not know the sequences that went on."""
+        """Return the error with its cause, also that a new topic of a deleted one's name does not
+        know the sequences that went on.
+        """
         if isinstance(error, OutOfOrderSequenceError):
             own = (self.producer_id, self.producer_epoch)
             for topic, of in self._deleted.items():
@@ -602,7 +606,7 @@ class TransactionalProducer(TransactionClient):
         return super()._named(error)
 
     def _start_lingering(self) -> None:
-        """Nothing waits for a time."""
+        """Do nothing: no record waits for a time."""
 
 
 def notice_replacements(producers: Iterable[object]) -> None:

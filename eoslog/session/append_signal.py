@@ -24,7 +24,7 @@ LOOK_AGAIN_S = 1.0
 
 
 class Watched(Protocol):
-    """What is waited for: a partition of the store."""
+    """Partition of the store that is waited for."""
 
     def want_wakeup(self) -> None:
         """Have the next publish wake whoever sleeps."""
@@ -34,10 +34,10 @@ class Sleeper(AbstractContextManager["Sleeper"], Protocol):
     """One who waits. What happens between `look` and `sleep` is not missed: the sleep ends."""
 
     def look(self) -> None:
-        """From here on a wake-up counts."""
+        """Have each wake-up count from here on."""
 
     def sleep(self, timeout_s: float) -> None:
-        """Until somebody wakes, at most LOOK_AGAIN_S; may return early."""
+        """Sleep until a thread or process wakes it, at most LOOK_AGAIN_S; may return early."""
 
 
 class AppendSignal:
@@ -48,7 +48,9 @@ class AppendSignal:
         self._sleeping: set[threading.Lock] = set()
 
     def appended(self) -> None:
-        """Something was appended, and published: what the engine does not tell others itself."""
+        """Wake the waiting threads after an append is published, where the engine does not do it
+        itself.
+        """
         if self.shared is None and self._sleeping:
             self.wake()
 
@@ -125,7 +127,7 @@ class _SharedSleeper:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """It leaves nothing behind."""
+        """Do nothing: there is nothing to release."""
 
 
 class _OwnSleeper:

@@ -1,4 +1,4 @@
-"""Which processes have a store open, and which of them are dead: a file for each, held locked.
+"""Process slots: the processes that have a store open, dead or alive; a locked file for each.
 
 A process id is no proof of life: ids are used again, and containers do not see each other's. So
 every process that opens a store holds a file lock on a slot of its own, below `state/processes/`,
@@ -94,7 +94,7 @@ class ProcessSlots:
         )
 
     def alive(self, slot: bytes) -> bool:
-        """Whether the process that took the slot lives, and has the store open."""
+        """True if the process that took the slot lives, and has the store open."""
         if slot == self.own:
             return self._lives()
         return self._is_held(self._path_of(slot))
@@ -123,11 +123,13 @@ class ProcessSlots:
                     path.unlink(missing_ok=True)
 
     def describe(self, slot: bytes) -> str:
-        """Whose slot it is, for people: "process 12 on host h, which opened the store at ..."."""
+        """Describe the owner of a slot, for people: "process 12 on host h, which opened the store
+        at ...".
+        """
         return str(self.find(slot))
 
     def find(self, slot: bytes) -> ProcessSlot:
-        """What is known of a slot, also after it was settled if it was seen before."""
+        """Return what is known of a slot, also after it was settled if it was seen before."""
         known = self._descriptions.get(slot)
         if known is None:
             known = self._read(slot)

@@ -87,7 +87,7 @@ def _make_directories(paths: StorePaths) -> None:
 
 
 def why_no_store(root: Path) -> str:
-    """What a path without a store lacks."""
+    """Return what a path without a store lacks."""
     return f"it has no {META_PROPERTIES}" if root.exists() else "there is no such directory"
 
 
@@ -112,7 +112,7 @@ def _check_may_create(root: Path, create: bool) -> None:
 
 
 def _of_a_beginning(path: Path) -> bool:
-    """Whether a creation that was cut short may have left this."""
+    """True if a creation that was cut short may have left this."""
     if path.name == STATE_DIRECTORY and path.is_dir():
         return {entry.name for entry in path.iterdir()} <= {LOCK_NAME, OPENING_FILE_NAME}
     return path.name == META_PROPERTIES + TEMPORARY_SUFFIX or path.name in _NOT_OURS

@@ -85,7 +85,7 @@ class StoreLock:
 
     @property
     def alone(self) -> bool:
-        """Whether this is the only process that has the store open."""
+        """True if this is the only process that has the store open."""
         return self._exclusive
 
     @property
@@ -184,7 +184,7 @@ class StoreLock:
 
 
 def _holder() -> dict[str, object]:
-    """This process, from now on."""
+    """Return the description of this process as the holder."""
     return {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -203,7 +203,7 @@ def _write(file: UnforkedFile, holder: dict[str, object]) -> None:
 
 
 def _holder_of(file: UnforkedFile) -> str:
-    """Who wrote his name into a lock's file."""
+    """Return the holder that a lock's file names."""
     try:
         return _describe(loads_json(os.pread(file.fileno(), 4096, 0)))
     except (ValueError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""Where the parts of a store lie below its directory."""
+"""Paths of the parts of a store below its directory."""
 
 from pathlib import Path
 

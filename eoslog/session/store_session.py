@@ -51,7 +51,8 @@ SIGN_OF_LIFE_EVERY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class SessionFile:
-    """What `session.json` says: who began the session, and what those who join must know.
+    """Content of `session.json`: the process that began the session, and what those that join must
+    know.
 
     `unrecovered` are the partitions that were to be recovered when the session began, `left` those
     that a process which has closed the store could not put right. Until `asked` nobody has said
@@ -81,7 +82,7 @@ class SessionFile:
 
     @classmethod
     def read(cls, path: Path) -> "SessionFile | None":
-        """What the file says; None if it is not there, or is not what was written."""
+        """Read the file; None if it is not there, or is not what was written."""
         content = read_if_there(path)
         if content is None:
             return None
@@ -99,7 +100,7 @@ class SessionFile:
 
 
 class StoreSession:
-    """This process's part in the session of a store; `enter_store` makes it.
+    """Part of this process in the session of a store; `enter_store` makes it.
 
     `durability` and `topic_defaults` are those of the whole session, or those that this process
     began with before anybody asked for any. `slots` says which processes
@@ -230,7 +231,7 @@ class StoreSession:
                 )
 
     def _check_nobody_on_another_host(self) -> None:
-        """Where locks may not reach from host to host, a sign of life does."""
+        """Check for a sign of life from another host; locks may not reach from host to host."""
         found = SessionFile.read(self._paths.session)
         if found is None or found.boot_id == boot_id():
             return
@@ -249,7 +250,7 @@ class StoreSession:
 
     @property
     def unrecovered(self) -> frozenset[TopicPartition]:
-        """What was to be recovered when the session began; for those who joined."""
+        """Partitions to be recovered when the session began; for processes that joined."""
         return frozenset(TopicPartition.parse(name) for name in self._file.unrecovered)
 
     def opened(self, unrecovered: Iterable[TopicPartition]) -> None:
@@ -266,17 +267,17 @@ class StoreSession:
 
     @property
     def may_be_shared(self) -> bool:
-        """Whether other processes may join, now or later."""
+        """True if other processes may join, now or later."""
         return JOINING and not self._mount.network
 
     @property
     def arrivals(self) -> int:
-        """How many processes took part in the session so far."""
+        """Count of the processes that took part in the session so far."""
         return self.shared.counter(COUNTER_ARRIVALS)
 
     @property
     def needs_tick(self) -> bool:
-        """Whether `look` has to be called every few seconds, even if nothing is done."""
+        """True if `look` has to be called every few seconds, even if nothing is done."""
         return self._mount.network
 
     def look(self) -> None:
@@ -338,12 +339,12 @@ class StoreSession:
 
     @property
     def was_shared(self) -> bool:
-        """Whether there were other processes in the session, as `begin_leaving` found it."""
+        """True if there were other processes in the session, as `begin_leaving` found it."""
         return self._file.joined_count > 0
 
     @property
     def left(self) -> frozenset[TopicPartition]:
-        """What other processes that left could not put right, as `begin_leaving` found it."""
+        """Partitions that other processes left unrecovered, as `begin_leaving` found it."""
         return frozenset(TopicPartition.parse(name) for name in self._file.left)
 
     def leave_behind(self, left: Iterable[TopicPartition]) -> None:

@@ -1,4 +1,5 @@
-"""What a task writes: record batches in files of its own, which no reader sees before the decision.
+"""Staged files of a task: record batches in files of its own, which no reader sees before the
+decision.
 
 Needs neither Spark nor the store to be open, takes no lock and may be killed at any moment. The
 protocol, with what happens when something dies, is `docs/staged-commit.md`.
@@ -275,7 +276,8 @@ def _check_buffers(column: Any) -> None:
 
 
 def partition_counts(store_path: str | os.PathLike[str]) -> dict[str, int]:
-    """How many partitions each user's topic has, as the store's file says, without opening it.
+    """Return the partition counts of the users' topics, as the store's file says, without opening
+    it.
 
     Empty if there is no such file: whoever opens the store makes it again.
     """
@@ -289,7 +291,7 @@ def partition_counts(store_path: str | os.PathLike[str]) -> dict[str, int]:
 def _topics(
     store_path: Path, partitions: Mapping[str, int], settings: Mapping[str, int] = _NO_SETTINGS
 ) -> dict[str, StagedTopic]:
-    """What is known of each topic that may be written to."""
+    """Return what is known of each topic that may be written to."""
     if not partitions:
         raise ValueError("partitions: say for at least one topic how many partitions it has")
     known = _known_topics(store_path)

@@ -45,7 +45,7 @@ class HeldPartitions:
                 self._held[where] = partition
 
     def let_in_if_begun(self) -> None:
-        """If somebody had begun to let readers in when he died, let them in everywhere."""
+        """Let readers in everywhere, if a process that died had begun to let them in."""
         held = [partition.hold_offset >= 0 for partition in self._held.values()]
         if any(held) and not all(held):
             for partition in self._held.values():
@@ -170,12 +170,12 @@ def _fill(
 
 
 def is_adopted(job: StagedJob, held: HeldPartitions) -> bool:
-    """Whether all of the job's files are in the partitions. Raises EoslogError."""
+    """True if all of the job's files are in the partitions. Raises EoslogError."""
     return all(is_file_adopted(one, held) for one in job.files)
 
 
 def is_untouched(job: StagedJob, held: HeldPartitions) -> bool:
-    """Whether nothing of the job's files is in the partitions. Raises EoslogError."""
+    """True if nothing of the job's files is in the partitions. Raises EoslogError."""
     for one in job.files:
         partition = held.find(one.file.topic_partition)
         if partition is not None and partition.producer(one.file.producer_id) is not None:
@@ -184,7 +184,7 @@ def is_untouched(job: StagedJob, held: HeldPartitions) -> bool:
 
 
 def is_file_adopted(one: JobFile, held: HeldPartitions) -> bool:
-    """Whether nothing of the file is wanted any more: all of it is in, or its topic is gone."""
+    """True if nothing of the file is wanted any more: all of it is in, or its topic is gone."""
     partition = held.find(one.file.topic_partition)
     return partition is None or _holds_all_of(partition, one)
 
@@ -216,6 +216,6 @@ def _adopt_file(one: JobFile, held: HeldPartitions, checked: bool) -> tuple[int,
 
 
 def _holds_all_of(partition: Partition, one: JobFile) -> bool:
-    """Whether the partition holds the file's last record: the file may even be gone by now."""
+    """True if the partition holds the file's last record: the file may even be gone by now."""
     state = partition.producer(one.file.producer_id)
     return state is not None and state.last_sequence == one.file.records - 1

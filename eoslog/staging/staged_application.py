@@ -1,4 +1,4 @@
-"""What the store knows of one application: its newest version, its newest run, and a job under way.
+"""State of one application in the store: its newest version, its newest run, and a job under way.
 
 One record of the state log, of type APPLICATION, named like the application's staging directory.
 Its newest version decides everything: `prepared` is the decision of a job, `complete` says that
@@ -127,7 +127,7 @@ class ApplicationRecord:
         state_log.append(APPLICATION, self.name, frozen, sync=sync)
 
     def says_the_same(self, other: "ApplicationRecord | None") -> bool:
-        """Whether two records say the same, be one of them read back from the log."""
+        """True if two records say the same, even if one of them was read back from the log."""
         return other is not None and self._text() == other._text()
 
     def _text(self) -> str:
@@ -242,7 +242,7 @@ class ApplicationRecord:
             )
 
     def has_overtaken(self, run_name: str) -> bool:
-        """Whether the run with a directory of this name is known to be older than the newest."""
+        """True if the run with a directory of this name is known to be older than the newest."""
         if self.run_id is None or run_name == directory_name(self.run_id, "run_id"):
             return False
         generation = run_generation(run_name)

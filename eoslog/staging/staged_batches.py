@@ -35,7 +35,7 @@ def first_turn(run_id: str, attempt: str) -> int:
 
 
 class StagedTopic(NamedTuple):
-    """What a writer knows of a topic."""
+    """Facts that a writer knows of a topic."""
 
     partitions: int
     limits: TopicLimits
@@ -123,7 +123,7 @@ class StagedBatches:
         filler.empty(partition)
 
     def _room(self, filler: BatchFiller) -> int:
-        """How much memory the batches of one topic may take, beside those of the others."""
+        """Return how much memory the batches of one topic may take, beside those of the others."""
         held = sum(one.filler.held_bytes for one in self._filling.values())
         return HELD_BYTES_MAX - held + filler.held_bytes
 

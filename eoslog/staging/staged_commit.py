@@ -74,7 +74,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StagedCommit:
-    """What `Store.commit_staged` did.
+    """Result of `Store.commit_staged`.
 
     `committed` is True if this call decided the version, False if it, or a later one, was in
     already; then `records` is 0 and `offsets` is empty. `offsets` holds for each partition the
@@ -301,7 +301,7 @@ class StagedCommits(StagedJobsUnderWay):
                 self._retry_due_s = time.monotonic() + RETRY_S
 
     def verify(self) -> list[Problem]:
-        """What is wrong with jobs that are decided, and not complete."""
+        """Return the problems of jobs that are decided, and not complete."""
         return verify_staged_jobs(
             self._undone, self._state_log, self._engine.find_partition, self._staging_path
         )
@@ -361,7 +361,7 @@ class StagedCommits(StagedJobsUnderWay):
                 partition.release_readers()
 
     def renew_groups(self) -> None:
-        """After an unclean stop: have the applications' groups again that it took."""
+        """Restore the applications' groups that an unclean stop took."""
         with self._lock:  # Others may be at work on what is not complete.
             for name in self._state_log.names(APPLICATION):
                 record = ApplicationRecord.read_by_name(self._state_log, name)
@@ -408,15 +408,15 @@ class StagedCommits(StagedJobsUnderWay):
         self._look_around()
 
     def spans(self) -> list[JobSpan]:
-        """Where the jobs lie that a snapshot may have to leave out; to be asked while they stand
-        still.
+        """Return the spans of the jobs that a snapshot may have to leave out; to be called while
+        they stand still.
         """
         undone = [one for one in self._pending.values() if one.decided]
         find, staging = self._engine.find_partition, self._staging_path
         return self._recent.spans() + [one.span(find, staging) for one in undone]
 
     def quiet(self) -> LockBlock[bool]:
-        """As `standing_still`, but without waiting: gives True if it holds.
+        """Do as `standing_still`, but without waiting: give True if it holds.
 
         If so, `producer_ids` has the ids of all jobs that are not complete, of any process, and no
         power cut brings back one that is.
@@ -442,12 +442,12 @@ class StagedCommits(StagedJobsUnderWay):
         return found
 
     def _find_applications(self) -> Callable[[str], bool]:
-        """What says of a group whether an application has its name."""
+        """Return the function that is true of a group if an application has its name."""
         names = frozenset(self._state_log.names(APPLICATION))
         return lambda group: bool(names) and directory_name(group, "group") in names
 
     def holds_back(self, key: OffsetKey) -> bool:
-        """Whether a job that is decided and not complete, of any process, commits this offset."""
+        """True if a job that is decided and not complete, of any process, commits this offset."""
         return self._undone.hold_back(key)
 
     def producer_ids(self) -> frozenset[int]:

@@ -154,7 +154,7 @@ class AttemptFiles:
         )
 
     def _sync_file(self, file: OpenFile) -> None:
-        """One that was closed, because too many were open, is opened once more."""
+        """Sync the file. Opens it again if it was closed because too many were open."""
         if file.descriptor is not None:
             os.fsync(file.descriptor.fileno())
         else:

@@ -248,7 +248,7 @@ def check_room(
 
 
 def _is_on(device: int, path: Path) -> bool:
-    """Whether the file is on a device; one that is missing is named by the checks that follow."""
+    """True if the file is on a device; one that is missing is named by the checks that follow."""
     try:
         return path.stat().st_dev == device
     except OSError:

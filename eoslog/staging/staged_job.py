@@ -43,13 +43,13 @@ class JobFile:
 
     @property
     def is_large(self) -> bool:
-        """Whether the file is to become a segment, without a copy, if that can be."""
+        """True if the file is to become a segment, without a copy, if that can be."""
         return self.file.bytes >= WHOLE_FILE_BYTES_MIN
 
 
 @dataclass(frozen=True, slots=True)
 class StagedJob:
-    """What one decision makes part of the log.
+    """Job that one decision makes part of the log.
 
     `bounds` holds, for each partition, the offset from which on readers see nothing until the job
     is whole; `topic_ids` tells a topic from another that was made under its name later.
@@ -77,7 +77,7 @@ class StagedJob:
 
     @property
     def all_producer_ids(self) -> frozenset[int]:
-        """Those, and the ids of the batches of offsets."""
+        """Producer ids of the files, and of the batches of offsets."""
         of_files = (one.file.producer_id for one in self.files)
         return frozenset((*of_files, *(one.producer_id for one in self.offsets)))
 
@@ -128,7 +128,7 @@ def files_of_messages(staging_path: Path, messages: Iterable[StagedMessage]) -> 
 
 
 def threads_for(files: Sequence[JobFile], parts: int) -> int:
-    """How many threads are worth their while for files that can be worked on in so many parts."""
+    """Return how many threads are worth their while for files of so many parts."""
     if sum(one.file.bytes for one in files) < BYTES_FOR_THREADS:
         return 1
     return min(parts, os.cpu_count() or 1)
@@ -161,7 +161,7 @@ def topic_ids_of_record(described: Mapping[str, Any]) -> dict[str, str]:
 
 
 def is_listed_apart(described: Mapping[str, Any]) -> bool:
-    """Whether the job's files are listed in a file beside them, and not in its record."""
+    """True if the job's files are listed in a file beside them, and not in its record."""
     return "manifest" not in described
 
 

@@ -1,4 +1,4 @@
-"""What jobs leave that are over: staged files, and producer ids that the partitions know.
+"""Leftovers of jobs that are over: staged files, and producer ids that the partitions know.
 
 Neither is worth a commit's time: a file takes as long to remove as it is large, a directory some
 milliseconds. So a commit moves the files away, by one rename for a run, and from then on nobody
@@ -45,7 +45,7 @@ _MOVE_CHANCES = 3
 
 
 class Leftovers:
-    """What complete jobs of one store left.
+    """Leftovers of complete jobs of one store.
 
     The caller holds the lock of staged jobs, but for `clear` and what only asks.
     """
@@ -74,11 +74,11 @@ class Leftovers:
 
     @property
     def any(self) -> bool:
-        """Whether there is something to clear."""
+        """True if there is something to clear."""
         return self._moved or bool(self._complete) or bool(self._emptied)
 
     def producer_ids(self) -> set[int]:
-        """Those that the partitions must not forget yet."""
+        """Return the ids that the partitions must not forget yet."""
         with self._lock:
             return {one for job in self._complete for one in job.all_producer_ids}
 

@@ -1,4 +1,4 @@
-"""What a task attempt tells the driver: which files it staged, and what is in them.
+"""Message of a task attempt to the driver: the files that it staged, and what is in them.
 
 A message is small, can be pickled, and `dataclasses.asdict` of it can be written as JSON;
 `StagedMessage(**that)` is the message again.
@@ -72,8 +72,8 @@ class StagedFile:
             raise ValueError(f"a staged file with a number out of its range: {self}")
 
     def as_row(self) -> tuple[str, int, str, int, int, int, int]:
-        """All that a decided job's list says of it, in the order that the class takes it. The
-        topic's id is once in the job.
+        """Return all that a decided job's list says of it, in the order that the class takes it.
+        The topic's id is once in the job.
         """
         counts = (self.bytes, self.records, self.producer_id, self.crc)
         return (self.topic, self.partition, self.name, *counts)
@@ -85,7 +85,8 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class StagedMessage:
-    """What one attempt staged: for the driver, who hands it to `Store.commit_staged`.
+    """Message of one attempt with what it staged: for the driver, which passes it to
+    `Store.commit_staged`.
 
     `synced`: the files and their names are on disk.
     """

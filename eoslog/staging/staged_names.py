@@ -1,4 +1,4 @@
-"""Where staged files are, and what their directories are called.
+"""Names of staged files and of their directories.
 
 Applications, runs and attempts are named by any text. A text that is a safe file name is its own
 directory's name, so that people find it; of any other the safe characters are kept and a digest of
@@ -48,7 +48,7 @@ def directory_name(text: str, what: str) -> str:
 
 
 def is_directory_name(name: object) -> bool:
-    """Whether `directory_name` may have made the name: a path's part that leads nowhere else."""
+    """True if `directory_name` may have made the name: a path's part that leads nowhere else."""
     return (
         isinstance(name, str)
         and len(name) <= NAME_CHARACTERS_MAX
@@ -91,5 +91,5 @@ def new_nameless_job() -> str:
 
 
 def is_nameless(app_id: str) -> bool:
-    """Whether `new_nameless_job` may have made the application id."""
+    """True if `new_nameless_job` may have made the application id."""
     return _NAME.fullmatch(app_id) is not None

@@ -43,7 +43,7 @@ FindTopicId = Callable[[TopicPartition], str | None]
 
 
 class OffsetCommits(Protocol):
-    """What the groups' offsets do for a staged job."""
+    """Part of the groups' offsets that a staged job needs."""
 
     def prepare_staged_commit(
         self,
@@ -76,7 +76,7 @@ class StagedOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StagedOffsets:
-    """What a job commits in one partition of `__consumer_offsets`.
+    """Offsets that a job commits in one partition of `__consumer_offsets`.
 
     `topic_ids` tells a topic from another that was made under its name later.
     """
@@ -87,12 +87,12 @@ class StagedOffsets:
     offsets: tuple[StagedOffset, ...]
 
     def as_row(self) -> list[Any]:
-        """All of it, as the record of the decision holds it."""
+        """Return all of it, as the record of the decision holds it."""
         return [self.number, self.producer_id, dict(self.topic_ids), list(self.offsets)]
 
     @classmethod
     def of_row(cls, row: list[Any]) -> "StagedOffsets":
-        """What `as_row` gave, read back from the record."""
+        """Restore from what `as_row` gave, read back from the record."""
         number, producer_id, topic_ids, offsets = row
         found = tuple(StagedOffset(*fields) for fields in offsets)
         check_kinds(int, number, producer_id)
@@ -103,7 +103,7 @@ class StagedOffsets:
 
     @property
     def offset_keys(self) -> frozenset[OffsetKey]:
-        """Whose offsets these are, and of which partitions."""
+        """Keys of these offsets: their groups and partitions."""
         return frozenset(
             OffsetKey(one.group, TopicPartition(one.topic, one.partition)) for one in self.offsets
         )

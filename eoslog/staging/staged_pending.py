@@ -19,7 +19,7 @@ from eoslog.staging.staged_spans import JobSpan, span_of_bounds, span_of_job
 
 @dataclass(slots=True)
 class PendingJob:
-    """With its partitions held, as long as readers are to see nothing of it.
+    """Pending job: it has its partitions held, as long as readers must see nothing of it.
 
     `record` is the application's: while the job is not `decided`, that of before, and `deciding`
     the one that decides it. `of_others`: this process did not see the decision reach the disk.
@@ -36,7 +36,7 @@ class PendingJob:
     checked: bool = False
 
     def span(self, find: FindPartition, staging_path: Path) -> JobSpan:
-        """Where the job lies, if it is decided: readers may see all of it by now."""
+        """Return the span of the job, if it is decided: readers may see all of it by now."""
         try:
             job = job_of_application(staging_path, self.record) if self.job is None else self.job
             found = HeldPartitions(find, job.topic_ids)

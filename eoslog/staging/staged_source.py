@@ -1,4 +1,5 @@
-"""Who counts an application's versions, where somebody else does: a stream with its checkpoint.
+"""Source of an application's versions, where the store does not count them: a stream with its
+checkpoint.
 
 Its numbers rise only as long as its count is kept, so the record of the application holds which
 count it is, and from which version of the application on. Rules K1-K8 of `docs/staged-commit.md`.
@@ -26,7 +27,7 @@ _VERSION_RUN = re.compile(r"v([0-9]{19})-([0-9a-f]{12})-.+", re.ASCII | re.DOTAL
 
 @dataclass(frozen=True, slots=True)
 class VersionSource:
-    """Who counts the versions that are handed to `Store.commit_staged`.
+    """Source that counts the versions passed to `Store.commit_staged`.
 
     `source_id` is the same as long as the count goes on, `driver_id` names one life of the driver
     and `place`, if known, is where the count is kept: texts that are not empty. `new_allowed` lets
@@ -57,7 +58,7 @@ class VersionSource:
 
 @dataclass(frozen=True, slots=True)
 class VersionCount:
-    """What an application's record holds of its newest source.
+    """Count of versions of an application's newest source, as its record holds it.
 
     `base` is the version of the application that is the source's 0. `input_id` and `rows` are
     those of its newest version, as far as they are known.
@@ -74,7 +75,9 @@ class VersionCount:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any] | None) -> "VersionCount | None":
-        """What `as_state` gave, read back from the record; what that may raise is a fault of it."""
+        """Restore from what `as_state` gave, read back from the record; an error here is a fault of
+        it.
+        """
         if state is None:
             return None
         found = cls(
@@ -106,21 +109,21 @@ class VersionCount:
         return {name: value for name, value in state.items() if value not in (None, ())}
 
     def overtakes(self, older: "VersionCount | None") -> bool:
-        """Whether this is the count after another driver, or another source, took it over."""
+        """True if this is the count after another driver, or another source, took it over."""
         return older is None or self.driver_id != older.driver_id
 
     def is_of(self, source: VersionSource) -> bool:
-        """Whether the newest version is what the source holds, as far as both are known (K8)."""
+        """True if the newest version is what the source holds, as far as both are known (K8)."""
         if self.input_id is not None and source.input_id is not None:
             return self.input_id == source.input_id
         return self.rows is None or source.rows is None or self.rows == source.rows
 
     def replaced(self, source_id: str) -> bool:
-        """Whether this count followed on one of the source."""
+        """True if this count followed on one of the source."""
         return _digest(source_id) in self.sources_before
 
     def following(self, others: "Iterable[VersionCount]") -> "VersionCount":
-        """This count, as the one that follows on others: they stay refused from here on."""
+        """Return this count as the one that follows on others: they stay refused from here on."""
         digests = (_digest(other.source_id) for other in others)
         return replace(self, sources_before=(*self.sources_before, *digests)[-OVERTAKEN_MAX:])
 
@@ -213,7 +216,7 @@ def version_run_id(version: int, source_id: str | None, text: str) -> str:
 
 
 def is_version_in(run_name: str, version: int, count: VersionCount | None) -> bool:
-    """Whether a run's name says that nothing it staged can be decided any more.
+    """True if a run's name says that nothing it staged can be decided any more.
 
     `version` and `count` are the application's.
     """

@@ -1,4 +1,4 @@
-"""Where staged jobs lie in the partitions: a snapshot has each of them whole, or leaves it out.
+"""Spans of staged jobs in the partitions: a snapshot has each of them whole, or leaves it out.
 
 One record of the state log, of type RECENT_JOBS, has the jobs of all applications that some
 snapshot may still have to leave out. It is written by whoever has the lock of staged jobs, before
@@ -46,7 +46,9 @@ class JobSpan:
     ranges: Mapping[TopicPartition, OffsetRange]
 
     def range_in(self, partition: Partition) -> OffsetRange | None:
-        """Where the jobs' records are in a partition; None if it has none, or has them no more."""
+        """Return the range of the jobs' records in a partition; None if it has none, or has them no
+        more.
+        """
         found = self.ranges.get(partition.topic_partition)
         if found is None or self.topic_ids[partition.topic] != partition.topic_id:
             return None
@@ -138,7 +140,7 @@ def thinned(spans: Sequence[JobSpan]) -> list[JobSpan]:
 
 
 class RecentJobs:
-    """Of one store. Whoever calls has the lock of staged jobs."""
+    """Recent jobs of one store. The caller has the lock of staged jobs."""
 
     def __init__(
         self, state_log: StateLog, find: FindPartition, none_is_open: Callable[[], bool]
@@ -176,7 +178,7 @@ class RecentJobs:
         self._state_log.append(RECENT_JOBS, "", {"spans": kept})
 
     def _is_stable(self, span: JobSpan) -> bool:
-        """Whether all that is there up to a span's end is decided."""
+        """True if all that is there up to a span's end is decided."""
         try:
             for where in span.ranges:
                 partition = self._find(where)

@@ -43,7 +43,7 @@ def _is_outdated(run_name: str, record: ApplicationRecord) -> bool:
 
 
 def is_decided(run_name: str, record: ApplicationRecord | None) -> bool:
-    """Whether the run has a job that is decided, and not completely in the log."""
+    """True if the run has a job that is decided, and not completely in the log."""
     return (
         record is not None
         and record.state == PREPARED
@@ -53,7 +53,7 @@ def is_decided(run_name: str, record: ApplicationRecord | None) -> bool:
 
 
 def is_over(run_name: str, record: ApplicationRecord | None) -> bool:
-    """Whether nothing that the run stages can be decided any more."""
+    """True if nothing that the run stages can be decided any more."""
     if record is None or record.run_id is None:
         return False
     if record.has_overtaken(run_name) or _is_outdated(run_name, record):
@@ -74,7 +74,7 @@ def subdirectories(path: Path) -> list[Path]:
 
 
 def last_written_ms(run_path: Path) -> int:
-    """When something in a run was last written, in milliseconds."""
+    """Return when something in a run was last written, in milliseconds."""
     newest_ns = 0
     for path in (run_path, *_entries(run_path)):
         with named_os_errors(f"looking at {path}"):
@@ -86,7 +86,7 @@ def last_written_ms(run_path: Path) -> int:
 
 
 def leads_elsewhere(path: Path, staging_path: Path) -> bool:
-    """Whether a link stands in a path's place, or on the way there from the staging directory."""
+    """True if a link stands in a path's place, or on the way there from the staging directory."""
     below = path.relative_to(staging_path).parts
     with named_os_errors(f"looking at {path}"):
         return any(
@@ -142,7 +142,7 @@ def _entries(path: Path) -> Iterator[Path]:
 
 
 def _listed(path: Path) -> list[os.DirEntry[str]]:
-    """What is in a directory; nothing if it is gone."""
+    """List a directory; empty if it is gone."""
     with named_os_errors(f"reading {path}"):
         try:
             with os.scandir(path) as entries:

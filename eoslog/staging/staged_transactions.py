@@ -115,7 +115,7 @@ class StagedTransactions:
         return bool(checked.keys)
 
     def has_staged(self, topic: str) -> bool:
-        """Whether the open transaction has records of a topic in its files."""
+        """True if the open transaction has records of a topic in its files."""
         return topic in self._topics
 
     def commit(
@@ -218,7 +218,7 @@ class StagedTransactions:
         self._version = _NO_VERSION_YET
 
     def _is_decided(self) -> bool:
-        """Whether a commit has decided the open transaction; if not, none will.
+        """True if a commit has decided the open transaction; if not, none will.
 
         A version may also be somebody else's, who commits without a run. Raises
         ProducerFencedError if a later run has the id: nobody knows then.

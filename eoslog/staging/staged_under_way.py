@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class StagedJobsUnderWay:
-    """This part of the `StagedCommits`, which are made on top of it."""
+    """Jobs under way, a part of the `StagedCommits`, which are made on top of it."""
 
     _engine: Engine
     _state_log: StateLog

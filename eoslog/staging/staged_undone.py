@@ -1,4 +1,4 @@
-"""Which staged jobs are decided, or are just being decided, and not complete: for all processes.
+"""Undone staged jobs: decided or just being decided, and not complete; for all processes.
 
 The page that processes share has a flag for it, made of two counters. It is set before a job's
 first partition is held, and reset when nothing is left undone; both under the lock of staged jobs.
@@ -20,7 +20,9 @@ from eoslog.transactions.state_log import StateLog
 
 
 class UndoneJobs:
-    """Of one store. Without a shared page there is nobody to be told: then it is never set."""
+    """Undone jobs of one store. Without a shared page there is no other process to tell: it is
+    never set.
+    """
 
     def __init__(self, staging_path: Path, state_log: StateLog, shared: SharedPage | None) -> None:
         self._staging_path = staging_path
@@ -29,7 +31,7 @@ class UndoneJobs:
 
     @property
     def any(self) -> bool:
-        """Whether there may be such jobs, of whatever process."""
+        """True if there may be such jobs, of any process."""
         if self._shared is None:
             return False
         # In this order: while it is set and reset it may look set, and never reset.
@@ -37,12 +39,12 @@ class UndoneJobs:
         return self._shared.counter(COUNTER_STAGED_BEGUN) != settled
 
     def begin(self) -> None:
-        """There is one now. The caller holds the lock."""
+        """Note that there is one now. The caller holds the lock."""
         if self._shared is not None and not self.any:
             self._shared.raise_counter(COUNTER_STAGED_BEGUN)
 
     def settle(self) -> None:
-        """There is none any more. The caller holds the lock."""
+        """Note that there is none any more. The caller holds the lock."""
         if self._shared is not None and self.any:
             self._shared.raise_counter(COUNTER_STAGED_SETTLED)
 
@@ -57,7 +59,7 @@ class UndoneJobs:
                 yield record
 
     def hold_back(self, key: OffsetKey) -> bool:
-        """Whether such a job commits this offset."""
+        """True if such a job commits this offset."""
         return self.any and any(key in self._offset_keys(record) for record in self.prepared())
 
     def _offset_keys(self, record: ApplicationRecord) -> frozenset[OffsetKey]:

@@ -1,4 +1,4 @@
-"""Whether a staged job that is decided is all in the log, or readers are held in front of it."""
+"""Check that a staged job that is decided is all in the log, or that readers are held before it."""
 
 from pathlib import Path
 
@@ -85,7 +85,7 @@ def _wrong_files(job: StagedJob, held: HeldPartitions, what: str) -> list[Proble
 
 
 def _is_shown(job: StagedJob, held: HeldPartitions, where: TopicPartition) -> bool:
-    """Whether readers get at what a partition has of a job."""
+    """True if readers get at what a partition has of a job."""
     partition = held.find(where)
     if partition is None:
         return False

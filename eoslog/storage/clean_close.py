@@ -1,4 +1,4 @@
-"""How a store was left: closed cleanly, closed with partitions that were never recovered, or not.
+"""State in which a store was left: closed cleanly, closed with partitions never recovered, or not.
 
 After a clean close the marker `.kafka_cleanshutdown` stands at the top, as Kafka leaves it, and
 no partition needs a look. Kafka knows it only where every log had finished its recovery; a store
@@ -43,7 +43,7 @@ _log = logging.getLogger(__name__)
 
 
 class FileSum(NamedTuple):
-    """How long a file is, and its CRC-32C."""
+    """Size of a file, and its CRC-32C."""
 
     file_bytes: int
     crc: int
@@ -91,7 +91,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _sum_of(path: Path) -> FileSum | None:
-    """None if the file is not there, or is a large one."""
+    """Return the sum of a file; None if the file is not there, or is a large one."""
     with named_os_errors(f"reading {path}"):
         try:
             with open(path, "rb", buffering=0, opener=open_regular) as file:
@@ -118,7 +118,7 @@ _SUMS_KEY = "eoslog.sums"
 
 @dataclass(frozen=True, slots=True)
 class LastStop:
-    """What the last process left: `session` is the mark of its close, "" if it has none.
+    """Last stop of a store: `session` is the mark of its close, "" if it has none.
 
     `unrecovered` are the partitions still to be recovered; None stands for all that there are.
     `sums` are the checksums of files that have none of their own, as far as they were noted.
@@ -133,7 +133,7 @@ UNCLEAN = LastStop("", None)
 
 
 def read_last_stop(marker: Path, unrecovered: Path) -> LastStop:
-    """How the store was left. What cannot be read counts as not there."""
+    """Read how the store was left. A file that cannot be read counts as missing."""
     left = _read_unrecovered(unrecovered)
     if left is not None:
         return left
@@ -149,7 +149,7 @@ def read_last_stop(marker: Path, unrecovered: Path) -> LastStop:
 
 
 def _noted_sums(document: Mapping[str, Any]) -> Sums:
-    """What older versions did not note."""
+    """Return the noted sums; none of a document of an older version, which did not note them."""
     return {name: FileSum(*noted) for name, noted in document.get(_SUMS_KEY, {}).items()}
 
 
@@ -168,7 +168,7 @@ def _read_unrecovered(path: Path) -> LastStop | None:
 
 
 def forget_last_stop(marker: Path, unrecovered: Path) -> None:
-    """From now on a crash is an unclean stop: durable on return."""
+    """Have a crash from now on be an unclean stop: durable on return."""
     for path in (marker, unrecovered):
         with named_os_errors(f"removing {path}"):
             try:

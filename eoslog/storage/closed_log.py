@@ -1,4 +1,4 @@
-"""What stands in the place of a partition's log that this process must not touch any more.
+"""Stubs in the place of a partition's log that this process must not touch any more.
 
 Invariants: each call raises the error that says why, a new one each time. Nothing of the log's
 memory is kept for it, except in a forked child, where giving it up would touch the parent's.
@@ -11,7 +11,7 @@ from eoslog.errors import ForkedProcessError, LogClosedError, StoreError
 
 
 class ClosedLog:
-    """In the place of a log that was closed, so that its memory and mappings can go."""
+    """Stub in the place of a log that was closed, so that its memory and mappings can go."""
 
     def __init__(self, log: PartitionLog) -> None:
         self.path = log.path
@@ -23,7 +23,7 @@ class ClosedLog:
         self.error: StoreError = LogClosedError(f"{log.topic}-{log.partition} is closed")
 
     def close(self, clean: bool) -> None:
-        """It is closed."""
+        """Do nothing: it is closed."""
 
     def __getattr__(self, name: str) -> Any:
         # A new one each time: tracebacks would gather on one that is raised again and again.
@@ -36,7 +36,7 @@ class ClosedLog:
 
 
 class LogOfParent:
-    """In the place of a log whose owner is the parent process; keeps it from being given up."""
+    """Stub in the place of a log that the parent process owns; keeps it from being given up."""
 
     def __init__(self, log: object) -> None:
         self.__dict__["kept"] = log

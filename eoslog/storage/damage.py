@@ -17,7 +17,9 @@ from eoslog.fs.os_errors import named_os_errors
 
 
 class CutTail(NamedTuple):
-    """What recovery cut off a partition's log, behind which offset, and where it is kept."""
+    """Tail that recovery cut off a partition's log, the offset where it was cut, and where it is
+    kept.
+    """
 
     topic_partition: TopicPartition
     bytes: int
@@ -41,7 +43,7 @@ _ZEROS_MAX = 1 << 20
 
 @dataclass(frozen=True)
 class Damage:
-    """What is damaged of a partition, in which directory or file, and a text for people."""
+    """Damage of a partition: what it is, in which directory or file, and a text for people."""
 
     kind: DamageKind
     path: str
@@ -66,7 +68,8 @@ def lost_beginning(path: str, start: int, first: int, *, checkpointed: bool) -> 
 
 
 def lost_end(path: str, synced_offset: int, end_offset: int) -> Damage | None:
-    """All records below `synced_offset` were synced, and the log ends at `end_offset`.
+    """Return the damage of a log whose records below `synced_offset` were all synced, and that ends
+    at `end_offset`.
 
     None if that is not below it.
     """

@@ -25,7 +25,7 @@ _NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 class InternalPartitions:
-    """This part of the `OpenedPartitions`, which are made on top of it."""
+    """Partitions of internal topics: a part of `OpenedPartitions`, which is made on top of it."""
 
     _paths: StorePaths
     _registry: TopicRegistry
@@ -58,7 +58,7 @@ class InternalPartitions:
             return [number for number in numbers if _is_directory(f"{prefix}{number}")]
 
     def has_files(self, where: TopicPartition) -> bool:
-        """Whether a partition, of whatever topic, has a directory."""
+        """True if a partition, of any topic, has a directory."""
         path = str(self._paths.partition(where))
         with named_os_errors(f"looking at {path}"):
             return _is_directory(path)

@@ -1,4 +1,4 @@
-"""Where offsets may be missing from a log without damage.
+"""Legal holes: offsets that may be missing from a log without damage.
 
 A log that eoslog writes has no holes: a missing offset is a lost record. Kafka's cleaner leaves
 some. So missing offsets are legal in a topic whose `cleanup.policy` has "compact", and below the
@@ -35,7 +35,7 @@ def is_unknown_log(
     topic_id: str,
     where: TopicPartition,
 ) -> bool:
-    """Whether a partition has batches, and no checkpoint, control page or row knows of it.
+    """True if a partition has batches, and no checkpoint, control page or row knows of it.
 
     To be asked before the partition is opened, which makes its control page.
     """
@@ -45,14 +45,14 @@ def is_unknown_log(
 
 
 def has_control_page(paths: StorePaths, where: TopicPartition) -> bool:
-    """Whether the partition was ever opened; the page goes with the topic alone."""
+    """True if the partition was ever opened; the page goes with the topic alone."""
     page = paths.control(where)
     with named_os_errors(f"looking at {page}"):
         return page.exists()
 
 
 def has_batches(paths: StorePaths, where: TopicPartition) -> bool:
-    """Whether any segment file holds something."""
+    """True if any segment file holds something."""
     path = paths.partition(where)
     with named_os_errors(f"looking at {path}"):
         return any(one.stat().st_size for one in path.glob("*.log"))
@@ -90,7 +90,7 @@ class LegalHoles:
         self._rows = rows
 
     def is_unknown(self, topic: TopicDescription, where: TopicPartition) -> bool:
-        """Whether a log is to be verified from its beginning, since the store does not know it; it
+        """True if a log must be verified from its beginning, since the store does not know it; it
         is noted until `look` was called. The caller keeps others from opening the partition.
         """
         noted = self._now(topic).holes_below.get(where.partition)

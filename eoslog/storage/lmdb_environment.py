@@ -380,7 +380,7 @@ class LmdbEnvironment:
     # Forks.
 
     def _leave_to_parent(self) -> None:
-        """This is a forked child, and no thread was inside LMDB: its copy is closed here.
+        """Close the copy of a forked child, in which no thread was inside LMDB.
 
         A second environment for the same files could not be opened beside it.
         """

@@ -16,12 +16,12 @@ _INTERNAL_TOPIC_CONFIG = {"segment.bytes": 104_857_600, "max.message.bytes": 67_
 
 
 def cleanup_policy_of(topic: TopicDescription) -> str:
-    """What Kafka does with a topic's old records: "delete", "compact", or both."""
+    """Return Kafka's cleanup policy of a topic's old records: "delete", "compact", or both."""
     return str(topic.config.get(CLEANUP_POLICY, TOPIC_SETTINGS[CLEANUP_POLICY].default))
 
 
 def is_compacted(topic: TopicDescription) -> bool:
-    """Whether offsets may be missing anywhere in the topic."""
+    """True if offsets may be missing anywhere in the topic."""
     return "compact" in cleanup_policy_of(topic)
 
 
@@ -51,7 +51,7 @@ def log_settings(
     durability: Durability,
     holes_below: int,
 ) -> dict[str, int]:
-    """What the log of a topic's partition is opened with."""
+    """Return the settings that the log of a topic's partition is opened with."""
     fill_bytes = _FILL_BYTES[durability]
     if topic.internal and durability != "process":
         fill_bytes = _INTERNAL_FILL_BYTES

@@ -12,8 +12,8 @@ from eoslog.session.store_paths import StorePaths
 
 
 def synced_by_page_alone(paths: StorePaths, where: TopicPartition) -> int:
-    """Up to where a page says that its log had been synced, whatever topic it was made for; 0 if
-    it says nothing.
+    """Return up to where a page says that its log had been synced, for any topic it was made for; 0
+    if it says nothing.
     """
     page = str(paths.control(where))
     with named_os_errors(f"looking at {page}"):

@@ -34,7 +34,7 @@ Offsets = dict[TopicPartition, int]
 
 
 class LastOffsets(NamedTuple):
-    """What the checkpoints say of one partition."""
+    """Last offsets of one partition in the checkpoints."""
 
     recovery_point: int
     log_start_offset: int
@@ -43,7 +43,7 @@ class LastOffsets(NamedTuple):
 
 
 def last_offsets(partition: Partition) -> LastOffsets:
-    """What the checkpoints would say of an open partition now."""
+    """Return what the checkpoints would say of an open partition now."""
     # The recovery point first: it must not be above the other two.
     recovery_point = partition.recovery_point
     lost = partition.lost_range
@@ -71,7 +71,7 @@ class OffsetCheckpoints:
         self.lost: Offsets = {}
 
     def recovery_point(self, where: TopicPartition) -> int:
-        """Everything below is on disk; 0 if nothing is known."""
+        """Return the offset below which everything is on disk; 0 if nothing is known."""
         return self._of(RECOVERY_POINT).get(where, 0)
 
     def log_start_offset(self, where: TopicPartition) -> int:
@@ -79,11 +79,11 @@ class OffsetCheckpoints:
         return self._of(LOG_START_OFFSET).get(where, 0)
 
     def knows_start_of(self, where: TopicPartition) -> bool:
-        """Whether a log start offset is written down."""
+        """True if a log start offset is written down."""
         return where in self._of(LOG_START_OFFSET)
 
     def knows(self, where: TopicPartition) -> bool:
-        """Whether anything is written down of a partition."""
+        """True if anything is written down of a partition."""
         return any(
             where in self._of(name) for name in (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK)
         )
@@ -114,7 +114,7 @@ class OffsetCheckpoints:
     def renew(
         self, look: Callable[[], Mapping[TopicPartition, LastOffsets]], *, sync: bool = True
     ) -> None:
-        """As `write`, of what `look` finds.
+        """Write what `look` finds, like `write`.
 
         No other process writes between the look and the writing: what was found later is not
         replaced by what was found before.

@@ -120,7 +120,7 @@ class OpenedPartitions(InternalPartitions):
             )
 
     def recover_some(self, unrecovered: Iterable[TopicPartition]) -> None:
-        """These were not opened since an earlier unclean stop."""
+        """Note partitions that were not opened since an earlier unclean stop."""
         self._unrecovered.update(unrecovered)
 
     def watch_recovered(self, on_recovered: Callable[[Partition], None]) -> None:
@@ -178,7 +178,9 @@ class OpenedPartitions(InternalPartitions):
                     raise
 
     def find_for_transaction(self, where: TopicPartition) -> Partition | None:
-        """As `find`, and the partitions of groups' offsets too, which are made if need be."""
+        """Find a partition like `find`, and the partitions of groups' offsets too, which are made
+        if need be.
+        """
         if where.topic == CONSUMER_OFFSETS_TOPIC:
             return self.offsets_partition(where.partition)
         return self.find(where)
@@ -294,7 +296,9 @@ class OpenedPartitions(InternalPartitions):
             self._let_go_of_deleted()
 
     def _let_go_of_earlier(self, topic: TopicDescription, where: TopicPartition) -> None:
-        """Of the name's earlier topic, which another process deleted since the last look."""
+        """Let go of the partition of the name's earlier topic, which another process deleted since
+        the last look.
+        """
         partition = self._opened.get(where)
         if partition is not None and partition.topic_id != topic.topic_id:
             self._let_go_of(where, partition)
@@ -381,7 +385,7 @@ class OpenedPartitions(InternalPartitions):
         return errors
 
     def _states_of_session(self) -> list[tuple[TopicPartition, ControlState]]:
-        """What was opened in this session, by whomever, and is not open here."""
+        """Return the states of what any process opened in this session, and is not open here."""
         found = []
         if self._session is None or not self._paths.controls.is_dir():
             return []
@@ -401,7 +405,7 @@ class OpenedPartitions(InternalPartitions):
         return found
 
     def _state_of_session(self, where: TopicPartition) -> ControlState | None:
-        """What the partition's page says, if it was opened in this session."""
+        """Return what the partition's page says, if it was opened in this session."""
         if self._session is None:
             return None
         with named_os_errors(f"looking at {where}"):
@@ -486,7 +490,7 @@ class OpenedPartitions(InternalPartitions):
             partition.close(clean=False)
 
     def leave_to_parent(self) -> None:
-        """This is a forked child: touch nothing any more."""
+        """Touch nothing any more: this is a forked child."""
         self._closed_because = LogClosedError("the store is the parent process's")
         for partition in self._opened.values():
             partition.leave_to_parent()
@@ -501,7 +505,7 @@ class OpenedPartitions(InternalPartitions):
         return partition
 
     def _loaded(self, partition: Partition) -> None:
-        """It was opened, here first: another process would have seen to it."""
+        """Report a partition that was opened, here first: another process would have seen to it."""
         is_users = partition.topic not in INTERNAL_TOPICS
         if self._on_loaded is not None and is_users and not partition.attached:
             self._on_loaded(partition)
@@ -546,7 +550,7 @@ class OpenedPartitions(InternalPartitions):
         return nullcontext()
 
     def _was_deleted(self, topic: TopicDescription) -> bool:
-        """Whether it is no more; there may be a new one of the name."""
+        """True if it is no more; there may be a new one of the name."""
         now = self._registry.get(topic.name)
         return now is None or now.topic_id != topic.topic_id
 

@@ -101,12 +101,12 @@ class Partition(PartitionOffsets):
     @property
     @keeping_up
     def fills_segments(self) -> bool:
-        """Whether appends filled the newest sealed segment: then the next one will be needed."""
+        """True if appends filled the newest sealed segment: then the next one will be needed."""
         return self._log.fills_segments
 
     @property
     def failed(self) -> bool:
-        """Whether a sync failed: appends are refused until the store was closed and recovered."""
+        """True if a sync failed: appends are refused until the store was closed and recovered."""
         return self._log.failed
 
     @keeping_up
@@ -126,13 +126,13 @@ class Partition(PartitionOffsets):
 
     @keeping_up
     def largest_timestamp_ms(self, base_offset: int) -> int | None:
-        """That of a segment, as `segments` has it; None if there is no such segment, or no more."""
+        """Return the largest timestamp of a segment, as in `segments`; None if there is none."""
         with named_os_errors(f"looking at the segments of {self.topic_partition}"):
             return self._log.largest_timestamp_ms(base_offset)
 
     @property
     def attached(self) -> bool:
-        """Whether another process had it open already when this one opened it."""
+        """True if another process had it open already when this one opened it."""
         return self._log.attached
 
     # Appending.
@@ -318,7 +318,7 @@ class Partition(PartitionOffsets):
 
     @property
     def is_plain(self) -> bool:
-        """Whether an append to the log is all there is to it, but for `note_append`."""
+        """True if an append to the log is all there is to it, but for `note_append`."""
         return self.durability != "always" and self._signal.shared is not None
 
     def note_append(self) -> None:
@@ -386,7 +386,7 @@ class Partition(PartitionOffsets):
         return self._log.read(offset, max_bytes, end, committed, compressed=compressed)
 
     def readable_end(self, isolation_level: str) -> int:
-        """Up to where a consumer of that isolation level reads."""
+        """Return up to where a consumer of that isolation level reads."""
         committed = isolation_level == "read_committed"
         return self.last_stable_offset if committed else self.visible_end
 
@@ -467,8 +467,8 @@ class Partition(PartitionOffsets):
 
     @keeping_up
     def first_offset_of(self, transactions: set[tuple[int, int]], upper_bound: int) -> int:
-        """Where the first of these transactions, of (producer id, epoch), begins below an offset;
-        -1 if none does.
+        """Return where the first of these transactions, of (producer id, epoch), begins below an
+        offset; -1 if none does.
         """
         return from_what_is_left(
             self, 0, lambda start: self._log.first_offset_of(transactions, start, upper_bound)
@@ -507,7 +507,7 @@ class Partition(PartitionOffsets):
 
     @keeping_up
     def hold_readers(self, offset: int | None = None) -> None:
-        """From now on readers see nothing at or above `offset`, until `release_readers`.
+        """Hide what is at or above `offset` from readers, until `release_readers`.
 
         Without an offset it is the log's end as it is now.
         """
@@ -536,7 +536,7 @@ class Partition(PartitionOffsets):
         return cast(PartitionLog, log)
 
     def want_wakeup(self) -> None:
-        """Whoever appends next, in whatever process, wakes those who sleep on the store's signal.
+        """Have the next append, in any process, wake those that sleep on the store's signal.
 
         To be called before the look at what is waited for.
         """
@@ -618,7 +618,7 @@ class Partition(PartitionOffsets):
 
     @property
     def deleted(self) -> bool:
-        """Whether its topic was deleted, by whatever process, as far as this one still has it."""
+        """True if its topic was deleted, by any process, as far as this one still has it."""
         return self._log.deleted
 
     def mark_deleted(self) -> None:

@@ -1,5 +1,5 @@
-"""What a partition has on disk: its directory, with the metadata that says whose it is, and the
-files that it has elsewhere.
+"""Directory of a partition, with the metadata that says whose it is, and the files that it has
+elsewhere.
 """
 
 import errno

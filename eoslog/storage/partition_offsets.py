@@ -43,7 +43,7 @@ class PartitionOffsets(PartitionProducers):
 
     @property
     def first_base_offset(self) -> int:
-        """Where the oldest segment begins that is there; as a rule that is the log start."""
+        """Base offset of the oldest segment that is there; as a rule that is the log start."""
         return self._log.first_base_offset
 
     @property
@@ -57,7 +57,7 @@ class PartitionOffsets(PartitionProducers):
 
     @property
     def high_watermark(self) -> int:
-        """Up to where a store of one copy shows its records: the log end."""
+        """End of the records that a store of one copy shows: the log end."""
         while True:
             try:
                 return self._log.high_watermark
@@ -66,8 +66,8 @@ class PartitionOffsets(PartitionProducers):
 
     @property
     def last_stable_offset(self) -> int:
-        """Up to where everything is decided: the first offset of the oldest open transaction, or of
-        a staged job that is being adopted, else the high watermark.
+        """End of decided data: the first offset of the oldest open transaction, or of a staged job
+        that is being adopted, else the high watermark.
         """
         # In this order: what is adopted in between lies above the offset that is held then.
         while True:
@@ -81,14 +81,14 @@ class PartitionOffsets(PartitionProducers):
 
     @property
     def visible_end(self) -> int:
-        """Up to where consumers read."""
+        """End of what consumers read."""
         end = self.high_watermark
         held = self._log.hold_offset
         return end if held < 0 else min(held, end)
 
     @property
     def recovery_point(self) -> int:
-        """Everything below is synced."""
+        """Offset below which everything is synced."""
         return self._log.recovery_point
 
     @property
@@ -98,7 +98,7 @@ class PartitionOffsets(PartitionProducers):
 
     @property
     def own_end(self) -> int:
-        """Up to where this process knows the records: it appended them, without anybody else's in
+        """End of the records that this process knows: it appended them, with no other process in
         between, or was told so by setting this. Below the log's end: others appended too.
         """
         return self._log.own_end
@@ -110,7 +110,9 @@ class PartitionOffsets(PartitionProducers):
 
     @property
     def hold_offset(self) -> int:
-        """Where readers of all processes stop while a staged job is being adopted; -1: nowhere."""
+        """Offset where readers of all processes stop while a staged job is being adopted; -1:
+        nowhere.
+        """
         return self._log.hold_offset
 
     @hold_offset.setter

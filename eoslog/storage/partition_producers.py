@@ -66,7 +66,7 @@ def keeping_up(
 
 
 class PartitionProducers:
-    """What a partition knows of its producers; `Partition` is made on top of it."""
+    """Producers that a partition knows; `Partition` is made on top of it."""
 
     def __init__(
         self, log: PartitionLog, topic_id: str, rows: ProducerStateStore, *, shared: bool = False
@@ -105,12 +105,12 @@ class PartitionProducers:
 
     @property
     def restored_from(self) -> str:
-        """From what the producers came on opening: "rows", "snapshot" or "log"."""
+        """Source of the producers on opening: "rows", "snapshot" or "log"."""
         return self._restored_from
 
     @keeping_up
     def producer(self, producer_id: int) -> ProducerState | None:
-        """What the partition knows of a producer id, in memory or in LMDB; None if nothing."""
+        """Return the state of a producer id, from memory or from LMDB; None if there is none."""
         # Looked at twice: while another thread takes the log up anew there are none.
         evicted = self._log.evicted_producer_count
         state = self._log.producer(producer_id)
@@ -126,7 +126,7 @@ class PartitionProducers:
 
     @keeping_up
     def producers(self) -> list[ProducerState]:
-        """What the partition knows of every producer, ordered by id."""
+        """Return what the partition knows of every producer, ordered by id."""
         self.complete_producers()
         states = {state.producer_id: state for state in self._log.producers()}
         if self._log.evicted_producer_count:
@@ -179,7 +179,7 @@ class PartitionProducers:
                 return self._restored_from
 
     def _told_up_to(self) -> int:
-        """Up to which offset the rows or the snapshot tell of the producers; what follows was
+        """Offset up to which the rows or the snapshot tell of the producers; what follows was
         replayed.
         """
         if self._restored_from == "rows":
@@ -191,7 +191,7 @@ class PartitionProducers:
         )
 
     def _look_for_lost_producers(self) -> None:
-        """Whether both copies of what deleted segments told are gone."""
+        """Note the damage if both copies of the producers of deleted segments are gone."""
         first = self._log.first_base_offset
         if self._log.attached or first == 0 or self.topic == TRANSACTION_STATE_TOPIC:
             return  # Whoever opened the log looked; or there are no producers.
@@ -249,9 +249,9 @@ class PartitionProducers:
         )
 
     def _is_outlived(self, head: RowsHead) -> bool:
-        """Whether rows are older than the deletion of segments, and a snapshot tells what they do
-        not. Whoever deletes segments with producers stores both before: the rows are an earlier
-        copy of LMDB's, or there were none.
+        """True if rows are older than the deletion of segments, and a snapshot tells what they do
+        not. A process that deletes segments with producers stores both before: the rows are an
+        earlier copy of LMDB's, or there were none.
         """
         first, end = self._log.first_base_offset, self._log.log_end_offset
         if self._log.attached or head.offset >= first:
@@ -268,8 +268,8 @@ class PartitionProducers:
         return outlived
 
     def _drop_untrue_rows(self, head: RowsHead | None) -> None:
-        """There is no head, or the log lost an unsynced tail that the rows know of: they must go
-        before an append gives those offsets out again.
+        """Drop the rows if there is no head, or the log lost an unsynced tail that they know of:
+        they must go before an append gives those offsets out again.
         """
         if self._log.attached:
             return  # Whoever opened the log saw to it.
@@ -359,7 +359,7 @@ class PartitionProducers:
 
     @property
     def persisted_offset(self) -> int:
-        """Up to where LMDB's rows are true; -1 if it has none."""
+        """Offset up to which LMDB's rows are true; -1 if it has none."""
         return self._persisted_offset
 
     @keeping_up
@@ -411,7 +411,7 @@ class PartitionProducers:
         return self.forget_producers(found - exempt, oldest_timestamp_ms)
 
     def _is_of_before(self, state: ProducerState | None) -> bool:
-        """Whether a producer wrote nothing that was replayed, nor anything since."""
+        """True if a producer wrote nothing that was replayed, nor anything since."""
         return (
             state is not None
             and state.last_offset < self._loaded_offset
@@ -419,7 +419,7 @@ class PartitionProducers:
         )
 
     def _had_expired(self, row: bytes) -> bool:
-        """Whether it is the row of a producer that had expired when the partition was opened."""
+        """True if it is the row of a producer that had expired when the partition was opened."""
         if self._expired_at_load is None:
             return False
         oldest_timestamp_ms, exempt = self._expired_at_load
@@ -483,8 +483,9 @@ class PartitionProducers:
         self.persist_producers(cached_max)
 
     def write_down_what_fits(self, cached_max: int) -> int | None:
-        """As `write_down_producers`, and None. Where the disk is full, up to where one of the two
-        copies tells of all producers, whole and synced: up to there segments may go, for the room.
+        """Write the producers down like `write_down_producers`, and return None. Where the disk is
+        full, return up to where one of the two copies tells of all producers, whole and synced: up
+        to there segments may go, for the room.
 
         Raises StoreFullError if no segment ends at or below that.
         """
@@ -515,7 +516,7 @@ class PartitionProducers:
             self.persist_producers(cached_max)
 
     def _take_complete_snapshot(self) -> int:
-        """Its offset, the log's end; -1 if the log is empty."""
+        """Take a snapshot at the log's end and return its offset; -1 if the log is empty."""
         with self._checkpoint_lock:
             evicted = b""
             if self._log.evicted_producer_count:
@@ -580,8 +581,8 @@ class PartitionProducers:
             )
 
     def stored_rows(self) -> tuple[str, Iterable[bytes], int] | None:
-        """Where LMDB is, its rows, and the offset below which they tell of all batches; None if
-        there are none, or they were lost meanwhile.
+        """Return the path of LMDB, its rows, and the offset below which they tell of all batches;
+        None if there are none, or they were lost meanwhile.
         """
         try:
             head = self._rows.read_head(self.topic_id, self.partition)

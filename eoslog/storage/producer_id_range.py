@@ -1,4 +1,4 @@
-"""Which producer ids a store gives out, and which of them its logs hold already.
+"""Range of producer ids that a store gives out, and which of them its logs hold already.
 
 A Kafka cluster counts its ids from 0, and a store from 2**40: logs that move from one to the other
 hold no id twice. Ids from 2**62 on are the random ones of staged files. A log may also come from
@@ -60,7 +60,7 @@ class FoundProducerIds:
         return self._all_found
 
     def note_all_found(self) -> None:
-        """All logs were looked at; a log that is opened from now on is noted then."""
+        """Note that all logs were looked at; a log that is opened from now on is noted then."""
         self._all_found = True
         if self._shared is not None:
             self._shared.raise_counter(COUNTER_PRODUCER_IDS_FOUND)

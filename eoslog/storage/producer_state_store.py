@@ -93,7 +93,7 @@ class ProducerStateStore(LmdbEnvironment):
     # Producers of a partition.
 
     def read_head(self, topic_id: str, partition: int) -> RowsHead | None:
-        """What there is of a partition; None if nothing."""
+        """Read the head of a partition's rows; None if there is none."""
         prefix = _PREFIX.pack(id_bytes(topic_id), partition)
         return self.within(lambda transaction: self._head(transaction, prefix), write=False)
 
@@ -110,7 +110,7 @@ class ProducerStateStore(LmdbEnvironment):
     def rows_after(
         self, topic_id: str, partition: int, producer_id: int, count: int
     ) -> list[tuple[int, bytes]]:
-        """Up to `count` rows in the order of producer ids, starting at `producer_id`."""
+        """Return up to `count` rows in the order of producer ids, starting at `producer_id`."""
         prefix = _PREFIX.pack(id_bytes(topic_id), partition)
         first = _KEY.pack(id_bytes(topic_id), partition, producer_id)
 
@@ -272,7 +272,7 @@ class ProducerStateStore(LmdbEnvironment):
     def having_row(
         self, topic_id: str, partition: int, producer_ids: Iterable[int]
     ) -> frozenset[int]:
-        """Those of the producers that have a row."""
+        """Return those of the producers that have a row."""
         keys = {_KEY.pack(id_bytes(topic_id), partition, one): one for one in producer_ids}
 
         def read(transaction: lmdb.Transaction) -> frozenset[int]:
@@ -302,7 +302,7 @@ class ProducerStateStore(LmdbEnvironment):
             pass
 
     def producer_rows(self) -> int:
-        """How many rows there are, over all partitions."""
+        """Return how many rows there are, over all partitions."""
 
         def count(transaction: lmdb.Transaction) -> int:
             return int(transaction.stat(self._producers)["entries"])
@@ -330,7 +330,7 @@ class ProducerStateStore(LmdbEnvironment):
         return self.within(read, write=False)
 
     def read_states(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """All keys that begin with `prefix`, and their newest values."""
+        """Return all keys that begin with `prefix`, and their newest values."""
 
         def read(transaction: lmdb.Transaction) -> list[tuple[bytes, bytes]]:
             found = []
@@ -345,7 +345,9 @@ class ProducerStateStore(LmdbEnvironment):
         return self.within(read, write=False)
 
     def states_after(self, prefix: bytes, key: bytes, count: int) -> list[tuple[bytes, bytes]]:
-        """Up to `count` keys that begin with `prefix`, from `key` on, and their newest values."""
+        """Return up to `count` keys that begin with `prefix`, from `key` on, and their newest
+        values.
+        """
 
         def read(transaction: lmdb.Transaction) -> list[tuple[bytes, bytes]]:
             found: list[tuple[bytes, bytes]] = []
@@ -368,7 +370,7 @@ class ProducerStateStore(LmdbEnvironment):
         return self.within(read, write=False)
 
     def read_applied(self, partition: int) -> int | None:
-        """Up to which offset of a partition of the internal log the index is true."""
+        """Return up to which offset of a partition of the internal log the index is true."""
         offsets = self._applied_of(partition)
         return None if offsets is None else offsets[0]
 

@@ -22,7 +22,7 @@ NO_EPOCH = -1
 
 
 class Held(Protocol):
-    """What an append is done with where other processes could write under the same id."""
+    """Guard of an append where other processes could write under the same id."""
 
     @property
     def lock(self) -> AbstractContextManager[Any]: ...
@@ -48,7 +48,7 @@ class SequencedPartition(SequencedLog):
 
     @property
     def last_sequence(self) -> int:
-        """Of the last record that is in; NO_SEQUENCE if none is, or without a producer id."""
+        """Sequence of the last record that is in; NO_SEQUENCE if there is none."""
         if not self._appended or not self._idempotent:
             return NO_SEQUENCE
         return (self._next_sequence - 1) & SEQUENCE_MAX

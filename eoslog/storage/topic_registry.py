@@ -165,7 +165,7 @@ class TopicRegistry:
         )
 
     def changing_topics_if_free(self) -> LockBlock[bool]:
-        """As `changing_topics`, without waiting; gives False where another one is in it."""
+        """Do as `changing_topics`, without waiting; give False where another one is in it."""
         self.check_files()
         if self._shared is None:
             return LockBlock(IfFree(self._changing_topics), prepare=bool)
@@ -176,7 +176,7 @@ class TopicRegistry:
         )
 
     def add(self, topic: TopicDescription) -> None:
-        """From now on the topic exists; its directories are in place already."""
+        """Have the topic exist from now on; its directories are in place already."""
         with self._changing():
             self._replace({**self._topics, topic.name: topic})
 
@@ -197,13 +197,13 @@ class TopicRegistry:
         return LockBlock(self._changing(), prepare=get_or_add)
 
     def mark_deleting(self, name: str) -> None:
-        """From now on the topic exists no more; its directories are still there."""
+        """Have the topic exist no more; its directories are still there."""
         with self._changing():
             marked = replace(self._topics[name], deleting=True)
             self._replace({**self._topics, name: marked})
 
     def note_holes(self, name: str, partition: int, below: int) -> None:
-        """From now on missing offsets below one are no damage in a partition; 0: all are."""
+        """Note that missing offsets below one are no damage in a partition; 0: all are."""
         with self._changing():
             topic = self._topics[name]
             noted = {
@@ -284,7 +284,7 @@ class TopicRegistry:
 
 
 def read_topics(state_path: Path) -> dict[str, TopicDescription] | None:
-    """What the file says now, topics that are being deleted too; None if there is no file.
+    """Read the topics of the file, those that are being deleted too; None if there is no file.
 
     Raises CorruptRecordError or StoreVersionError.
     """

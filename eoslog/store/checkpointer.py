@@ -57,7 +57,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Watched:
-    """What the checkpointer remembers of a partition that was appended to."""
+    """State that the checkpointer keeps of a partition that was appended to."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -183,7 +183,7 @@ class Checkpointer:
         self._thread.join()
 
     def metrics(self) -> dict[str, Any]:
-        """How often it did what, and the last errors, newest last."""
+        """Return how often it did what, and the last errors, newest last."""
         with self._lock:
             return {**self._counts, "errors": list(self._errors)}
 
@@ -227,7 +227,7 @@ class Checkpointer:
             return False
 
     def _due_s(self) -> float:
-        """When the next thing is to be done that is done by time alone."""
+        """Return when the next thing is to be done that is done by time alone."""
         due_s = min(
             self._retention_due_s,
             self._expiration_due_s,

@@ -57,7 +57,7 @@ def consistent_offsets(
 
 
 def _ranges_in(known: Mapping[TopicPartition, Partition], job: JobSpan) -> _Ranges:
-    """Where a job lies in these partitions."""
+    """Return the ranges of a job in these partitions."""
     found = {}
     for where in job.ranges.keys() & known.keys():
         one = job.range_in(known[where])

@@ -1,4 +1,4 @@
-"""What the background thread of a process does because other processes may have the store open.
+"""Work of the background thread for the other processes that may have the store open.
 
 - It takes in what they appended, so that this process falls behind none of them for long, and lets
   go of topics that they deleted.
@@ -54,17 +54,17 @@ class PeerMonitor:
 
     @property
     def interval_s(self) -> float:
-        """How soon `is_due` is to be asked again."""
+        """Interval after which `is_due` must be asked again."""
         return min(LOOK_S, LOOK_ALONE_S)
 
     def is_due(self, now_s: float) -> bool:
-        """Whether it is to be looked after them. Costs next to nothing."""
+        """True if it is time to look after the other processes. Costs next to nothing."""
         if self.any or self._session.arrivals != self._arrivals:
             return True
         return now_s >= self._looked_s + LOOK_ALONE_S
 
     def leads(self) -> bool:
-        """Whether this process does what one of them is to do."""
+        """True if this process does what one of them must do for the whole store."""
         if self._lead is None:
             self._lead = UpgradableLock(self._files.paths.state / LEAD_FILE_NAME)
         if not self._leads:

@@ -135,7 +135,7 @@ def _says_stop(stop: Callable[[], bool]) -> bool:
 
 
 def next_offsets(consumer: "Consumer", records: Iterable[Record]) -> dict[TopicPartition, int]:
-    """Where to go on behind these records, which one poll gave: the offsets to commit."""
+    """Return the offsets to commit after these records, which one poll gave."""
     partitions = {TopicPartition(record.topic, record.partition) for record in records}
     return {where: consumer.position(where) for where in sorted(partitions)}
 
@@ -147,8 +147,8 @@ def _polled(
     timeout_s: float,
     max_records: int,
 ) -> list[Record]:
-    """What a poll gives, while the topics are those of these ids: a subscription goes on without
-    one that is deleted, and the loop does not.
+    """Return what a poll gives, while the topics are those of these ids: a subscription goes on
+    without one that is deleted, and the loop does not.
     """
     deadline_s = time.monotonic() + timeout_s
     wait_s = min(timeout_s, _LOOK_EVERY_S)
@@ -164,7 +164,7 @@ def _polled(
 
 
 def _waits_for_a_decision(consumer: "Consumer") -> bool:
-    """Whether an open transaction of another loop may move the group: it cannot begin before."""
+    """True if an open transaction of another loop may move the group: it cannot begin before."""
     for where in consumer.assignment():
         try:
             consumer.position(where)

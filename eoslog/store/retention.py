@@ -69,7 +69,7 @@ def _first_to_stay(partition: Partition, config: Mapping[str, int], now_ms: int)
 
 
 def _count_by_size(sizes: list[int], retention_bytes: int) -> int:
-    """How many of the oldest segments may go without the log falling below the limit."""
+    """Return how many of the oldest segments may go without the log falling below the limit."""
     if retention_bytes == NO_LIMIT:
         return 0
     excess_bytes = sum(sizes) - retention_bytes
@@ -81,7 +81,8 @@ def _count_by_size(sizes: list[int], retention_bytes: int) -> int:
 
 
 class OldestRecords:
-    """Which partitions may hold segments to delete, found without opening them.
+    """Oldest records of partitions: which ones may hold segments to delete, found without opening
+    them.
 
     By its age nothing of a partition is released before its oldest segment is. How new that one's
     newest record is stays true, or becomes newer: until it is too old the partition is not looked
@@ -99,7 +100,7 @@ class OldestRecords:
         config: Mapping[str, int],
         now_ms: int,
     ) -> bool:
-        """Whether a partition may hold segments to delete. Raises OSError."""
+        """True if a partition may hold segments to delete. Raises OSError."""
         by_size, by_age = (config[name] != NO_LIMIT for name in ("retention.bytes", "retention.ms"))
         known_id, newest_ms = self._newest_ms.get(where, ("", 0))
         is_young = known_id == topic_id and now_ms - newest_ms <= config["retention.ms"]

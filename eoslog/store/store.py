@@ -89,7 +89,7 @@ class Store:
     """
 
     def __init__(self, path: Path, config: Mapping[str, object] | None) -> None:
-        """It holds nothing yet: see `_open`."""
+        """Create the object with nothing in it yet: see `_open`."""
         self._lock = ThreadLock()
         self._close_lock = ThreadLock()
         self._closed = False
@@ -169,7 +169,7 @@ class Store:
 
     @property
     def durability(self) -> Durability:
-        """What the store is open with, in all its processes."""
+        """Durability that the store is open with, in all its processes."""
         return self._files.durability
 
     @property
@@ -187,7 +187,7 @@ class Store:
 
     @property
     def closed(self) -> bool:
-        """Whether close() was called, or the process forked."""
+        """True if close() was called, or the process forked."""
         return self._is_closed()
 
     def __repr__(self) -> str:
@@ -430,7 +430,7 @@ class Store:
         return self._files.transaction_admin.transactions(states, producer_ids, pattern, longer_ms)
 
     def describe_transaction(self, transactional_id: str) -> TransactionDescription:
-        """All that is known of a transactional id.
+        """Return all that is known of a transactional id.
 
         Raises TransactionalIdNotFoundError, InvalidRequestError (an empty id), CorruptRecordError.
         """
@@ -540,7 +540,7 @@ class Store:
         return self._staged.commit(app_id, version, messages, run_id, offsets, source)
 
     def application(self, app_id: str) -> ApplicationState | None:
-        """What the store knows of an application's staged jobs; None if nothing."""
+        """Return the state of an application's staged jobs; None if there is none."""
         self._check_open()
         return self._staged.application(app_id)
 
@@ -572,8 +572,8 @@ class Store:
         return snapshot_of_topics(self._files.engine, self._staged, entries, topics)
 
     def producers(self) -> dict[TopicPartition, list[ProducerState]]:
-        """What each partition knows of every producer; opens them all. A topic that is deleted
-        meanwhile is left out.
+        """Return what each partition knows of every producer; opens them all. A topic that is
+        deleted meanwhile is left out.
         """
         self._check_open()
         return producers_of(self._files.engine)
@@ -691,7 +691,7 @@ class Store:
             self._signal.wake()
 
     def _give_up_opening(self) -> None:
-        """It did not open; an interrupt may have come at any step."""
+        """Give up an opening that failed; an interrupt may have come at any step."""
         self._closed = True
         try:
             if hasattr(self, "_checkpointer"):
@@ -795,7 +795,7 @@ class Store:
             return list(self._producers)
 
     def _after_fork(self) -> None:
-        """This is a forked child. No lock is taken: a thread that held it is not here."""
+        """Note that this is a forked child. Takes no lock: a thread that held it is not here."""
         self._forked = True
         files: StoreFiles | None = getattr(self, "_files", None)
         if files is not None:

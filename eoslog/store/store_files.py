@@ -1,4 +1,4 @@
-"""What a store has on disk, taken up where the last process left it, and laid down in order.
+"""Files of a store, taken up where the last process left them, and laid down in order.
 
 The first process of a session takes it up, the last one lays it down; the others attach to what is
 there, and let go of it (`store_session`).
@@ -205,7 +205,7 @@ class StoreFiles:
         upgrade_offsets(self.group_offsets.log, self.paths.upgraded, to_recover)
 
     def opened(self) -> None:
-        """Everything is taken up: other processes may open the store too, or close it."""
+        """Let other processes open the store too, or close it: everything is taken up."""
         if self.session.first:
             self.transaction_recovery.let_others_in()
         self.session.opened(self.partitions.unrecovered)
@@ -258,7 +258,7 @@ class StoreFiles:
                 continue  # It is met again when the partition is closed.
 
     def _is_last(self) -> bool:
-        """Whether no other process has the store open; nobody comes or goes from now on."""
+        """True if no other process has the store open; none comes or goes from now on."""
         try:
             return self.session.begin_leaving()
         except StoreInUseError as error:
@@ -299,7 +299,7 @@ class StoreFiles:
         return errors
 
     def leave_to_parent(self) -> None:
-        """This is a forked child: touch nothing any more."""
+        """Touch nothing any more: this is a forked child."""
         if hasattr(self, "partitions"):
             self.partitions.leave_to_parent()
 

@@ -1,4 +1,4 @@
-"""What a store says of itself: `Store.metrics`. Nothing is opened or read for it."""
+"""Metrics of a store: `Store.metrics`. Nothing is opened or read for it."""
 
 from contextlib import suppress
 from typing import Any

@@ -1,4 +1,4 @@
-"""What the partitions of a store know of producers: `Store.producers`."""
+"""Producers as the partitions of a store know them: `Store.producers`."""
 
 from eoslog.bindings.partition_log import ProducerState
 from eoslog.common.topic_partition import TopicPartition

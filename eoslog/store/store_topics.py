@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class TopicUser(Protocol):
-    """Whoever keeps something of a topic in memory."""
+    """Object that keeps something of a topic in memory."""
 
     def forget_topic(self, topic: str) -> None:
         """The topic is being deleted."""
@@ -133,7 +133,7 @@ class StoreTopics:
                 raise self._unremoved[name]
 
     def unremoved(self) -> dict[str, EoslogError]:
-        """What keeps deleted topics from being removed, as this process met it last."""
+        """Errors that keep deleted topics from being removed, as this process met them last."""
         deleting = {topic.name for topic in self._registry.deleting()}
         return {name: error for name, error in self._unremoved.items() if name in deleting}
 

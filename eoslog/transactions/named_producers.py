@@ -49,7 +49,8 @@ _SCAN_BYTES = 4 << 20
 
 
 class Checkpoint(NamedTuple):
-    """So many records were in a partition when the last batch had this epoch and sequence.
+    """Checkpoint of a name: the records in a partition when the last batch had this epoch and
+    sequence.
 
     `last_sequence` NO_SEQUENCE: no batch of that epoch yet.
     """
@@ -90,7 +91,7 @@ class NamedIdentity:
 
     @classmethod
     def of_state(cls, name: str, state: State) -> "NamedIdentity":
-        """What `state` gave, read back from the record. Raises CorruptRecordError."""
+        """Restore from what `state` gave, read back from the record. Raises CorruptRecordError."""
         with fields_read_of(f"the record of producer {name!r}"):
             checkpoints = {
                 TopicPartition.parse(where): Checkpoint(*map(int, fields))
@@ -101,7 +102,7 @@ class NamedIdentity:
 
 
 class LiveProducer(Protocol):
-    """What the names need of the producer object that has a name now."""
+    """Part of a producer object that the names need, while it has a name."""
 
     def fence(self, reason: str) -> None:
         """Take part in nothing more; waits for a call that is under way."""
@@ -197,7 +198,7 @@ class NamedProducers:
     def _position(
         self, where: TopicPartition, producer_id: int, checkpoint: Checkpoint
     ) -> tuple[int, int] | None:
-        """As `position_of`, and on disk what is counted; None if the topic was deleted."""
+        """Return `position_of`, with what is counted on disk; None if the topic was deleted."""
         partition = self._find_partition(where)
         if partition is None:
             return None
@@ -276,7 +277,7 @@ class NamedProducers:
     # While a producer has its name.
 
     def held(self, identity: NamedIdentity) -> HeldName | None:
-        """What every append of the name is done with; None if there are no other processes."""
+        """Return the guard of the name's appends; None if there are no other processes."""
         return None if self._shared is None else HeldName(self, self._shared, identity)
 
     def check(self, identity: NamedIdentity) -> None:
@@ -404,7 +405,7 @@ class NamedProducers:
 
 
 def position_of(partition: Partition, producer_id: int, checkpoint: Checkpoint) -> tuple[int, int]:
-    """How many records of the name the partition ever held, and the newest epoch seen there."""
+    """Return how many records of the name the partition ever held, and its newest epoch."""
     entry = partition.producer(producer_id)
     if entry is None or entry.producer_epoch < checkpoint.epoch:
         return checkpoint.position, checkpoint.epoch

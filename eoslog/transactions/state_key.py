@@ -23,7 +23,7 @@ _TRANSACTION_KEY = struct.Struct(">hh")  # The type, and how many bytes of the i
 
 
 def type_prefix(record_type: int) -> bytes:
-    """What all keys of a type begin with."""
+    """Return the bytes that all keys of a type begin with."""
     return _TYPE.pack(record_type)
 
 
@@ -68,7 +68,7 @@ def transaction_key(transactional_id: str) -> bytes:
 
 
 def is_transaction_key(key: bytes) -> bool:
-    """Whether it is the key of a transactional id."""
+    """True if it is the key of a transactional id."""
     if len(key) < _TRANSACTION_KEY.size:
         return False
     record_type, id_bytes = _TRANSACTION_KEY.unpack_from(key)

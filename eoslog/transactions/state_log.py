@@ -95,7 +95,7 @@ _UNDECIDED_STATES = frozenset((1, *_DECIDED_STATES))  # And Ongoing.
 
 
 class ChangedTransactions(Protocol):
-    """Whoever writes the records of transactional ids."""
+    """Writer of the records of transactional ids."""
 
     def changed(self) -> Sequence[tuple[str, TransactionRecord]]:
         """The newest record of each id of which the index may not know it yet."""
@@ -105,7 +105,7 @@ class ChangedTransactions(Protocol):
 
 
 class StatePartitions(Protocol):
-    """What the state log needs of its store."""
+    """Part of the store that the state log needs."""
 
     def existing_state_partitions(self) -> list[int]:
         """The partitions that have a directory."""
@@ -289,7 +289,7 @@ class StateLog:
     # Transactional ids. Their entries append by themselves.
 
     def follow(self, transactions: ChangedTransactions) -> None:
-        """From now on `persist` takes the records of transactional ids from there too."""
+        """Have `persist` take the records of transactional ids from there too."""
         self._transactions = transactions
 
     def partition_of(self, transactional_id: str) -> Partition:
@@ -476,11 +476,11 @@ class StateLog:
             opened.drop_below(applied[number])
 
     def _true_at(self, number: int) -> int:
-        """Up to which offset of a partition the index is true."""
+        """Return up to which offset of a partition the index is true."""
         return self._index.read_applied(number) or 0
 
     def _indexed(self, key: bytes, number: int) -> bytes | None:
-        """What the index has for one of our own keys, or, if it is lost just now, the log."""
+        """Return what the index has for one of our own keys; if it is lost just now, the log."""
         try:
             return self._index.read_state(key)
         except StateStoreDamagedError:
@@ -490,7 +490,7 @@ class StateLog:
             return None if newer is None else newer.value
 
     def _indexed_transaction(self, key: bytes, number: int) -> TransactionRecord | None:
-        """The same for the key of a transactional id."""
+        """Return what the index has for the key of a transactional id, or else the log."""
         try:
             value = self._index.read_state(key)
         except StateStoreDamagedError:
@@ -500,7 +500,7 @@ class StateLog:
         return None if value is None else _record_of_index(value)
 
     def _mend(self) -> None:
-        """If LMDB was begun anew meanwhile, read the whole log again."""
+        """Read the whole log again if LMDB was begun again meanwhile."""
         if self._generation == self._index.generation:
             return
         for number in self._partitions.existing_state_partitions():

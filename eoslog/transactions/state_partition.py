@@ -60,7 +60,7 @@ class StatePartition:
 
     @property
     def is_behind(self) -> bool:
-        """Whether another process has appended something that was not read."""
+        """True if another process has appended something that was not read."""
         # In this order: own appends move both, and must not look like those of others.
         end = self.partition.log_end_offset
         return end > self.partition.own_end or self._doubtful_from is not None
@@ -82,7 +82,7 @@ class StatePartition:
         return offset
 
     def note_transaction(self, key: bytes, record: TransactionRecord) -> None:
-        """Whoever appended a record of an id has told of it."""
+        """Note a record of an id that its writer has told of."""
         known = self.transactions.get(key)
         if known is None or known.offset < record.offset:
             self.transactions[key] = record
@@ -162,7 +162,7 @@ class WatchedKey:
         return self._partition.read_at.get(self._key, -1)
 
     def unwatch(self) -> None:
-        """Nobody asks any more."""
+        """Stop watching."""
         self._partition.read_at.pop(self._key, None)
 
 

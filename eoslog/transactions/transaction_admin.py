@@ -1,4 +1,4 @@
-"""What an operator sees of transactions, and may do about them: Kafka's tools, as calls.
+"""Administration of transactions: what an operator sees and may do about them, as in Kafka's tools.
 
 Invariant: a transaction is ended as a whole. One that hangs at a partition - open there, and known
 to no transactional id - is ended there alone, which is all there is of it.
@@ -164,7 +164,7 @@ class TransactionAdmin:
         return replace(described, topic_partitions=tuple(waiting))
 
     def _waits(self, where: TopicPartition, decided: TransactionDescription) -> bool:
-        """Whether a decided transaction has no marker at a partition yet."""
+        """True if a decided transaction has no marker at a partition yet."""
         try:
             partition = self._coordinator.partition_of(*where)
             known = partition.producer(decided.producer_id)
@@ -342,7 +342,7 @@ class TransactionAdmin:
 
 
 def _still_open(partition: Partition, transaction: OpenTransaction) -> bool:
-    """Whether a transaction that was open in a partition is so now."""
+    """True if a transaction that was open in a partition is so now."""
     return any(
         (one.first_offset, one.producer_id) == (transaction.first_offset, transaction.producer_id)
         for one in partition.open_transactions()

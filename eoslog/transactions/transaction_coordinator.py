@@ -67,7 +67,7 @@ _Result = TypeVar("_Result")
 
 
 class TransactionPartitions(Protocol):
-    """What the coordinator needs of the store's partitions."""
+    """Part of the store's partitions that the coordinator needs."""
 
     def find_for_transaction(self, where: TopicPartition) -> Partition | None:
         """A user's partition or one of `__consumer_offsets`, opened; None if its topic is gone."""
@@ -77,7 +77,7 @@ class TransactionPartitions(Protocol):
 
 
 class InitializedTransactions(NamedTuple):
-    """What `init` gives: under which id and epoch to write, or what is to be decided first."""
+    """Result of `init`: under which id and epoch to write, or what must be decided first."""
 
     entry: TransactionEntry
     producer_id: int
@@ -305,7 +305,9 @@ class TransactionCoordinator:
         return settled
 
     def _settle(self, slots: ProcessSlots) -> tuple[int, int]:
-        """How many transactions of processes that are gone were ended, and how many are left."""
+        """Return how many transactions of processes that are gone were ended, and how many are
+        left.
+        """
         settled = left = 0
         # All that the dead ever wrote is in the log by now.
         for one in self.entries.undecided():
@@ -323,7 +325,7 @@ class TransactionCoordinator:
         return settled, left
 
     def _is_left_open(self, one: TransactionEntry | NewestRecord, slots: ProcessSlots) -> bool:
-        """Whether a transaction is open, waits for no decision, and its process is gone."""
+        """True if a transaction is open, waits for no decision, and its process is gone."""
         if one.state != ONGOING or one.prepared or one.owner is None:
             return False
         return not slots.alive(one.owner)
@@ -340,7 +342,7 @@ class TransactionCoordinator:
         return True
 
     def renew_producer_ids(self) -> None:
-        """From now on, the first initialization of each id takes a new producer id.
+        """Have the first initialization of each id take a new producer id.
 
         After a power cut, partitions may have seen epochs of which an unsynced state log lost the
         record: they would refuse whoever is given these epochs once more.
@@ -449,7 +451,7 @@ class TransactionCoordinator:
     def _supplied(
         self, entry: TransactionEntry, work: Callable[[int], _Result], touched: Touched
     ) -> _Result:
-        """Do it, and supply what it asks for: a new producer id, a producer's row."""
+        """Do the work, and supply what it asks for: a new producer id, a producer's row."""
         next_producer_id = -1
         held = False
         while True:
@@ -553,6 +555,6 @@ class TransactionCoordinator:
         return rotated
 
     def give_back_rotated(self, rotated: list[tuple[int, list[TopicPartition]]]) -> None:
-        """They could not be synced: the next one to take them tries again."""
+        """Give back those that could not be synced: the next one to take them tries again."""
         with self._rotated_lock:
             self._rotated += rotated

@@ -44,7 +44,7 @@ _LOOKS_MAX = 3
 
 
 class NewestRecord:
-    """What the newest record of an id says: of its transaction, while one is open or undecided."""
+    """Newest record of an id: of its transaction, while one is open or undecided."""
 
     def __init__(self, transactional_id: str, record_offset: int, fields: dict[str, Any]) -> None:
         self.transactional_id = transactional_id
@@ -62,12 +62,12 @@ class NewestRecord:
 
     @property
     def is_decided(self) -> bool:
-        """Whether it has to be completed; else it is open."""
+        """True if it has to be completed; else it is open."""
         return self.state in PREPARE_STATES
 
 
 class EntryAsOfNow(NamedTuple):
-    """What an entry knew at one moment."""
+    """Entry as it was at one moment."""
 
     state: str
     changed: bool
@@ -122,7 +122,7 @@ class TransactionEntries:
             self._durability_is_noted = True
 
     def last_life_was_durable(self) -> bool:
-        """Whether the last life of the store that had entries synced what it decided."""
+        """True if the last life of the store that had entries synced what it decided."""
         state = self._state_log.get(DURABILITY, "")
         return state is None or bool(state.get("durable", True))
 
@@ -252,12 +252,12 @@ class TransactionEntries:
             entry.lock.note_newer(offset)
 
     def catch_up_for(self, transactional_id: str) -> None:
-        """For the lock of an entry: the state log has records that are not known here."""
+        """Read records of the state log that are not known here; the lock of an entry calls it."""
         self._state_log.catch_up_for(transactional_id)
 
     def refresh(self, transactional_id: str, offset: int) -> None:
-        """For the lock of an entry, by whoever took it: there may be a record at this offset that
-        the entry does not know.
+        """Read the record at this offset, which the entry may not know; the thread that took the
+        entry's lock calls it.
         """
         entry = self._entries.get(transactional_id)
         if entry is None or offset <= entry.record_offset:
@@ -275,7 +275,7 @@ class TransactionEntries:
     def _look_for_another_owner(
         self, entry: TransactionEntry, state: str, start_ms: int, timeout_ms: int
     ) -> None:
-        """If another process took the id from its producer here, tell that one who and when."""
+        """Report to the producer here which process took its id, and when, if another one did."""
         owner = entry.owner
         if self._slots is None or owner == self._slots.own:
             return
@@ -325,7 +325,7 @@ class TransactionEntries:
         return ids
 
     def none_is_undecided(self) -> bool:
-        """Whether at one moment of the call no transaction was open or undecided, in any process.
+        """True if at one moment of the call no transaction was open or undecided, in any process.
 
         False also where that cannot be told: a record cannot be read, or others write all the time.
         """
@@ -341,8 +341,8 @@ class TransactionEntries:
         return False
 
     def newest(self, transactional_id: str) -> NewestRecord | None:
-        """What the newest record of an id says, by whomever it was written; None if it has none
-        that can be read. Not held up by another process that is at work on the id.
+        """Return the newest record of an id, of any writer; None if it has none that can be read.
+        Not held up by another process that is at work on the id.
         """
         entry = self._entries.get(transactional_id)
         known = None if entry is None else self.read(entry)
@@ -359,7 +359,7 @@ class TransactionEntries:
     # Owners.
 
     def described_owner(self, transactional_id: str, slot: bytes | None) -> str | None:
-        """Who has the id, for people; `slot` is the owner that its record names."""
+        """Describe the owner of the id, for people; `slot` is the owner that its record names."""
         owner = self._owners.get(transactional_id)
         if owner is not None:
             return str(owner)
@@ -370,7 +370,7 @@ class TransactionEntries:
         return self._slots.describe(slot)
 
     def owner_of(self, transactional_id: str) -> TransactionOwner | None:
-        """Who has the id, if anybody in this process does."""
+        """Return the owner of the id, if it is in this process."""
         return self._owners.get(transactional_id)
 
     def hand_over(self, transactional_id: str, owner: TransactionOwner) -> TransactionOwner | None:
@@ -381,7 +381,7 @@ class TransactionEntries:
         return older
 
     def take_from_owner(self, transactional_id: str, reason: str) -> None:
-        """Nobody has the id from now on; who had it is told why."""
+        """Take the id from its owner, which is given the reason. It has no owner from now on."""
         with self._lock:
             owner = self._owners.pop(transactional_id, None)
         if owner is not None:
@@ -408,8 +408,8 @@ class TransactionEntries:
         return found
 
     def read(self, entry: TransactionEntry) -> EntryAsOfNow:
-        """What this process knows of an id now, in one piece. Not held up by another process that
-        is at work on it: what that one writes, this one has to read from the log.
+        """Return what this process knows of an id now, in one piece. Not held up by another process
+        that is at work on it: what that one writes, this one has to read from the log.
         """
         return EntryAsOfNow(*entry.read())
 
@@ -444,7 +444,7 @@ def _not_found(transactional_id: str) -> TransactionalIdNotFoundError:
 
 
 def _nothing() -> None:
-    """To take a lock is enough."""
+    """Do nothing: to take a lock is enough."""
 
 
 def check_transactional_id(transactional_id: str) -> None:

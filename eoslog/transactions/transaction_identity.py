@@ -16,7 +16,7 @@ NO_PRODUCER_ID = -1
 
 
 class KnownIdentity(Protocol):
-    """What the coordinator knows of a transactional id."""
+    """Identity of a transactional id, as the coordinator knows it."""
 
     @property
     def transactional_id(self) -> str: ...
@@ -31,7 +31,9 @@ class KnownIdentity(Protocol):
 
 
 class NextIdentity(NamedTuple):
-    """What the next record of the id says. `last_producer_epoch`: whoever shows it, asks again."""
+    """Identity in the next record of the id. `last_producer_epoch`: a producer that shows it asks
+    again.
+    """
 
     producer_id: int
     producer_epoch: int
@@ -40,7 +42,7 @@ class NextIdentity(NamedTuple):
 
 
 def check_expected(known: KnownIdentity, expected: tuple[int, int], is_ongoing: bool) -> None:
-    """Whether a producer with this id and epoch may go on as the newest one.
+    """Check that a producer with this id and epoch may go on as the newest one.
 
     Raises ProducerFencedError; nothing was changed. With a transaction open only its own producer
     may: an older one would abort it.
@@ -68,7 +70,7 @@ def next_identity(
     take_id: Callable[[], int],
     renews: bool = False,
 ) -> NextIdentity:
-    """What follows for an id with nothing open; `expected_epoch` was checked.
+    """Return the next identity of an id with nothing open; `expected_epoch` was checked.
 
     Without one the last epoch is forgotten, so that no older producer passes for the same one.
     `renews`: the producer id is rotated though its epochs are not used up.

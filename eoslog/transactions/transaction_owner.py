@@ -1,4 +1,4 @@
-"""Who has a transactional id now: one producer object, of one thread, of one process.
+"""Owner of a transactional id now: one producer object, of one thread, of one process.
 
 In one process the newer owner tells the older one by name: the older one's object says who took
 over, when, and where. Among processes the id's record names the process that has it; the others
@@ -39,12 +39,12 @@ class TransactionOwner:
         )
 
     def fence(self, reason: str) -> None:
-        """From now on every call of this owner is refused; the first reason stays."""
+        """Refuse every call of this owner from now on; the first reason stays."""
         if self.fenced_because is None:
             self.fenced_because = reason
 
     def fenced_by(self, reason: str) -> None:
-        """Whoever took over knows better by now what to say of it."""
+        """Replace the reason: the owner that took over knows it better by now."""
         self.fenced_because = reason
 
     def check(self) -> None:
@@ -55,14 +55,14 @@ class TransactionOwner:
     def explain(
         self, error: ProducerFencedError | InvalidProducerEpochError
     ) -> ProducerFencedError | InvalidProducerEpochError:
-        """The same error, with the reason for it if one is known."""
+        """Return the same error, with the reason for it if one is known."""
         if self.fenced_because is None or self.fenced_because in str(error):
             return error
         return type(error)(f"{error}; {self.fenced_because}")
 
 
 def taken_over(transactional_id: str, producer_epoch: int, newer: TransactionOwner) -> str:
-    """Why the older owner is fenced: another producer was initialized with the id."""
+    """Return the reason of a fence: another producer was initialized with the id."""
     return (
         f"transactional id {transactional_id!r} was initialized again, with epoch "
         f"{producer_epoch}, by process {newer.process_id} on {newer.host}, thread "
@@ -78,7 +78,7 @@ def taken_elsewhere(
     expired_ms: int | None,
     timeout_ms: int,
 ) -> str:
-    """Why the owner is fenced: another process initialized the id (`newer` describes it), or
+    """Return the reason of a fence: another process initialized the id (`newer` describes it), or
     aborted its transaction, whose time was over at `expired_ms`.
     """
     if newer is not None:
@@ -95,7 +95,7 @@ def taken_elsewhere(
 
 
 def run_overtaken(app_id: str, run_id: str, newer: TransactionOwner) -> str:
-    """Why the older owner is fenced: a newer run of its application was registered."""
+    """Return the reason of a fence: a newer run of its application was registered."""
     return (
         f"application {app_id!r}: run {run_id!r} was registered by process {newer.process_id} on "
         f"{newer.host}, thread {newer.thread!r}, at {moment_text(newer.since_ms)}"
@@ -103,7 +103,7 @@ def run_overtaken(app_id: str, run_id: str, newer: TransactionOwner) -> str:
 
 
 def timed_out(transactional_id: str, start_ms: int, timeout_ms: int, now_ms: int) -> str:
-    """Why the owner is fenced: its transaction was open for longer than it had asked for."""
+    """Return the reason of a fence: its transaction was open for longer than it had asked for."""
     return (
         f"transactional id {transactional_id!r}: its transaction, begun at "
         f"{moment_text(start_ms)}, was aborted at {moment_text(now_ms)}, after its timeout of "
@@ -112,7 +112,7 @@ def timed_out(transactional_id: str, start_ms: int, timeout_ms: int, now_ms: int
 
 
 def terminated(transactional_id: str, by: TransactionOwner) -> str:
-    """Why the owner is fenced: an operator ended its transaction."""
+    """Return the reason of a fence: an operator ended its transaction."""
     return (
         f"transactional id {transactional_id!r} was terminated by process {by.process_id} on "
         f"{by.host}, thread {by.thread!r}, at {moment_text(by.since_ms)}"

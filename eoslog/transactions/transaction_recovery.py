@@ -1,4 +1,4 @@
-"""What opening a store does about transactions, and from where the next opening has to look.
+"""Recovery of transactions when a store opens, and the offsets from which the next opening looks.
 
 Opening: a transaction that was decided is completed, one that was open is aborted (nobody is left
 who could go on), a prepared one waits on. After an unclean stop the decisions since the last
@@ -71,7 +71,9 @@ class _Unloaded(NamedTuple):
 
 
 class TransactionRecovery:
-    """Of one store. `StoreFiles` calls it when it opens, writes checkpoints, and closes."""
+    """Recovery of one store's transactions. `StoreFiles` calls it when it opens, writes
+    checkpoints, and closes.
+    """
 
     def __init__(
         self,
@@ -134,7 +136,7 @@ class TransactionRecovery:
         self._open_decided()
 
     def let_others_in(self) -> None:
-        """Everything is taken up: from now on another process may be at work too."""
+        """Let other processes work from now on too: everything is taken up."""
         self._is_alone = self._shared is None
         for where in self._unresolved | set(self._decided):
             self._share(where)
@@ -356,7 +358,7 @@ class TransactionRecovery:
     def _is_known(
         self, where: TopicPartition, producer_id: int, epoch: int, known: Iterable[_Known]
     ) -> bool:
-        """Whether the coordinator will end that transaction there. Waits for no lock."""
+        """True if the coordinator will end that transaction there. Waits for no lock."""
         if any(unloaded.producer_id == producer_id for unloaded in self._unloaded.values()):
             return True
         for entry in known:
@@ -434,7 +436,7 @@ class TransactionRecovery:
             self._partitions.attach_to_unsynced()
 
     def _had_others(self) -> bool:
-        """Whether another process has the store open, or had it in this session."""
+        """True if another process has the store open, or had it in this session."""
         if self._slots is None:
             return False
         if self._coordinator.had_others or self._slots.others() or self._slots.dead():
@@ -449,7 +451,8 @@ class TransactionRecovery:
             pass  # Its topic was deleted.
 
     def safe_offset(self, number: int) -> int:
-        """Up to where all decisions of a partition of the state log have their markers synced.
+        """Return up to where all decisions of a partition of the state log have their markers
+        synced.
 
         Raises what `advance` raises.
         """
@@ -458,7 +461,7 @@ class TransactionRecovery:
 
     @property
     def records_behind(self) -> int:
-        """How many records of the state log the next opening would read after a crash now."""
+        """Count of the state log's records that the next opening would read after a crash."""
         return sum(
             partition.log_end_offset - self.safe_so_far(partition.topic_partition)
             for partition in self._partitions.opened()
@@ -481,7 +484,8 @@ class TransactionRecovery:
                     partition.forget_producers([producer_id])
 
     def _lowest_decisions(self, with_ended: bool, with_others: bool = True) -> dict[int, int]:
-        """By partition of the state log, the lowest decision that is not carried out everywhere.
+        """Return by partition of the state log the lowest decision that is not carried out
+        everywhere.
 
         `with_ended`: or whose markers, written when the store was opened, were not synced since;
         `with_others`: also of those that only other processes worked on.
@@ -512,7 +516,7 @@ class TransactionRecovery:
         return lowest
 
     def checkpoint(self, where: TopicPartition, offsets: LastOffsets) -> LastOffsets:
-        """What a checkpoint may say of an open partition."""
+        """Return what a checkpoint may say of an open partition."""
         if where.topic != TRANSACTION_STATE_TOPIC:
             return offsets
         safe = self.safe_so_far(where)
@@ -521,14 +525,14 @@ class TransactionRecovery:
     # Closing.
 
     def prepare_to_close(self) -> None:
-        """To be called by the last process, while the state log can still be read."""
+        """Prepare to close; the last process calls it, while the state log can still be read."""
         self._learn()
         self._lowest_at_close = self._lowest_decisions(with_ended=False)
 
     def closed(
         self, offsets: Mapping[TopicPartition, LastOffsets], all_synced: bool
     ) -> dict[TopicPartition, LastOffsets]:
-        """What the checkpoints may say of partitions that were closed.
+        """Return what the checkpoints may say of partitions that were closed.
 
         `all_synced`: every partition with markers was closed cleanly.
         """

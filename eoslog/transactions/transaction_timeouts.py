@@ -1,4 +1,4 @@
-"""What time does to transactional ids: open transactions time out, unused ids are forgotten.
+"""Timeouts of transactional ids: open transactions time out, unused ids are forgotten.
 
 Invariants: a transaction is aborted once it was open for longer than its producer asked for, but
 for prepared ones, which wait for their decision however long it takes; an id is forgotten only with
@@ -55,7 +55,9 @@ def abort_timed_out(coordinator: TransactionCoordinator, now_ms: int) -> int:
 
 
 class NextTimeout:
-    """When the first of the open transactions times out, found anew only once one of them moved."""
+    """Time at which the first of the open transactions times out, found again only once one of them
+    moved.
+    """
 
     def __init__(self, coordinator: TransactionCoordinator, state_log: StateLog) -> None:
         self._entries = coordinator.entries
@@ -64,7 +66,7 @@ class NextTimeout:
         self._first: tuple[int, int] | None = None  # When it was begun, and its timeout.
 
     def has_come(self) -> bool:
-        """Whether a transaction of any process timed out that was not told of yet."""
+        """True if a transaction of any process timed out that was not told of yet."""
         ends = self._state_log.ends()
         if ends != self._ends:
             waiting = [one for one in self._entries.undecided() if _may_time_out(one)]

@@ -1,4 +1,4 @@
-"""What could not be put right when a store was opened, for all its processes to know.
+"""Transactions that could not be put right when a store was opened, for all its processes to know.
 
 By partition: that something is open there which was never decided, or which decision it waits for;
 and that every transactional id has to take a new producer id. Most stores never have it. The file
@@ -22,7 +22,7 @@ _LOCK_NAME = "unended.lock"
 
 
 class Decision(NamedTuple):
-    """What a partition's open transaction of a producer id and epoch came to, and where that is.
+    """Decision on a partition's open transaction of a producer id and epoch, and where it is.
 
     Transactions of older protocols share an epoch, and their markers do not have a newer one.
     `commit` is None if those of one epoch were decided in both ways.
@@ -53,11 +53,11 @@ class UnendedTransactions:
         return self._read()[0]
 
     def renews(self) -> bool:
-        """Whether the first initialization of each id has to take a new producer id."""
+        """True if the first initialization of each id has to take a new producer id."""
         return self._read()[1]
 
     def note_renewal(self) -> None:
-        """From now on it has to."""
+        """Note that it has to from now on."""
         with self._threads, file_locked(self._lock_path):
             self._write(self.read(), True)
 

@@ -63,7 +63,7 @@ def demo(settings: Settings, rows: str) -> None:
 
 
 def default_store() -> Path:
-    """Where the demo's store is if nobody says: a directory that only the demo writes to."""
+    """Return the demo's store if none is given: a directory that only the demo writes to."""
     home = os.environ.get("XDG_CACHE_HOME")
     cache = Path(home) if home and Path(home).is_absolute() else Path.home() / ".cache"
     return cache / "eoslog" / "demo"
@@ -87,7 +87,9 @@ def remove_store(path: Path) -> None:
 
 
 def succeeded(report: DemoReport) -> bool:
-    """Everything there once, the second run added nothing, and a worker really was killed."""
+    """True if everything is there once, the second run added nothing, and a worker really was
+    killed.
+    """
     return report.exactly_once and report.worker_kills == report.worker_kills_survived == 1
 
 

@@ -75,7 +75,7 @@ class KillWorkerOnce:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How the log differs from the file: `duplicates` and `unexpected` are records too many."""
+    """Differences of the log from the file: `duplicates` and `unexpected` are records too many."""
 
     records_in_log: int
     duplicates: int
@@ -85,7 +85,7 @@ class Comparison:
 
 @dataclass(frozen=True)
 class DemoReport:
-    """What the demo saw. `seconds` and `mb_per_s` are of the first ingestion, kill included."""
+    """Report of the demo. `seconds` and `mb_per_s` are of the first ingestion, kill included."""
 
     rows_read: int
     records_in_log: int

@@ -39,7 +39,7 @@ SPLIT_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class IngestResult:
-    """What became of the files: `committed` is False if the id was in the log already."""
+    """Result of an ingestion: `committed` is False if the id was in the log already."""
 
     app_id: str
     topic: str

@@ -35,7 +35,7 @@ _decoder = json.JSONDecoder(parse_int=_Number, parse_float=_Number, parse_consta
 
 
 def parse_line(line: bytes) -> Any:
-    """What a line says; numbers are texts. Raises ValueError if it is not one JSON text."""
+    """Parse a line; numbers become texts. Raises ValueError if it is not one JSON text."""
     try:
         return _decoder.decode(line.decode())
     except RecursionError:
@@ -105,7 +105,7 @@ class JsonLines:
 
 
 def fault_in_json(path: Path, name: str, fields: Iterable[str], separator: str) -> str | None:
-    """What to say of the first line that `JsonLines` refuses; None if there is none."""
+    """Describe the first line that `JsonLines` refuses; None if there is none."""
     number = 0
     with opened_input(path, name) as file:
         for chunk in file:

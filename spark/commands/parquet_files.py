@@ -1,4 +1,4 @@
-"""What the Parquet files to ingest say of their columns, and what of them Spark would lose."""
+"""Columns of the Parquet files to ingest, and what of them Spark would lose."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -175,8 +175,8 @@ def _is_unreadable(kind: "pa.DataType") -> bool:
 
 
 def fault_in_parquet(path: Path, name: str) -> str | None:
-    """What to say of the first text that is not UTF-8, or map that has a key twice; None if there
-    is none.
+    """Describe the first text that is not UTF-8, or map that has a key twice; None if there is
+    none.
     """
     import pyarrow as pa
     from pyarrow import parquet

@@ -39,7 +39,7 @@ _NAMES = re.compile(r"\w+(?:\s*,\s*\w+)*")
 
 @dataclass(frozen=True)
 class RowFormat:
-    """How the rows of files become records.
+    """Format of rows: how those of files become records.
 
     `file_format` is csv, jsonl, parquet or text, by default what the files' names say. `key` is a
     list of columns (of JSON: of top-level fields) with commas between, joined by `key_separator`,
@@ -85,7 +85,7 @@ def row_frame(
 
 
 def fault_of(inputs: InputFolder, row_format: RowFormat) -> str | None:
-    """What no record can be made of in the inputs, and its place: for a job that failed.
+    """Find what no record can be made of in the inputs, and its place: for a job that failed.
 
     The files are read once more. None if nothing is found. Raises InputFileError.
     """
@@ -109,7 +109,7 @@ def _paths(inputs: InputFolder) -> list[str]:
 
 
 def _csv_as_parquet(inputs: InputFolder, row_format: RowFormat) -> InputFolder:
-    """The same rows as Parquet files of texts, in the same folder."""
+    """Write the same rows as Parquet files of texts, in the same folder."""
     delimiter = check_delimiter(row_format.delimiter)
     paths: list[Path] = []
     names: list[str] = []

@@ -1,4 +1,4 @@
-"""Where a text is not the UTF-8 that it should be: its file, line and byte."""
+"""Faults of texts that are not the UTF-8 that they should be: their file, line and byte."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def check_no_utf_16(path: Path, name: str) -> None:
 
 
 def fault_in_utf8(path: Path, name: str) -> str | None:
-    """What to say of the first byte of a text that is not UTF-8; None if it is all UTF-8.
+    """Describe the first byte of a text that is not UTF-8; None if it is all UTF-8.
 
     A line ends with a line feed, a carriage return, or both.
     """

@@ -1,4 +1,4 @@
-"""Where Spark finds the format `eoslog` without `register()`.
+"""Package through which Spark finds the format `eoslog` without `register()`.
 
 On the first look-up of a Python data source Spark imports every top-level package whose name begins
 with `pyspark_`, in every session, whichever format is wanted. So this import is light, and it never

@@ -1,4 +1,4 @@
-"""What a micro-batch is made of, as Spark wrote it down in the query's checkpoint.
+"""Plan of a micro-batch, as Spark wrote it down in the query's checkpoint.
 
 Spark writes `offsets/<batch id>` once, before the batch runs, and a batch that is run again has the
 same file. A checkpoint that lost the file, or is an older copy, gets another one under the same

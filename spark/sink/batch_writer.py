@@ -34,7 +34,7 @@ a write inside foreachBatch needs a name and the batch's number, or a replayed b
 
 @dataclass
 class BatchMessage(WriterCommitMessage):
-    """What a task tells `commit`; `staged` is None if the version was in before the job began.
+    """Message of a task to `commit`; `staged` is None if the version was in before the job began.
 
     `rows` is how many the task was given.
     """
@@ -70,13 +70,13 @@ class BatchWriter(DataSourceArrowWriter):
         self._done = self._named and not self._sink.reset_allowed and self._is_in()
 
     def _is_in(self) -> bool:
-        """Whether the version is in; if a source began to count anew, only `commit` can tell."""
+        """True if the version is in; if a source began to count again, only `commit` can tell."""
         with lent_store(self._sink.store, self._sink.durability) as log:
             known = log.application(self._app_id)
         return known is not None and known.base == 0 and known.version >= self._version
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> BatchMessage:
-        """In a task: stage all rows. A version that is in stages nothing."""
+        """Stage all rows, in a task. A version that is in stages nothing."""
         stream = stream_batch_of_task()
         if stream is not None:
             if not self._named:
@@ -98,7 +98,7 @@ class BatchWriter(DataSourceArrowWriter):
         return version_run_id(self._version, source_id, self._job_id)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver's host: decide. On return the job is in, as durable as the store says."""
+        """Decide, on the driver's host. On return the job is in, as durable as the store says."""
         found = [message for message in messages if isinstance(message, BatchMessage)]
         staged = as_messages(one.staged for one in found if one.staged is not None)
         source = self._source(found)
@@ -127,6 +127,6 @@ class BatchWriter(DataSourceArrowWriter):
         )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """On the driver's host, after a failure: give the job's files up, unless it is decided."""
+        """Give the job's files up unless it is decided, on the driver's host after a failure."""
         streams = [one.stream for one in messages if isinstance(one, BatchMessage)]
         self._sink.give_up(self._app_id, self._run_of(streams[0] if streams else None))

@@ -1,4 +1,5 @@
-"""Where a query's rows go, as its options say: known before any task runs, and sent to all tasks.
+"""Sink of a query's rows, as its options name it: known before any task runs, and sent to all
+tasks.
 
 The store is not opened for it: the topics are read from their file. Only a topic that is to be made
 needs the store.
@@ -59,7 +60,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Sink:
-    """What every task is given.
+    """Settings of the sink that every task gets.
 
     `app_id` is the user's, None if there is none. `durability` None is the store's own: "commit",
     unless other processes have it open with another one. `place` is the checkpoint's location.
@@ -78,7 +79,8 @@ class Sink:
 
     @classmethod
     def of(cls, options: Mapping[str, str], schema: "StructType") -> "Sink":
-        """What the options say, for rows of this schema; the topic is made if they say so.
+        """Build the sink from the options, for rows of this schema; the topic is made if they say
+        so.
 
         Raises ValueError, TypeError, NotAStoreError, UnknownTopicOrPartitionError.
         """
@@ -111,7 +113,7 @@ class Sink:
     def stage(
         self, batches: "Iterator[pa.RecordBatch]", app_id: str, run_id: str
     ) -> "StagedMessage":
-        """In a task: write all batches into staged files; a message without files for no rows.
+        """Write all batches into staged files, in a task; a message without files for no rows.
 
         Raises as `staging.stage`.
         """
@@ -136,11 +138,13 @@ class Sink:
         )
 
     def plan_of(self, batch_id: int) -> str | None:
-        """On the driver's host: what the checkpoint says of a micro-batch, if it is compared."""
+        """Return what the checkpoint says of a micro-batch, if it is compared; on the driver's
+        host.
+        """
         return plan_of_batch(self.place, batch_id) if self.replays_checked else None
 
     def give_up(self, app_id: str, run_id: str) -> None:
-        """On the driver's host: remove what a run staged, unless it is decided.
+        """Remove what a run staged, unless it is decided; on the driver's host.
 
         A failure is logged only: Spark has an error of its own to tell, and sweeps come by again.
         """

@@ -31,7 +31,7 @@ Messages = Sequence[WriterCommitMessage | None]
 
 @dataclass
 class StreamMessage(WriterCommitMessage):
-    """What a task tells `commit`, which learns nothing else of the query."""
+    """Message of a task to `commit`, which learns nothing else of the query."""
 
     staged: "StagedMessage"
     stream: StreamBatch
@@ -52,7 +52,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._sink = Sink.of(options, schema)
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> StreamMessage:
-        """In a task: stage all rows of its partition of the batch."""
+        """Stage all rows of its partition of the batch, in a task."""
         from eoslog.staging.staged import version_run_id
 
         stream = stream_batch_of_task()
@@ -68,7 +68,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return StreamMessage(self._sink.stage(iterator, self._app_id(stream), run_id), stream)
 
     def commit(self, messages: Messages, batchId: int) -> None:  # noqa: N803
-        """On the driver's host: decide. On return the batch is in, as durable as the store says.
+        """Decide, on the driver's host. On return the batch is in, as durable as the store says.
 
         A batch that is in already is a no-op. Raises StagedReplayError for another one of the
         newest batch's number.
@@ -101,7 +101,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 raise explained(error, reset_allowed=self._sink.reset_allowed) from error
 
     def abort(self, messages: Messages, batchId: int) -> None:  # noqa: N803
-        """On the driver's host, after a failure: give the batch's files up, unless it is decided.
+        """Give the batch's files up unless it is decided, on the driver's host after a failure.
 
         Where no task got as far as a message nothing is known of the query; the files of the batch
         go when a later run brings it in.

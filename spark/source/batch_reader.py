@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RangePartition(InputPartition):
-    """What one task reads, and by what it knows the driver's store, and the topic."""
+    """Range that one task reads, and by what the task knows the driver's store, and the topic."""
 
     wanted: OffsetRange
     store_mark: str
@@ -49,7 +49,7 @@ class BatchReader(DataSourceReader):
         self._names = column_names(schema)
 
     def partitions(self) -> list[InputPartition]:
-        """What each task is to read.
+        """Return the range that each task is to read.
 
         Raises UnknownTopicOrPartitionError, OffsetOutOfRangeError, ValueError, StoreError.
         """
@@ -65,14 +65,16 @@ class BatchReader(DataSourceReader):
             return split_ranges(store, options.split, ranges_between(starts, ends))
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """In the task: the records of one range."""
+        """Yield the records of one range, in the task."""
         return read_range(self._options, self._names, partition)
 
 
 def latest_offsets(
     store: Store, partitions: list[Partition], options: ReadOptions
 ) -> dict[TopicPartition, int]:
-    """Up to where each partition may be read; committed reads get ends that cut no transaction."""
+    """Return the offset up to which each partition may be read; for committed reads it cuts no
+    transaction.
+    """
     if options.isolation_level == "read_uncommitted":
         return {
             partition.topic_partition: partition.readable_end("read_uncommitted")

@@ -1,4 +1,4 @@
-"""What a read does about records that were to be read and are not there any more.
+"""Data loss: reading records that were to be read and are not there any more.
 
 As in Spark's Kafka source: an error by default, and a warning with failOnDataLoss=false.
 """

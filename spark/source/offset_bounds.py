@@ -1,4 +1,4 @@
-"""Where a read begins and ends: what the options say, and which offsets that is in a store.
+"""Bounds of a read: what the options say, and which offsets these are in a store.
 
 A time beats offsets, and a time for all partitions beats one for each, as in Spark's Kafka source.
 "latest" is an offset that cuts no transaction in two, given by the caller.
@@ -32,7 +32,7 @@ class OffsetBound:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether it is the same offset whenever it is looked up, but for retention."""
+        """True if it is the same offset whenever it is looked up, but for retention."""
         if self.is_time:
             return self.fail_without_match
         return self.everywhere != LATEST and LATEST not in self.each.values()
@@ -43,7 +43,9 @@ class OffsetBound:
 
 
 def starting_bound(options: Mapping[str, str], default: int, *, stream: bool) -> OffsetBound:
-    """Where the options let a read begin; a batch cannot begin at the end. Raises ValueError."""
+    """Return where the options let a read begin; a batch cannot begin at the end. Raises
+    ValueError.
+    """
     strategy = (text(options, STRATEGY) or "error").strip().lower()
     if strategy not in ("error", "latest"):
         raise ValueError(f"option {STRATEGY} is error or latest, not {strategy!r}")
@@ -54,7 +56,9 @@ def starting_bound(options: Mapping[str, str], default: int, *, stream: bool) ->
 
 
 def ending_bound(options: Mapping[str, str]) -> OffsetBound:
-    """Where the options let a batch read end: at latest, if they do not say. Raises ValueError."""
+    """Return where the options let a batch read end: at latest, if they do not say. Raises
+    ValueError.
+    """
     bound = _bound_of(options, "ending", LATEST, fail_without_match=False)
     if not bound.is_time and EARLIEST in (bound.everywhere, *bound.each.values()):
         raise ValueError(f"option {bound.option}: a read cannot end at earliest (-2)")

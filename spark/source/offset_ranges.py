@@ -31,11 +31,11 @@ class OffsetRange:
 
     @property
     def size(self) -> int:
-        """How many offsets; markers and aborted records take some of them."""
+        """Count of the offsets; markers and aborted records take some of them."""
         return self.upper_bound - self.first
 
     def divided(self, count: int) -> "list[OffsetRange]":
-        """It in at most `count` ranges of about the same size, in order; none is empty."""
+        """Divide it into at most `count` ranges of about the same size, in order; none is empty."""
         edges = [self.first + self.size * number // count for number in range(count + 1)]
         return [
             OffsetRange(self.where, first, upper_bound)
@@ -57,7 +57,7 @@ def ranges_between(
 
 @dataclass(frozen=True)
 class SplitRule:
-    """How ranges become those of single tasks.
+    """Rule by which ranges become those of single tasks.
 
     Without `max_bytes` a piece has some 128 MB, or more where two tasks for each processor do: all
     tasks that read run on the store's host.

@@ -62,7 +62,7 @@ _MILLISECONDS_IN = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_0
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What batch and streaming reads have in common; plain values, to be sent to tasks."""
+    """Options that batch and streaming reads share; plain values, to be sent to tasks."""
 
     store: Path
     choice: TopicChoice

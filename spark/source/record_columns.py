@@ -102,7 +102,7 @@ def _count_below(offsets: Any, upper_bound: int) -> int:
 
 
 def _maker(wanted: OffsetRange, names: Sequence[str]) -> "Callable[[Columns], pa.RecordBatch]":
-    """What makes a record batch of fetched columns."""
+    """Return the function that makes a record batch of fetched columns."""
     schema = pa.schema([pa.field(name, ARROW_TYPES[name]) for name in names])
     constants = {
         "topic": _Constant(pa.scalar(wanted.where.topic, pa.string())),

@@ -62,7 +62,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Which offsets.
 
     def initialOffset(self) -> NestedOffsets:  # noqa: N802 (Spark's name)
-        """Where a new query begins.
+        """Return the offsets at which a new query begins.
 
         Raises UnknownTopicOrPartitionError, OffsetOutOfRangeError, ValueError, StoreError.
         """
@@ -81,7 +81,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._initial
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What the options say of how much a micro-batch takes."""
+        """Return the limit that the options set for a micro-batch."""
         options = self._options
         if options.max_offsets_per_trigger:
             return ReadMaxRows(options.max_offsets_per_trigger)
@@ -90,7 +90,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """From now on nothing beyond what is there now is read."""
+        """Stop reading at what is there now."""
         options = self._options
         with lent_store(options.store) as store:
             # Which topics were read before and are gone, the first micro-batch will tell.
@@ -99,7 +99,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._target = latest_offsets(store, partitions, options)
 
     def latestOffset(self, start: NestedOffsets, limit: ReadLimit) -> NestedOffsets:  # noqa: N802
-        """Where the micro-batch that begins at `start` is to end; `start` itself if nothing is new.
+        """Return the end of the micro-batch that begins at `start`; `start` itself if nothing is
+        new.
 
         Raises OffsetOutOfRangeError for records that were to be read and are gone, and as
         `initialOffset` does.
@@ -123,7 +124,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _joined(ends, begins if first else None, topic_ids)
 
     def reportLatestOffset(self) -> NestedOffsets | None:  # noqa: N802
-        """What the query's progress shows as the newest offsets."""
+        """Return the newest offsets, which the query's progress shows."""
         return None if self._latest is None else as_nested(self._latest)
 
     def _ends(self, store: Store, starts: Offsets) -> Offsets:
@@ -171,7 +172,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _begin(
         self, store: Store, where: TopicPartition, start: int | None, planned_end: int | None
     ) -> int:
-        """Where a partition is read from: at `start`, a new one from its beginning.
+        """Return where a partition is read from: at `start`, a new one from its beginning.
 
         Raises OffsetOutOfRangeError, or warns, if the log has less than Spark has in its
         checkpoint.
@@ -215,7 +216,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # Reading.
 
     def partitions(self, start: NestedOffsets, end: NestedOffsets) -> list[InputPartition]:
-        """What each task of the micro-batch between two offsets is to read.
+        """Return the range that each task of the micro-batch between two offsets is to read.
 
         Raises OffsetOutOfRangeError for records that are gone.
         """
@@ -251,7 +252,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         }
 
     def read(self, partition: InputPartition) -> "Iterator[pa.RecordBatch]":
-        """In the task: the records of one range."""
+        """Yield the records of one range, in the task."""
         return read_range(self._options, self._names, partition)
 
 

@@ -1,4 +1,4 @@
-"""Which partitions a read is of: `subscribe`, `subscribePattern` or `assign`, as in Kafka's source.
+"""Partitions that a read is of: `subscribe`, `subscribePattern` or `assign`, as in Kafka's source.
 
 A pattern is looked at anew each time, so that a stream finds topics that are made later.
 """
