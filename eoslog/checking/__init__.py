@@ -13,9 +13,10 @@ checked; nothing here opens a store.
 
 from eoslog.checking.check import check
 from eoslog.checking.history import HistoryError
+from eoslog.checking.recorded_call import Call
 from eoslog.checking.recorded_consumer import RecordedConsumer
 from eoslog.checking.recorded_producer import RecordedProducer
-from eoslog.checking.recorder import Call, Recorder
+from eoslog.checking.recorder import Recorder
 from eoslog.checking.report import ANOMALIES, Anomaly, Found, OperationReference, Report
 
 __all__ = [

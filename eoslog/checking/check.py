@@ -5,7 +5,7 @@ from os import PathLike
 
 import numpy as np
 
-from eoslog.checking.evidence import Evidence, identities_of
+from eoslog.checking.evidence import Evidence, identities_of, passed_offsets
 from eoslog.checking.group_offsets import GroupOffsets, group_offsets, note_commits
 from eoslog.checking.history import History
 from eoslog.checking.history_reader import read_history
@@ -20,7 +20,6 @@ from eoslog.checking.order import (
     non_monotonic_sends,
     poll_skips,
 )
-from eoslog.checking.passed_offsets import passed_offsets
 from eoslog.checking.record_places import record_places, tries_of
 from eoslog.checking.report import ANOMALIES, Report
 from eoslog.checking.transactions import transactions_of

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eoslog.checking.evidence import Evidence
+from eoslog.checking.evidence import Evidence, starts_of
 from eoslog.checking.groups_of_rows import (
     any_of,
     distinct,
@@ -26,7 +26,6 @@ from eoslog.checking.history import (
     Numbers,
 )
 from eoslog.checking.missing_records import MissingRecords, end_below
-from eoslog.checking.passed_offsets import starts_of
 from eoslog.checking.report import Anomaly, Found
 
 # Ends that leave no room: a partition that ended before it can hold all that is certainly in it.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from eoslog.checking.evidence import Evidence, sent_offsets
+from eoslog.checking.evidence import Evidence, sent_offsets, starts_of
 from eoslog.checking.groups_of_rows import (
     distinct,
     group_numbers,
@@ -12,7 +12,6 @@ from eoslog.checking.groups_of_rows import (
     same_as_before,
 )
 from eoslog.checking.history import NONE, OK, READ_COMMITTED, Flags, Numbers
-from eoslog.checking.passed_offsets import starts_of
 from eoslog.checking.report import Anomaly, Found
 
 # Duplicates: a record that is in the log twice, both times for good.

@@ -11,12 +11,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from eoslog.checking.evidence import Evidence
+from eoslog.checking.evidence import Evidence, starts_of
 from eoslog.checking.group_offsets import GroupOffsets
 from eoslog.checking.groups_of_rows import distinct, greatest, place_keys, rows_of, same_as_before
 from eoslog.checking.history import NEVER_NS, NONE, OK, POLL, SEEK, Flags, Numbers
 from eoslog.checking.missing_records import MissingRecords
-from eoslog.checking.passed_offsets import starts_of
 
 # Inputs that a group's offset passed, and that none of its transactions took.
 #

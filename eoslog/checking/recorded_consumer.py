@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from eoslog.checking.recorder import Call, Recorder, offsets_as_json, partitions_as_json
+from eoslog.checking.recorded_call import Call, CallWriter, offsets_as_json, partitions_as_json
 from eoslog.common.synchronous_call import check_synchronous
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
 from eoslog.common.whole_number import whole_number
@@ -24,7 +24,7 @@ class RecordedConsumer:
     a poll is recorded as a `seek`: an assignment, a rebalance, a reset by retention too.
     """
 
-    def __init__(self, recorder: Recorder, consumer: "Consumer", client: str) -> None:
+    def __init__(self, recorder: CallWriter, consumer: "Consumer", client: str) -> None:
         self._recorder = recorder
         self._consumer = consumer
         self._client = client

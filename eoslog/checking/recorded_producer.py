@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from eoslog import AppendResult
 from eoslog.checking.history import PARTITION_MAX
+from eoslog.checking.recorded_call import Call, CallWriter, had_no_effect, offsets_as_json
 from eoslog.checking.recorded_consumer import RecordedConsumer
-from eoslog.checking.recorder import Call, Recorder, had_no_effect, offsets_as_json
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.common.whole_number import whole_number
 from eoslog.errors import EoslogError
@@ -34,7 +34,7 @@ class RecordedProducer:
     """
 
     def __init__(
-        self, recorder: Recorder, producer: "Producer | TransactionalProducer", client: str
+        self, recorder: CallWriter, producer: "Producer | TransactionalProducer", client: str
     ) -> None:
         self._recorder = recorder
         self._producer = producer

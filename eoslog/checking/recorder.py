@@ -4,7 +4,6 @@ Invariant: a line is handed to the system whole, by one write. So whatever a kil
 begun is in its file, as an operation of unknown outcome.
 """
 
-import hashlib
 import json
 import os
 import threading
@@ -14,99 +13,18 @@ from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from eoslog import OffsetAndMetadata
-from eoslog.common.config import INT64_MAX
+from eoslog.checking.recorded_call import Call, identity_of
+from eoslog.checking.recorded_consumer import RecordedConsumer
+from eoslog.checking.recorded_producer import RecordedProducer
 from eoslog.common.synchronous_call import check_synchronous
-from eoslog.common.topic_partition import TopicPartition, as_topic_partition
-from eoslog.common.whole_number import whole_number
-from eoslog.errors import EoslogError, ForkedProcessError, LogClosedError
+from eoslog.errors import ForkedProcessError, LogClosedError
 
 if TYPE_CHECKING:
     from eoslog import Consumer, Producer, TransactionalProducer
-    from eoslog.checking.recorded_consumer import RecordedConsumer
-    from eoslog.checking.recorded_producer import RecordedProducer
 
 Identify = Callable[[bytes | None, bytes | None], str | int]
 
-# A value that is not longer is its own identity.
-_IDENTITY_BYTES_MAX = 100
-
 _encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
-
-
-def identity_of(key: bytes | None, value: bytes | None) -> str | int:
-    """A record's identity by its value: short texts are themselves, all else is a digest."""
-    if value is None:
-        raise ValueError("a record without a value has no identity: give the recorder `identify`")
-    if len(value) <= _IDENTITY_BYTES_MAX:
-        try:
-            return value.decode()
-        except UnicodeDecodeError:
-            pass
-    return f"blake2b:{hashlib.blake2b(value, digest_size=16).hexdigest()}"
-
-
-def partitions_as_json(positions: Mapping[TopicPartition, Any]) -> dict[str, Any]:
-    """Partitions by the names that a history gives them."""
-    return {f"{topic}-{partition}": given for (topic, partition), given in positions.items()}
-
-
-def offsets_as_json(offsets: object) -> dict[str, int]:
-    """Offsets to commit, as callers name them. TypeError or ValueError for what no commit takes."""
-    if not isinstance(offsets, Mapping):
-        raise TypeError(f"a mapping of partitions to offsets, not {type(offsets).__name__}")
-    return partitions_as_json({as_topic_partition(tp): _offset(at) for tp, at in offsets.items()})
-
-
-def _offset(given: object) -> int:
-    at = given.offset if isinstance(given, OffsetAndMetadata) else given
-    offset = whole_number(at, "an offset")
-    if not 0 <= offset <= INT64_MAX:
-        raise ValueError(f"offset {offset} is outside [0, {INT64_MAX}]")
-    return offset
-
-
-def had_no_effect(error: BaseException) -> bool:
-    """True if it is an error of eoslog that states that nothing was appended."""
-    return isinstance(error, EoslogError) and error.outcome == "not_appended"
-
-
-class Call:
-    """A call that was written down: `ok`, `fail` or `unknown` ends one that is under way.
-
-    `Recorder.start` makes it, as unknown: what is never ended stays so.
-    """
-
-    def __init__(self, recorder: "Recorder", line: dict[str, Any]) -> None:
-        self._recorder = recorder
-        self._line = line
-        recorder._write(line)
-
-    def ok(self, **fields: Any) -> None:
-        """The call did what it was to do; `fields` are what it answered."""
-        self._end("ok", fields)
-
-    def fail(self, error: object = None) -> None:
-        """The call certainly had no effect, and never will have."""
-        self._end("fail", {} if error is None else {"error": str(error)})
-
-    def unknown(self, error: object = None) -> None:
-        """The call may have had its effect, or have it later, or not at all."""
-        self._end("unknown", {} if error is None else {"error": str(error)})
-
-    def raised(self, error: BaseException) -> None:
-        """The call raised: `fail` if the error is one of eoslog's that says so, else `unknown`."""
-        end = self.fail if had_no_effect(error) else self.unknown
-        end(f"{type(error).__name__}: {error}")
-
-    def again(self, **fields: Any) -> None:
-        """Write the ended call once more, with more fields: the last line counts."""
-        self._line |= fields
-        self._recorder._write(self._line)
-
-    def _end(self, outcome: str, fields: dict[str, Any]) -> None:
-        self._line |= {"outcome": outcome, "end_ns": time.monotonic_ns(), **fields}
-        self._recorder._write(self._line)
 
 
 class Recorder:
@@ -151,16 +69,12 @@ class Recorder:
 
     def producer(
         self, producer: "Producer | TransactionalProducer", *, client: str | None = None
-    ) -> "RecordedProducer":
+    ) -> RecordedProducer:
         """A producer of eoslog whose calls are recorded; one thread uses it."""
-        from eoslog.checking.recorded_producer import RecordedProducer
-
         return RecordedProducer(self, producer, client or self.new_client("producer"))
 
-    def consumer(self, consumer: "Consumer", *, client: str | None = None) -> "RecordedConsumer":
+    def consumer(self, consumer: "Consumer", *, client: str | None = None) -> RecordedConsumer:
         """A consumer of eoslog whose calls are recorded."""
-        from eoslog.checking.recorded_consumer import RecordedConsumer
-
         return RecordedConsumer(self, consumer, client or self.new_client("consumer"))
 
     def new_client(self, what: str) -> str:
@@ -196,7 +110,8 @@ class Recorder:
             self._numbers[client] = number + 1
         return number
 
-    def _write(self, line: Mapping[str, Any]) -> None:
+    def write_line(self, line: Mapping[str, Any]) -> None:
+        """Append a line to the history. Raises ForkedProcessError, LogClosedError."""
         data = f"{_encode(line)}\n".encode()
         if os.getpid() != self._process_id:
             raise ForkedProcessError("the recorder was made before a fork: make one in the child")

@@ -326,11 +326,6 @@ KNOWN_IMPORTS = {
     "eoslog.storage.opened_partitions imports eoslog.groups.group_offsets_index",
 }
 KNOWN_FILES: dict[str, int] = {}
-# Imports without which there is no cycle: (who, whom).
-KNOWN_BACKWARDS = {
-    ("eoslog.checking.recorder", "eoslog.checking.recorded_consumer"),
-    ("eoslog.checking.recorder", "eoslog.checking.recorded_producer"),
-}
 KNOWN_REACHES = {
     "eoslog.checking.recorded_consumer": 3,
     "eoslog.producer.transactional_producer": 1,
@@ -411,11 +406,8 @@ def test_no_folder_of_spark_has_too_many_files():
     assert max(Counter(path.parent for path in files).values()) <= FILES_MAX
 
 
-def graph(without: set[tuple[str, str]]) -> dict[str, set[str]]:
-    return {
-        name: {one for one in imported(name) & MODULES.keys() if (name, one) not in without}
-        for name in MODULES.keys() - FACES
-    }
+def graph() -> dict[str, set[str]]:
+    return {name: imported(name) & MODULES.keys() for name in MODULES.keys() - FACES}
 
 
 def cycle_in(edges: dict[str, set[str]]) -> list[str] | None:
@@ -428,12 +420,7 @@ def cycle_in(edges: dict[str, set[str]]) -> list[str] | None:
 
 
 def test_no_module_imports_itself_by_way_of_others():
-    assert cycle_in(graph(KNOWN_BACKWARDS)) is None
-
-
-@pytest.mark.parametrize("edge", sorted(KNOWN_BACKWARDS))
-def test_a_known_import_backwards_is_still_one(edge):
-    assert cycle_in(graph(KNOWN_BACKWARDS - {edge})) is not None
+    assert cycle_in(graph()) is None
 
 
 def is_private(name: str) -> bool:
