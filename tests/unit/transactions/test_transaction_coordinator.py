@@ -1140,10 +1140,10 @@ def test_o01_o10_list_and_terminate(at):
 def test_an_id_that_somebody_is_about_to_begin_with_is_not_there_yet(at):
     """Its entry is made before its lock is taken, and its first record is written with the lock."""
     entries = at.store._files.transactions.entries
-    entries._find("new", create=True)
+    entries.look_up("new", create=True)
     assert at.store.transactions() == []
     for use in (at.store.describe_transaction, at.store.abort_transaction):
-        entries._find("new", create=True)
+        entries.look_up("new", create=True)
         with pytest.raises(TransactionalIdNotFoundError):
             use("new")
     assert at.init("new") is not None
