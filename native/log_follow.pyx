@@ -20,6 +20,7 @@ from eoslog.native.control_page cimport (
     control_view, control_write_begin,
 )
 from eoslog.native.empty_segment cimport empty_segment_make_anew, empty_segment_renew
+from eoslog.native.index_file cimport index_file_append
 from eoslog.native.log_replay cimport log_replay_batch
 from eoslog.native.mapped_io cimport eos_file_bytes
 from eoslog.native.segment_files cimport eos_remove_below
@@ -39,7 +40,6 @@ from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport (
     STATUS_CORRUPT, STATUS_FELL_BEHIND, STATUS_IO, STATUS_LOCK_HELD, STATUS_OK, fault,
 )
-from eoslog.native.time_index cimport time_index_append
 
 cdef extern from "<unistd.h>" nogil:
     int unlink(const char* path) noexcept
@@ -96,7 +96,7 @@ cdef Status follow_to_next(
     if status != STATUS_OK:
         return status
     if ended.max_timestamp >= 0:
-        time_index_append(&ended.time_index, ended.max_timestamp,
+        index_file_append(&ended.time_index, ended.max_timestamp,
                           <int>(ended.max_timestamp_offset - ended.base_offset))
     # Whoever ended it wrote its index files.
     ended.offset_index.stored_count = ended.offset_index.count

@@ -15,6 +15,7 @@ from eoslog.native.abort_index cimport (
 from eoslog.native.atomics cimport load_acquire_64
 from eoslog.native.control_page cimport control_load
 from eoslog.native.crc32c cimport crc32c
+from eoslog.native.index_file cimport index_file_lookup
 from eoslog.native.partition_log cimport (
     log_acquire, log_end, log_next_base, log_release,
 )
@@ -27,7 +28,7 @@ from eoslog.native.segment cimport batch_end_offset, batch_in_chain, segment_fin
 from eoslog.native.status cimport (
     STATUS_CORRUPT, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
 )
-from eoslog.native.time_index cimport time_index_lookup
+from eoslog.native.time_index cimport time_index_offset, time_index_timestamp
 
 cdef enum:
     CHECKED_BYTES = 16384            # Taken into the checksum, and decoded while they are in cache.
@@ -632,17 +633,17 @@ cdef Status time_scan_start(
     timestamp.
     """
     # The entry below the target: every batch before the one it names is older than the target.
-    cdef int32_t entry = time_index_lookup(&segment.time_index, timestamp - 1)
+    cdef int32_t entry = index_file_lookup(&segment.time_index, timestamp - 1)
     cdef int64_t start
     cdef BatchHeader header
     cdef Status status
     if entry >= 0:
-        start = segment.base_offset + segment.time_index.entries[entry].relative_offset
+        start = segment.base_offset + time_index_offset(&segment.time_index, entry)
         if start > offset:
             status = segment_find(segment, start, used_bytes, position, out)
             if status == STATUS_OK and position[0] + BATCH_HEADER_BYTES <= used_bytes:
                 batch_header_load(segment.map + position[0], &header)
-                if header.max_timestamp == segment.time_index.entries[entry].timestamp:
+                if header.max_timestamp == time_index_timestamp(&segment.time_index, entry):
                     return STATUS_OK
             # An index that lies is ignored: the log is the truth.
     return segment_find(segment, offset, used_bytes, position, out)

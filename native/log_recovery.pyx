@@ -19,12 +19,13 @@ from eoslog.native.control_page cimport (
     control_keep_synced, control_load, control_store, control_synced_before,
 )
 from eoslog.native.deleted_segments cimport derived_files_remove
+from eoslog.native.index_file cimport index_file_lookup
 from eoslog.native.log_lock cimport log_lock, log_unlock
 from eoslog.native.mapped_io cimport (
     close_fd, eos_dirty_again, eos_first_hole, eos_now_ms, eos_open, eos_pwrite_all, eos_sync_data,
     eos_sync_directory,
 )
-from eoslog.native.offset_index cimport offset_index_lookup, offset_index_truncate
+from eoslog.native.offset_index cimport offset_index_position, offset_index_truncate
 from eoslog.native.partition_log cimport (
     log_acquire, log_active, log_add_segment, log_end, log_fail, log_next_base, log_publish,
     log_release, log_start_segment, pthread_mutex_lock, pthread_mutex_unlock,
@@ -35,15 +36,15 @@ from eoslog.native.record_batch cimport (
     batch_header_load,
 )
 from eoslog.native.segment cimport (
-    Segment, batch_end_offset, batch_in_chain, index_entry_holds, segment_cut, segment_find,
-    segment_index_active, segment_load, segment_note_batch, segment_path, segment_rebuild_indexes,
-    segment_seal, segment_store_indexes, segment_times_before, segment_unload,
+    Segment, batch_end_offset, batch_in_chain, index_entry_holds, segment_clear_indexes,
+    segment_cut, segment_find, segment_index_active, segment_load, segment_note_batch,
+    segment_path, segment_rebuild_indexes, segment_seal, segment_store_indexes,
+    segment_times_before, segment_unload,
 )
 from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport (
     STATUS_IO, STATUS_OFFSET_OUT_OF_RANGE, STATUS_OK, fault,
 )
-from eoslog.native.time_index cimport time_index_truncate
 
 cdef extern from "<unistd.h>" nogil:
     int access(const char* path, int mode) noexcept
@@ -131,8 +132,7 @@ cdef Status open_active(
         return status
     if end[0] < recovery_point or not mend_last_base(active, recovery_point):
         return check_batches(active, out)
-    offset_index_truncate(&active.offset_index, -1)
-    time_index_truncate(&active.time_index, -1)
+    segment_clear_indexes(active)
     return segment_index_active(active, &log.options.segment, end, out)
 
 
@@ -257,12 +257,12 @@ cdef int64_t scan_start(Segment* segment, int64_t recovery_point) noexcept nogil
     Index entries from there on are dropped; the scan makes them again. What the batches before it
     say of time has to be in the time index.
     """
-    cdef int32_t entry = offset_index_lookup(
+    cdef int32_t entry = index_file_lookup(
         &segment.offset_index, recovery_point - 1 - segment.base_offset)
     cdef int64_t position
     if entry < 0 or not index_entry_holds(segment, entry):
         return 0
-    position = segment.offset_index.entries[entry].position_bytes
+    position = offset_index_position(&segment.offset_index, entry)
     return position if position > 0 and segment_times_before(segment, position) else 0
 
 
@@ -292,8 +292,7 @@ cdef Status recover_segment(
         segment.bytes_since_index_entry = log.options.segment.index_interval_bytes + 1
         next_offset = header.base_offset
     else:
-        offset_index_truncate(&segment.offset_index, -1)
-        time_index_truncate(&segment.time_index, -1)
+        segment_clear_indexes(segment)
         segment.max_timestamp = -1
     while True:
         if limit - position >= BATCH_HEADER_BYTES and (
@@ -322,8 +321,7 @@ cdef Status recover_segment(
         before_position = -1
         position = 0
         next_offset = segment.base_offset
-        offset_index_truncate(&segment.offset_index, -1)
-        time_index_truncate(&segment.time_index, -1)
+        segment_clear_indexes(segment)
         segment.max_timestamp = -1
     end[0] = next_offset
     cut[0] = position < segment.used_bytes

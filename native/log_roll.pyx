@@ -8,7 +8,7 @@ because there is no room or no file may be opened, it is gone again: the log goe
 from libc.stdint cimport int32_t, int64_t
 from libc.stdlib cimport free
 
-from eoslog.native.atomics cimport store_release_32
+from eoslog.native.index_file cimport index_file_truncate
 from eoslog.native.mapped_io cimport EMFILE, ENFILE
 from eoslog.native.partition_log cimport (
     log_active, log_end, log_fail, log_publish, log_start_segment, pthread_mutex_lock,
@@ -58,9 +58,7 @@ cdef Status log_end_segment(PartitionLog* log, Segment* ended, Fault* out) noexc
     if status == STATUS_OK:
         return status
     # The last entry is for the end of the segment; it has not come.
-    store_release_32(&ended.time_index.count, time_entries)
-    if ended.time_index.stored_count > time_entries:
-        ended.time_index.stored_count = time_entries
+    index_file_truncate(&ended.time_index, time_entries)
     if not take_back_last(log) or not is_for_want(status, out):
         log_fail(log, out.os_errno)
     return status

@@ -1,12 +1,11 @@
 # One segment: a mapped .log file with its two indexes.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from eoslog.native.offset_index cimport OffsetIndex
+from eoslog.native.index_file cimport IndexFile
 from eoslog.native.record_batch cimport (
     BATCH_HEADER_BYTES, BATCH_MAGIC_V2, BatchHeader, batch_header_load,
 )
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status, fault
-from eoslog.native.time_index cimport TimeIndex
 
 cdef extern from "segment_files.h" nogil:
     # Of a file that becomes a segment by its renaming; swept by whoever opens the partition.
@@ -31,8 +30,8 @@ cdef struct Segment:
     int64_t bytes_since_index_entry
     int64_t touched_bytes            # The pages below are in this process's map, or need not be.
     int64_t own_bytes                # Behind the last batch of this process; -1: it wrote none.
-    OffsetIndex offset_index
-    TimeIndex time_index
+    IndexFile offset_index
+    IndexFile time_index
     Segment* next_deleted            # In the log's list of deleted segments.
     int fd                           # -1 until it is needed.
     int32_t references               # Readers that hold the map; guarded by the log's segment lock.
@@ -53,6 +52,7 @@ cdef Status segment_load(
     Segment* segment, const char* directory, bint writable, const SegmentOptions* options,
     Fault* out) noexcept nogil
 cdef void segment_begin_anew(Segment* segment) noexcept nogil
+cdef void segment_clear_indexes(Segment* segment) noexcept nogil
 cdef Status segment_cut(
     Segment* segment, const char* directory, int64_t bytes, Fault* out) noexcept nogil
 cdef Status segment_reserve(

@@ -8,11 +8,14 @@ last batch (or the reserved end does), so a scan ends there whatever a recycled 
 sealed segment's file ends at used_bytes. Files are recycled within one partition only: whatever
 stands in them has lower offsets.
 """
-from libc.stdint cimport INT32_MAX
 from libc.stdio cimport snprintf
 from libc.string cimport memset
 
 from eoslog.native.byte_order cimport load_be32, load_be64
+from eoslog.native.index_file cimport (
+    index_file_append, index_file_close, index_file_lookup, index_file_open, index_file_store,
+    index_file_truncate,
+)
 from eoslog.native.io_fault cimport io_fault
 from eoslog.native.mapped_io cimport (
     EFBIG, ENOENT, ENOMEM, ENOSPC, EOS_FILE_LOST, EWOULDBLOCK, close_fd, eos_count_names,
@@ -20,8 +23,8 @@ from eoslog.native.mapped_io cimport (
     eos_reserve, eos_share, eos_still_holds, eos_sync_file, eos_truncate, munmap,
 )
 from eoslog.native.offset_index cimport (
-    offset_index_append, offset_index_close, offset_index_load, offset_index_lookup,
-    offset_index_open, offset_index_store, offset_index_truncate,
+    OFFSET_INDEX_ENTRY_BYTES, offset_index_load, offset_index_offset, offset_index_position,
+    offset_index_truncate,
 )
 from eoslog.native.record_batch cimport (
     BATCH_BASE_OFFSET, BATCH_HEADER_BYTES, BATCH_LAST_OFFSET_DELTA, BATCH_MAGIC, BATCH_MAGIC_V2,
@@ -30,8 +33,8 @@ from eoslog.native.record_batch cimport (
 from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX, spare_take
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_FAILED, STATUS_OK, fault
 from eoslog.native.time_index cimport (
-    time_index_append, time_index_close, time_index_load, time_index_open, time_index_store,
-    time_index_truncate,
+    TIME_INDEX_ENTRY_BYTES, time_index_full, time_index_load, time_index_offset,
+    time_index_timestamp, time_index_truncate,
 )
 
 cdef extern from "<unistd.h>" nogil:
@@ -97,8 +100,10 @@ cdef Status segment_create(
     segment.active = True
     if file_bytes > 0:
         batch_terminate(segment.map, segment.map + file_bytes)
-    if offset_index_open(&segment.offset_index, options.segment_index_bytes) != STATUS_OK or (
-            time_index_open(&segment.time_index, options.segment_index_bytes) != STATUS_OK):
+    if not index_file_open(
+            &segment.offset_index, OFFSET_INDEX_ENTRY_BYTES, options.segment_index_bytes) or (
+            not index_file_open(
+                &segment.time_index, TIME_INDEX_ENTRY_BYTES, options.segment_index_bytes)):
         if made:
             # The next opening would take it for a segment that was damaged.
             unlink(path)
@@ -159,58 +164,31 @@ cdef Status segment_load(
     return load_indexes(segment, directory, options, out)
 
 
-cdef int open_index(
-    const char* directory, int64_t base_offset, const char* suffix, int64_t* file_bytes
-) noexcept nogil:
-    """A descriptor of an index file, and its length; -1 and 0 where there is none of a length that
-    an index can have.
-    """
-    cdef char path[SEGMENT_PATH_BYTES_MAX]
-    cdef int64_t modified_ms
-    cdef int fd = -1
-    file_bytes[0] = 0
-    segment_path(directory, base_offset, suffix, path)
-    if eos_open(path, False, True, &fd) != 0:
-        return -1
-    eos_file_bytes(fd, file_bytes, &modified_ms)
-    if file_bytes[0] > INT32_MAX:
-        file_bytes[0] = 0
-        close_fd(fd)
-        return -1
-    return fd
-
-
 cdef Status load_indexes(
     Segment* segment, const char* directory, const SegmentOptions* options, Fault* out
 ) noexcept nogil:
-    cdef int64_t file_bytes
-    cdef int64_t capacity = options.segment_index_bytes
-    cdef int fd
-    cdef Status status
-    fd = open_index(directory, segment.base_offset, b".index", &file_bytes)
-    if file_bytes > capacity:
-        capacity = file_bytes
-    status = offset_index_open(&segment.offset_index, capacity)
-    if fd >= 0:
-        if status == STATUS_OK:
-            offset_index_load(&segment.offset_index, fd, file_bytes, segment.used_bytes, out)
-        close_fd(fd)
-    fd = open_index(directory, segment.base_offset, b".timeindex", &file_bytes)
-    if file_bytes > capacity:
-        capacity = file_bytes
-    if status == STATUS_OK:
-        status = time_index_open(&segment.time_index, capacity)
-    if fd >= 0:
-        if status == STATUS_OK:
-            time_index_load(&segment.time_index, fd, file_bytes, out)
-        close_fd(fd)
-    if status != STATUS_OK:
+    cdef char path[SEGMENT_PATH_BYTES_MAX]
+    cdef int64_t capacity_bytes = options.segment_index_bytes
+    cdef int64_t offset_index_bytes
+    cdef int32_t last
+    segment_path(directory, segment.base_offset, b".index", path)
+    if not offset_index_load(&segment.offset_index, path, capacity_bytes, segment.used_bytes):
         segment_unload(segment)
         return io_fault(out, ENOMEM, "no memory for a segment's indexes")
-    if segment.time_index.count > 0:
-        segment.max_timestamp = segment.time_index.entries[segment.time_index.count - 1].timestamp
-        segment.max_timestamp_offset = segment.base_offset + (
-            segment.time_index.entries[segment.time_index.count - 1].relative_offset)
+    # Of a segment that was made when more was allowed: its time index may have to be made again.
+    offset_index_bytes = (
+        <int64_t>segment.offset_index.capacity_count * OFFSET_INDEX_ENTRY_BYTES)
+    if offset_index_bytes > capacity_bytes:
+        capacity_bytes = offset_index_bytes
+    segment_path(directory, segment.base_offset, b".timeindex", path)
+    if not time_index_load(&segment.time_index, path, capacity_bytes):
+        segment_unload(segment)
+        return io_fault(out, ENOMEM, "no memory for a segment's indexes")
+    last = segment.time_index.count - 1
+    if last >= 0:
+        segment.max_timestamp = time_index_timestamp(&segment.time_index, last)
+        segment.max_timestamp_offset = (
+            segment.base_offset + time_index_offset(&segment.time_index, last))
     segment.loaded = True
     return STATUS_OK
 
@@ -223,10 +201,13 @@ cdef void segment_begin_anew(Segment* segment) noexcept nogil:
     segment.first_max_timestamp = -1
     segment.bytes_since_index_entry = 0
     segment.unsynced = True
-    offset_index_truncate(&segment.offset_index, -1)
-    time_index_truncate(&segment.time_index, -1)
-    segment.offset_index.stored_count = 0
-    segment.time_index.stored_count = 0
+    segment_clear_indexes(segment)
+
+
+cdef void segment_clear_indexes(Segment* segment) noexcept nogil:
+    """Drop all entries of both indexes."""
+    index_file_truncate(&segment.offset_index, 0)
+    index_file_truncate(&segment.time_index, 0)
 
 
 cdef Status segment_cut(
@@ -324,18 +305,15 @@ cdef void segment_note_batch(
     """
     cdef int64_t last_offset = header.base_offset + header.last_offset_delta
     cdef int32_t relative_offset = <int32_t>(last_offset - segment.base_offset)
-    cdef Fault ignored
     if position_bytes == 0:
         segment.first_max_timestamp = header.max_timestamp
     if header.max_timestamp > segment.max_timestamp:
         segment.max_timestamp = header.max_timestamp
         segment.max_timestamp_offset = last_offset
     if segment.bytes_since_index_entry > options.index_interval_bytes:
-        offset_index_append(
-            &segment.offset_index, relative_offset, <int32_t>position_bytes, &ignored)
-        if segment.max_timestamp >= 0 and (
-                segment.time_index.count < segment.time_index.capacity_count - 1):
-            time_index_append(&segment.time_index, segment.max_timestamp,
+        index_file_append(&segment.offset_index, relative_offset, <int32_t>position_bytes)
+        if segment.max_timestamp >= 0 and not time_index_full(&segment.time_index):
+            index_file_append(&segment.time_index, segment.max_timestamp,
                               <int32_t>(segment.max_timestamp_offset - segment.base_offset))
         segment.bytes_since_index_entry = 0
     segment.bytes_since_index_entry += header.batch_bytes
@@ -343,12 +321,12 @@ cdef void segment_note_batch(
 
 cdef bint index_entry_holds(const Segment* segment, int32_t entry) noexcept nogil:
     """True if an offset index entry points at the batch it names."""
-    cdef int64_t position = segment.offset_index.entries[entry].position_bytes
+    cdef int64_t position = offset_index_position(&segment.offset_index, entry)
     cdef const uint8_t* batch = segment.map + position
     if position + BATCH_HEADER_BYTES > segment.used_bytes or batch[BATCH_MAGIC] != BATCH_MAGIC_V2:
         return False
     return load_be64(batch + BATCH_BASE_OFFSET) + load_be32(batch + BATCH_LAST_OFFSET_DELTA) == (
-        segment.base_offset + segment.offset_index.entries[entry].relative_offset)
+        segment.base_offset + offset_index_offset(&segment.offset_index, entry))
 
 
 cdef Status segment_find(
@@ -360,12 +338,12 @@ cdef Status segment_find(
     """
     cdef int64_t position = 0
     cdef int64_t base_offset_min = segment.base_offset
-    cdef int32_t entry = offset_index_lookup(&segment.offset_index, offset - segment.base_offset)
+    cdef int32_t entry = index_file_lookup(&segment.offset_index, offset - segment.base_offset)
     cdef BatchHeader header
     cdef Status status
     # An index that lies is ignored: the log is the truth.
     if entry >= 0 and index_entry_holds(segment, entry):
-        position = segment.offset_index.entries[entry].position_bytes
+        position = offset_index_position(&segment.offset_index, entry)
     while position + BATCH_HEADER_BYTES <= upper_bytes:
         status = batch_in_chain(segment, position, upper_bytes, base_offset_min, &header, out)
         if status != STATUS_OK:
@@ -381,7 +359,7 @@ cdef Status segment_find(
 
 cdef bint time_entry_holds(const Segment* segment, int32_t entry) noexcept nogil:
     """True if a time index entry names the last offset of a batch, and that batch's timestamp."""
-    cdef int64_t offset = segment.base_offset + segment.time_index.entries[entry].relative_offset
+    cdef int64_t offset = segment.base_offset + time_index_offset(&segment.time_index, entry)
     cdef int64_t position = 0
     cdef BatchHeader header
     cdef Fault ignored
@@ -389,7 +367,7 @@ cdef bint time_entry_holds(const Segment* segment, int32_t entry) noexcept nogil
             position + BATCH_HEADER_BYTES > segment.used_bytes):
         return False
     batch_header_load(segment.map + position, &header)
-    return header.max_timestamp == segment.time_index.entries[entry].timestamp and (
+    return header.max_timestamp == time_index_timestamp(&segment.time_index, entry) and (
         header.base_offset + header.last_offset_delta == offset)
 
 
@@ -410,9 +388,9 @@ cdef bint segment_times_before(Segment* segment, int64_t position) noexcept nogi
     last = segment.time_index.count - 1
     if last < 0 or not time_entry_holds(segment, last):
         return False
-    segment.max_timestamp = segment.time_index.entries[last].timestamp
+    segment.max_timestamp = time_index_timestamp(&segment.time_index, last)
     segment.max_timestamp_offset = (
-        segment.base_offset + segment.time_index.entries[last].relative_offset)
+        segment.base_offset + time_index_offset(&segment.time_index, last))
     base_offset_min = segment.max_timestamp_offset + 1
     if segment_find(segment, base_offset_min, position, &at, &ignored) != STATUS_OK:
         return True
@@ -445,13 +423,13 @@ cdef bint segment_indexes_hold(const Segment* segment) noexcept nogil:
     if last >= 0:
         if not index_entry_holds(segment, last):
             return False
-        position = segment.offset_index.entries[last].position_bytes
+        position = offset_index_position(&segment.offset_index, last)
     while position + BATCH_HEADER_BYTES <= segment.used_bytes:
         if batch_in_chain(segment, position, segment.used_bytes, base_offset_min, &header,
                           &ignored) != STATUS_OK:
             return False
         if header.max_timestamp > (
-                segment.time_index.entries[segment.time_index.count - 1].timestamp):
+                time_index_timestamp(&segment.time_index, segment.time_index.count - 1)):
             return False
         base_offset_min = batch_end_offset(&header)
         position += header.batch_bytes
@@ -466,10 +444,7 @@ cdef Status segment_rebuild_indexes(
     cdef int64_t base_offset_min = segment.base_offset
     cdef BatchHeader header
     cdef Status status
-    segment.offset_index.count = 0
-    segment.offset_index.stored_count = 0
-    segment.time_index.count = 0
-    segment.time_index.stored_count = 0
+    segment_clear_indexes(segment)
     segment.bytes_since_index_entry = 0
     segment.max_timestamp = -1
     while position + BATCH_HEADER_BYTES <= segment.used_bytes:
@@ -494,19 +469,18 @@ cdef Status segment_index_active(
     cdef int64_t next_offset = segment.base_offset
     cdef BatchHeader header
     if segment.offset_index.count > 0 and segment_indexes_hold(segment):
-        position = segment.offset_index.entries[segment.offset_index.count - 1].position_bytes
+        position = offset_index_position(&segment.offset_index, segment.offset_index.count - 1)
     if position > 0 and segment_times_before(segment, position):
         # The last entry itself is made again by the walk: so many bytes lie before it.
         offset_index_truncate(
             &segment.offset_index,
-            segment.offset_index.entries[segment.offset_index.count - 1].relative_offset)
+            offset_index_offset(&segment.offset_index, segment.offset_index.count - 1))
         segment.bytes_since_index_entry = options.index_interval_bytes + 1
     else:
         position = 0
         segment.max_timestamp = -1
         segment.bytes_since_index_entry = 0
-        offset_index_truncate(&segment.offset_index, -1)
-        time_index_truncate(&segment.time_index, -1)
+        segment_clear_indexes(segment)
     while position + BATCH_HEADER_BYTES <= segment.used_bytes:
         if batch_in_chain(
                 segment, position, segment.used_bytes, next_offset, &header, out) != STATUS_OK:
@@ -532,30 +506,15 @@ cdef Status segment_store_indexes(
 ) noexcept nogil:
     """Write both index files up to the entries in memory; with `sync`, to the disk."""
     cdef char path[SEGMENT_PATH_BYTES_MAX]
-    cdef int fd = -1
     cdef int error
-    cdef Status status
     out.base_offset = segment.base_offset
     segment_path(directory, segment.base_offset, b".index", path)
-    error = eos_open(path, True, False, &fd)
+    error = index_file_store(&segment.offset_index, path, sync)
+    if error == 0:
+        segment_path(directory, segment.base_offset, b".timeindex", path)
+        error = index_file_store(&segment.time_index, path, sync)
     if error != 0:
-        return io_fault(out, error, "an index file could not be opened")
-    status = offset_index_store(&segment.offset_index, fd, out)
-    if status == STATUS_OK and sync:
-        error = eos_sync_file(fd)
-    close_fd(fd)
-    if status != STATUS_OK or error != 0:
-        return io_fault(out, error or out.os_errno, "an index file could not be written")
-    segment_path(directory, segment.base_offset, b".timeindex", path)
-    error = eos_open(path, True, False, &fd)
-    if error != 0:
-        return io_fault(out, error, "a time index file could not be opened")
-    status = time_index_store(&segment.time_index, fd, out)
-    if status == STATUS_OK and sync:
-        error = eos_sync_file(fd)
-    close_fd(fd)
-    if status != STATUS_OK or error != 0:
-        return io_fault(out, error or out.os_errno, "a time index file could not be written")
+        return io_fault(out, error, "an index file could not be written")
     return STATUS_OK
 
 
@@ -567,7 +526,7 @@ cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) no
     cdef Status status
     cdef int error
     if segment.max_timestamp >= 0:
-        time_index_append(&segment.time_index, segment.max_timestamp,
+        index_file_append(&segment.time_index, segment.max_timestamp,
                           <int32_t>(segment.max_timestamp_offset - segment.base_offset))
     status = segment_store_indexes(segment, directory, False, out)
     if status != STATUS_OK:
@@ -596,6 +555,6 @@ cdef void segment_unload(Segment* segment) noexcept nogil:
     if segment.fd >= 0:
         close_fd(segment.fd)
     segment.fd = -1
-    offset_index_close(&segment.offset_index)
-    time_index_close(&segment.time_index)
+    index_file_close(&segment.offset_index)
+    index_file_close(&segment.time_index)
     segment.loaded = False

@@ -22,7 +22,6 @@ cdef enum Status:
     STATUS_PRODUCER_NOT_CACHED = -15  # Some are on disk only: look there, install, call again.
     STATUS_OFFSET_OVERFLOW = -16
     STATUS_FAILED = -17              # An earlier flush failed: nothing is taken until recovery.
-    STATUS_INDEX_FULL = -18
     STATUS_READ_ONLY = -19
     STATUS_COORDINATOR_FENCED = -20  # A newer coordinator has written a marker.
     STATUS_LOCK_HELD = -21           # For too long by another process, which the fault names.

@@ -12,6 +12,7 @@ from unit_stores import values_of
 from eoslog import TopicPartition
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.errors import (
+    ConcurrentAccessError,
     EoslogError,
     InvalidConfigError,
     InvalidTimestampError,
