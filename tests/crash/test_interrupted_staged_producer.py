@@ -18,7 +18,7 @@ from crash.rows_topic import opened_with_rows, values
 import eoslog
 from eoslog.errors import EoslogError, IllegalStateError, InvalidTxnStateError, StoreFullError
 from eoslog.producer.staged_producer import StagedProducer
-from eoslog.store import fellow_processes
+from eoslog.store import peer_monitor
 
 pytestmark = pytest.mark.crash
 
@@ -142,7 +142,7 @@ def test_nobody_comes_back_to_it(rows_store, monkeypatch):
     """The process lives on, alone, and commits nothing more: its readers are let in all the same,
     and an acknowledged record behind the job is seen.
     """
-    monkeypatch.setattr(fellow_processes, "LOOK_ALONE_S", 0.01)
+    monkeypatch.setattr(peer_monitor, "LOOK_ALONE_S", 0.01)
     plain, held_back, left = rows_store.producer(), 0, []
     for line in itertools.count(1):
         producer = producer_of(rows_store)

@@ -157,13 +157,13 @@ def test_one_process_at_a_time_changes_topics(registry, other):
         "wait()\n"
     )
     assert peer.hear() == "in"
-    with registry.changing_topics(wait=False) as free:
+    with registry.changing_topics_if_free() as free:
         assert not free
     # The registry itself is free for other changes meanwhile.
     registry.add(new_topic("__consumer_offsets", 50, {}))
     peer.tell()
     assert peer.hear() == "out"
-    with registry.changing_topics(wait=False) as free:
+    with registry.changing_topics_if_free() as free:
         assert free
 
 
@@ -175,8 +175,8 @@ def test_the_death_of_a_process_that_changes_topics_lets_the_next_one_in(registr
     )
     assert peer.hear() == "in"
     threading.Timer(0.2, peer.kill).start()
-    with registry.changing_topics() as free:
-        assert free
+    with registry.changing_topics():
+        pass
 
 
 # Files and directories that are locked.
