@@ -87,11 +87,6 @@ cdef class EntryLock:
         raise TypeError("a lock cannot be pickled or copied")
 
     @property
-    def is_entered_again(self):
-        """True if the thread that has it took it more than once. Only that thread may ask."""
-        return self._depth > 1
-
-    @property
     def index(self):
         """Its number among the locks of the shared page."""
         return self._index
@@ -113,20 +108,6 @@ cdef class EntryLock:
     def release(self):
         """Give it back."""
         self.give()
-
-    def call_if_free(self, work not None):
-        """Call `work()` with the lock held, if that needs no waiting; whether it was called.
-
-        An interrupt leaves no lock held.
-        """
-        if self._try() != 0:
-            return False
-        self._enter()
-        try:
-            work()
-        finally:
-            self.give()
-        return True
 
     def __enter__(self):
         self.take()

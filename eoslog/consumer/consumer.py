@@ -632,7 +632,6 @@ class Consumer:
             except (LogClosedError, UnknownTopicOrPartitionError) as error:
                 # From here on a partition may be that of a new topic.
                 self._positions.restore_kept()
-                self._positions.forget_kept()
                 self._check_open()
                 if not self._group_has_news():
                     self._look_for_topics_made_again()

@@ -106,12 +106,13 @@ class ConsumerPositions:
 
     def keep(self) -> None:
         """Keep the positions as they are, for `restore_kept`."""
-        self._kept = self.current.copy()
+        self._kept = self.all()
 
     def restore_kept(self) -> None:
-        """Set the positions back to those that were kept, if any were."""
+        """Set the positions back to those that were kept, if any were, and forget these."""
         if self._kept is not None:
-            self.current = self._kept
+            self.put_back(self._kept)
+            self._kept = None
 
     def forget_kept(self) -> None:
         """Forget what was kept: the partitions may change."""

@@ -63,7 +63,7 @@ class Producer(GatheringSender, TransactionCalls):
       producer asks `next_sequence`;
     - ProducerFencedError, OutOfOrderSequenceError: somebody else has the name, or wrote under this
       producer's id. It takes nothing more;
-    - ConcurrentAccessError: a handler of a signal called from within an append of this producer;
+    - ConcurrentAccessError: called from within a call of this producer, by the same thread;
       the call did nothing (a `close` closed nothing), and the append it came into goes on;
     - any other: the call's records were not taken. If a gathered batch is refused (a timestamp
       beyond the topic's limits), it stays until `discard_gathered`.
@@ -232,7 +232,7 @@ class Producer(GatheringSender, TransactionCalls):
         """Flush, and take nothing more. A second call does nothing, or ends what an interrupt left
         of the first, and raises LogClosedError if records may have gone with that.
 
-        Another thread's `send`, or a handler's, returned before, and its record is flushed, or it
+        Another thread's `send` returned before, and its record is flushed, or it
         raises LogClosedError. If flushing fails, or is interrupted, the producer is closed all the
         same, and the error raised: what was gathered is lost then, and a close that another thread
         began meanwhile raises LogClosedError. A fenced producer raises ProducerFencedError if it

@@ -84,15 +84,13 @@ class ProducerIdentity:
                 self._register(self._named, where.topic)
             elif self._idempotent and self.producer_id == NO_PRODUCER_ID:
                 self._take_id()
-            sequenced = SequencedPartition(
+            sequenced = self._partitions[where] = SequencedPartition(
                 partition,
                 self.producer_id,
                 self.producer_epoch,
                 self._checkpoint(where).position,
                 self._held,
             )
-            # A handler of a signal may have been here meanwhile, and have written to it.
-            sequenced = self._partitions.setdefault(where, sequenced)
         elif self._named is not None:
             # Looked at, and registered, when the partition was: it is that of the same topic.
             checkpoint = self._named.checkpoints.get(where)
@@ -148,9 +146,7 @@ class ProducerIdentity:
         return [self._partitions.pop(where).partition for where in gone]
 
     def _take_id(self) -> None:
-        producer_id = self._store_parts.producer_ids.take()
-        if self.producer_id == NO_PRODUCER_ID:  # Else a handler of a signal took one meanwhile.
-            self.producer_id, self.producer_epoch = producer_id, 0
+        self.producer_id, self.producer_epoch = self._store_parts.producer_ids.take(), 0
 
     def _checkpoint(self, where: TopicPartition) -> Checkpoint:
         """Return where the name stood at the partition when that was last written down."""

@@ -57,7 +57,7 @@ class TransactionalProducer(TransactionClient):
     - ProducerFencedError: the transactional id was taken over, or the transaction took longer than
       its timeout; the message says who did it and when. Nothing more is written; close it;
     - StoreFailedError of a commit: whether it is decided, only opening the store anew can say;
-    - ConcurrentAccessError: a handler of a signal appended from within an append of this producer;
+    - ConcurrentAccessError: called from within a call of this producer, by the same thread;
       the call did nothing, and the append it came into goes on;
     - LogClosedError, ForkedProcessError: the store is not open any more;
     - any other, in a transaction: call `abort_transaction` and begin anew. The transaction's other

@@ -101,11 +101,7 @@ class SequencedPartition(SequencedLog):
 
     def settle(self) -> None:
         """Learn from the partition what the last append wrote, if that is not known."""
-        if self.in_doubt:
-            self._settle()
-
-    def _settle(self) -> None:
-        if self._idempotent:
+        if self.in_doubt and self._idempotent:
             entry = self.partition.producer(self._producer_id)
             if (
                 entry is not None
@@ -118,8 +114,7 @@ class SequencedPartition(SequencedLog):
         self.in_doubt = False
 
     def _begin(self) -> int:
-        if self.in_doubt:
-            self._settle()
+        self.settle()
         self.in_doubt = True
         return self._next_sequence
 

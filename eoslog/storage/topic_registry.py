@@ -12,7 +12,7 @@ topics' settings are then the defaults again.
 import json
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -155,25 +155,28 @@ class TopicRegistry:
         It comes before every other lock of the store but the store's own in this process. Raises
         ConcurrentAccessError for a thread that is in it.
         """
-        self.check_files()
-        if self._shared is None:
-            return LockBlock(self._changing_topics, prepare=lambda _: self.check_files())
         return LockBlock(
             self._changing_topics,
-            file_locked(self._changes_path),
+            self._changes_locked(wait=True),
             prepare=lambda *_: self.check_files(),
         )
 
     def changing_topics_if_free(self) -> LockBlock[bool]:
-        """Do as `changing_topics`, without waiting; give False where another one is in it."""
-        self.check_files()
-        if self._shared is None:
-            return LockBlock(IfFree(self._changing_topics), prepare=bool)
+        """Return the same block without waiting; gives False where another thread is in it."""
+
+        def prepare(*held: bool) -> bool:
+            self.check_files()
+            return all(held)
+
         return LockBlock(
-            IfFree(self._changing_topics),
-            file_locked(self._changes_path, wait=False),
-            prepare=lambda thread, process: thread and process,
+            IfFree(self._changing_topics), self._changes_locked(wait=False), prepare=prepare
         )
+
+    def _changes_locked(self, *, wait: bool) -> AbstractContextManager[bool]:
+        self.check_files()  # Before the lock's file is made there.
+        if self._shared is None:
+            return nullcontext(True)
+        return file_locked(self._changes_path, wait=wait)
 
     def add(self, topic: TopicDescription) -> None:
         """Have the topic exist from now on; its directories are in place already."""

@@ -231,7 +231,7 @@ class Store:
 
         Raises UnknownTopicOrPartitionError, InvalidTopicError; StoreError and its kin where files
         cannot be removed: the topic is gone all the same, its name is not free until they are, and
-        each opening tries again. RuntimeError from a handler of a signal in the middle of another
+        each opening tries again. ConcurrentAccessError in the middle of another
         call.
         """
         self._check_open()
@@ -456,7 +456,7 @@ class Store:
         self._check_open()
         if transactional_id is not None and (topic, partition, start_offset) == (None, None, None):
             self._files.transaction_admin.abort(transactional_id)
-            self._notice_replacements()
+            notice_replacements(self._live_producers())
         elif topic is not None and partition is not None and start_offset is not None:
             if transactional_id is not None:
                 raise InvalidRequestError("either a transactional id, or a partition, not both")
@@ -785,10 +785,6 @@ class Store:
 
     def _topic(self, name: str) -> TopicDescription:
         return self._files.engine.topic(name)
-
-    def _notice_replacements(self) -> None:
-        """Producers whose transactional id was taken from them refuse records from now on."""
-        notice_replacements(self._live_producers())
 
     def _live_producers(self) -> list[Producer]:
         with self._producers_lock:

@@ -14,10 +14,10 @@ import logging
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from functools import partial
 from typing import Any, NamedTuple
 
 from eoslog.bindings.entry_lock import AllKeysHeld, EntryLock, LockedEntry
+from eoslog.bindings.lock_block import IfFree
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.bindings.transaction_entry import TransactionEntry, decode_transaction_value
 from eoslog.errors import (
@@ -302,7 +302,8 @@ class TransactionEntries:
             entry = self._entries.get(transactional_id)
             if entry is not None and entry.lock.newer_offset >= 0:
                 try:
-                    entry.lock.call_if_free(_nothing)
+                    with IfFree(entry.lock):
+                        pass  # To take the lock is enough.
                 except EoslogError as error:
                     _log.warning("%s: it cannot be looked at: %s", transactional_id, error)
 
@@ -430,21 +431,15 @@ class TransactionEntries:
             if before - len(self._entries) >= count:
                 return
             if entry.transactional_id not in self._owners:
-                entry.lock.call_if_free(partial(self._forget_if_idle, entry))
-
-    def _forget_if_idle(self, entry: TransactionEntry) -> None:
-        if not entry.changed and entry.state not in UNDECIDED_STATES:
-            self.forget(entry)
+                with IfFree(entry.lock) as held:
+                    if held and not entry.changed and entry.state not in UNDECIDED_STATES:
+                        self.forget(entry)
 
 
 def _not_found(transactional_id: str) -> TransactionalIdNotFoundError:
     return TransactionalIdNotFoundError(
         f"no transactional id {transactional_id!r}; it may have expired"
     )
-
-
-def _nothing() -> None:
-    """Do nothing: to take a lock is enough."""
 
 
 def check_transactional_id(transactional_id: str) -> None:

@@ -15,6 +15,7 @@ from partition_files import CONFIG, PARTITION, TOPIC, PartitionFiles
 
 from eoslog.bindings import shared_page
 from eoslog.bindings.entry_lock import UNKNOWN_OFFSET, AllKeysHeld, EntryLock
+from eoslog.bindings.lock_block import IfFree
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import LOCKS_OF_KEYS, SharedPage
 from eoslog.errors import CorruptRecordError, StoreInUseError
@@ -152,11 +153,13 @@ def test_an_interrupt_ends_the_waiting(lock):
 
 def test_work_is_done_if_it_is_free(lock):
     done = []
-    assert lock.call_if_free(lambda: done.append(1))
-    with pytest.raises(ZeroDivisionError):
-        lock.call_if_free(lambda: 1 // 0)
-    with Elsewhere(lock):
-        assert not lock.call_if_free(lambda: done.append(2))
+    with IfFree(lock) as held:
+        assert held
+        done.append(1)
+    with pytest.raises(ZeroDivisionError), IfFree(lock):
+        done.append(1 // 0)
+    with Elsewhere(lock), IfFree(lock) as held:
+        assert not held
     assert done == [1]
     with lock:
         pass
@@ -242,8 +245,8 @@ def test_what_cannot_be_read_leaves_it_free_and_is_asked_again(page, files, othe
         with pytest.raises(CorruptRecordError):
             take()
         assert lock.newer_offset == UNKNOWN_OFFSET
-    with pytest.raises(CorruptRecordError):
-        lock.call_if_free(lambda: None)
+    with pytest.raises(CorruptRecordError), IfFree(lock):
+        pass
     keeper.error = None
     with Elsewhere(lock):
         pass
