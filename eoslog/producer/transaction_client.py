@@ -175,6 +175,7 @@ class TransactionClient(TransactionalSender, Producer):
     def _on_entry(self, call: Callable[[TransactionEntry], T]) -> T:
         """Call the entry; what stands in the way and can be put right is."""
         entry = self._known_entry()
+        looked = False
         while True:
             try:
                 with entry.lock:
@@ -182,6 +183,13 @@ class TransactionClient(TransactionalSender, Producer):
                     return call(entry)
             except CURABLE as error:
                 self._cure(entry, error)
+            except InvalidTxnStateError:
+                # A power cut took the record of a transaction of this id, not its batches, and
+                # recovery could not end it when the partition was opened: others were at work.
+                if looked:
+                    raise
+                looked = True
+                self._coordinator.end_unknown()
 
     def _append_on_entry(
         self, append: Callable[[TransactionEntry, AppendResult | None], AppendResult]

@@ -105,6 +105,8 @@ class TransactionCoordinator:
         self.had_others = False  # Whether another process is known to have had the store open.
         # What else is to be settled of a dead process before its slot goes; each says if it is.
         self.settle_hooks: list[Callable[[bytes], bool]] = []
+        # Ends what a partition has open that no coordinator knows; recovery puts it in.
+        self.end_unknown: Callable[[], None] = lambda: None
         self._producer_ids = producer_ids
         self._partitions = partitions
         self._signal = signal

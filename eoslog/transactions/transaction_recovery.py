@@ -86,6 +86,7 @@ class TransactionRecovery:
         slots: ProcessSlots | None = None,
     ) -> None:
         self._coordinator = coordinator
+        coordinator.end_unknown = self.end_unknown
         self._shared = shared
         self._slots = slots
         self._unended = None
@@ -271,9 +272,10 @@ class TransactionRecovery:
 
     def _put_right(self, where: TopicPartition) -> None:
         self._unresolved.discard(where)
-        if where in self._decided:
-            self._ended[where] = self._decided[where]
-            del self._decided[where]
+        decisions = self._decided.get(where)
+        if decisions is not None:
+            self._ended[where] = decisions
+            self._decided.pop(where, None)
         if self._unended is not None:
             self._unended.forget(where)
 
@@ -379,6 +381,11 @@ class TransactionRecovery:
         for one in self._entries.undecided():
             if one.is_decided:
                 self._complete(one.transactional_id)
+        self.end_unknown()
+        self._open_decided()
+
+    def end_unknown(self) -> None:
+        """End what partitions have open and nobody knows. Holds no lock when it is called."""
         self._learn()
         for where in list(self._unresolved):
             partition = self._partitions.find_for_transaction(where)
@@ -389,7 +396,6 @@ class TransactionRecovery:
             else:
                 with self._entries.standing_still():
                     self._resolve_with(partition, self._entries.undecided())
-        self._open_decided()
 
     def _complete(self, transactional_id: str) -> None:
         try:

@@ -8,6 +8,7 @@ import itertools
 import random
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from coordinated_store import ID, CoordinatedStore, batches_of
@@ -692,3 +693,34 @@ def test_what_was_never_decided_is_ended_before_a_job_that_is_completed_on_openi
     with at.store.consumer() as consumer:
         consumer.assign([TopicPartition("a", 0)])
         assert [record.value for record in consumer.poll(timeout=0)] == [b"decided"]
+
+
+@pytest.mark.parametrize("how", ["append", "send"])
+def test_a_lost_registration_does_not_refuse_the_ids_next_transaction(open_store, store_path, how):
+    """The partition is first opened while another id is at work, so that recovery cannot end what
+    is open there: the id's own next transaction does.
+    """
+    at = CoordinatedStore(open_store("commit"))
+    at.begun("b-0", transactional_id="at work")
+    producer = at.store.producer(transactional_id=ID)
+    producer.init_transactions()
+    size_bytes = boundaries(at.store._partitions.state_partition(STATE.partition))[-1][0]
+    producer.begin_transaction()
+    producer.append("a", partition=0, values=[b"never decided"])
+    abandon(at.store)
+    cut(store_path, STATE, size_bytes)
+    at = CoordinatedStore(open_store("commit"))
+    producer = at.store.producer(transactional_id=ID)
+    producer.init_transactions()
+    with ThreadPoolExecutor(1) as other, at.coordinator.entries.locked("at work"):
+        opened = other.submit(at.partition, "a-0").result()
+        assert len(opened.open_transactions()) == 1
+    producer.begin_transaction()
+    if how == "append":
+        producer.append("a", partition=0, values=[b"new"])
+    else:
+        producer.send("a", partition=0, value=b"new")
+    producer.commit_transaction()
+    assert at.committed("a-0") == [b"new"]
+    producer.close()
+    assert_settled(at)
