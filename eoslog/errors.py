@@ -10,7 +10,7 @@ A caller asks one thing first: was it written? `outcome` answers it:
 later. `abortable`: the transaction must be aborted, the producer goes on. `fatal`: the object that
 raised can do nothing more; make a new one.
 
-They are those of the class, but for an error of `Store.close()` behind the last append: "unknown",
+They are those of the class, but for an error of `Store.close()` after the last append: "unknown",
 and not retriable, as the store is closed.
 
 All errors can be pickled. This module imports nothing of eoslog.
@@ -134,7 +134,7 @@ class InconsistentGroupProtocolError(KafkaError):
 
 
 class UnknownMemberIdError(CommitFailedError, KafkaError):
-    """The group has no such member (any more): join it anew."""
+    """The group has no such member (any longer): join it again."""
 
     code = 25
     abortable = True
@@ -278,7 +278,7 @@ class GroupIdNotFoundError(KafkaError):
 class UnsupportedCompressionTypeError(KafkaError):
     """A batch is compressed: this version reads and appends uncompressed batches only.
 
-    The batch is not damaged, and stays as it is: read it with Kafka, or seek behind it. `path`
+    The batch is not damaged, and stays as it is: read it with Kafka, or seek past it. `path`
     names the file ("" for bytes in memory), `position_bytes` the place in it and `codec` the
     compression type ("gzip", "snappy", "lz4", "zstd"). A batch that was handed in is not appended:
     send it uncompressed.
@@ -397,8 +397,8 @@ class StoreInUseError(StoreError):
 class FellBehindError(StoreError):
     """Segments were deleted before this process, which was stopped or busy, had looked at them.
 
-    The partition is taken up anew at once or within a second. Of this call only those records are
-    in which its `appended_record_count` tells of, if it has one.
+    The partition is reattached at once or within a second. Of this call only as many records are
+    in as its `appended_record_count` says, if it has one.
     """
 
     retriable = True
@@ -453,7 +453,7 @@ class LogClosedError(StoreError):
 
 
 class ForkedProcessError(StoreError):
-    """A store opened before a fork was used in the child: open it anew in the child.
+    """A store opened before a fork was used in the child: open it again in the child.
 
     The parent may have it open meanwhile.
     """
@@ -476,7 +476,7 @@ class StagedRunFencedError(StagedCommitError):
 
 
 class StagedSourceError(StagedCommitError):
-    """The versions of a job are counted anew: its source is not the one that counted before.
+    """The versions of a job are counted from scratch: its source is another one.
 
     A stream's checkpoint was deleted or moved, say. Give the job an application id of its own, or
     allow the new count, which then follows on the old one.

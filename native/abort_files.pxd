@@ -1,10 +1,10 @@
-# The .txnindex files of a log: written behind its abort index, read on opening, made anew.
+# The .txnindex files of a log: written later than its abort index, read on opening, rebuilt.
 from libc.stdint cimport int64_t, uint32_t
 
 from eoslog.native.partition_log cimport PartitionLog
 from eoslog.native.status cimport Fault, Status
 
-# What is known of one segment's file: whoever keeps it can tell later whether the file is whole.
+# What is known of one segment's file: its keeper can tell later whether the file is whole.
 cdef struct AbortFile:
     int64_t base_offset
     int64_t entry_count

@@ -1,11 +1,11 @@
 # cython: language_level=3, wraparound=False, boundscheck=False
 # cython: initializedcheck=False, cdivision=True
-"""The .txnindex files of a log: written behind its abort index, read on opening, made anew.
+"""The .txnindex files of a log: written later than its abort index, read and rebuilt on opening.
 
 Invariants: a file belongs to the segment that holds the markers of its entries; it is only ever
 appended to, but for a log that is cut back, and on opening, where it loses what the log does not
-confirm. The files carry no checksum: whoever opens a log has kept one beside what else it knows of
-the log's producers, and where that does not match, the whole index is made anew from the log.
+confirm. The files carry no checksum: the caller that opens a log has kept one beside what else it
+knows of the log's producers; where that does not match, the whole index is rebuilt from the log.
 """
 from libc.stdint cimport int16_t, int32_t, uint8_t
 from libc.stdlib cimport free, malloc
@@ -42,7 +42,7 @@ from eoslog.native.status cimport (
 )
 
 cdef int64_t segment_base_of(PartitionLog* log, int64_t offset, int64_t* next_base) noexcept nogil:
-    """Base offset of the segment that holds an offset, and of the one behind it."""
+    """Return the base offset of the segment that holds an offset, and of the one after it."""
     cdef int64_t base = -1
     cdef int32_t index
     next_base[0] = 0x7FFFFFFFFFFFFFFF
@@ -140,7 +140,7 @@ cdef Status abort_file_describe(
 cdef Status abort_file_load(
     PartitionLog* log, const AbortFile* described, int64_t below_offset, bint* whole, Fault* out
 ) noexcept nogil:
-    """Take a file's entries with markers below an offset; `whole` tells whether it is the one that
+    """Take a file's entries with markers below an offset; `whole` says whether it is the one that
     was described. Files are loaded in the order of their segments.
     """
     cdef char path[SEGMENT_PATH_BYTES_MAX]
@@ -236,7 +236,7 @@ cdef int equal_bytes(
 cdef Status abort_index_rebuild(
     PartitionLog* log, int64_t below_offset, Fault* out
 ) noexcept nogil:
-    """Make the index of all markers below an offset anew, from the log; nothing counts as stored.
+    """Rebuild the index of all markers below an offset from the log; nothing counts as stored.
 
     Of a transaction whose first batches were deleted with their segment, what is left of it counts.
     """

@@ -66,7 +66,7 @@ cdef Status abort_index_reserve(AbortIndex* index) noexcept nogil:
 cdef Status abort_index_append(
     AbortIndex* index, const AbortedTransaction* aborted
 ) noexcept nogil:
-    """Enter a transaction whose marker is behind all others'; one that is there already is left."""
+    """Enter a transaction whose marker is after all others'; one that is there already is left."""
     cdef Status status = abort_index_reserve(index)
     if status != STATUS_OK:
         return status
@@ -130,7 +130,7 @@ cdef Status abort_index_collect(
     markers; `found` is the caller's to free, NULL if there are none.
     """
     cdef int64_t first, index_at
-    cdef int64_t behind
+    cdef int64_t past
     cdef int64_t count = 0
     cdef Status status = STATUS_OK
     found[0] = NULL
@@ -139,19 +139,19 @@ cdef Status abort_index_collect(
         return STATUS_OK
     pthread_mutex_lock(&index.lock)
     first = lower_bound(index, offset)
-    behind = first
-    while behind < index.count:
-        if index.entries[behind].first_offset < upper_bound:
+    past = first
+    while past < index.count:
+        if index.entries[past].first_offset < upper_bound:
             count += 1
-        behind += 1
-        if index.entries[behind - 1].last_stable_offset >= upper_bound:
+        past += 1
+        if index.entries[past - 1].last_stable_offset >= upper_bound:
             break
     if count > 0:
         found[0] = <AbortedTransaction*>malloc(<size_t>count * sizeof(AbortedTransaction))
         if found[0] == NULL:
             status = STATUS_NO_MEMORY
         else:
-            for index_at in range(first, behind):
+            for index_at in range(first, past):
                 if index.entries[index_at].first_offset < upper_bound:
                     found[0][found_count[0]] = index.entries[index_at]
                     found_count[0] += 1

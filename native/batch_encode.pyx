@@ -171,7 +171,7 @@ cdef int64_t batch_encode(
 ) noexcept nogil:
     """Encode records [first, first + count) as one batch at `at`; answers its size in bytes.
 
-    The records go first, then zeros behind them as far as `limit` allows, and the header last: a
+    The records go first, then zeros after them as far as `limit` allows, and the header last: a
     writer killed in between leaves whatever stood in the place of the header, which is zeros.
     """
     cdef uint8_t* end = at + BATCH_HEADER_BYTES

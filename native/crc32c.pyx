@@ -42,6 +42,6 @@ cdef int crc32c_with(
     return 0
 
 
-# The choice is made while the interpreter imports this module, once and by one thread; whoever
-# calls crc32c() has imported it first.
+# The choice is made while the interpreter imports this module, once and by one thread: a
+# caller of crc32c() has imported it first.
 crc32c_prepare()

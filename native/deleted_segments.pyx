@@ -52,7 +52,7 @@ cdef Status log_delete_segments(
 
     A file that a reader has mapped is unlinked and not recycled: its bytes must not change under
     it. One that could not be removed ends it, this time and the next: with a younger one gone it
-    would stand in front of a hole. The caller does not have the log's lock, and frees what was
+    would stand before a hole. The caller does not have the log's lock, and frees what was
     deleted.
     """
     cdef Status status
@@ -98,7 +98,7 @@ cdef bint may_delete(
 cdef bint delete_oldest(
     PartitionLog* log, int64_t upto_offset, int64_t* swept_below
 ) noexcept nogil:
-    """Delete the first segment, if it is the one in front of which all is swept, and synced.
+    """Delete the first segment, if all before it is swept, and synced.
 
     `swept_below` is its end then, or -1 if its file may be there yet. False if it is to stay:
     another process may have deleted some. The caller has the lock.

@@ -83,7 +83,7 @@ cdef int32_t index_file_load(
     """Make an index with room for capacity_bytes and all of its file, and read the file.
 
     Returns how many entries were read, -1 if there is no memory: 0 of a file that is missing, too
-    long or ends inside an entry. They are behind `count`, which is 0: the caller looks at them
+    long or ends inside an entry. They are past `count`, which is 0: the caller looks at them
     before it raises that. A zero tail, left by a writer that preallocates, is read only in part.
     """
     cdef int64_t file_bytes = 0

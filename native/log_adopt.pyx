@@ -4,9 +4,9 @@
 
 Invariants: every batch is checked before the first one is written; the log takes the batches of a
 producer id in the order of their sequences, and none twice. A file that is adopted whole gets the
-log's name only when all of its batches say where they stand: whoever finds it there, after a death
-of this process, finds batches of this log. After a power cut they may say nothing of the kind, and
-are cut off. Its staged name stays, and nobody writes to it as long as it has both
+log's name only when all of its batches say where they stand: a process that finds it there, after
+the death of this one, finds batches of this log. After a power cut they may say nothing of the
+kind, and are cut off. Its staged name stays, and no process writes to it as long as it has both
 (docs/staged-commit.md).
 """
 from libc.stdint cimport int32_t
@@ -53,7 +53,7 @@ cdef enum:
     INDEX_ENTRIES_SPARE = 2          # The last entry of a sealing, and one for rounding.
     UNNOTED_BYTES_MAX = 64 << 20     # Replayed at most because adoptions wrote no snapshot.
 
-# A staged file that may become a segment: open, mapped, and so far nobody else's.
+# A staged file that may become a segment: open, mapped, and so far known to no other process.
 cdef struct StagedFile:
     const char* path
     const uint8_t* data
@@ -297,7 +297,7 @@ cdef Status take_name(
         return STATUS_OK
     status = empty_segment_reload(log, out)
     if status != STATUS_OK:
-        # The name is taken, and nothing was published: whoever has the lock next repairs that.
+        # The name is taken, and nothing was published: the next holder of the lock repairs that.
         control_write_begin(log.page)
         return status
     log.directory_unsynced = True
@@ -329,7 +329,7 @@ cdef Status add_behind(
     status = log_end_segment(log, sealed, out)
     if status != STATUS_OK:
         return status
-    # Of the producers as they are here, in front of the file; as at a roll, but not for each file
+    # Of the producers as they are here, before the file; as at a roll, but not for each file
     # of a job that brings many.
     if log.producers.evicted_count == 0 and unnoted_bytes(log) >= UNNOTED_BYTES_MAX:
         if snapshot_write(log.directory, end, &log.producers, False, out) == STATUS_OK:

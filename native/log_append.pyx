@@ -176,13 +176,13 @@ cdef Status make_room(PartitionLog* log, Incoming* incoming, Fault* out) noexcep
         active = log_active(log)
     status = segment_reserve(
         active, active.used_bytes + incoming.batch_bytes, &log.options.segment, out)
-    # At once: whoever has the lock next stores up to there, and no further.
+    # At once: the next holder of the lock stores up to there, and no further.
     control_store(&log.page.active_reserved_bytes, active.reserved_bytes)
     return status
 
 
 cdef int64_t place_bytes(PartitionLog* log, const Incoming* incoming, uint8_t* at) noexcept nogil:
-    """Copy a whole batch to `at`: records, zeros behind, then the header with its new offset."""
+    """Copy a whole batch to `at`: records, zeros after, then the header with its new offset."""
     cdef uint8_t header[BATCH_HEADER_BYTES]
     cdef Segment* active = log_active(log)
     memcpy(header, incoming.bytes, BATCH_HEADER_BYTES)
@@ -206,7 +206,7 @@ cdef inline int32_t written_sequence(const ProducerStamp* stamp) noexcept nogil:
 cdef void place(
     PartitionLog* log, const Incoming* incoming, const ProducerStamp* stamp
 ) noexcept nogil:
-    """Put the batch behind the last one and publish it. There is room, and nothing can fail."""
+    """Put the batch after the last one and publish it. There is room, and nothing can fail."""
     cdef Segment* active = log_active(log)
     cdef uint8_t* at = active.map + active.used_bytes
     cdef int64_t base_offset = log_end(log)
@@ -339,7 +339,7 @@ cdef Status log_append_columns(
     """Append all records of the columns, in batches of at most the given records and bytes (0: no
     limit but max.message.bytes). Sizes and timestamps of all are checked before the first is
     written. An outcome that has records already is that of a call which stopped between two
-    batches: this one goes on behind them; the stamp is that of the first record."""
+    batches: this one goes on after them; the stamp is that of the first record."""
     cdef Incoming incoming
     cdef int64_t first = outcome.record_count
     cdef int64_t count = 0

@@ -25,7 +25,7 @@ from eoslog.native.status cimport STATUS_LOCK_HELD, STATUS_OK, fault
 
 cdef Status log_close(PartitionLog* log, bint clean, Fault* out) noexcept nogil:
     """Take no more appends. With `clean`: indexes, snapshot and file lengths as Kafka leaves them,
-    and all of it synced, since nobody will verify these bytes on the next opening. So is nobody
+    and all of it synced, since the next opening does not verify these bytes. So is nobody
     else at the log then.
     """
     cdef Status status = STATUS_OK

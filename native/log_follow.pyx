@@ -82,7 +82,7 @@ cdef Status follow_to_next(
     PartitionLog* log, const ControlView* view, int64_t* end, Fault* out
 ) noexcept nogil:
     """The last segment known here was ended by another process: take the rest of it in, and have
-    the next one behind it.
+    the next one after it.
     """
     cdef Segment* ended = log_active(log)
     cdef int64_t file_bytes = 0
@@ -98,7 +98,7 @@ cdef Status follow_to_next(
     if ended.max_timestamp >= 0:
         index_file_append(&ended.time_index, ended.max_timestamp,
                           <int>(ended.max_timestamp_offset - ended.base_offset))
-    # Whoever ended it wrote its index files.
+    # The process that ended it wrote its index files.
     ended.offset_index.stored_count = ended.offset_index.count
     ended.time_index.stored_count = ended.time_index.count
     ended.reserved_bytes = ended.used_bytes
@@ -179,7 +179,7 @@ cdef Status take_in(
 
 
 cdef void log_forget_segments(PartitionLog* log) noexcept nogil:
-    """Before the log is attached to anew: nothing of it is known here. The caller holds view_lock.
+    """Before the log is attached to again: nothing of it is known here. The caller holds view_lock.
     """
     cdef Segment* segment
     cdef int32_t index
@@ -240,7 +240,7 @@ cdef Status log_repair(PartitionLog* log, Fault* out) noexcept nogil:
 cdef Status end_repair(
     PartitionLog* log, int64_t end, int64_t file_bytes, Fault* out
 ) noexcept nogil:
-    """The last segment is taken in up to the log end: nothing is left behind it."""
+    """The last segment is taken in up to the log end: nothing is left after it."""
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef Segment* active = log_active(log)
     cdef Status status

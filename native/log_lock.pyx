@@ -63,12 +63,12 @@ cdef Status log_lock(PartitionLog* log, Fault* out) noexcept nogil:
         out.os_errno = failed
         status = fault(out, STATUS_FAILED, "an earlier sync of this log failed", 0, failed)
     if status == STATUS_OK and log.producers_unknown:
-        status = fault(out, STATUS_FELL_BEHIND, "the log is being taken up anew; call again", 0, 0)
+        status = fault(out, STATUS_FELL_BEHIND, "the log is being reattached; call again", 0, 0)
     if taken == EOWNERDEAD or control_flag(&log.page.sequence) & 1:
-        # Also where this one is of no use to the caller: nobody else will be told of it.
+        # Also where this one is of no use to the caller: no other caller gets it.
         repaired = log_repair(log, out)
         if repaired == STATUS_FELL_BEHIND and status == STATUS_OK:
-            # Whoever attaches anew repairs it.
+            # The process that attaches next repairs it.
             status = repaired
         elif repaired != STATUS_OK and status == STATUS_OK:
             status = fault(out, STATUS_FAILED, "the log could not be repaired after a writer died",
@@ -101,7 +101,7 @@ cdef Status log_view(PartitionLog* log, Fault* out) noexcept nogil:
         return status
     if control_flag(&log.page.sequence) & 1 and control_load(
             &log.page.log_end_offset) != load_acquire_64(&log.known_end):
-        # A writer is at it, or died there: its lock tells.
+        # A writer is at it, or died there: its lock says which.
         status = log_lock(log, out)
         if status == STATUS_OK:
             log_unlock(log)

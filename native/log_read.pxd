@@ -12,7 +12,7 @@ cdef struct ReadRange:
     const uint8_t* data
     int64_t data_bytes
     int64_t position_bytes           # Of data[0] in the segment file.
-    int64_t next_offset              # Behind the last batch of the range.
+    int64_t next_offset              # After the last batch of the range.
     int16_t attributes               # All bits that any of its batches has.
     AbortedFilter filter             # Takes out nothing unless the read is of decided data.
 

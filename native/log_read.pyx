@@ -61,7 +61,7 @@ cdef Status read_open(
     cdef Segment* segment = NULL
     cdef int64_t position = 0
     cdef int64_t used_bytes
-    cdef int64_t behind = -1
+    cdef int64_t next_base = -1
     cdef int64_t contiguous_from = offset
     cdef Status status = check_offset(log, offset, out)
     if not log.options.contiguous:
@@ -83,11 +83,11 @@ cdef Status read_open(
             return status
         used_bytes = load_acquire_64(&segment.used_bytes)
         status = segment_find(segment, offset, used_bytes, &position, out)
-        behind = log_next_base(log, segment)
+        next_base = log_next_base(log, segment)
         if status == STATUS_OK and position < used_bytes:
             status = range_of(
                 segment, position, used_bytes, contiguous_from, upper_bound, bytes_max,
-                behind if behind >= 0 else log_end(log), found, out)
+                next_base if next_base >= 0 else log_end(log), found, out)
             if status == STATUS_OK and found.data_bytes > 0:
                 found.segment = segment
                 if committed:
@@ -96,19 +96,19 @@ cdef Status read_open(
                         read_close(log, found)
                         return fault(out, status, "no memory for aborted transactions", 0, 0)
                 return STATUS_OK
-            behind = -1              # What is there begins at the bound or behind it.
-        elif status == STATUS_OK and behind > contiguous_from:
+            next_base = -1           # What is there begins at the bound or after it.
+        elif status == STATUS_OK and next_base > contiguous_from:
             out.base_offset = segment.base_offset
             out.position_bytes = used_bytes
             status = fault(
-                out, STATUS_CORRUPT, "offsets are missing behind the end of a segment",
-                contiguous_from, behind)
+                out, STATUS_CORRUPT, "offsets are missing after the end of a segment",
+                contiguous_from, next_base)
         log_release(log, segment)
-        if behind < 0:
+        if next_base < 0:
             break
-        offset = behind
+        offset = next_base
     if status == STATUS_OK:
-        # No batch is below the bound: a reader goes on behind what compaction left out.
+        # No batch is below the bound: a reader goes on after what compaction left out.
         if contiguous_from > upper_bound:
             contiguous_from = upper_bound
         if found.next_offset < contiguous_from:
@@ -122,7 +122,7 @@ cdef Status range_of(
 ) noexcept nogil:
     """Take whole batches from `position` on until a bound is met.
 
-    From `contiguous_from` on no offset may be missing: a batch behind a hole that reaches further
+    From `contiguous_from` on no offset may be missing: a batch after a hole that reaches further
     ends the range; as the first one it is the answer. `segment_end` is where the segment's
     offsets end for readers, taken after used_bytes. Each batch is compared with the next one too: a
     base offset that was damaged upwards shows there alone.
@@ -148,10 +148,10 @@ cdef Status range_of(
         if found.data_bytes == 0 and header.base_offset > contiguous_from:
             out.base_offset = segment.base_offset
             out.position_bytes = position
-            return fault(out, STATUS_CORRUPT, "offsets are missing in front of a batch",
+            return fault(out, STATUS_CORRUPT, "offsets are missing before a batch",
                          contiguous_from, header.base_offset)
         if header.base_offset >= upper_bound:
-            # Appended behind the bound, unless nothing of the kind can be there.
+            # Appended after the bound, unless nothing of the kind can be there.
             if batch_end_offset(&header) > segment_end and header.base_offset > segment_end and (
                     found.data_bytes == 0 or header.base_offset != base_offset_min):
                 return beyond_segment(segment, position, segment_end, &header, found, out)
@@ -253,7 +253,7 @@ cdef Status fetch_measure(
     """Verify the range's batches and add up what their records need, from `offset` on.
 
     Stops before record records_max + 1 (-1: no limit) and where sizes would leave 31 bits. A bad
-    batch behind good records ends the range; as the first one it is the answer.
+    batch after good records ends the range; as the first one it is the answer.
     """
     cdef int64_t position = 0
     cdef BatchHeader header
@@ -302,8 +302,8 @@ cdef inline void sizes_begin(FetchSizes* sizes, int64_t offset) noexcept nogil:
 cdef int64_t passed_over(
     ReadRange* found, int64_t position, FetchSizes* sizes
 ) noexcept nogil:
-    """The bytes of a batch of an aborted transaction, by its header alone: nobody sees its records.
-    0 for all others.
+    """Return the bytes of a batch of an aborted transaction, by its header alone: no reader sees
+    its records. 0 for all others.
     """
     cdef BatchHeader header
     if found.filter.count == 0:
@@ -374,7 +374,7 @@ cdef Status fetch_decode(
     """Verify and decode the range's batches, from `offset` on, all but the bytes of the cells.
 
     Stops where there is no room for another record, and where sizes would leave 31 bits. A bad
-    batch behind good records ends the range; as the first one it is the answer.
+    batch after good records ends the range; as the first one it is the answer.
     """
     cdef int64_t position = 0
     cdef BatchHeader header
@@ -523,18 +523,18 @@ cdef Status find_hole(
     upper_bound is -1 if there are none below the log end.
     """
     cdef int64_t end = log_end(log)
-    cdef int64_t behind = 0
+    cdef int64_t next_base = 0
     cdef Segment* segment = NULL
     cdef Status status = STATUS_OK
     first[0] = offset
     upper_bound[0] = -1
-    while status == STATUS_OK and upper_bound[0] < 0 and 0 <= behind and first[0] < end:
+    while status == STATUS_OK and upper_bound[0] < 0 and 0 <= next_base and first[0] < end:
         status = log_acquire(log, first[0], &segment, out)
         if status != STATUS_OK:
             return status
-        behind = log_next_base(log, segment)
+        next_base = log_next_base(log, segment)
         status = hole_in_segment(
-            segment, behind if behind >= 0 else end, first, upper_bound, out)
+            segment, next_base if next_base >= 0 else end, first, upper_bound, out)
         log_release(log, segment)
     return status
 
@@ -569,7 +569,7 @@ cdef Status offset_for_timestamp(
     """
     cdef int64_t offset = control_load(&log.page.log_start_offset)
     cdef Segment* segment = NULL
-    cdef int64_t behind
+    cdef int64_t next_base
     cdef Status status = STATUS_OK
     offset_out[0] = -1
     while status == STATUS_OK and offset < upper_bound and offset_out[0] < 0:
@@ -579,11 +579,11 @@ cdef Status offset_for_timestamp(
         if segment.max_timestamp >= timestamp:
             status = time_in_segment(
                 segment, timestamp, offset, upper_bound, offset_out, timestamp_out, out)
-        behind = log_next_base(log, segment)
+        next_base = log_next_base(log, segment)
         log_release(log, segment)
-        if behind <= offset:
+        if next_base <= offset:
             return status
-        offset = behind
+        offset = next_base
     return status
 
 

@@ -4,7 +4,7 @@
 
 Invariants: after a clean stop no record is scanned, only the headers past the last index entry;
 after an unclean one every batch at or above the recovery point has had its checksum verified; what
-is cut off is kept in the cut directory, unless it is zeros or stands behind a terminator. A whole
+is cut off is kept in the cut directory, unless it is zeros or stands after a terminator. A whole
 batch that does not follow on is kept as well: of a recycled file no old one is whole, so its base
 offset is damaged, or the file's name. Of a file that is a staged one too nothing is lost by a cut.
 """
@@ -117,7 +117,7 @@ cdef Status begin_at_start(
 cdef Status open_active(
     PartitionLog* log, int64_t recovery_point, int64_t* end, Fault* out
 ) noexcept nogil:
-    """Map the last segment for appends and walk the headers behind its last index entry.
+    """Map the last segment for appends and walk the headers after its last index entry.
 
     A clean close synced everything: its recovery point is where the log ends.
     """
@@ -187,7 +187,7 @@ cdef bint mend_last_base(Segment* segment, int64_t log_end_offset) noexcept nogi
 cdef Status recover(
     PartitionLog* log, int64_t recovery_point, int64_t* end, Fault* out
 ) noexcept nogil:
-    """Verify every batch from the recovery point on; cut at the first bad one, and all behind
+    """Verify every batch from the recovery point on; cut at the first bad one, and all after
     it.
     """
     cdef int32_t index
@@ -203,7 +203,7 @@ cdef Status recover(
         last = index == log.segment_count - 1
         segment = log.segments[index]
         # At the base of the next one the roll may have been cut short: then this one still has its
-        # zeros behind the last batch. A sync beyond that base has covered its new length.
+        # zeros after the last batch. A sync beyond that base has covered its new length.
         if not last and log.segments[index + 1].base_offset < recovery_point:
             continue
         segment.active = True
@@ -217,8 +217,8 @@ cdef Status recover(
             return status
         if not last:
             # Each segment begins where the one before it ended. Otherwise a power cut took whole
-            # batches from the end of this one, and what stands behind the hole goes too, or it
-            # would never be noticed. A hole that compaction left is behind a file that is whole.
+            # batches from the end of this one, and what stands after the hole goes too, or it
+            # would never be noticed. A hole that compaction left comes after a file that is whole.
             next_base = log.segments[index + 1].base_offset
             if end[0] == next_base or (
                     end[0] < next_base <= log.options.holes_below and not cut):
@@ -233,7 +233,7 @@ cdef Status recover(
         if last:
             # The files of its indexes may tell of batches that are gone.
             return segment_store_indexes(segment, log.directory, False, out)
-        # Sealed again, with the last time entry, and synced here: nobody holds its file open
+        # Sealed again, with the last time entry, and synced here: no process holds its file open
         # for the next flush.
         status = segment_seal(segment, log.directory, out)
         if status == STATUS_OK:
@@ -270,12 +270,12 @@ cdef Status recover_segment(
     PartitionLog* log, Segment* segment, int64_t recovery_point, int64_t* end, bint* cut,
     Fault* out,
 ) noexcept nogil:
-    """Verify a segment from the recovery point on; `end` becomes the offset behind it."""
+    """Verify a segment from the recovery point on; `end` becomes the offset after it."""
     cdef int64_t position = scan_start(segment, recovery_point)
     cdef int64_t next_offset = segment.base_offset
     cdef int64_t limit = segment.used_bytes
     cdef int64_t before_position = -1
-    cdef int64_t before_offset = 0   # Where the batch there was to begin, if it begins behind.
+    cdef int64_t before_offset = 0   # Where the batch there was to begin, if it begins later.
     cdef bint rose = False
     cdef bint keep = True
     cdef int64_t relative_offset
@@ -313,7 +313,7 @@ cdef Status recover_segment(
         if not rose:
             break
         # No checksum covers the base offset of the batch before, and it rose: all once more, up to
-        # that one. Behind the last batch nothing shows it, but that the end is known by something
+        # that one. After the last batch nothing shows it, but that the end is known by something
         # else.
         rose = False
         keep = True
@@ -418,7 +418,7 @@ cdef Status log_replay(PartitionLog* log, int64_t from_offset, Fault* out) noexc
     """Take every batch with records at or above from_offset into the producer table."""
     cdef int64_t upper_bound = log_end(log)
     cdef int64_t offset = from_offset
-    cdef int64_t behind
+    cdef int64_t after
     cdef Segment* segment = NULL
     cdef Status status
     if offset < log.segments[0].base_offset:
@@ -427,13 +427,13 @@ cdef Status log_replay(PartitionLog* log, int64_t from_offset, Fault* out) noexc
         status = log_acquire(log, offset, &segment, out)
         if status != STATUS_OK:
             return status
-        behind = log_next_base(log, segment)
+        after = log_next_base(log, segment)
         status = replay_segment(log, segment, offset, out)
         log_release(log, segment)
-        if status != STATUS_OK or behind < 0:
+        if status != STATUS_OK or after < 0:
             return status
         # Also where the segment's last batch ends below: what was between was cut off.
-        offset = behind
+        offset = after
     return STATUS_OK
 
 
@@ -458,7 +458,7 @@ cdef Status log_truncate(PartitionLog* log, int64_t offset, Fault* out) noexcept
     """Cut the log back so that it ends at `offset`; a batch that straddles it goes whole.
 
     The log then ends at that batch's base offset: no offsets are left out between two batches.
-    Producers are the caller's to rebuild. Files above are deleted, and the log is published anew.
+    Producers are the caller's to rebuild. Files above are deleted, and the log is published again.
     """
     cdef Status status = log_lock(log, out)
     if status != STATUS_OK:
@@ -520,7 +520,7 @@ cdef Status truncate_locked(PartitionLog* log, int64_t offset, Fault* out) noexc
 cdef Status rebuild_below(
     PartitionLog* log, Segment* active, int64_t* offset, Fault* out
 ) noexcept nogil:
-    """Cut the active file at the first batch that reaches `offset` and make its indexes anew.
+    """Cut the active file at the first batch that reaches `offset` and rebuild its indexes.
 
     `offset` becomes that batch's base offset if it is lower.
     """

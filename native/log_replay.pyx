@@ -3,7 +3,7 @@
 """Batches that stand in a log, taken into what it knows of producers and transactions.
 
 Invariants: no verdict is passed here, the log is the truth; a transaction is open from its first
-batch to the marker behind it; an aborted one is in the abort index before readers may pass it.
+batch to the marker after it; an aborted one is in the abort index before readers may pass it.
 """
 from libc.stdint cimport uint32_t
 from libc.stdlib cimport free, malloc, qsort

@@ -48,10 +48,10 @@ cdef Status log_roll(PartitionLog* log, Fault* out) noexcept nogil:
 
 
 cdef Status log_end_segment(PartitionLog* log, Segment* ended, Fault* out) noexcept nogil:
-    """Seal what was the active segment; the next one is in the list, and nobody was told of it.
+    """Seal what was the active segment; the next one is in the list, and no reader knows of it.
 
     If it fails the next one is gone again. Unless that was for want of something that may come
-    back, nobody appends any more.
+    back, no process appends any longer.
     """
     cdef int32_t time_entries = ended.time_index.count
     cdef Status status = segment_seal(ended, log.directory, out)
@@ -73,7 +73,7 @@ cdef bint is_for_want(Status status, const Fault* out) noexcept nogil:
 
 
 cdef bint take_back_last(PartitionLog* log) noexcept nogil:
-    """Remove the last segment, which nobody but this process knows; False if somebody holds it."""
+    """Remove the last segment, which only this process knows; False if it has a holder."""
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef Segment* segment
     pthread_mutex_lock(&log.segments_lock)

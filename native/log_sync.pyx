@@ -26,7 +26,7 @@ from eoslog.native.spare_file cimport SEGMENT_PATH_BYTES_MAX
 from eoslog.native.status cimport STATUS_FAILED, STATUS_OK, fault
 
 cdef enum:
-    TURN_LOOKS_MAX = 20              # Of 50 ms each: whoever has the turn to sync for longer hangs.
+    TURN_LOOKS_MAX = 20              # Of 50 ms each: a process with a longer turn to sync hangs.
 
 cdef enum Turn:
     TURN_AWAITED
@@ -44,7 +44,7 @@ cdef Status log_flush(PartitionLog* log, bint with_indexes, Fault* out) noexcept
     cdef Status status
     cdef int looks = 0
     cdef Turn turn = TURN_AWAITED
-    # One at a time: whoever waits here would otherwise return before the sync it relies on.
+    # One at a time: a thread that waits here would otherwise return before the sync it relies on.
     while turn == TURN_AWAITED:
         turn = look_for_turn(log, &looks)
     status = flush_in_turn(log, with_indexes, out)
@@ -61,7 +61,7 @@ cdef Status log_sync_up_to(PartitionLog* log, int64_t offset, Fault* out) noexce
     cdef int looks = 0
     cdef Turn turn
     while control_load(&log.page.recovery_point) < offset or log_failure(log) != 0:
-        # Whoever syncs now may have begun before this offset was written, or not.
+        # The thread that syncs now may have begun before this offset was written, or not.
         turn = look_for_turn(log, &looks)
         if turn == TURN_AWAITED:
             continue
@@ -77,7 +77,7 @@ cdef Status log_sync_up_to(PartitionLog* log, int64_t offset, Fault* out) noexce
 cdef Turn look_for_turn(PartitionLog* log, int* looks) noexcept nogil:
     """Take the turn to sync if it is free, else wait for a little; `looks` counts that.
 
-    The turn is there to share syncs, and no more: where another process has it for too long (it was
+    The turn is there only to share syncs: where another process has it for too long (it was
     stopped, or its disk hangs) this one syncs beside it, from then on at once.
     """
     cdef uint32_t round = control_sync_round(log.page)
@@ -198,7 +198,7 @@ cdef int sync_log_file(PartitionLog* log, Segment* segment) noexcept nogil:
         if error == 0:
             error = eos_still_holds(segment.fd, used_bytes)
     else:
-        # Another process wrote and ended it; nobody read it here.
+        # Another process wrote and ended it; it was not read here.
         segment_path(log.directory, segment.base_offset, b".log", path)
         error = sync_named(log, path, False)
     if error == ENOENT or error == ENODATA:
@@ -210,7 +210,7 @@ cdef int sync_log_file(PartitionLog* log, Segment* segment) noexcept nogil:
 
 
 cdef int sync_indexes(PartitionLog* log, int64_t base_offset) noexcept nogil:
-    """Sync a segment's index files; one that is not there is made anew when it is wanted."""
+    """Sync a segment's index files; one that is not there is rebuilt when it is wanted."""
     cdef char path[SEGMENT_PATH_BYTES_MAX]
     cdef int error
     segment_path(log.directory, base_offset, b".index", path)

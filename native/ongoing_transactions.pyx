@@ -3,7 +3,7 @@
 """The open transactions of one partition, in the order of their first offsets.
 
 Invariants: first offsets rise; the item at `head` is open unless none is; an ended transaction
-behind an open one keeps its item until the items move. Adding and the look at the oldest cost the
+after an open one keeps its item until the items move. Adding and the look at the oldest cost the
 same however many are open, ending one costs a bisection; items that have ended are cleared away
 when they are the larger part, so each is moved a bounded number of times.
 """

@@ -42,7 +42,7 @@ cdef struct PartitionLog:
     uint64_t inode
     LogOptions options
     ControlPage* page                # Shared with other processes; all else is this one's own.
-    uint32_t* wake_word              # What readers of all partitions sleep on; NULL if nobody does.
+    uint32_t* wake_word              # What readers of all partitions sleep on; NULL without any.
     int32_t process_id
     pthread_mutex_t view_lock        # Guards what is derived from batches; after the page's lock.
     int64_t known_end                # Segments, indexes, producers are those of the batches below.
@@ -55,7 +55,7 @@ cdef struct PartitionLog:
     Segment** segments               # By base offset; the last is active. Guarded by segments_lock.
     int32_t segment_count
     int32_t segment_capacity
-    Segment* deleted                 # Not in the list any more, held by nobody, still to be freed.
+    Segment* deleted                 # Not in the list any longer, without holders, to be freed.
     pthread_mutex_t segments_lock    # For look-ups and list changes, and a first load.
     pthread_mutex_t flush_lock       # One thread of this process at a time syncs; comes first.
     int64_t passed_round             # Of a turn to sync that its holder does not end; -1: none.

@@ -137,13 +137,13 @@ cdef Status log_load_segment(
                 and segment.used_bytes > 2 * log.options.segment.index_interval_bytes)):
         status = segment_rebuild_indexes(segment, &log.options.segment, out)
         if status == STATUS_OK:
-            # For the next opening; where it cannot be written it is made anew each time.
+            # For the next opening; where it cannot be written it is rebuilt each time.
             segment_store_indexes(segment, log.directory, False, &ignored)
     return status
 
 
 cdef void log_unload_idle(PartitionLog* log) noexcept nogil:
-    """Before another segment is opened: give back files and maps of some that nobody reads now.
+    """Before another segment is opened: give back files and maps of some that have no reader now.
 
     Else a log of many segments would take a process all the files that it may have open. The caller
     holds segments_lock.
@@ -272,7 +272,7 @@ cdef Status log_acquire(
     segment = log.segments[index]
     status = log_load_segment(log, segment, False, out)
     if control_flag(&log.page.deleted):
-        # The topic, by any process, and perhaps made anew: the files could be those of the new one.
+        # The topic, by any process. If it was created again, the files may be those of the new one.
         pthread_mutex_unlock(&log.segments_lock)
         return fault(out, STATUS_CLOSED, "the topic was deleted", 0, 0)
     if status == STATUS_IO and out.os_errno == ENOENT and (
@@ -310,11 +310,11 @@ cdef void log_release(PartitionLog* log, Segment* segment) noexcept nogil:
         segment_unload(segment)
     pthread_mutex_unlock(&log.segments_lock)
     if log.closed:
-        deleted_segments_free(log)       # Nobody comes after.
+        deleted_segments_free(log)       # No caller comes after.
 
 
 cdef int64_t log_next_base(PartitionLog* log, const Segment* segment) noexcept nogil:
-    """Base offset of the segment behind this one, -1 if it is the last."""
+    """Return the base offset of the segment after this one, -1 if it is the last."""
     cdef int64_t base = -1
     cdef int32_t low = 0
     cdef int32_t high
@@ -334,7 +334,7 @@ cdef int64_t log_next_base(PartitionLog* log, const Segment* segment) noexcept n
 
 
 cdef void segment_retire(PartitionLog* log, Segment* segment) noexcept nogil:
-    """A deleted segment that nobody holds is to be freed. The caller holds segments_lock."""
+    """A deleted segment without holders is to be freed. The caller holds segments_lock."""
     segment.next_deleted = log.deleted
     log.deleted = segment
 

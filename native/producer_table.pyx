@@ -120,7 +120,7 @@ cdef void table_complete(ProducerEntry* newer, const ProducerEntry* row) noexcep
     if whole.coordinator_epoch > newer.coordinator_epoch:
         newer.coordinator_epoch = whole.coordinator_epoch
     if whole.producer_epoch != newer.producer_epoch:
-        return                       # The batches of another epoch count no more.
+        return                       # The batches of another epoch no longer count.
     if whole.batch_count > 0:
         last_offset = window_at(&whole, whole.batch_count - 1).last_offset
     for index in range(newer.batch_count):

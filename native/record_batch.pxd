@@ -77,7 +77,7 @@ cdef void batch_header_load(const uint8_t* batch, BatchHeader* header) noexcept 
 cdef Status batch_check(
     const uint8_t* batch, int64_t available_bytes, BatchHeader* header, Fault* out
 ) noexcept nogil
-# The two halves of batch_check, for whoever takes the checksum himself.
+# The two halves of batch_check, for callers that take the checksum themselves.
 cdef Status batch_frame_check(
     const uint8_t* batch, int64_t available_bytes, BatchHeader* header, Fault* out
 ) noexcept nogil

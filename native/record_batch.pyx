@@ -80,7 +80,7 @@ cdef Status batch_counts_check(
     if header.record_count < 0 or header.last_offset_delta < 0:
         return fault(out, STATUS_CORRUPT, "batch counts are negative", 0, header.record_count)
     if header.record_count == 0 and header.batch_bytes != BATCH_HEADER_BYTES:
-        return fault(out, STATUS_CORRUPT, "batch counts no record, and has bytes behind its header",
+        return fault(out, STATUS_CORRUPT, "batch counts no record, and has bytes after its header",
                      BATCH_HEADER_BYTES, header.batch_bytes)
     return STATUS_OK
 
@@ -97,7 +97,7 @@ cdef void batch_header_store(
     uint8_t* at, int64_t batch_bytes, int32_t record_count, int64_t base_timestamp,
     int64_t max_timestamp, const BatchIdentity* identity,
 ) noexcept nogil:
-    """Write the header of a batch whose records stand behind it, checksum included."""
+    """Write the header of a batch whose records stand after it, checksum included."""
     cdef uint8_t header[BATCH_HEADER_BYTES]
     cdef uint32_t crc = batch_header_fill(
         header, record_count, base_timestamp, max_timestamp, identity)
@@ -129,7 +129,7 @@ cdef uint32_t batch_header_fill(
 cdef void batch_header_finish(
     uint8_t* at, uint8_t* header, int64_t batch_bytes, uint32_t crc
 ) noexcept nogil:
-    """Complete the filled header, and put it before the records that stand behind `at`."""
+    """Complete the filled header, and put it before the records that stand after `at`."""
     store_be32(&header[BATCH_LENGTH], <int32_t>(batch_bytes - BATCH_LENGTH_OVERHEAD))
     store_be32(&header[BATCH_CRC], <int32_t>crc)
     memcpy(at, header, BATCH_HEADER_BYTES)

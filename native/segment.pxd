@@ -8,7 +8,7 @@ from eoslog.native.record_batch cimport (
 from eoslog.native.status cimport STATUS_CORRUPT, STATUS_OK, Fault, Status, fault
 
 cdef extern from "segment_files.h" nogil:
-    # Of a file that becomes a segment by its renaming; swept by whoever opens the partition.
+    # Of a file that becomes a segment by its renaming; an opening of the partition sweeps it.
     const char* SEGMENT_UNNAMED_SUFFIX
 
 cdef struct SegmentOptions:
@@ -29,7 +29,7 @@ cdef struct Segment:
     int64_t created_ms
     int64_t bytes_since_index_entry
     int64_t touched_bytes            # The pages below are in this process's map, or need not be.
-    int64_t own_bytes                # Behind the last batch of this process; -1: it wrote none.
+    int64_t own_bytes                # After the last batch of this process; -1: it wrote none.
     IndexFile offset_index
     IndexFile time_index
     Segment* next_deleted            # In the log's list of deleted segments.
@@ -86,7 +86,7 @@ cdef inline Status batch_in_chain(
 
 
 cdef inline int64_t batch_end_offset(const BatchHeader* header) noexcept nogil:
-    """The offset behind the batch's last record."""
+    """Return the offset after the batch's last record."""
     return header.base_offset + header.last_offset_delta + 1
 
 

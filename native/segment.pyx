@@ -129,7 +129,7 @@ cdef Status segment_load(
     segment_path(directory, segment.base_offset, b".log", path)
     out.base_offset = segment.base_offset
     error = eos_open(path, False, not writable, &segment.fd)
-    # As long as it is mapped here nobody makes another segment of the file.
+    # As long as it is mapped here no process makes another segment of the file.
     if error == 0:
         error = eos_share(segment.fd)
     if error == EWOULDBLOCK:
@@ -375,7 +375,7 @@ cdef bint segment_times_before(Segment* segment, int64_t position) noexcept nogi
     """Note the newest time of all batches before the one at `position`, a batch of the index.
 
     Entries of that batch and later ones are dropped: they are for the walk to make again. What the
-    last one left does not tell, the headers behind it do: its own may be gone, since one that was
+    last one left does not tell, the headers after it do: its own may be gone, since one that was
     made when a segment was closed stood for it. False if no entry is left that can be believed.
     """
     cdef int64_t at = 0
@@ -406,7 +406,7 @@ cdef bint segment_times_before(Segment* segment, int64_t position) noexcept nogi
 
 cdef bint segment_indexes_hold(const Segment* segment) noexcept nogil:
     """True if the indexes of a segment that was ended agree with its batches, as far as a short
-    look tells.
+    look shows.
 
     The last entries name what stands there, no later batch is newer than the last time entry, and
     there are not more batches without an entry than there may be.
@@ -439,7 +439,7 @@ cdef bint segment_indexes_hold(const Segment* segment) noexcept nogil:
 cdef Status segment_rebuild_indexes(
     Segment* segment, const SegmentOptions* options, Fault* out
 ) noexcept nogil:
-    """Make both indexes anew from the batch headers in [0, used_bytes)."""
+    """Rebuild both indexes from the batch headers in [0, used_bytes)."""
     cdef int64_t position = 0
     cdef int64_t base_offset_min = segment.base_offset
     cdef BatchHeader header
@@ -461,9 +461,9 @@ cdef Status segment_rebuild_indexes(
 cdef Status segment_index_active(
     Segment* segment, const SegmentOptions* options, int64_t* end, Fault* out
 ) noexcept nogil:
-    """Walk the headers behind the last index entry, up to used_bytes: the indexes are whole then.
+    """Walk the headers after the last index entry, up to used_bytes: the indexes are whole then.
 
-    `end` becomes the offset behind the last batch.
+    `end` becomes the offset after the last batch.
     """
     cdef int64_t position = 0
     cdef int64_t next_offset = segment.base_offset
@@ -521,7 +521,7 @@ cdef Status segment_store_indexes(
 cdef Status segment_seal(Segment* segment, const char* directory, Fault* out) noexcept nogil:
     """End a segment: last time index entry, index files, file cut to its batches. Not synced.
 
-    The mapping stays, for readers; nobody stores through it any more.
+    The mapping stays, for readers; no writer stores through it any longer.
     """
     cdef Status status
     cdef int error

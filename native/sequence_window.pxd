@@ -20,7 +20,7 @@ cdef struct ProducerEntry:
     int64_t producer_id
     int64_t last_timestamp
     int64_t current_txn_first_offset  # -1 = no open transaction.
-    int64_t changed_at_offset        # Log end after the last change: tells what is not yet in LMDB.
+    int64_t changed_at_offset        # Log end after the last change: shows what is not yet in LMDB.
     int32_t coordinator_epoch        # -1 until a marker was seen.
     int16_t producer_epoch           # -1 = nothing known.
     uint8_t batch_count              # 0..5 remembered batches,

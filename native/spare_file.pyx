@@ -5,7 +5,7 @@
 Invariants: a slot holds one file, `<slot>.spare` if it may be used, `<slot>.stale` if it still
 holds whole batches. Of a usable file no old batch passes for a batch, on disk either: base offset
 and length lie outside of a batch's checksum, so a power cut that kept only the first sector of a
-new header could otherwise lend them to the old batch behind it.
+new header could otherwise lend them to the old batch after it.
 """
 from libc.stdio cimport rename, snprintf
 from libc.stdint cimport uint8_t
@@ -82,7 +82,7 @@ cdef Status spare_prepare(
     """Have a usable file in each slot: old ones made unreadable, missing ones filled with zeros.
 
     `made` counts the files that became usable; `directory` is where old ones were a segment. Takes
-    long; nobody waits for it, and no lock is held.
+    long; no caller waits for it, and no lock is held.
     """
     cdef char usable[SEGMENT_PATH_BYTES_MAX]
     cdef char stale[SEGMENT_PATH_BYTES_MAX]

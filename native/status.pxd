@@ -28,7 +28,7 @@ cdef enum Status:
     STATUS_FELL_BEHIND = -22         # What this process did not look at yet was deleted.
     STATUS_COMPRESSED = -23          # The batch is whole; the fault has its compression type.
 
-# Details for the message of the exception; filled by whoever answers with a negative status.
+# Details for the message of the exception; filled by the function that returns a negative status.
 cdef struct Fault:
     int os_errno
     int64_t position_bytes

@@ -229,7 +229,7 @@ cdef Status transaction_write(
     txn.value_bytes = value_bytes
     txn.state = next[0]
     if next.status != TRANSACTION_PREPARE_ABORT:
-        txn.taken_over = False       # An abort of what was taken over is no more than that.
+        txn.taken_over = False       # An abort of what was taken over is only that.
     txn.prepare_offset = txn.record_offset if is_prepare(next.status) else -1
     return STATUS_OK
 
@@ -331,7 +331,7 @@ cdef Status transaction_decide(
 ) noexcept nogil:
     """Write the decision. In a durable store: after the data, and synced before it is known.
 
-    With `fencing` nobody has the id any more.
+    With `fencing` no process has the id any longer.
 
     An abort is synced too. Otherwise the next transaction's batches could reach the disk without
     it, and after a power cut a partition would have seen a later epoch than this id's next one.

@@ -372,7 +372,7 @@ cdef Status transaction_value_decode(
     if cursor.flexible:
         take_tags(&cursor, state)
     if cursor.problem == NULL and cursor.at != cursor.end:
-        cursor.problem = "a transaction's record goes on behind its last field"
+        cursor.problem = "a transaction's record goes on after its last field"
     if cursor.problem == NULL and state.status >= TRANSACTION_STORED_COUNT:
         cursor.problem = "a transaction's record has an unknown state"
     if cursor.problem == NULL and state.status == TRANSACTION_EMPTY and part_count > 0:

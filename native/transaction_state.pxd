@@ -23,7 +23,7 @@ cdef enum:
     EPOCH_EXHAUSTED = 32766          # The last epoch that a client is given.
     EPOCH_MAX = 32767                # Fences the holder of the last one.
     EPOCH_BUMPING_VERSION = 2        # Transaction version from which every end bumps the epoch.
-    OWNER_BYTES = 16                 # Of a process's slot; all zero: nobody.
+    OWNER_BYTES = 16                 # Of a process's slot; all zero: none.
 
 cdef struct TransactionState:
     int64_t producer_id
@@ -36,7 +36,7 @@ cdef struct TransactionState:
     int32_t status
     int16_t producer_epoch
     int16_t next_producer_epoch
-    int16_t last_producer_epoch      # The one before the last bump, -1 if nobody may ask for it.
+    int16_t last_producer_epoch      # The one before the last bump, -1 if no client may ask for it.
     int16_t client_version
     bint prepared                    # Somebody outside decides; only an end is taken.
     uint8_t owner[OWNER_BYTES]       # The process whose producer has the id.
@@ -45,7 +45,7 @@ cdef struct TransactionState:
 cdef struct TransactionPart:
     const uint8_t* topic             # UTF-8, borrowed.
     PartitionLog* log                # Borrowed; NULL until it is attached.
-    int64_t end_offset               # Behind what this transaction wrote there, 0 if nothing.
+    int64_t end_offset               # After what this transaction wrote there, 0 if nothing.
     int32_t topic_bytes
     int32_t partition
     int32_t next_sequence

@@ -162,7 +162,7 @@ cdef Status check_complete(
 
 
 cdef int16_t bumped_epoch(int16_t producer_epoch) noexcept nogil:
-    """One more; behind the last number there is none, and nobody holds it."""
+    """Return the next number; after the last one there is none, and no producer holds it."""
     return producer_epoch if producer_epoch == EPOCH_MAX else <int16_t>(producer_epoch + 1)
 
 

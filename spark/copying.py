@@ -9,7 +9,7 @@ a copy that died goes on, and one that is run again takes only what is new. Inva
 - records of a partition keep their order: a batch of files is sorted by partition and offset.
 
 A checkpoint belongs to one topic, by its id, and one directory. Where it is missing although
-something was copied before, nobody knows how far that came: the copy is refused.
+something was copied before, it is unknown how far that came: the copy is refused.
 """
 
 import hashlib

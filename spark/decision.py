@@ -31,7 +31,7 @@ def commit(
     `Store.commit_staged` takes them: a job that read from the store can say how far.
 
     On return the decision is as durable as the store's mode says. When this process dies after the
-    decision, whoever opens the store next completes it; before it, nothing of the job is visible.
+    decision, the next opening completes it; before it, nothing of the job is visible.
     Raises StagedRunFencedError when a newer run of the application has taken over,
     StagedCommitError when a staged file is missing or damaged, ValueError for a message handed in
     twice and for no messages without a run id, TypeError for what are no messages, and what a

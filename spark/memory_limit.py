@@ -19,7 +19,7 @@ from eoslog.errors import StoreError
 
 TASK_SETTING = "spark.executor.pyspark.memory"
 PLANNER_SETTING = "spark.sql.planner.pythonExecution.memory"
-# Where Spark tells its Python processes the limit, in MB; that of a task is its executor's share.
+# Where Spark gives its Python processes the limit, in MB; that of a task is its executor's share.
 _VARIABLES = {
     "PYSPARK_PLANNER_MEMORY_MB": PLANNER_SETTING,
     "PYSPARK_EXECUTOR_MEMORY_MB": TASK_SETTING,

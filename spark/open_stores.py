@@ -1,4 +1,4 @@
-"""One open store for each process and directory, lent to whoever needs it for a moment.
+"""One open store for each process and directory, lent to callers for a moment.
 
 A process has a store open once, so what counts is the directory, by its device and inode: links,
 relative paths and mounts of the same directory lead to one object.
@@ -24,7 +24,7 @@ from eoslog.spark.memory_limit import explained
 if TYPE_CHECKING:
     from eoslog import Store
 
-# From the last use of a store until it is closed. Opening one anew takes some 20 ms on a disk.
+# From the last use of a store until it is closed. Opening one again takes some 20 ms on a disk.
 IDLE_S = 3.0
 
 # A directory, by device and inode.
@@ -40,7 +40,7 @@ class _Lent:
     store: "Store"
     users: int = 0
     idle_since_s: float = 0.0
-    # An error left doubts about it: it is closed when nobody uses it any more.
+    # An error left doubts about it: it is closed after its last user.
     spoiled: bool = False
 
     def was_replaced(self) -> bool:
@@ -121,7 +121,7 @@ class _OpenStores:
                 self._close(where)
 
     def _close(self, where: Identity) -> None:
-        """Close a store that nobody uses. Whatever it could not do, its next opening does."""
+        """Close a store without users. Whatever it could not do, its next opening does."""
         lent = self._lent.pop(where)
         try:
             lent.store.close()
@@ -155,7 +155,7 @@ _stores = _OpenStores()
 
 
 def close_unused_stores() -> None:
-    """Close now what nobody has borrowed, for code of this process that opens a store itself."""
+    """Close now what is not lent, for code of this process that opens a store itself."""
     _stores.close_unused()
 
 
@@ -175,7 +175,7 @@ def lent_store(path: str | os.PathLike[str], durability: str | None = None) -> "
     Whatever path leads to it, it is one object.
 
     `durability` is that of `eoslog.open`: None takes the store as other processes have it open. A
-    store is closed after an error that leaves doubts about it, and opened anew by the next block.
+    store is closed after an error that leaves doubts about it, and opened again by the next block.
     Raises what `eoslog.open` raises, and MemoryLimitError where a limit of Spark is the reason.
     """
     stores = _stores

@@ -97,10 +97,9 @@ def write_partitions(
     tasks, and running it again adds the rows again. The rows of a version are those of the run that
     was committed: give a version to one set of rows only. Inside `foreachBatch` both are needed,
     the version is the batch's number, and the query counts: a batch that its checkpoint counts
-    anew is a StagedSourceError; another `app_id` begins anew. With Spark Connect the number alone
-    counts. One with the newest batch's number
-    and another number of rows is a StagedReplayError, unless `check_replays` is off: then the
-    number alone makes it a repetition.
+    again is a StagedSourceError; another `app_id` begins from scratch. With Spark Connect the
+    number alone counts. One with the newest batch's number and another number of rows is a
+    StagedReplayError, unless `check_replays` is off: then the number alone makes it a repetition.
 
     `each_task`, if given, is called in each task with its iterator (of rows or of record batches)
     and returns the one to stage, or is a generator function; it must not be async, and must be
@@ -121,7 +120,7 @@ def write_partitions(
         stream.check_version(job_version)
     with opened(store) as log:
         done = log.application(job_id)
-        # Whether a stream's batch is the one that is in, the commit tells.
+        # The commit says if a stream's batch is the one that is in.
         if stream is None and done is not None and done.version >= job_version:
             return WriteResult(job_id, job_version, committed=False)
         counts = _partition_counts(log, topic, partitions)

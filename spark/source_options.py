@@ -1,7 +1,7 @@
 """Options of the data source: names as in Spark's Kafka source and sink, values checked.
 
 Spark hands over option names in lower case, so names are compared without regard to case. Options
-are checked before any task runs: an option that nobody knows is refused, since a typo loses data.
+are checked before any task runs: an unknown option is refused, since a typo loses data.
 """
 
 import logging
@@ -141,7 +141,7 @@ def flag(options: Mapping[str, str], name: str, default: bool) -> bool:
 
 
 def whole(options: Mapping[str, str], name: str, default: int, minimum: int) -> int:
-    """An option that is a whole number, `minimum` at least and below 2**63.
+    """Return an option that is an integer, `minimum` at least and below 2**63.
 
     Raises ValueError for anything else.
     """
@@ -149,7 +149,7 @@ def whole(options: Mapping[str, str], name: str, default: int, minimum: int) -> 
     if value is None:
         return default
     if not _WHOLE.fullmatch(value):
-        raise ValueError(f"option {name} is a whole number, not {value!r:.80}")
+        raise ValueError(f"option {name} must be an integer, got {value!r:.80}")
     number = int(value)
     if number < minimum:
         raise ValueError(f"option {name} is {minimum} at least, not {number}")

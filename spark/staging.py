@@ -5,7 +5,7 @@ Invariants:
 
 - the whole iterator is consumed before the message is handed out, so a consumer that stops early
   (`first()`) cannot leave half a partition behind a message;
-- a task attempt writes files that no other attempt writes, and that nobody reads before the
+- a task attempt writes files that no other attempt writes, and that are not read before the
   driver's decision names them;
 - an attempt that fails gives up its files; one that is killed leaves them to be swept.
 

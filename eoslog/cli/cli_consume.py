@@ -48,7 +48,7 @@ def consume(
     timestamp, key and headers; bytes that are no UTF-8 become {"base64": "..."}.
 
     With --group the first record is the one at the group's committed offset, the oldest where it
-    has none; behind the last one printed the offset is committed, once all of them are printed.
+    has none; the offset after the last one printed is committed, once all of them are printed.
     """
     if from_beginning and offset is not None:
         raise click.UsageError("--from-beginning and --offset exclude each other")

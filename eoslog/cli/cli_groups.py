@@ -1,4 +1,4 @@
-"""`eoslog groups`: where groups stand, as Kafka's consumer-groups tool tells and changes it."""
+"""`eoslog groups`: where groups stand, as Kafka's consumer-groups tool shows and changes it."""
 
 from typing import Any
 
@@ -52,7 +52,7 @@ def list_groups(settings: Settings) -> None:
 def describe_groups(
     settings: Settings, names: tuple[str, ...], all_groups: bool, members: bool, state: bool
 ) -> None:
-    """Show where groups stand at each partition, how far that is behind, and who reads it."""
+    """Show each partition's committed offset, its lag, and the member that reads it."""
     if bool(names) is all_groups:
         raise click.UsageError("name groups, or give --all-groups")
     if members and state:
@@ -83,7 +83,7 @@ def describe_groups(
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @shared_options
 def delete_groups(settings: Settings, names: tuple[str, ...], yes: bool) -> None:
-    """Forget groups with all their offsets; their readers start anew.
+    """Forget groups with all their offsets; their readers start from scratch.
 
     A group that has members is refused.
     """
@@ -108,7 +108,7 @@ def delete_groups(settings: Settings, names: tuple[str, ...], yes: bool) -> None
 )
 @click.option("--all-topics", is_flag=True, help="Of all topics the group has an offset of.")
 @click.option("--to-earliest", is_flag=True, help="To the oldest record.")
-@click.option("--to-latest", is_flag=True, help="Behind the newest record that is decided.")
+@click.option("--to-latest", is_flag=True, help="After the newest record that is decided.")
 @click.option("--to-offset", type=click.IntRange(min=0), help="To this offset.")
 @click.option("--shift-by", type=int, help="Forward by so many, back if negative.")
 @click.option("--execute", is_flag=True, help="Do it; without, only what would be done is shown.")
@@ -203,7 +203,7 @@ def group_rows(
                 "current_offset": current_offset,
                 "log_end_offset": log_end_offset,
                 "lag": lag,
-                # Nobody, where partitions are assigned by hand.
+                # No member, where partitions are assigned by hand.
                 "consumer_id": None if reader is None else reader.member_id,
                 "host": None if reader is None else reader.host,
                 "client_id": None if reader is None else reader.client_id,

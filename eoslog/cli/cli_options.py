@@ -107,7 +107,7 @@ def as_click_error(error: Exception) -> click.ClickException:
 
 
 def confirm(question: str) -> None:
-    """Ask, and end the command unless the answer is yes. OSError where nobody can answer."""
+    """Ask, and end the command unless the answer is yes. OSError without a terminal."""
     _buffer_of(sys.stdin, "standard input")
     click.confirm(question, abort=True, err=True)
 

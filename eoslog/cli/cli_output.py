@@ -1,4 +1,4 @@
-"""Standard output that says its name where it takes no more.
+"""Standard output that is named in the error where it takes no more.
 
 Else a full disk below it would read as one below the store. A reader that has gone (`| head`) is no
 failure: the exit status is that of the work, and a command that prints records ends there.
@@ -71,7 +71,7 @@ def give_up(descriptor: int) -> None:
 
 @contextmanager
 def note_of_work_done() -> Iterator[None]:
-    """A block that prints to standard error what was done: that nobody reads it is no failure."""
+    """A block that prints to standard error what was done: a missing reader is no failure."""
     try:
         yield
     except BrokenPipeError:

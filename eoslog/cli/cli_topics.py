@@ -30,7 +30,7 @@ def topics(settings: Settings, internal: bool) -> None:
     if context.invoked_subcommand is None:
         show_topics(settings, internal)
     elif internal:
-        raise click.UsageError("--internal goes behind `list`")
+        raise click.UsageError("--internal goes after `list`")
 
 
 @topics.command("list")

@@ -1,6 +1,6 @@
 """`eoslog transactions`: what there is of transactions, as Kafka's tool shows it, and their end.
 
-Whoever opens a store ends what producers of dead processes left open: what is listed here is under
+An opening of a store ends what producers of dead processes left open: what is listed is under
 way in another process, decided, prepared for a decision from outside, or hanging.
 """
 

@@ -1,4 +1,4 @@
-"""`eoslog verify`: check a store against its logs; `--repair` cuts and makes anew what may be."""
+"""`eoslog verify`: check a store against its logs; `--repair` cuts and rebuilds what may be."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -36,7 +36,7 @@ class Findings:
     """Findings of a check of a store; it is sound if there are no problems.
 
     `records` are the sound ones, aborted ones too; the markers of transactions are none.
-    `recovered` is what opening the store cut off behind the last whole batches.
+    `recovered` is what opening the store cut off after the last whole batches.
     """
 
     partitions: int = 0
@@ -48,7 +48,7 @@ class Findings:
 
 @click.command()
 @click.option("--topic", "topics", multiple=True, help="Only this topic; may be given again.")
-@click.option("--repair", is_flag=True, help="Cut what is torn, have made anew what is derived.")
+@click.option("--repair", is_flag=True, help="Cut what is torn, rebuild what is derived.")
 @click.option(
     "--dry-run", is_flag=True, help="With --repair: repair a copy, and say what was done there."
 )
@@ -92,7 +92,7 @@ def show(settings: Settings, findings: Findings, **more: Any) -> None:
         return
     for one in findings.recovered:
         click.echo(
-            f"{one['partition']}: opening it cut {one['bytes']} bytes off behind offset "
+            f"{one['partition']}: opening it cut {one['bytes']} bytes off after offset "
             f"{one['offset']}; they are kept in {one['kept']}"
         )
     for problem in findings.problems:
@@ -130,7 +130,7 @@ def repair_store(path: Path, console: Console) -> Repair:
         if refused:
             return Repair(possible=repair.planned(torn), refused=refused)
         changes = repair.cut(torn)
-    # Nobody else may come between the check and what follows it: what is derived changes with use.
+    # No other process may come between check and repair: what is derived changes with use.
     findings = verified_alone(path, console)
     if findings.problems:
         with StoreRepair(path) as repair:
@@ -145,7 +145,7 @@ def repair_store(path: Path, console: Console) -> Repair:
 
 def rehearse_repair(path: Path, console: Console) -> Repair:
     """Repair a copy of the store: what `repair_store` would do."""
-    with StoreRepair(path) as repair:  # Nobody changes the store meanwhile.
+    with StoreRepair(path) as repair:  # No other process changes the store meanwhile.
         torn, refused = repair.look_at_tails()
         if refused:
             return Repair(possible=repair.planned(torn), refused=refused)

@@ -3,7 +3,7 @@
 It was assigned them, or it subscribed to topics: then it shares these with the other members of its
 group, and partitions come and go at the beginning of each poll.
 
-Invariant: a position lies behind every record that was handed out and in front of every other, so
+Invariant: a position lies after every record that was handed out and before every other, so
 that what a commit writes down is what the caller has seen.
 """
 
@@ -119,7 +119,7 @@ class Consumer:
         partition_bytes_max = int(settings["max.partition.fetch.bytes"])
         self._bytes_max = min(fetch_bytes_max, partition_bytes_max)
         self._closed = False
-        self._closing = False  # Nobody subscribes any more.
+        self._closing = False  # No new subscription is taken.
         self._positions = ConsumerPositions(
             self._group, group_offsets, self._isolation_level, auto_offset_reset
         )
@@ -297,7 +297,7 @@ class Consumer:
                 self._positions.set(where, partition.log_start_offset)
 
     def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Go on behind the newest record of these partitions, or of all that are assigned."""
+        """Go on after the newest record of these partitions, or of all that are assigned."""
         with self._deletions_named():
             for where in self._assigned_or_all(partitions):
                 partition = self._positions.partitions[where]
@@ -317,7 +317,7 @@ class Consumer:
         """Return how many records are there to be read now after the position.
 
         Markers of transactions do not count, nor do under "read_committed" records of aborted ones;
-        but over a distance of more than 100,000 offsets it is the distance that is told.
+        but over a distance of more than 100,000 offsets it is the distance that is returned.
         """
         where = self._assigned(topic_partition)
         with self._deletions_named():
@@ -342,7 +342,7 @@ class Consumer:
             }
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset behind the newest record of each partition that this consumer may read."""
+        """Return the offset after the newest readable record of each partition."""
         self._check_open()
         with self._deletions_named():
             return {
@@ -614,7 +614,7 @@ class Consumer:
             raise ValueError(f"timeout {timeout}: below 0")
         try:
             return time.monotonic() + float(timeout)
-        except OverflowError:  # A whole number beyond all seconds.
+        except OverflowError:  # An int beyond all seconds.
             return math.inf
 
     def _fetched(self, fetch: Callable[[int], T], limit: int) -> T:
@@ -639,7 +639,7 @@ class Consumer:
                         reason = f"the topic was deleted: {error}"
                         raise UnknownTopicOrPartitionError(reason) from error
                     raise
-                # Else the topic is gone, and the group reads it no more.
+                # Else the topic is gone, and the group no longer reads it.
 
     def _check_has_source(self) -> None:
         """Raise IllegalStateError if there is nothing that could ever be read."""
@@ -744,7 +744,7 @@ class Consumer:
             partition = self._positions.partitions.get(where)
             if partition is not None and self._engine.partitions.if_open(where) is not partition:
                 raise UnknownTopicOrPartitionError(
-                    f"{where}: the topic was deleted since it was assigned; assign it anew if "
+                    f"{where}: the topic was deleted since it was assigned; assign it again if "
                     "there is one of the name"
                 )
 

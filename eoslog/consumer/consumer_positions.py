@@ -55,7 +55,7 @@ class ConsumerPositions:
     def assign(self, partitions: Mapping[TopicPartition, Partition]) -> None:
         """Assign these partitions and no others; those that stay keep their positions.
 
-        One of a topic that was made anew does not stay: its records are others.
+        One of a topic that was re-created does not stay: its records are others.
         """
         positions = {
             where: self.current.get(where) if self._is_of_same_topic(where, one) else None
@@ -65,7 +65,7 @@ class ConsumerPositions:
         topic_ids: dict[str, str] = {}
         for where, one in assigned.items():
             if topic_ids.setdefault(where.topic, one.topic_id) != one.topic_id:
-                topic_ids[where.topic] = ""  # Made anew just now: nothing of it can be committed.
+                topic_ids[where.topic] = ""  # Re-created just now: nothing of it can be committed.
         # No interrupt comes between them.
         self.current, self.partitions, self.topic_ids = positions, assigned, topic_ids
 
@@ -89,7 +89,7 @@ class ConsumerPositions:
         return self.current.get(where)
 
     def set(self, where: TopicPartition, position: int | None) -> None:
-        """Go on there; without a position the partition begins anew."""
+        """Go on there; without a position the partition begins from scratch."""
         self.current[where] = position
 
     def begun(self) -> dict[TopicPartition, int]:
@@ -182,7 +182,7 @@ class ConsumerPositions:
         if signal.shared is None:
             signal.wait(partitions.values(), self.anything_to_read, timeout_s)
             return
-        with suppress(FellBehindError):  # The next look takes it up anew.
+        with suppress(FellBehindError):  # The next look reattaches it.
             wait_for_more(
                 signal.shared,
                 [partitions[where].log for where in positions],
@@ -198,7 +198,7 @@ class ConsumerPositions:
     def awaited_records(
         self, shared: SharedPage, timeout_s: float, max_records: int, max_bytes: int
     ) -> list[Record]:
-        """Sleep until the single partition has more: its next records, with the position behind
+        """Sleep until the single partition has more: its next records, with the position after
         them. May return early, without any.
         """
         ((where, position),) = self.begun().items()

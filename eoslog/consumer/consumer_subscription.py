@@ -25,7 +25,7 @@ _PATTERN_MARK = "^"  # No topic's name begins with it.
 def split_membership(
     config: Mapping[str, object] | None,
 ) -> tuple[Mapping[str, object] | None, str, tuple[str, ...]]:
-    """A consumer's configuration without what tells of its part in a group; its name for people,
+    """A consumer's configuration without its part in a group; its name for people,
     and the strategies of assignment that it knows, the best liked first.
 
     Raises InvalidConfigError.

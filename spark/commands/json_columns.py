@@ -127,7 +127,7 @@ def _without_zone(column: "Column", digits_min: int = 3) -> "Column":
 
 
 def _nanoseconds_text(column: "Column", is_utc: bool) -> "Column":
-    """A whole number of nanoseconds as a timestamp with three, six or nine digits."""
+    """Return an integer of nanoseconds as a timestamp with three, six or nine digits."""
     from pyspark.sql import functions as f
 
     digits = f.pmod(column, f.lit(1000))

@@ -83,13 +83,13 @@ class BatchWriter(DataSourceArrowWriter):
                 raise InvalidRequestError(RECIPE)
             stream.check_version(self._version)
         if self._done:
-            # Spark's worker would not survive rows that nobody takes.
+            # Spark's worker would not survive rows that are not taken.
             return BatchMessage(None, stream, sum(batch.num_rows for batch in iterator))
         message = self._sink.stage(iterator, self._app_id, self._run_of(stream))
         return BatchMessage(message, stream, message.records)
 
     def _run_of(self, stream: StreamBatch | None) -> str:
-        """The run of this job: its name tells the version, so that it is known when it is over."""
+        """The run of this job: its name has the version, so that it is known when it is over."""
         from eoslog.staging.staged import version_run_id
 
         if self._sink.reset_allowed:

@@ -2,7 +2,7 @@
 
 The rules are those of Spark's Kafka source, so that `minPartitions`, `maxRecordsPerPartition` and
 `maxOffsetsPerTrigger` give the numbers that its users know. What is added: a range of many bytes is
-split even if nobody asks, by `maxBytesPerPartition`, or else into as many pieces as there are
+split even if not asked, by `maxBytesPerPartition`, or else into as many pieces as there are
 processors for: a task costs what reading some 50 MB does, whatever it reads.
 """
 
@@ -120,7 +120,7 @@ def bytes_in(partition: Partition, first: int, upper_bound: int) -> int:
 
 def _whole(number: object) -> int:
     if not isinstance(number, int):
-        raise TypeError(f"a whole number is expected, not {type(number).__name__}")
+        raise TypeError(f"an offset must be an int, got {type(number).__name__}")
     return number
 
 

@@ -46,7 +46,7 @@ TopicIds = dict[str, str]
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads what is appended, micro-batch by micro-batch; see docs/spark.md.
 
-    One object plans a query from its start to its stop; others, made anew, read in the tasks.
+    One object plans a query from its start to its stop; others, re-created, read in the tasks.
     """
 
     def __init__(self, options: Mapping[str, str], schema: "StructType") -> None:

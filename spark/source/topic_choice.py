@@ -1,6 +1,6 @@
 """Partitions that a read is of: `subscribe`, `subscribePattern` or `assign`, as in Kafka's source.
 
-A pattern is looked at anew each time, so that a stream finds topics that are made later.
+A pattern is matched again each time, so that a stream finds topics that are made later.
 """
 
 import re

@@ -113,7 +113,7 @@ def test_a_flag_that_is_none(value):
 
 def test_numbers():
     assert whole({"minpartitions": "12"}, "minPartitions", 0, 1) == 12
-    with pytest.raises(ValueError, match=r"minPartitions is a whole number, not '1\.5'"):
+    with pytest.raises(ValueError, match=r"minPartitions must be an integer, got '1\.5'"):
         whole({"minPartitions": "1.5"}, "minPartitions", 0, 1)
     with pytest.raises(ValueError, match="minPartitions is 1 at least, not 0"):
         whole({"minPartitions": "0"}, "minPartitions", 0, 1)

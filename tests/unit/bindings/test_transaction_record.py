@@ -196,7 +196,7 @@ def test_a_value_that_ends_too_early_or_late_is_corrupt(value):
     for size in range(len(value)):
         with pytest.raises(CorruptRecordError):
             decode_transaction_value(value[:size])
-    with pytest.raises(CorruptRecordError, match="behind its last field"):
+    with pytest.raises(CorruptRecordError, match="after its last field"):
         decode_transaction_value(value + b"\0")
 
 
