@@ -31,7 +31,6 @@ from eoslog.errors import EoslogError, LogClosedError, StoreError
 from eoslog.fs.atomic_file import sync_directory
 from eoslog.fs.file_lock import directory_locked
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.groups.group_offsets_index import GroupOffsetsIndex
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.damage import CutTail
@@ -74,6 +73,7 @@ class OpenedPartitions(InternalPartitions):
         signal: AppendSignal,
         found_ids: FoundProducerIds,
         *,
+        forget_group_rows_beyond: Callable[[int, int], None],
         session: bytes | None = None,
         shared: SharedPage | None = None,
         check_files: Callable[[], None] = nothing_to_check,
@@ -81,6 +81,8 @@ class OpenedPartitions(InternalPartitions):
         """With `session`, its id, and `shared` other processes may have the store open too.
 
         `check_files` raises where the store's files are not those that were opened any more.
+        `forget_group_rows_beyond` is called with the number of a partition of `__consumer_offsets`
+        and the end of its log, before this process as the first one uses that partition.
         """
         self._check_files = check_files
         self._paths = paths
@@ -90,7 +92,7 @@ class OpenedPartitions(InternalPartitions):
         self._checkpoints = checkpoints
         self._rows = rows
         self._holes = LegalHoles(paths, registry, checkpoints, rows)
-        self._group_rows = GroupOffsetsIndex(rows)
+        self._forget_group_rows_beyond = forget_group_rows_beyond
         self._config = config
         self._topic_defaults = topic_defaults
         self._durability = durability
@@ -575,7 +577,7 @@ class OpenedPartitions(InternalPartitions):
             # A full disk must not keep the log from being read.
             _log.warning("%s: no second copy of its producers: %s", where, error)
         if where.topic == CONSUMER_OFFSETS_TOPIC:
-            self._group_rows.forget_beyond(where.partition, partition.log_end_offset)
+            self._forget_group_rows_beyond(where.partition, partition.log_end_offset)
         self._report_cut(partition)
         if not clean:
             self._unrecovered.discard(where)

@@ -322,9 +322,7 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MOD
 PUBLIC = {"_replace", "_asdict", "_make", "_fields", "_exit", "_getframe"}
 FACES = {"eoslog", "eoslog.__main__"}
 
-KNOWN_IMPORTS = {
-    "eoslog.storage.opened_partitions imports eoslog.groups.group_offsets_index",
-}
+KNOWN_IMPORTS: set[str] = set()
 KNOWN_FILES: dict[str, int] = {}
 KNOWN_REACHES = {
     "eoslog.checking.recorded_consumer": 3,
