@@ -13,7 +13,7 @@ from eoslog.fs.checkpoint_file import (
     read_checkpoint,
 )
 from eoslog.session.store_paths import StorePaths
-from eoslog.storage.lost_directories import lost_by_pages
+from eoslog.storage.partition_directory import lost_by_pages
 
 Checkpoints = dict[str, dict[TopicPartition, int]]
 

@@ -3,7 +3,8 @@
 Invariants: a partition is opened once in each process; after an unclean stop it is recovered by the
 first that opens it, and counts as unrecovered until that succeeded. A partition of a user's topic
 has its directory from the topic's creation on: where it is gone, that is damage. One of an internal
-topic is made when first used. While a partition's directory is removed no process opens it, and
+topic is made when first used: its directory, then the file that says of which topic it is. While a
+partition's directory is removed no process opens it, and
 what another process deleted is let go of with the next look.
 """
 
@@ -11,12 +12,10 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext, suppress
-from functools import partial
 
-from eoslog.bindings.control_state import ControlState, control_state
+from eoslog.bindings.control_state import ControlState
 from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.opened_log import LogOpening
-from eoslog.bindings.partition_log import PartitionLog
 from eoslog.bindings.shared_page import COUNTER_TOPICS, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.durability import Durability
@@ -31,22 +30,29 @@ from eoslog.errors import EoslogError, LogClosedError, StoreError
 from eoslog.fs.atomic_file import sync_directory
 from eoslog.fs.file_lock import directory_locked
 from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.partition_metadata import FILE_NAME as PARTITION_METADATA
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.damage import CutTail
-from eoslog.storage.internal_partitions import InternalPartitions
 from eoslog.storage.legal_holes import LegalHoles
-from eoslog.storage.log_settings import log_settings, settings_of
+from eoslog.storage.log_opener import LogOpener
+from eoslog.storage.log_settings import settings_of
 from eoslog.storage.offset_checkpoints import LastOffsets, OffsetCheckpoints, last_offsets
 from eoslog.storage.partition import Partition
 from eoslog.storage.partition_directory import (
     check_identity,
+    is_directory,
     is_unused,
+    make_partition_directory,
+    page_of,
+    partitions_with_pages,
     remove_partition_files,
+    synced_by_page_alone,
 )
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN, FoundProducerIds
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.storage.topic_registry import (
+    INTERNAL_TOPIC_PARTITIONS,
     TopicDescription,
     TopicRegistry,
     nothing_to_check,
@@ -58,7 +64,7 @@ _log = logging.getLogger(__name__)
 ROWS_BEHIND_MAX = 100_000
 
 
-class OpenedPartitions(InternalPartitions):
+class OpenedPartitions:
     """Opens partitions, remembers which are open, and closes them."""
 
     def __init__(
@@ -93,10 +99,19 @@ class OpenedPartitions(InternalPartitions):
         self._rows = rows
         self._holes = LegalHoles(paths, registry, checkpoints, rows)
         self._forget_group_rows_beyond = forget_group_rows_beyond
-        self._config = config
+        self._opener = LogOpener(
+            paths,
+            checkpoints,
+            self._holes,
+            rows,
+            config,
+            durability,
+            signal,
+            session=session,
+            shared=shared,
+        )
         self._topic_defaults = topic_defaults
-        self._durability = durability
-        self._signal = signal
+        self._cached_max = config["eoslog.producers.cached.max"]
         self._found_ids = found_ids
         self._lock = threading.RLock()
         self._opened: dict[TopicPartition, Partition] = {}
@@ -187,6 +202,60 @@ class OpenedPartitions(InternalPartitions):
             return self.offsets_partition(where.partition)
         return self.find(where)
 
+    def existing_state_partitions(self) -> list[int]:
+        """Return the partitions of `__transaction_state` that have a directory."""
+        return self.existing_internal_partitions(TRANSACTION_STATE_TOPIC)
+
+    def state_partition(self, number: int) -> Partition:
+        """Return a partition of `__transaction_state`, opened; it is made if it is not there."""
+        return self.internal_partition(TRANSACTION_STATE_TOPIC, number)
+
+    def existing_offsets_partitions(self) -> list[int]:
+        """Return the partitions of `__consumer_offsets` that have a directory."""
+        return self.existing_internal_partitions(CONSUMER_OFFSETS_TOPIC)
+
+    def offsets_partition(self, number: int) -> Partition:
+        """Return a partition of `__consumer_offsets`, opened; it is made if it is not there."""
+        return self.internal_partition(CONSUMER_OFFSETS_TOPIC, number)
+
+    def existing_internal_partitions(self, topic_name: str) -> list[int]:
+        """Return the partitions of an internal topic that have a directory."""
+        prefix = str(self._paths.partition(TopicPartition(topic_name, 0)))[:-1]
+        with named_os_errors(f"looking at {prefix}*"):
+            # Each opening asks for all of them: fifty paths would cost more than the looks.
+            numbers = range(INTERNAL_TOPIC_PARTITIONS)
+            return [number for number in numbers if is_directory(f"{prefix}{number}")]
+
+    def has_files(self, where: TopicPartition) -> bool:
+        """Return True if a partition, of any topic, has a directory."""
+        path = str(self._paths.partition(where))
+        with named_os_errors(f"looking at {path}"):
+            return is_directory(path)
+
+    def internal_partition(self, topic_name: str, number: int) -> Partition:
+        """Return a partition of an internal topic, opened; it is made if it is not there."""
+        where = TopicPartition(topic_name, number)
+        partition = self._opened.get(where)
+        if partition is not None:
+            return partition
+        with self._lock:
+            topic = self._registry.get(topic_name)
+            # The directory comes first, then this file: another process may be between the two.
+            made = self._paths.partition(where) / PARTITION_METADATA
+            with named_os_errors(f"looking at {made}"):
+                is_made = made.exists()
+            if topic is None or not is_made:
+                topic = self._make_internal(where)
+            return self._open(topic, where)
+
+    def _make_internal(self, where: TopicPartition) -> TopicDescription:
+        with self._registry.making_partition(where.topic, INTERNAL_TOPIC_PARTITIONS) as topic:
+            if not self.has_files(where):
+                self._checkpoints.note_if_lost(where, synced_by_page_alone(self._paths, where))
+                make_partition_directory(self._paths, where, topic.topic_id)
+                sync_directory(self._paths.root)
+            return topic
+
     def if_open(self, where: TopicPartition) -> Partition | None:
         """The partition if it is open, an internal one too."""
         self._follow_topics()
@@ -231,8 +300,7 @@ class OpenedPartitions(InternalPartitions):
     def _came_from_elsewhere(self, where: TopicPartition, identity: bytes) -> bool:
         if not self.has_files(where) or is_unused(self._paths.partition(where)):
             return False
-        with named_os_errors(f"looking at {where}"):
-            state = control_state(str(self._paths.control(where)))
+        state = page_of(self._paths, where)
         return state is None or state.topic_id != identity
 
     def _find_producer_ids_of(self, topic: TopicDescription, where: TopicPartition) -> None:
@@ -275,7 +343,9 @@ class OpenedPartitions(InternalPartitions):
         with LogOpening() as opening:
             if partition is None and state is not None and not state.deleted:
                 try:
-                    partition = self._opened_log(topic, where, True, opening)
+                    partition = self._opener.open(
+                        topic, where, self.config_of(topic), clean=True, opening=opening
+                    )
                 except (EoslogError, OSError) as error:
                     # Its users meet the missing files instead.
                     _log.warning("%s: other processes are not told that it goes: %s", where, error)
@@ -388,30 +458,19 @@ class OpenedPartitions(InternalPartitions):
 
     def _states_of_session(self) -> list[tuple[TopicPartition, ControlState]]:
         """Return the states of what any process opened in this session, and is not open here."""
-        found = []
-        if self._session is None or not self._paths.controls.is_dir():
+        if self._session is None:
             return []
         # What is open here of a topic that was deleted must not hide what is open of a new one.
         self._follow_topics()
-        with named_os_errors("looking for open partitions"):
-            names = sorted(path.name for path in self._paths.controls.iterdir())
-        for name in names:
-            try:
-                where = TopicPartition.parse(name)
-            except ValueError:
-                continue
-            if where not in self._opened:
-                state = self._state_of_session(where)
-                if state is not None and not state.deleted:
-                    found.append((where, state))
-        return found
+        pages = partitions_with_pages(self._paths)
+        states = [(one, self._state_of_session(one)) for one in pages if one not in self._opened]
+        return [(one, state) for one, state in states if state is not None and not state.deleted]
 
     def _state_of_session(self, where: TopicPartition) -> ControlState | None:
         """Return what the partition's page says, if it was opened in this session."""
         if self._session is None:
             return None
-        with named_os_errors(f"looking at {where}"):
-            state = control_state(str(self._paths.control(where)))
+        state = page_of(self._paths, where)
         if state is None or state.session != self._session or not state.ready:
             return None
         return state
@@ -422,8 +481,7 @@ class OpenedPartitions(InternalPartitions):
         """Bring LMDB's rows of a partition up to its log, or to `behind_max` records before its
         end where another process has done so.
         """
-        cached_max = self._config["eoslog.producers.cached.max"]
-        partition.persist_producers(cached_max, behind_max=behind_max)
+        partition.persist_producers(self._cached_max, behind_max=behind_max)
 
     def detach(self, sync: bool) -> list[EoslogError]:
         """Let go of everything; other processes go on with it. What went wrong with any of them.
@@ -525,7 +583,9 @@ class OpenedPartitions(InternalPartitions):
                 check_identity(self._paths.partition(where), topic.name, topic.topic_id)
                 unknown = self._holes.is_unknown(topic, where)
                 clean = where not in self._unrecovered and not unknown
-                partition = self._opened_log(topic, where, clean, opening)
+                partition = self._opener.open(
+                    topic, where, self.config_of(topic), clean=clean, opening=opening
+                )
                 if unknown and not partition.attached:
                     with named_os_errors(f"opening {where}"):
                         self._holes.look(topic, where, partition.log)
@@ -563,16 +623,15 @@ class OpenedPartitions(InternalPartitions):
     def _take_up(self, partition: Partition, clean: bool) -> None:
         """The partition's log is open: its producers come from LMDB, and what was open is ended."""
         where = partition.topic_partition
-        cached_max = self._config["eoslog.producers.cached.max"]
         with named_os_errors(f"opening {where}"):
-            partition.restore_producers(cached_max)
+            partition.restore_producers(self._cached_max)
         if partition.attached:
             self._unrecovered.discard(where)  # Another process saw to it.
             return
         if partition.restored_from != "rows":
             self._found_ids.note(partition.highest_producer_id(STAGED_PRODUCER_ID_MIN))
         try:
-            partition.keep_both_copies(cached_max)
+            partition.keep_both_copies(self._cached_max)
         except StoreError as error:
             # A full disk must not keep the log from being read.
             _log.warning("%s: no second copy of its producers: %s", where, error)
@@ -583,56 +642,6 @@ class OpenedPartitions(InternalPartitions):
             self._unrecovered.discard(where)
             if self._on_recovered is not None:
                 self._on_recovered(partition)
-
-    def _opened_log(
-        self, topic: TopicDescription, where: TopicPartition, clean: bool, opening: LogOpening
-    ) -> Partition:
-        config = log_settings(
-            topic,
-            self.config_of(topic),
-            self._config,
-            self._durability,
-            self._holes.below(topic, where),
-        )
-        recovery_point = self._checkpoints.recovery_point(where)
-        with named_os_errors(f"opening {where}"):
-            log = PartitionLog(
-                str(self._paths.partition(where)),
-                topic=where.topic,
-                partition=where.partition,
-                control_path=str(self._paths.control(where)),
-                spare_path=str(self._paths.spare(where)),
-                cut_path=str(self._paths.cut_of(where)),
-                config=config,
-                clean=clean,
-                recovery_point=recovery_point,
-                log_start_offset=self._checkpoints.log_start_offset(where),
-                session=self._session,
-                shared=self._shared,
-                topic_id=id_bytes(topic.topic_id),
-                opening=opening,
-            )
-        partition = Partition(
-            log,
-            topic.topic_id,
-            self._rows,
-            self._durability,
-            self._signal,
-            write_start=partial(self._checkpoints.raise_start, where),
-            shared_spares=None if self._shared is None else self._paths.spare(where),
-        )
-        # Said by the page of an earlier session, and by a checkpoint, which may be older.
-        partition.note_lost_end(max(log.synced_before, recovery_point))
-        if log.synced_before > log.log_end_offset:
-            log.forget_synced_before()  # It was told just now.
-        if clean and not log.attached:
-            partition.flushed_up_to = log.recovery_point
-        # In this order: that the log begins further up is written down before segments go.
-        first_offset = log.first_base_offset
-        if self._checkpoints.knows_start_of(where):
-            start_offset = self._checkpoints.log_start_offset(where)
-            partition.note_lost_beginning(start_offset, first_offset)
-        return partition
 
     def _report_cut(self, partition: Partition) -> None:
         where = partition.topic_partition

@@ -1,12 +1,17 @@
 """Directory of a partition, with the metadata that says whose it is, and the files that it has
-elsewhere.
+elsewhere: its control page and spare files may outlive it.
 """
 
 import errno
+import logging
+import os
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
 
+from eoslog.bindings.control_state import ControlState, control_state, synced_before
+from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, StoreError
 from eoslog.fs.file_tree import remove_directory
@@ -15,10 +20,15 @@ from eoslog.fs.partition_metadata import FILE_NAME as PARTITION_METADATA
 from eoslog.fs.partition_metadata import read_partition_metadata, write_partition_metadata
 from eoslog.fs.private_files import make_directories
 from eoslog.session.store_paths import StorePaths
+from eoslog.storage.topic_registry import TopicRegistry
+
+_log = logging.getLogger(__name__)
 
 # A directory that somebody else still makes a file in is removed again, so often.
 _REMOVALS_MAX = 100
 _REMOVAL_PAUSE_S = 0.001
+# What stat says where there is nothing, as `Path.is_dir` takes it.
+_NOTHING_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
 def make_partition_directory(paths: StorePaths, where: TopicPartition, topic_id: str) -> None:
@@ -41,6 +51,16 @@ def make_partition_directory(paths: StorePaths, where: TopicPartition, topic_id:
         # Of a partition of that name which was deleted, if that was cut short.
         paths.control(where).unlink(missing_ok=True)
     write_partition_metadata(path, topic_id)
+
+
+def is_directory(path: str) -> bool:
+    """Return True if there is a directory. Raises OSError if that cannot be known."""
+    try:
+        return stat.S_ISDIR(os.stat(path).st_mode)  # noqa: PTH116 -- a Path costs more.
+    except OSError as error:
+        if error.errno not in _NOTHING_THERE:
+            raise
+        return False
 
 
 def is_unused(path: Path) -> bool:
@@ -88,3 +108,72 @@ def remove_tree(path: Path) -> None:
                     raise
                 time.sleep(_REMOVAL_PAUSE_S)
     remove_directory(path)
+
+
+def remove_orphan_spares(paths: StorePaths, registry: TopicRegistry) -> None:
+    """Remove the spare files of partitions that do not exist; no other process has the store open.
+
+    Where nothing is synced, a power cut may bring those of a deleted topic back: files as large as
+    segments. What cannot be removed is left, and logged.
+    """
+    with named_os_errors(f"reading {paths.spares}"):
+        found = list(paths.spares.iterdir()) if paths.spares.is_dir() else []
+    known = {
+        where
+        for topic in (*registry.all(), *registry.deleting())
+        for where in topic.topic_partitions()
+    }
+    for path in found:
+        try:
+            where = TopicPartition.parse(path.name)
+        except ValueError:
+            continue  # Nothing of ours.
+        if where in known:
+            continue
+        try:
+            remove_directory(path)
+        except OSError as error:
+            _log.warning("%s, of a topic that was deleted, is left there: %s", path, error)
+
+
+def page_of(paths: StorePaths, where: TopicPartition) -> ControlState | None:
+    """Return what a partition's control page says; None if there is none."""
+    with named_os_errors(f"looking at {where}"):
+        return control_state(str(paths.control(where)))
+
+
+def partitions_with_pages(paths: StorePaths) -> list[TopicPartition]:
+    """Return the partitions that have a control page, sorted by its name."""
+    with named_os_errors(f"looking at {paths.controls}"):
+        if not paths.controls.is_dir():
+            return []
+        names = sorted(path.name for path in paths.controls.iterdir())
+    found = []
+    for name in names:
+        with suppress(ValueError):  # Another file.
+            found.append(TopicPartition.parse(name))
+    return found
+
+
+def synced_by_page_alone(paths: StorePaths, where: TopicPartition) -> int:
+    """Return up to where a page says that its log had been synced, for any topic it was made for; 0
+    if it says nothing. It tells also where the store stopped before its first checkpoint.
+    """
+    state = page_of(paths, where)
+    if state is None:
+        return 0
+    with named_os_errors(f"looking at {where}"):
+        return synced_before(str(paths.control(where)), state.topic_id)
+
+
+def lost_by_pages(paths: StorePaths) -> dict[TopicPartition, int]:
+    """Return the partitions of internal topics without a directory of which something had been
+    synced, and up to where. Such a partition is never deleted.
+    """
+    found = {}
+    for where in partitions_with_pages(paths):
+        if where.topic in INTERNAL_TOPICS and not paths.partition(where).is_dir():
+            offset = synced_by_page_alone(paths, where)
+            if offset:
+                found[where] = offset
+    return found

@@ -38,7 +38,7 @@ from eoslog.storage.clean_close import (
 from eoslog.storage.engine import Engine
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
 from eoslog.storage.opened_partitions import OpenedPartitions
-from eoslog.storage.orphan_spares import remove_orphan_spares
+from eoslog.storage.partition_directory import remove_orphan_spares
 from eoslog.storage.producer_id_range import FoundProducerIds
 from eoslog.storage.producer_state_store import DIRECTORY_NAME, ProducerStateStore
 from eoslog.storage.topic_registry import TopicRegistry

@@ -14,6 +14,7 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.producer.producer import Producer
 from eoslog.storage import (
+    log_opener,
     offset_checkpoints,
     opened_partitions,
     partition_directory,
@@ -120,7 +121,7 @@ OPENING = {
     "O7 deletions": after(store_topics.StoreTopics, "finish_deletions"),
     "O7 jobs": after(store_module.StagedCommits, "roll_forward"),
     "P1": after(opened_partitions, "check_identity"),
-    "P2": after(opened_partitions.PartitionLog, "__init__"),
+    "P2": after(log_opener.PartitionLog, "__init__"),
     "P3": after(Partition, "restore_producers"),
 }
 
@@ -130,14 +131,14 @@ OPENING = {
 def test_a_crash_while_opening(filled, open_store, store_path, monkeypatch, step, clean):
     filled.close() if clean else abandon(filled)
     if step == "P2":
-        return_log = opened_partitions.PartitionLog
+        return_log = log_opener.PartitionLog
 
         def opened_then_crash(*arguments, **named):
             return_log(*arguments, **named).close(clean=False)
             raise Crash
 
         def patch_it(patch):
-            patch.setattr(opened_partitions, "PartitionLog", opened_then_crash)
+            patch.setattr(log_opener, "PartitionLog", opened_then_crash)
     else:
         patch_it = OPENING[step]
     with monkeypatch.context() as patch:

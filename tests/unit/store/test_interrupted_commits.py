@@ -11,7 +11,7 @@ FILES = (
     "/eoslog/producer/transaction_client.py",
     "/eoslog/transactions/transaction_coordinator.py",
     "/eoslog/storage/opened_partitions.py",
-    "/eoslog/storage/internal_partitions.py",
+    "/eoslog/storage/log_opener.py",
     "/eoslog/producer/staged_producer.py",
     "/eoslog/staging/staged_transactions.py",
     "/eoslog/staging/staged_commit.py",

@@ -18,7 +18,7 @@ from eoslog.fs.file_lock import directory_locked, file_locked
 # Where a lock is taken, or what has one is on its way to whoever asked for it.
 FILES = (
     "/eoslog/storage/opened_partitions.py",
-    "/eoslog/storage/internal_partitions.py",
+    "/eoslog/storage/log_opener.py",
     "/eoslog/groups/group_log.py",
     "/eoslog/fs/file_lock.py",
 )

@@ -28,7 +28,7 @@ FILES = (
     "/eoslog/fs/file_lock.py",
     "/eoslog/storage/topic_registry.py",
     "/eoslog/storage/opened_partitions.py",
-    "/eoslog/storage/internal_partitions.py",
+    "/eoslog/storage/log_opener.py",
     "/eoslog/store/checkpointer.py",
     "/eoslog/transactions/unended_transactions.py",
     "/eoslog/staging/staged_commit.py",

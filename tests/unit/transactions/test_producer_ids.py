@@ -11,7 +11,7 @@ from eoslog import TopicPartition
 from eoslog.bindings.transaction_record import encode_transaction_value
 from eoslog.errors import StoreError
 from eoslog.fs.checkpoint_file import RECOVERY_POINT
-from eoslog.storage.opened_partitions import OpenedPartitions
+from eoslog.storage.log_opener import LogOpener
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN, FoundProducerIds
 from eoslog.transactions.producer_ids import BLOCK_IDS
@@ -274,14 +274,14 @@ def test_when_all_are_used_up_that_is_said(open_store, give, below):
 def opened_for_an_id(store, monkeypatch):
     """The partitions that are opened because an id is asked for."""
     opened = []
-    plain = OpenedPartitions._opened_log
+    plain = LogOpener.open
 
-    def opened_log(self, topic, where, *others):
+    def open_log(self, topic, where, *others, **named):
         opened.append(where)
-        return plain(self, topic, where, *others)
+        return plain(self, topic, where, *others, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(OpenedPartitions, "_opened_log", opened_log)
+        patch.setattr(LogOpener, "open", open_log)
         next_id(store)
     return [where for where in opened if where.topic != "__transaction_state"]
 

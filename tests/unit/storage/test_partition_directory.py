@@ -34,7 +34,7 @@ def test_one_that_cannot_be_removed_is_left(open_store, store_path, monkeypatch,
     def fail(_: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("eoslog.storage.orphan_spares.remove_directory", fail)
+    monkeypatch.setattr("eoslog.storage.partition_directory.remove_directory", fail)
     open_store()
     assert path.exists()
     assert "gone-0" in caplog.text

@@ -1,0 +1,103 @@
+"""Opens the log of a partition, with its topic's settings and what the checkpoints say of it."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from eoslog.bindings.opened_log import LogOpening
+from eoslog.bindings.partition_log import PartitionLog
+from eoslog.bindings.shared_page import SharedPage
+from eoslog.common.durability import Durability
+from eoslog.common.kafka_uuid import id_bytes
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.session.append_signal import AppendSignal
+from eoslog.session.store_paths import StorePaths
+from eoslog.storage.legal_holes import LegalHoles
+from eoslog.storage.log_settings import log_settings
+from eoslog.storage.offset_checkpoints import OffsetCheckpoints
+from eoslog.storage.partition import Partition
+from eoslog.storage.producer_state_store import ProducerStateStore
+from eoslog.storage.topic_registry import TopicDescription
+
+
+class LogOpener:
+    """Makes the `Partition` of a log. The caller keeps others from opening it meanwhile."""
+
+    def __init__(
+        self,
+        paths: StorePaths,
+        checkpoints: OffsetCheckpoints,
+        holes: LegalHoles,
+        rows: ProducerStateStore,
+        config: Mapping[str, int],
+        durability: Durability,
+        signal: AppendSignal,
+        *,
+        session: bytes | None,
+        shared: SharedPage | None,
+    ) -> None:
+        self._paths = paths
+        self._checkpoints = checkpoints
+        self._holes = holes
+        self._rows = rows
+        self._config = config
+        self._durability = durability
+        self._signal = signal
+        self._session = session
+        self._shared = shared
+
+    def open(
+        self,
+        topic: TopicDescription,
+        where: TopicPartition,
+        topic_config: Mapping[str, int],
+        *,
+        clean: bool,
+        opening: LogOpening,
+    ) -> Partition:
+        """Open the log, and recover it unless it is `clean`; its producers are not restored yet.
+
+        An exception in the block of `opening` closes the log again.
+        """
+        config = log_settings(
+            topic, topic_config, self._config, self._durability, self._holes.below(topic, where)
+        )
+        recovery_point = self._checkpoints.recovery_point(where)
+        with named_os_errors(f"opening {where}"):
+            log = PartitionLog(
+                str(self._paths.partition(where)),
+                topic=where.topic,
+                partition=where.partition,
+                control_path=str(self._paths.control(where)),
+                spare_path=str(self._paths.spare(where)),
+                cut_path=str(self._paths.cut_of(where)),
+                config=config,
+                clean=clean,
+                recovery_point=recovery_point,
+                log_start_offset=self._checkpoints.log_start_offset(where),
+                session=self._session,
+                shared=self._shared,
+                topic_id=id_bytes(topic.topic_id),
+                opening=opening,
+            )
+        partition = Partition(
+            log,
+            topic.topic_id,
+            self._rows,
+            self._durability,
+            self._signal,
+            write_start=partial(self._checkpoints.raise_start, where),
+            shared_spares=None if self._shared is None else self._paths.spare(where),
+        )
+        # Said by the page of an earlier session, and by a checkpoint, which may be older.
+        partition.note_lost_end(max(log.synced_before, recovery_point))
+        if log.synced_before > log.log_end_offset:
+            log.forget_synced_before()  # It was told just now.
+        if clean and not log.attached:
+            partition.flushed_up_to = log.recovery_point
+        # In this order: that the log begins further up is written down before segments go.
+        first_offset = log.first_base_offset
+        if self._checkpoints.knows_start_of(where):
+            start_offset = self._checkpoints.log_start_offset(where)
+            partition.note_lost_beginning(start_offset, first_offset)
+        return partition
