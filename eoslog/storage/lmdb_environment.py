@@ -20,7 +20,7 @@ import os
 import struct
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -89,11 +89,16 @@ def mark_damaged(path: Path) -> None:
 
 
 class LmdbEnvironment:
-    """An environment in the directory `path`; with `shared` other processes may open it too."""
+    """An environment in the directory `path`; with `shared` other processes may open it too.
+
+    `databases` has the handles of its databases by name. Inside `within` they are those of the
+    environment that is open then.
+    """
 
     def __init__(self, path: Path, databases: tuple[bytes, ...], *, shared: bool) -> None:
         self.path = path
         self.generation = 0
+        self.databases: dict[bytes, Any] = {}
         self._names = databases
         self._lock = threading.RLock()
         self._at_work = ThreadLock()
@@ -109,9 +114,6 @@ class LmdbEnvironment:
         except BaseException:
             self.close()
             raise
-
-    def _took_handles(self, handles: Mapping[bytes, Any]) -> None:
-        """The databases were opened, now or again; by name."""
 
     def within(self, work: Callable[[lmdb.Transaction], _Result], *, write: bool) -> _Result:
         """Do something in one transaction, which is synced when it ends if it may write.
@@ -238,7 +240,7 @@ class LmdbEnvironment:
             # Nobody may use it with the handles of the one before.
             self._close_environment()
             raise
-        self._took_handles(handles)
+        self.databases.update(handles)
 
     def _environment_of_file(self, *, check_size: bool) -> tuple[lmdb.Environment, int]:
         """The environment, and how large its file was, which another process may let grow."""

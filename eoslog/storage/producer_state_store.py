@@ -48,16 +48,19 @@ _ROW_CHANGED_AT = struct.Struct("<24xq")  # The log's end after the row's last c
 _CHECKSUM = struct.Struct(">I")
 _ROW_PRODUCER_ID = struct.Struct("<q")
 _SESSION_KEY = b"clean-close"
+# The databases.
+_PRODUCERS = b"producers"
+_OPEN = b"open"
+_HEADS = b"rows"
+_ABORTS = b"aborts"
+_STATE = b"state"
+_APPLIED = b"applied"
+_UNDECIDED = b"undecided"
+_SESSION = b"session"
+_GROUP_OFFSETS = b"group-offsets"
 _DATABASES = (
-    b"producers",
-    b"open",
-    b"rows",
-    b"aborts",
-    b"state",
-    b"applied",
-    b"undecided",
-    b"session",
-    b"group-offsets",
+    *(_PRODUCERS, _OPEN, _HEADS, _ABORTS, _STATE),
+    *(_APPLIED, _UNDECIDED, _SESSION, _GROUP_OFFSETS),
 )
 
 _Result = TypeVar("_Result")
@@ -77,35 +80,45 @@ class PartitionRows(NamedTuple):
     abort_files: list[tuple[int, int, int]]
 
 
-class ProducerStateStore(LmdbEnvironment):
+class ProducerStateStore:
     """The LMDB environment of a store; with `shared` other processes may have it open too."""
 
     def __init__(self, state_path: Path, *, shared: bool = False) -> None:
-        super().__init__(state_path / DIRECTORY_NAME, _DATABASES, shared=shared)
+        self.path = state_path / DIRECTORY_NAME
+        # The last step: an interrupt (Ctrl-C) after it would leave the environment open.
+        self.environment = LmdbEnvironment(self.path, _DATABASES, shared=shared)
 
-    def _took_handles(self, handles: Mapping[bytes, Any]) -> None:
-        self._producers, self._producers_open = handles[b"producers"], handles[b"open"]
-        self._heads, self._aborts = handles[b"rows"], handles[b"aborts"]
-        self._state, self._applied = handles[b"state"], handles[b"applied"]
-        self._undecided, self._session = handles[b"undecided"], handles[b"session"]
-        self._group_offsets = handles[b"group-offsets"]
+    @property
+    def _db(self) -> Mapping[bytes, Any]:
+        return self.environment.databases
+
+    @property
+    def generation(self) -> int:
+        """Number of times that everything was lost since this process opened it."""
+        return self.environment.generation
+
+    def close(self) -> None:
+        """Close the environment; a second call does nothing."""
+        self.environment.close()
 
     # Producers of a partition.
 
     def read_head(self, topic_id: str, partition: int) -> RowsHead | None:
         """Read the head of a partition's rows; None if there is none."""
         prefix = _PREFIX.pack(id_bytes(topic_id), partition)
-        return self.within(lambda transaction: self._head(transaction, prefix), write=False)
+        return self.environment.within(
+            lambda transaction: self._head(transaction, prefix), write=False
+        )
 
     def read_row(self, topic_id: str, partition: int, producer_id: int) -> bytes | None:
         """The row of one producer, or None if it has none."""
         key = _KEY.pack(id_bytes(topic_id), partition, producer_id)
 
         def read(transaction: lmdb.Transaction) -> bytes | None:
-            value = transaction.get(key, db=self._producers)
+            value = transaction.get(key, db=self._db[_PRODUCERS])
             return None if value is None else checked(value)
 
-        return self.within(read, write=False)
+        return self.environment.within(read, write=False)
 
     def rows_after(
         self, topic_id: str, partition: int, producer_id: int, count: int
@@ -122,7 +135,7 @@ class ProducerStateStore(LmdbEnvironment):
                     break
             return found
 
-        return self.within(read, write=False)
+        return self.environment.within(read, write=False)
 
     def highest_producer_ids(self, upper_bound: int) -> dict[tuple[bytes, int], int]:
         """The highest producer id below a bound of every partition that was stored, -1 where there
@@ -132,15 +145,15 @@ class ProducerStateStore(LmdbEnvironment):
         def read(transaction: lmdb.Transaction) -> dict[tuple[bytes, int], int]:
             found = {}
             with (
-                transaction.cursor(db=self._heads) as heads,
-                transaction.cursor(db=self._producers) as cursor,
+                transaction.cursor(db=self._db[_HEADS]) as heads,
+                transaction.cursor(db=self._db[_PRODUCERS]) as cursor,
             ):
                 for key in heads.iternext(keys=True, values=False):
                     prefix = bytes(key)
                     found[_PREFIX.unpack(prefix)] = _highest_id(cursor, prefix, upper_bound)
             return found
 
-        return self.within(read, write=False)
+        return self.environment.within(read, write=False)
 
     def read_rows(
         self, topic_id: str, partition: int, head: RowsHead, producer_ids: Iterable[int] | None
@@ -162,14 +175,13 @@ class ProducerStateStore(LmdbEnvironment):
             if wanted is None:
                 rows = [row for _, row in self._rows_of(transaction, prefix, prefix)]
             else:
-                opened = self._some_keys(transaction, self._producers_open, prefix, None)
-                found = (
-                    transaction.get(key, db=self._producers) for key in sorted(wanted.union(opened))
-                )
+                opened = self._some_keys(transaction, self._db[_OPEN], prefix, None)
+                keys, database = sorted(wanted.union(opened)), self._db[_PRODUCERS]
+                found = (transaction.get(key, db=database) for key in keys)
                 rows = [checked(row) for row in found if row is not None]
             return PartitionRows(rows, self._abort_files(transaction, prefix))
 
-        return self.within(read, write=False)
+        return self.environment.within(read, write=False)
 
     def write_rows(
         self,
@@ -218,21 +230,22 @@ class ProducerStateStore(LmdbEnvironment):
             if head is not None and head.offset >= offset:
                 return head.offset
             row_count = 0 if head is None else head.row_count
+            producers, opened = self._db[_PRODUCERS], self._db[_OPEN]
             for key in gone:
-                row_count -= transaction.delete(key, db=self._producers)
-                transaction.delete(key, db=self._producers_open)
+                row_count -= transaction.delete(key, db=producers)
+                transaction.delete(key, db=opened)
             for key, value, has_open in keyed:
-                if transaction.replace(key, value, db=self._producers) is None:
+                if transaction.replace(key, value, db=producers) is None:
                     row_count += 1
                 if has_open:
-                    transaction.put(key, b"", db=self._producers_open)
+                    transaction.put(key, b"", db=opened)
                 else:
-                    transaction.delete(key, db=self._producers_open)
-            transaction.put(prefix, sealed(_HEAD.pack(offset, row_count)), db=self._heads)
-            transaction.put(prefix, sealed(aborts), db=self._aborts)
+                    transaction.delete(key, db=opened)
+            transaction.put(prefix, sealed(_HEAD.pack(offset, row_count)), db=self._db[_HEADS])
+            transaction.put(prefix, sealed(aborts), db=self._db[_ABORTS])
             return offset
 
-        return self.within(write, write=True)
+        return self.environment.within(write, write=True)
 
     def delete_producers(
         self,
@@ -254,20 +267,20 @@ class ProducerStateStore(LmdbEnvironment):
             head = self._head(transaction, prefix)
             gone = 0
             for key in keys:
-                row = transaction.get(key, db=self._producers)
+                row = transaction.get(key, db=self._db[_PRODUCERS])
                 if row is None or (
                     changed_up_to is not None
                     and _ROW_CHANGED_AT.unpack_from(checked(row))[0] > changed_up_to
                 ):
                     continue
-                gone += transaction.delete(key, db=self._producers)
-                transaction.delete(key, db=self._producers_open)
+                gone += transaction.delete(key, db=self._db[_PRODUCERS])
+                transaction.delete(key, db=self._db[_OPEN])
             if head is not None and gone:  # A transaction without a change costs no sync.
                 left = _HEAD.pack(head.offset, max(0, head.row_count - gone))
-                transaction.put(prefix, sealed(left), db=self._heads)
+                transaction.put(prefix, sealed(left), db=self._db[_HEADS])
 
         if keys:
-            self.within(write, write=True)
+            self.environment.within(write, write=True)
 
     def having_row(
         self, topic_id: str, partition: int, producer_ids: Iterable[int]
@@ -276,38 +289,38 @@ class ProducerStateStore(LmdbEnvironment):
         keys = {_KEY.pack(id_bytes(topic_id), partition, one): one for one in producer_ids}
 
         def read(transaction: lmdb.Transaction) -> frozenset[int]:
-            get, rows = transaction.get, self._producers
+            get, rows = transaction.get, self._db[_PRODUCERS]
             return frozenset(one for key, one in keys.items() if get(key, db=rows) is not None)
 
-        return self.within(read, write=False)
+        return self.environment.within(read, write=False)
 
     def delete_partition(self, topic_id: str, partition: int) -> None:
         """Forget all rows of a partition: they are untrue, or the partition is gone; durable."""
         prefix = _PREFIX.pack(id_bytes(topic_id), partition)
 
         def forget_head(transaction: lmdb.Transaction) -> None:
-            transaction.delete(prefix, db=self._heads)
-            transaction.delete(prefix, db=self._aborts)
+            transaction.delete(prefix, db=self._db[_HEADS])
+            transaction.delete(prefix, db=self._db[_ABORTS])
 
         def forget_some(transaction: lmdb.Transaction) -> int:
-            keys = self._some_keys(transaction, self._producers, prefix, ROWS_PER_TRANSACTION)
+            keys = self._some_keys(transaction, self._db[_PRODUCERS], prefix, ROWS_PER_TRANSACTION)
             for key in keys:
-                transaction.delete(key, db=self._producers)
-                transaction.delete(key, db=self._producers_open)
+                transaction.delete(key, db=self._db[_PRODUCERS])
+                transaction.delete(key, db=self._db[_OPEN])
             return len(keys)
 
         # The head first: rows without one are not believed.
-        self.within(forget_head, write=True)
-        while self.within(forget_some, write=True) == ROWS_PER_TRANSACTION:
+        self.environment.within(forget_head, write=True)
+        while self.environment.within(forget_some, write=True) == ROWS_PER_TRANSACTION:
             pass
 
     def producer_rows(self) -> int:
         """Return how many rows there are, over all partitions."""
 
         def count(transaction: lmdb.Transaction) -> int:
-            return int(transaction.stat(self._producers)["entries"])
+            return int(transaction.stat(self._db[_PRODUCERS])["entries"])
 
-        return self.within(count, write=False)
+        return self.environment.within(count, write=False)
 
     # The index of the internal log.
 
@@ -315,26 +328,26 @@ class ProducerStateStore(LmdbEnvironment):
         """Forget the whole index; durable."""
 
         def write(transaction: lmdb.Transaction) -> None:
-            for database in (self._state, self._applied, self._undecided):
+            for database in (self._db[_STATE], self._db[_APPLIED], self._db[_UNDECIDED]):
                 transaction.drop(database, delete=False)
 
-        self.within(write, write=True)
+        self.environment.within(write, write=True)
 
     def read_state(self, key: bytes) -> bytes | None:
         """The newest value of a key of the internal log, as far as the index is true."""
 
         def read(transaction: lmdb.Transaction) -> bytes | None:
-            value = transaction.get(key, db=self._state)
+            value = transaction.get(key, db=self._db[_STATE])
             return None if value is None else checked(value)
 
-        return self.within(read, write=False)
+        return self.environment.within(read, write=False)
 
     def read_states(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
         """Return all keys that begin with `prefix`, and their newest values."""
 
         def read(transaction: lmdb.Transaction) -> list[tuple[bytes, bytes]]:
             found = []
-            with transaction.cursor(db=self._state) as cursor:
+            with transaction.cursor(db=self._db[_STATE]) as cursor:
                 if cursor.set_range(prefix):
                     for key, value in cursor:
                         if not bytes(key).startswith(prefix):
@@ -342,7 +355,7 @@ class ProducerStateStore(LmdbEnvironment):
                         found.append((bytes(key), checked(value)))
             return found
 
-        return self.within(read, write=False)
+        return self.environment.within(read, write=False)
 
     def states_after(self, prefix: bytes, key: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """Return up to `count` keys that begin with `prefix`, from `key` on, and their newest
@@ -351,7 +364,7 @@ class ProducerStateStore(LmdbEnvironment):
 
         def read(transaction: lmdb.Transaction) -> list[tuple[bytes, bytes]]:
             found: list[tuple[bytes, bytes]] = []
-            with transaction.cursor(db=self._state) as cursor:
+            with transaction.cursor(db=self._db[_STATE]) as cursor:
                 if cursor.set_range(key):
                     for one, value in cursor:
                         if len(found) == count or not bytes(one).startswith(prefix):
@@ -359,15 +372,15 @@ class ProducerStateStore(LmdbEnvironment):
                         found.append((bytes(one), checked(value)))
             return found
 
-        return self.within(read, write=False)
+        return self.environment.within(read, write=False)
 
     def read_undecided(self) -> list[bytes]:
         """The keys of the transactions that are not complete, as far as the index is true."""
 
         def read(transaction: lmdb.Transaction) -> list[bytes]:
-            return self._some_keys(transaction, self._undecided, b"", None)
+            return self._some_keys(transaction, self._db[_UNDECIDED], b"", None)
 
-        return self.within(read, write=False)
+        return self.environment.within(read, write=False)
 
     def read_applied(self, partition: int) -> int | None:
         """Return up to which offset of a partition of the internal log the index is true."""
@@ -383,7 +396,7 @@ class ProducerStateStore(LmdbEnvironment):
 
     def _applied_of(self, partition: int) -> tuple[int, ...] | None:
         def read(transaction: lmdb.Transaction) -> tuple[int, ...] | None:
-            value = transaction.get(b"%d" % partition, db=self._applied)
+            value = transaction.get(b"%d" % partition, db=self._db[_APPLIED])
             if value is None:
                 return None
             content = checked(value)
@@ -391,7 +404,7 @@ class ProducerStateStore(LmdbEnvironment):
             layout = _OFFSETS if len(content) == _OFFSETS.size else _OFFSET
             return layout.unpack(content)
 
-        return self.within(read, write=False)
+        return self.environment.within(read, write=False)
 
     def write_states(
         self,
@@ -417,18 +430,18 @@ class ProducerStateStore(LmdbEnvironment):
         def write(transaction: lmdb.Transaction) -> None:
             for key, value in values:
                 if value is None:
-                    transaction.delete(key, db=self._state)
+                    transaction.delete(key, db=self._db[_STATE])
                 else:
-                    transaction.put(key, value, db=self._state)
+                    transaction.put(key, value, db=self._db[_STATE])
             for key, is_undecided in undecided.items():
                 if is_undecided:
-                    transaction.put(key, b"", db=self._undecided)
+                    transaction.put(key, b"", db=self._db[_UNDECIDED])
                 else:
-                    transaction.delete(key, db=self._undecided)
+                    transaction.delete(key, db=self._db[_UNDECIDED])
             for key, value in offsets:
-                transaction.put(key, value, db=self._applied)
+                transaction.put(key, value, db=self._db[_APPLIED])
 
-        self.within(write, write=True)
+        self.environment.within(write, write=True)
 
     # The state of groups' offsets; see `GroupOffsetsIndex`.
 
@@ -447,9 +460,9 @@ class ProducerStateStore(LmdbEnvironment):
         def checked_work(transaction: lmdb.Transaction) -> _Result:
             if generation is not None and generation != self.generation:
                 raise StateStoreDamagedError(f"{self.path} was begun anew meanwhile")
-            return work(transaction, self._group_offsets)
+            return work(transaction, self._db[_GROUP_OFFSETS])
 
-        return self.within(checked_work, write=write)
+        return self.environment.within(checked_work, write=write)
 
     # How the last process closed the store.
 
@@ -457,33 +470,33 @@ class ProducerStateStore(LmdbEnvironment):
         """The mark of the last clean close that this environment knows of."""
 
         def read(transaction: lmdb.Transaction) -> bytes | None:
-            value = transaction.get(_SESSION_KEY, db=self._session)
+            value = transaction.get(_SESSION_KEY, db=self._db[_SESSION])
             return None if value is None else checked(value)
 
-        return self.within(read, write=False)
+        return self.environment.within(read, write=False)
 
     def write_session(self, session: bytes) -> None:
         """Mark a clean close; durable."""
 
         def write(transaction: lmdb.Transaction) -> None:
-            transaction.put(_SESSION_KEY, sealed(session), db=self._session)
+            transaction.put(_SESSION_KEY, sealed(session), db=self._db[_SESSION])
 
-        self.within(write, write=True)
+        self.environment.within(write, write=True)
 
     def _head(self, transaction: lmdb.Transaction, prefix: bytes) -> RowsHead | None:
-        value = transaction.get(prefix, db=self._heads)
+        value = transaction.get(prefix, db=self._db[_HEADS])
         return None if value is None else RowsHead(*_HEAD.unpack(checked(value)))
 
     def _abort_files(
         self, transaction: lmdb.Transaction, prefix: bytes
     ) -> list[tuple[int, int, int]]:
-        value = transaction.get(prefix, db=self._aborts)
+        value = transaction.get(prefix, db=self._db[_ABORTS])
         return [] if value is None else list(_ABORT_FILE.iter_unpack(checked(value)))
 
     def _rows_of(
         self, transaction: lmdb.Transaction, prefix: bytes, first: bytes
     ) -> Iterator[tuple[bytes, bytes]]:
-        with transaction.cursor(db=self._producers) as cursor:
+        with transaction.cursor(db=self._db[_PRODUCERS]) as cursor:
             if not cursor.set_range(first):
                 return
             for key, value in cursor:

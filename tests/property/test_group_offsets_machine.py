@@ -194,8 +194,8 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
     @rule()
     def lose_lmdb(self):
         rows = self.store._files.rows
-        with rows._lock:  # The background thread may be reading.
-            rows._begin_anew()
+        with rows.environment._lock:  # The background thread may be reading.
+            rows.environment._begin_anew()
 
     @invariant()
     def all_views_agree_with_the_model(self):

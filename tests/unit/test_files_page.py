@@ -94,7 +94,7 @@ def test_the_page_names_every_file(store_path, open_store):
         consumer.poll(timeout=0)
         store._checkpointer._peers.leads()
         store._files.transaction_recovery._unended.note_renewal()
-        store._files.rows._unusable(OSError("unreadable"))
+        store._files.rows.environment._unusable(OSError("unreadable"))
         leave_a_job(store)
         made.update(files_of(store_path))
     end = store.partition("orders", 1).path / f"{0:020d}.log"

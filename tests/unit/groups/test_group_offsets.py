@@ -588,7 +588,7 @@ def test_rows_that_know_more_than_the_log_are_dropped(open_store, store_path, tm
 def test_lmdb_lost_while_open_is_written_whole_again(world):
     world.commit({FOO_0: 1, FOO_1: 2})
     world.offsets.persist_all()
-    world.store._files.rows._begin_anew()
+    world.store._files.rows.environment._begin_anew()
     world.commit({FOO_0: 3})
     world.expect(FOO_0, 3)
     world.expect(FOO_1, 2)
@@ -603,7 +603,7 @@ def test_lmdb_lost_within_a_write_keeps_the_changes(world, monkeypatch):
     whole = index.write
 
     def write(*arguments):
-        world.store._files.rows._begin_anew()
+        world.store._files.rows.environment._begin_anew()
         monkeypatch.setattr(index, "write", whole)
         whole(*arguments)
 

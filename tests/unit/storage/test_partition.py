@@ -143,7 +143,7 @@ def test_rows_lost_while_open_stop_the_idle_producers_and_come_back(open_store):
         partition.append_columns([b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
     partition.persist_producers(1)
     assert partition.evicted_producer_count == 4
-    store._files.rows._begin_anew()
+    store._files.rows.environment._begin_anew()
     with pytest.raises(StoreFailedError, match="reopen"):
         partition.append_columns([b"x"], producer_id=0, producer_epoch=0, base_sequence=1)
     with pytest.raises(StoreFailedError, match="reopen"):

@@ -81,14 +81,14 @@ def test_a_map_that_another_process_made_larger(rows, other):
         "environment.MAP_BYTES_INITIAL = 1 << 18\n"
         "store = ProducerStateStore(path, shared=True)\n"
         "write(store, range(20_000), 9)\n"
-        "say(store._environment.info()['map_size'])\n"
+        "say(store.environment._environment.info()['map_size'])\n"
         "wait()\n"
         "say(store.producer_rows())\n"
     )
-    assert int(peer.hear()) > rows._environment.info()["map_size"] == 1 << 18
+    assert int(peer.hear()) > rows.environment._environment.info()["map_size"] == 1 << 18
     # Reading and writing both meet it.
     assert rows.read_head(TOPIC, 0) == RowsHead(9, 20_000)
-    assert rows._environment.info()["map_size"] > 1 << 18
+    assert rows.environment._environment.info()["map_size"] > 1 << 18
     write(rows, range(20_000, 90_000), 11)
     peer.tell()
     assert peer.hear() == "90000"
@@ -171,7 +171,7 @@ def test_the_places_of_dead_readers_are_freed(rows, other):
     peers = [
         other(
             "store = ProducerStateStore(path, shared=True)\n"
-            "transaction = store._environment.begin()\n"
+            "transaction = store.environment._environment.begin()\n"
             "say('reading')\n"
             "wait()\n"
         )
@@ -179,12 +179,12 @@ def test_the_places_of_dead_readers_are_freed(rows, other):
     ]
     for peer in peers:
         assert peer.hear() == "reading"
-    assert rows.free_dead_readers() == 0
+    assert rows.environment.free_dead_readers() == 0
     for peer in peers[1:]:
         peer.kill()
-    assert rows.free_dead_readers() == 2
+    assert rows.environment.free_dead_readers() == 2
     peers[0].kill()
-    assert rows.free_dead_readers() == 1
+    assert rows.environment.free_dead_readers() == 1
     assert rows.read_head(TOPIC, 0) == RowsHead(5, 1)
 
 
@@ -195,8 +195,8 @@ def test_dead_readers_do_not_use_up_the_places(tmp_path, monkeypatch, other):
     for _ in range(4):
         peer = other(
             "store = ProducerStateStore(path, shared=True)\n"
-            "transactions = [store._environment.begin() for _ in range(1)]\n"
-            "say(store._environment.max_readers())\n"
+            "transactions = [store.environment._environment.begin() for _ in range(1)]\n"
+            "say(store.environment._environment.max_readers())\n"
             "wait()\n"
         )
         assert peer.hear() == "2"
@@ -210,10 +210,10 @@ def test_a_process_killed_while_it_writes_leaves_nothing_of_it(rows, other):
     peer = other(
         "store = ProducerStateStore(path, shared=True)\n"
         "def work(transaction):\n"
-        "    transaction.put(b'x' * 30, b'y' * 3000, db=store._producers)\n"
+        "    transaction.put(b'x' * 30, b'y' * 3000, db=store._db[b'producers'])\n"
         "    say('writing')\n"
         "    wait()\n"
-        "store.within(work, write=True)\n"
+        "store.environment.within(work, write=True)\n"
     )
     assert peer.hear() == "writing"
     peer.kill()
@@ -249,13 +249,13 @@ def damage(rows):
     """Spoil one row below its checksum."""
 
     def work(transaction):
-        cursor = transaction.cursor(db=rows._producers)
+        cursor = transaction.cursor(db=rows._db[b"producers"])
         cursor.first()
         broken = bytearray(cursor.value())
         broken[-1] ^= 1
-        transaction.put(cursor.key(), bytes(broken), db=rows._producers)
+        transaction.put(cursor.key(), bytes(broken), db=rows._db[b"producers"])
 
-    rows.within(work, write=True)
+    rows.environment.within(work, write=True)
 
 
 def test_damage_is_mended_by_a_process_that_is_alone(rows):
@@ -305,7 +305,7 @@ def test_damage_that_others_have_open_is_mended_when_they_are_gone(rows, other, 
 
 def test_an_environment_that_was_reopened_goes_on(rows):
     write(rows, [1], 5)
-    begin, failed = rows._environment.begin, []
+    begin, failed = rows.environment._environment.begin, []
 
     class Hosed:
         def __getattr__(self, name):
@@ -320,12 +320,12 @@ def test_an_environment_that_was_reopened_goes_on(rows):
         def close(self):
             environment.close()
 
-    environment = rows._environment
-    rows._environment = Hosed()
+    environment = rows.environment._environment
+    rows.environment._environment = Hosed()
     assert rows.read_head(TOPIC, 0) == RowsHead(5, 1)
     assert failed == [False]
     assert rows.generation == 0
-    assert begin is not rows._environment.begin
+    assert begin is not rows.environment._environment.begin
 
 
 def test_a_forked_child_leaves_the_parents_copy_and_opens_its_own(rows, tmp_path):
@@ -358,7 +358,7 @@ def test_a_forked_child_leaves_the_parents_copy_and_opens_its_own(rows, tmp_path
         stop.set()
         thread.join()
     assert rows.read_head(TOPIC, 0) == RowsHead(10, 6)
-    assert rows.free_dead_readers() == 0
+    assert rows.environment.free_dead_readers() == 0
 
 
 def test_a_child_does_not_keep_the_lock_of_its_parent(tmp_path, other):
@@ -371,7 +371,7 @@ def test_a_child_does_not_keep_the_lock_of_its_parent(tmp_path, other):
     try:
         rows.close()
         alone = ProducerStateStore(tmp_path, shared=True)
-        assert alone._use.try_alone()
+        assert alone.environment._use.try_alone()
         alone.close()
     finally:
         os.kill(child, signal.SIGKILL)
@@ -412,7 +412,8 @@ environment.MAP_BYTES_INITIAL = 1 << 18
 store = ProducerStateStore(path, shared=True)
 large = bytes(4 << 20)
 limit(1 << 20)
-fails(lambda: store.within(lambda transaction: transaction.put(b"large", large), write=True))
+within = store.environment.within
+fails(lambda: within(lambda transaction: transaction.put(b"large", large), write=True))
 limit(1 << 12)
 fails(lambda: write(store, [10], 6))
 unlimit()

@@ -145,7 +145,7 @@ def test_lmdb_lost_while_open_is_read_again_from_the_log(store):
     log = store._state_log
     log.append(MADE_UP, "a", {"n": 1})
     log.persist()
-    store._files.rows._begin_anew()
+    store._files.rows.environment._begin_anew()
     assert log.get(MADE_UP, "a")["n"] == 1
     assert log.names(MADE_UP) == ["a"]
     log.persist()
