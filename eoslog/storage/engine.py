@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from eoslog.bindings.partition_log import ProducerState
 from eoslog.common.durability import Durability
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.common.whole_number import whole_number
@@ -96,6 +97,21 @@ class Engine:
         raise UnknownTopicOrPartitionError(
             f"topic {topic!r} has partitions 0 to {found.partitions - 1}, not {number}"
         )
+
+    def producers(self) -> dict[TopicPartition, list[ProducerState]]:
+        """Return the producers of each partition. See `Store.producers`."""
+        found: dict[TopicPartition, list[ProducerState]] = {}
+        for topic in self.topics().values():
+            try:
+                found |= {
+                    where: self.partition(*where).producers() for where in topic.topic_partitions()
+                }
+            except (LogClosedError, UnknownTopicOrPartitionError):
+                self.check_open()
+                if self.topics().get(topic.name) == topic:
+                    raise
+                # It was deleted meanwhile, by some process.
+        return found
 
     def topic_config(self, topic: str) -> dict[str, int]:
         """Return the settings of a topic of users, with defaults."""

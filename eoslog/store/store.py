@@ -62,10 +62,9 @@ from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.store.checkpointer import Checkpointer
+from eoslog.store.consistent_snapshot import snapshot_of_topics
 from eoslog.store.store_files import StoreFiles, errors_of, raise_first
 from eoslog.store.store_metrics import store_metrics
-from eoslog.store.store_producers import producers_of
-from eoslog.store.store_snapshot import snapshot_of_topics
 from eoslog.store.store_topics import StoreTopics
 from eoslog.transactions.named_producers import NamedProducers
 from eoslog.transactions.state_log import StateLog
@@ -576,7 +575,7 @@ class Store:
         deleted meanwhile is left out.
         """
         self._check_open()
-        return producers_of(self._files.engine)
+        return self._files.engine.producers()
 
     def verify(self, progress: Progress | None = None) -> list[dict[str, object]]:
         """Check everything that the store has on disk against its logs, internal ones too.

@@ -8,7 +8,7 @@ from prompted_process import PromptedProcess
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import UnknownTopicOrPartitionError
-from eoslog.store import store_snapshot
+from eoslog.store import consistent_snapshot
 
 
 @pytest.fixture
@@ -148,7 +148,7 @@ def test_no_snapshot_cuts_a_transaction_while_others_commit(store):
 def test_a_topic_that_another_process_deletes_meanwhile(store, named, again, monkeypatch):
     store.create_topic("u", partitions=2)
     first = store.topics()["u"]
-    consistent_offsets = store_snapshot.consistent_offsets
+    consistent_offsets = consistent_snapshot.consistent_offsets
     with PromptedProcess() as other:
         other.run("store = eoslog.open(path, durability=None)", path=str(store.path))
 
@@ -159,7 +159,7 @@ def test_a_topic_that_another_process_deletes_meanwhile(store, named, again, mon
                     other.run("store.create_topic('u')")
             return consistent_offsets(*arguments)
 
-        monkeypatch.setattr(store_snapshot, "consistent_offsets", interfere)
+        monkeypatch.setattr(consistent_snapshot, "consistent_offsets", interfere)
         if named:
             with pytest.raises(UnknownTopicOrPartitionError, match="'u' was deleted meanwhile"):
                 store.snapshot(["t", "u"])
