@@ -1,9 +1,11 @@
-"""Files that belong to the store's user alone, whatever the umask of the process lets others do.
+"""Files and directories that belong to the store's user alone, whatever the umask allows: made,
+and removed.
 
 A record may be read, and a decision be forged, by whoever can read and write the files: there is no
 other guard. So all processes of a store run as one user.
 """
 
+import errno
 import os
 from functools import partial
 from pathlib import Path
@@ -32,3 +34,20 @@ def make_directories(path: Path) -> None:
         missing.append(directory)
     for directory in reversed(missing):
         directory.mkdir(DIRECTORY_MODE, exist_ok=True)
+
+
+def remove_directory(path: Path) -> None:
+    """Remove a directory with all that is in it. Raises OSError; FileNotFoundError where somebody
+    else removes something of it just now.
+    """
+    # Not by `shutil.rmtree`: it closes a directory's descriptor a second time where a signal's
+    # handler raises right after the first, and the number may be another thread's file by then.
+    # Here no descriptor has a number in Python, and no link is followed.
+    if path.is_symlink():
+        raise OSError(errno.ENOTDIR, "a link, not a directory", str(path))
+    for entry in list(path.iterdir()):
+        if entry.is_dir() and not entry.is_symlink():
+            remove_directory(entry)
+        else:
+            entry.unlink()
+    path.rmdir()

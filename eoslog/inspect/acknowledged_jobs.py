@@ -15,8 +15,8 @@ from eoslog.common.json_text import fields_read_of, loads_json
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, StagedCommitError
+from eoslog.fs.identity_files import read_partition_metadata
 from eoslog.fs.log_at_rest import LogAtRest
-from eoslog.fs.partition_metadata import read_partition_metadata
 from eoslog.session.store_paths import StorePaths
 from eoslog.staging.staged_application import COMPLETE, PREPARED
 from eoslog.staging.staged_job import (

@@ -5,9 +5,8 @@ from pathlib import Path
 from eoslog.common.damage import Problem, problem, problem_of
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
+from eoslog.fs.identity_files import PARTITION_METADATA, read_partition_metadata
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.fs.partition_metadata import FILE_NAME as PARTITION_METADATA
-from eoslog.fs.partition_metadata import read_partition_metadata
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.topic_registry import TopicRegistry, partition_directories
 

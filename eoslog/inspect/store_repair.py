@@ -22,8 +22,8 @@ from eoslog.errors import CorruptRecordError, NotAStoreError
 from eoslog.fs.atomic_file import sync_directory, sync_file
 from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.fs.file_system import mount_of
+from eoslog.fs.identity_files import META_PROPERTIES
 from eoslog.fs.log_at_rest import BrokenTail, LogAtRest
-from eoslog.fs.meta_properties import FILE_NAME as META_PROPERTIES
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories, private_opener
 from eoslog.inspect.acknowledged import Acknowledged, find_acknowledged, synced_by_page

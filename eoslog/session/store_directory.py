@@ -12,8 +12,12 @@ from eoslog.common.durability import Durability
 from eoslog.errors import NotAStoreError, StoreInUseError
 from eoslog.fs.atomic_file import TEMPORARY_SUFFIX, sync_directory
 from eoslog.fs.file_system import mount_of
-from eoslog.fs.meta_properties import FILE_NAME as META_PROPERTIES
-from eoslog.fs.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from eoslog.fs.identity_files import (
+    META_PROPERTIES,
+    MetaProperties,
+    read_meta_properties,
+    write_meta_properties,
+)
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories
 from eoslog.session import store_session

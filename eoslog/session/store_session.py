@@ -34,7 +34,7 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreFailedError, StoreInUseError
 from eoslog.fs.atomic_file import read_if_there, write_atomically
 from eoslog.fs.file_system import Mount, boot_id, process_namespace
-from eoslog.fs.meta_properties import FILE_NAME as META_PROPERTIES
+from eoslog.fs.identity_files import META_PROPERTIES
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.process_slots import ProcessSlots
 from eoslog.session.store_lock import StoreLock, moment_text

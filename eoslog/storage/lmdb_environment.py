@@ -36,10 +36,9 @@ from eoslog.errors import (
     StoreFailedError,
     StoreFullError,
 )
-from eoslog.fs.file_tree import remove_directory
+from eoslog.fs.file_lock import UpgradableLock
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.fs.private_files import FILE_MODE, make_directories, make_file
-from eoslog.fs.upgradable_lock import UpgradableLock
+from eoslog.fs.private_files import FILE_MODE, make_directories, make_file, remove_directory
 
 MAP_BYTES_INITIAL = 16 << 20
 # Each process needs one place while it reads. The first one to open the environment decides.

@@ -29,8 +29,8 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, LogClosedError, StoreError
 from eoslog.fs.atomic_file import sync_directory
 from eoslog.fs.file_lock import directory_locked
+from eoslog.fs.identity_files import PARTITION_METADATA
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.fs.partition_metadata import FILE_NAME as PARTITION_METADATA
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.damage import CutTail

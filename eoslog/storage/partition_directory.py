@@ -14,11 +14,13 @@ from eoslog.bindings.control_state import ControlState, control_state, synced_be
 from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, StoreError
-from eoslog.fs.file_tree import remove_directory
+from eoslog.fs.identity_files import (
+    PARTITION_METADATA,
+    read_partition_metadata,
+    write_partition_metadata,
+)
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.fs.partition_metadata import FILE_NAME as PARTITION_METADATA
-from eoslog.fs.partition_metadata import read_partition_metadata, write_partition_metadata
-from eoslog.fs.private_files import make_directories
+from eoslog.fs.private_files import make_directories, remove_directory
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.topic_registry import TopicRegistry
 

@@ -36,7 +36,7 @@ from eoslog.errors import (
 )
 from eoslog.fs.atomic_file import read_if_there, write_atomically
 from eoslog.fs.file_lock import file_locked
-from eoslog.fs.partition_metadata import read_partition_metadata
+from eoslog.fs.identity_files import read_partition_metadata
 
 FILE_NAME = "topics.json"
 CHANGES_FILE_NAME = "topics.lock"

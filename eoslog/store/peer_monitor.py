@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from eoslog.errors import EoslogError, LogClosedError
-from eoslog.fs.upgradable_lock import UpgradableLock
+from eoslog.fs.file_lock import UpgradableLock
 from eoslog.producer.producer import Producer
 from eoslog.producer.transactional_producer import notice_replacements
 from eoslog.staging.staged_commit import StagedCommits

@@ -13,7 +13,7 @@ from kills import die, in_child
 import eoslog
 from eoslog.bindings.control_state import control_state, synced_before
 from eoslog.common.kafka_uuid import id_bytes
-from eoslog.fs.partition_metadata import read_partition_metadata
+from eoslog.fs.identity_files import read_partition_metadata
 from eoslog.storage.partition import Partition
 
 pytestmark = pytest.mark.crash

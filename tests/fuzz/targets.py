@@ -29,10 +29,14 @@ from eoslog.common.json_text import loads_json
 from eoslog.common.prepared_transaction import parse_token
 from eoslog.errors import CorruptRecordError, EoslogError
 from eoslog.fs.checkpoint_file import read_checkpoint, write_checkpoint
-from eoslog.fs.meta_properties import FILE_NAME as META_PROPERTIES
-from eoslog.fs.meta_properties import read_meta_properties, write_meta_properties
-from eoslog.fs.partition_metadata import FILE_NAME as PARTITION_METADATA
-from eoslog.fs.partition_metadata import read_partition_metadata, write_partition_metadata
+from eoslog.fs.identity_files import (
+    META_PROPERTIES,
+    PARTITION_METADATA,
+    read_meta_properties,
+    read_partition_metadata,
+    write_meta_properties,
+    write_partition_metadata,
+)
 from eoslog.groups.member_records import (
     decode_members_key,
     decode_members_value,

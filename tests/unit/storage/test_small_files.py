@@ -8,8 +8,13 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, NotAStoreError, StoreVersionError
 from eoslog.fs.atomic_file import write_atomically
 from eoslog.fs.checkpoint_file import read_checkpoint, write_checkpoint
-from eoslog.fs.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
-from eoslog.fs.partition_metadata import read_partition_metadata, write_partition_metadata
+from eoslog.fs.identity_files import (
+    MetaProperties,
+    read_meta_properties,
+    read_partition_metadata,
+    write_meta_properties,
+    write_partition_metadata,
+)
 from eoslog.storage.clean_close import (
     UNCLEAN,
     LastStop,

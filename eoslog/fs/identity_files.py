@@ -1,14 +1,17 @@
-"""`meta.properties`: Kafka's identity of a log directory, and the version of the store in it."""
+"""Kafka's files that say what a directory is: `meta.properties`, with the ids of a log directory
+and the version of the store in it, and `partition.metadata`, with the id of a partition's topic.
+"""
 
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from eoslog.common.kafka_uuid import new_id
-from eoslog.errors import NotAStoreError, StoreVersionError
+from eoslog.common.kafka_uuid import id_bytes, new_id
+from eoslog.errors import CorruptRecordError, NotAStoreError, StoreVersionError
 from eoslog.fs.atomic_file import read_if_there, write_atomically
 
-FILE_NAME = "meta.properties"
+META_PROPERTIES = "meta.properties"
+PARTITION_METADATA = "partition.metadata"
 KAFKA_VERSION = 1
 STORE_VERSION = 1
 _STORE_VERSION_KEY = "eoslog.store.version"
@@ -40,15 +43,15 @@ def write_meta_properties(store_path: Path, properties: MetaProperties) -> None:
         f"node.id={properties.node_id}",
         f"version={KAFKA_VERSION}",
     ]
-    write_atomically(store_path / FILE_NAME, ("\n".join(lines) + "\n").encode())
+    write_atomically(store_path / META_PROPERTIES, ("\n".join(lines) + "\n").encode())
 
 
 def read_meta_properties(store_path: Path) -> MetaProperties:
     """The store's identity. Raises NotAStoreError or StoreVersionError."""
-    path = store_path / FILE_NAME
+    path = store_path / META_PROPERTIES
     content = read_if_there(path)
     if content is None:
-        raise NotAStoreError(f"{store_path} is not a store: it has no {FILE_NAME}")
+        raise NotAStoreError(f"{store_path} is not a store: it has no {META_PROPERTIES}")
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
@@ -78,3 +81,31 @@ def read_meta_properties(store_path: Path) -> MetaProperties:
         node_id=node_id,
         store_version=store_version,
     )
+
+
+def write_partition_metadata(directory: Path, topic_id: str) -> None:
+    """Write the file, durably; before any data, so that no data is ever without its topic."""
+    id_bytes(topic_id)
+    content = f"version: 0\ntopic_id: {topic_id}"  # Kafka's has no final newline either.
+    write_atomically(directory / PARTITION_METADATA, content.encode())
+
+
+def read_partition_metadata(directory: Path) -> str | None:
+    """The topic's id, or None if there is no such file; CorruptRecordError if it is not one."""
+    path = directory / PARTITION_METADATA
+    content = read_if_there(path)
+    if content is None:
+        return None
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptRecordError(str(path), error.start, "not UTF-8 text") from error
+    fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)
+    if fields.get("version") != "0":
+        raise CorruptRecordError(str(path), 0, f"version {fields.get('version')!r}, expected '0'")
+    topic_id = fields.get("topic_id", "")
+    try:
+        id_bytes(topic_id)
+    except ValueError as error:
+        raise CorruptRecordError(str(path), 0, str(error)) from error
+    return topic_id

@@ -5,11 +5,11 @@ import errno
 import pytest
 from crash.interrupted_lines import interrupted_at
 
-from eoslog.fs.file_tree import remove_directory
+from eoslog.fs.private_files import remove_directory
 
 
 def is_ours(frame):
-    return frame.f_code.co_filename.endswith(("/eoslog/fs/file_tree.py", "/pathlib.py"))
+    return frame.f_code.co_filename.endswith(("/eoslog/fs/private_files.py", "/pathlib.py"))
 
 
 @pytest.fixture
