@@ -16,7 +16,7 @@ from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_T
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
 from eoslog.fs.identity_files import read_partition_metadata
-from eoslog.fs.log_at_rest import LogAtRest
+from eoslog.fs.offline_log import OfflineLog
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.groups.group_offsets_state import GroupOffsetsState
 from eoslog.inspect.acknowledged_jobs import JobPart, job_parts
@@ -52,7 +52,7 @@ class Acknowledged:
         if key not in of_partition or part.bound >= of_partition[key].bound:
             of_partition[key] = part
 
-    def objection(self, where: TopicPartition, log: LogAtRest, offset: int) -> str | None:
+    def objection(self, where: TopicPartition, log: OfflineLog, offset: int) -> str | None:
         """Return why a partition's log must not be cut at an offset; None if it may be."""
         known, who = self.offsets.get(where, (0, ""))
         if known > offset:
@@ -68,7 +68,7 @@ class Acknowledged:
         return None
 
     def _without_marker(
-        self, where: TopicPartition, log: LogAtRest
+        self, where: TopicPartition, log: OfflineLog
     ) -> Mapping[tuple[int, int], str]:
         """The committed transactions of which the whole batches of a log hold nothing."""
         left = dict(self.committed.get(where, {}))
@@ -97,9 +97,9 @@ def find_acknowledged(
     for where, path in partition_directories(paths.root):
         found.note(where, synced_by_page(paths, where), "the page of its last sessions")
         if where.topic == CONSUMER_OFFSETS_TOPIC:
-            _note_groups(found, LogAtRest(path))
+            _note_groups(found, OfflineLog(path))
         elif where.topic == TRANSACTION_STATE_TOPIC:
-            log = LogAtRest(path)
+            log = OfflineLog(path)
             _note_decisions(found, log)
             for of_job, part in job_parts(paths, _records_of(log)):
                 found.note_job(of_job, part)
@@ -121,7 +121,7 @@ def synced_by_page(paths: StorePaths, where: TopicPartition) -> int:
         return synced_before(str(page), id_bytes(topic_id))
 
 
-def _note_groups(found: Acknowledged, log: LogAtRest) -> None:
+def _note_groups(found: Acknowledged, log: OfflineLog) -> None:
     state = GroupOffsetsState()
     for header, batch in log.batches():
         try:
@@ -133,7 +133,7 @@ def _note_groups(found: Acknowledged, log: LogAtRest) -> None:
             found.note(where, written.value.offset, f"the committed offset of group {group!r}")
 
 
-def _note_decisions(found: Acknowledged, log: LogAtRest) -> None:
+def _note_decisions(found: Acknowledged, log: OfflineLog) -> None:
     for record_key, value in _records_of(log):
         if not is_transaction_key(record_key):
             continue
@@ -148,7 +148,7 @@ def _note_decisions(found: Acknowledged, log: LogAtRest) -> None:
                 of_partition[key] = transactional_id_of(record_key)
 
 
-def _records_of(log: LogAtRest) -> Iterator[tuple[bytes, bytes]]:
+def _records_of(log: OfflineLog) -> Iterator[tuple[bytes, bytes]]:
     """The keys and values of a log, up to the first batch with records that cannot be read."""
     for _, batch in log.batches():
         try:

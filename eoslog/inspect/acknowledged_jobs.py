@@ -16,7 +16,7 @@ from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, StagedCommitError
 from eoslog.fs.identity_files import read_partition_metadata
-from eoslog.fs.log_at_rest import LogAtRest
+from eoslog.fs.offline_log import OfflineLog
 from eoslog.session.store_paths import StorePaths
 from eoslog.staging.staged_application import COMPLETE, PREPARED
 from eoslog.staging.staged_job import (
@@ -52,7 +52,7 @@ class JobPart:
         """The log went up to here, or further."""
         return self.bound + self.records
 
-    def is_cut(self, log: LogAtRest) -> bool:
+    def is_cut(self, log: OfflineLog) -> bool:
         """True if the whole batches of a log lack something of the job."""
         left = dict(self.last_sequences)
         begun = False

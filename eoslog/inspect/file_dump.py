@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from eoslog.common.segment_name import base_offset_of
-from eoslog.fs.steady_file import steady_file
+from eoslog.fs.locked_file_reader import open_locked
 from eoslog.inspect.index_dump import dump_abort_index, dump_offset_index, dump_time_index
 from eoslog.inspect.log_dump import dump_log
 from eoslog.inspect.record_decoders import Decoder
@@ -44,7 +44,7 @@ def dump_file(
 
 
 def _entries(path: Path, deep: bool, decoder: Decoder | None) -> Iterator[Fields]:
-    with steady_file(path) as file:
+    with open_locked(path) as file:
         if file.size_bytes == 0:
             return
         if path.suffix == ".log":

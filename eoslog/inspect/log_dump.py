@@ -13,7 +13,7 @@ from typing import Any
 
 from eoslog.bindings.record_batch import crc32c, decode_records, iter_batches
 from eoslog.errors import CorruptRecordError, UnsupportedCompressionTypeError
-from eoslog.fs.steady_file import SteadyFile
+from eoslog.fs.locked_file_reader import LockedFileReader
 from eoslog.inspect.record_decoders import Decoder
 
 Fields = dict[str, Any]
@@ -31,7 +31,7 @@ _LOG_APPEND_TIME, _TRANSACTIONAL, _CONTROL, _DELETE_HORIZON = 0x08, 0x10, 0x20, 
 
 
 def dump_log(
-    path: Path, file: SteadyFile, *, deep: bool, decoder: Decoder | None
+    path: Path, file: LockedFileReader, *, deep: bool, decoder: Decoder | None
 ) -> Iterator[Fields]:
     """The batches of a log file, with `deep` each followed by its records.
 
@@ -66,7 +66,7 @@ def dump_log(
         raise unreadable
 
 
-def _only_zeros(file: SteadyFile, position_bytes: int) -> bool:
+def _only_zeros(file: LockedFileReader, position_bytes: int) -> bool:
     while piece := file.read(position_bytes, _ZEROS_LOOK_BYTES):
         if any(piece):
             return False

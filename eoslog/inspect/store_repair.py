@@ -23,7 +23,7 @@ from eoslog.fs.atomic_file import sync_directory, sync_file
 from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.fs.file_system import mount_of
 from eoslog.fs.identity_files import META_PROPERTIES
-from eoslog.fs.log_at_rest import BrokenTail, LogAtRest
+from eoslog.fs.offline_log import BrokenTail, OfflineLog
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories, private_opener
 from eoslog.inspect.acknowledged import Acknowledged, find_acknowledged, synced_by_page
@@ -120,7 +120,7 @@ class StoreRepair:
         refused = self._lost_partitions()
         for where, path in partition_directories(paths.root):
             is_clean = unrecovered is not None and where not in unrecovered
-            log = LogAtRest(path)
+            log = OfflineLog(path)
             tail = log.broken_tail(recovery_points.get(where, 0), legal_holes(where))
             if tail is None:
                 refused += self._lost_end(where, log)
@@ -158,7 +158,7 @@ class StoreRepair:
         lost = verify_lost_partitions(self._paths, checkpoints, {})
         return [Refusal(Path(str(one["path"])), str(one["reason"]), LOST_ADVICE) for one in lost]
 
-    def _lost_end(self, where: TopicPartition, log: LogAtRest) -> list[Refusal]:
+    def _lost_end(self, where: TopicPartition, log: OfflineLog) -> list[Refusal]:
         """Refuse a repair where nothing is torn, and yet the log ends below what was synced."""
         path = self._paths.partition(where)
         lost = lost_end(str(path), synced_by_page(self._paths, where), log.end_offset)
@@ -208,7 +208,7 @@ class StoreRepair:
                 refused.append(Refusal(path, reason, advice))
         # Where nothing was deleted the log has all that either says.
         needed = (path for path in changes if path.suffix == ".snapshot")
-        if self._lmdb in changes and any(LogAtRest(one.parent).first_offset for one in needed):
+        if self._lmdb in changes and any(OfflineLog(one.parent).first_offset for one in needed):
             lmdb = changes.pop(self._lmdb)
             reason = f"{lmdb.reason}; a snapshot is wrong too, and one of the two has to be right"
             refused.append(Refusal(lmdb.path, reason, COPY_ADVICE))
@@ -238,7 +238,7 @@ class StoreRepair:
 
     def _why_lmdb_is_needed(self) -> str | None:
         for where, path in partition_directories(self._paths.root):
-            first = LogAtRest(path).first_offset
+            first = OfflineLog(path).first_offset
             snapshots = [int(one.name[:20]) for one in path.glob("*.snapshot")]
             if first > 0 and not any(offset >= first for offset in snapshots):
                 return (
@@ -268,7 +268,7 @@ class StoreRepair:
 
 def _refusal(
     where: TopicPartition,
-    log: LogAtRest,
+    log: OfflineLog,
     tail: BrokenTail,
     known: Acknowledged,
     is_clean: bool,

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from eoslog.bindings.file_descriptor import open_regular
 from eoslog.bindings.record_batch import BatchHeader
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.fs.log_at_rest import BATCH_FRONT, batch_at
+from eoslog.fs.offline_log import BATCH_FRONT, batch_at
 from eoslog.fs.os_errors import named_os_errors
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from eoslog.bindings.file_descriptor import open_regular
 
 
-class SteadyFile:
+class LockedFileReader:
     """Reader of what a file holds at this moment, by position. While it is open no store recycles
     the file.
     """
@@ -40,8 +40,11 @@ class SteadyFile:
 
 
 @contextmanager
-def steady_file(path: Path) -> Iterator[SteadyFile]:
-    """Open a file for reading. Raises OSError; FileNotFoundError also if it is deleted just now."""
+def open_locked(path: Path) -> Iterator[LockedFileReader]:
+    """Open a file for reading, with a shared lock on it where the file system has locks.
+
+    Raises OSError; FileNotFoundError also if the file is deleted just now.
+    """
     with open(path, "rb", buffering=0, opener=open_regular) as file:
         descriptor = file.fileno()
         # Not every file system can: there, nobody recycles files of a store either.
@@ -49,4 +52,4 @@ def steady_file(path: Path) -> Iterator[SteadyFile]:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(descriptor), path.stat()):
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
-        yield SteadyFile(descriptor)
+        yield LockedFileReader(descriptor)

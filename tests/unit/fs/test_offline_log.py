@@ -10,8 +10,8 @@ from staged_jobs import quick_directory
 
 import eoslog
 from eoslog.bindings.record_batch import iter_batches
-from eoslog.fs import log_at_rest
-from eoslog.fs.log_at_rest import LogAtRest
+from eoslog.fs import offline_log
+from eoslog.fs.offline_log import OfflineLog
 
 HOLE_BYTES = 4 << 20
 
@@ -29,8 +29,8 @@ def make(path: Path) -> Path:
 @pytest.mark.parametrize("block_bytes", [1, 16, 17, 61, 100, 101, 500, 1 << 20])
 def test_blocks_of_any_size_show_the_same(tmp_path, monkeypatch, block_bytes: int):
     file = make(tmp_path / "store")
-    monkeypatch.setattr(log_at_rest, "_BLOCK_BYTES", block_bytes)
-    log = LogAtRest(file.parent)
+    monkeypatch.setattr(offline_log, "_BLOCK_BYTES", block_bytes)
+    log = OfflineLog(file.parent)
     assert log.end_offset == 10
     assert [one.base_offset for one, _ in log.batches()] == list(range(10))
     assert b"".join(batch for _, batch in log.batches()) == file.read_bytes()
@@ -52,7 +52,7 @@ def test_a_hole_behind_the_batches_takes_no_room_by_being_read(tmp_path):
         used_bytes = file.stat().st_size
         os.truncate(file, used_bytes + HOLE_BYTES)
         blocks = file.stat().st_blocks
-        log = LogAtRest(file.parent)
+        log = OfflineLog(file.parent)
         assert log.broken_tail(0) is None
         assert log.end_offset == 10
         assert file.stat().st_blocks == blocks

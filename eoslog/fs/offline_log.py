@@ -48,8 +48,8 @@ class BrokenTail:
     sound: tuple[Path, int, int] | None
 
 
-class LogAtRest:
-    """One partition's directory."""
+class OfflineLog:
+    """Log in a partition's directory, read without opening the store."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
