@@ -10,13 +10,13 @@ replaces them: what one process wrote of its partitions stays when another write
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 from eoslog.bindings.shared_page import LOCK_CHECKPOINTS, SharedPage
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
 from eoslog.fs.checkpoint_file import (
@@ -62,7 +62,7 @@ class OffsetCheckpoints:
     def __init__(self, store_path: Path, shared: SharedPage | None = None) -> None:
         self._path = store_path
         self._shared = shared
-        self._lock = threading.RLock()
+        self._lock = ThreadLock()
         self._offsets: dict[str, Offsets] = {}
         # Of the files that were read: device, inode, time and size; None where there was none.
         self._identities: dict[str, object] = {}

@@ -10,7 +10,6 @@ topics' settings are then the defaults again.
 """
 
 import json
-import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
@@ -96,10 +95,8 @@ class TopicRegistry:
         # Called before each change: it raises where the files are not those that were opened.
         self.check_files: Callable[[], None] = nothing_to_check
         self._topics = topics
-        self._lock = threading.RLock()
-        # A thread that has one of these is not let in once more.
+        self._lock = ThreadLock()  # Of the fields below.
         self._changing_topics = ThreadLock()
-        self._replacing = ThreadLock()
         # Of the file that was read; -1 where the count was not taken before it was.
         self._count = -1
         self._identity: tuple[int, int, int] | None = None
@@ -191,8 +188,8 @@ class TopicRegistry:
         """
 
         def get_or_add(_: object) -> TopicDescription:
-            topic = self.get(name)
-            if topic is None:
+            topic = self._topics.get(name)
+            if topic is None or topic.deleting:
                 topic = new_topic(name, partitions, {})
                 self._replace({**self._topics, name: topic})
             return topic
@@ -229,31 +226,31 @@ class TopicRegistry:
         if self._shared is not None and self._identity != self._identity_of_file():
             if self._shared.counter(COUNTER_TOPICS) == self._count:
                 self._shared.raise_counter(COUNTER_TOPICS)
-            self._read_again()
+            with self._lock:
+                self._read_again(self._shared)
 
     def _known(self) -> dict[str, TopicDescription]:
-        if self._shared is not None and self._shared.counter(COUNTER_TOPICS) != self._count:
-            self._read_again()
+        shared = self._shared
+        if shared is not None and shared.counter(COUNTER_TOPICS) != self._count:
+            with self._lock:
+                self._read_again(shared)
         return self._topics
 
-    def _read_again(self) -> None:
-        shared = self._shared
-        if shared is None:
-            return
-        with self._lock:
-            # The count and the identity first: what changes from here on is read by the next look.
-            count, identity = shared.counter(COUNTER_TOPICS), self._identity_of_file()
-            content = read_if_there(self._path)
-            if content is not None:
-                before = self._topics
-                found = _parse(self._path, content)
-                # A topic that is as it was stays the same object.
-                self._topics = {
-                    name: before[name] if _is_as_it_was(before.get(name), topic) else topic
-                    for name, topic in found.items()
-                }
-                self._generation += 1
-            self._count, self._identity = count, identity
+    def _read_again(self, shared: SharedPage) -> None:
+        """Read the file; the caller holds the lock."""
+        # The count and the identity first: what changes from here on is read by the next look.
+        count, identity = shared.counter(COUNTER_TOPICS), self._identity_of_file()
+        content = read_if_there(self._path)
+        if content is not None:
+            before = self._topics
+            found = _parse(self._path, content)
+            # A topic that is as it was stays the same object.
+            self._topics = {
+                name: before[name] if _is_as_it_was(before.get(name), topic) else topic
+                for name, topic in found.items()
+            }
+            self._generation += 1
+        self._count, self._identity = count, identity
 
     def _identity_of_file(self) -> tuple[int, int, int] | None:
         try:
@@ -268,12 +265,14 @@ class TopicRegistry:
 
         def prepare(holder_died: bool, *_: object) -> None:
             self.check_files()
-            if shared is not None and holder_died:
-                shared.raise_counter(COUNTER_TOPICS)  # It may have replaced the file.
-            self._known()
+            if shared is not None:
+                if holder_died:
+                    shared.raise_counter(COUNTER_TOPICS)  # It may have replaced the file.
+                if shared.counter(COUNTER_TOPICS) != self._count:
+                    self._read_again(shared)
 
         held = nullcontext(False) if shared is None else shared.held(LOCK_TOPICS)
-        return LockBlock(held, self._lock, self._replacing, prepare=prepare)
+        return LockBlock(held, self._lock, prepare=prepare)
 
     def _replace(self, topics: dict[str, TopicDescription]) -> None:
         entries = {name: _entry(topic) for name, topic in sorted(topics.items())}
