@@ -14,7 +14,6 @@ from rich.progress import Progress
 import eoslog
 from eoslog import TopicPartition
 from eoslog.cli.cli_options import Settings, echo_json, shared_options, standard_output
-from eoslog.common.damage import UNREADABLE, problem_of
 from eoslog.errors import (
     CorruptRecordError,
     EoslogError,
@@ -23,6 +22,7 @@ from eoslog.errors import (
 )
 from eoslog.inspect.store_copy import copied_store
 from eoslog.inspect.store_repair import Change, Refusal, StoreRepair
+from eoslog.storage.damage import UNREADABLE, problem_of
 from eoslog.storage.producer_state_store import DIRECTORY_NAME as LMDB_NAME
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.store.store import abandon, engine_of, verify_counting

@@ -20,7 +20,6 @@ from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.record_batch import decode_records, iter_batches
 from eoslog.bindings.shared_page import LOCK_GROUP_INDEX, LOCK_RETENTION, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
-from eoslog.common.damage import UNREADABLE
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, EoslogError, OffsetOutOfRangeError
@@ -34,6 +33,7 @@ from eoslog.groups.offset_records import (
     encode_offset_key,
     encode_offset_value,
 )
+from eoslog.storage.damage import UNREADABLE
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import StateStoreDamagedError
 from eoslog.transactions.state_log import state_partition_of

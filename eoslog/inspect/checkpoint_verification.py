@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 
-from eoslog.common.damage import Problem, problem, problem_of
 from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
@@ -13,6 +12,7 @@ from eoslog.fs.checkpoint_file import (
     read_checkpoint,
 )
 from eoslog.session.store_paths import StorePaths
+from eoslog.storage.damage import Problem, problem, problem_of
 from eoslog.storage.partition_directory import lost_by_pages
 
 Checkpoints = dict[str, dict[TopicPartition, int]]

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from eoslog.common.damage import Problem, problem, problem_of
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
 from eoslog.fs.identity_files import PARTITION_METADATA, read_partition_metadata
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.store_paths import StorePaths
+from eoslog.storage.damage import Problem, problem, problem_of
 from eoslog.storage.topic_registry import TopicRegistry, partition_directories
 
 

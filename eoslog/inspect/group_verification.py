@@ -3,10 +3,10 @@
 from pathlib import Path
 
 from eoslog.bindings.record_batch import decode_records, iter_batches
-from eoslog.common.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.errors import CorruptRecordError, OffsetOutOfRangeError
 from eoslog.groups.group_offsets_index import GroupOffsetsIndex, KeptOffsets
 from eoslog.groups.group_offsets_state import GroupOffsetsState, RowKey
+from eoslog.storage.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import StateStoreDamagedError
 

@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from eoslog.bindings.record_batch import Record
 from eoslog.bindings.transaction_record import decode_transaction_value
-from eoslog.common.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.common.json_text import fields_read_of
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, StagedCommitError
@@ -22,6 +21,7 @@ from eoslog.inspect.decided_transactions import DecidedTransactions
 from eoslog.session.store_paths import StorePaths
 from eoslog.staging.staged_job import job_of_record
 from eoslog.staging.staged_names import run_path
+from eoslog.storage.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError

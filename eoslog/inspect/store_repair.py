@@ -16,7 +16,6 @@ from pathlib import Path
 
 from eoslog.common import clock
 from eoslog.common.config import INT64_MAX
-from eoslog.common.damage import Problem, is_damage
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, NotAStoreError
 from eoslog.fs.atomic_file import sync_directory, sync_file
@@ -33,7 +32,7 @@ from eoslog.session.store_directory import why_no_store
 from eoslog.session.store_lock import StoreLock
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.clean_close import read_last_stop
-from eoslog.storage.damage import lost_end
+from eoslog.storage.damage import Problem, is_damage, lost_end
 from eoslog.storage.legal_holes import has_control_page
 from eoslog.storage.producer_state_store import DIRECTORY_NAME as LMDB_NAME
 from eoslog.storage.topic_registry import partition_directories, read_topics

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
-from eoslog.common.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError
@@ -27,6 +26,7 @@ from eoslog.inspect.followed_transactions import BEHIND, TORN, FollowedTransacti
 from eoslog.inspect.group_verification import verify_groups
 from eoslog.inspect.state_verification import StateVerification
 from eoslog.session.store_paths import StorePaths
+from eoslog.storage.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import ProducerStateStore

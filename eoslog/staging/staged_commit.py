@@ -23,7 +23,6 @@ from eoslog.bindings.lock_block import IfFree, LockBlock
 from eoslog.bindings.shared_page import LOCK_STAGED
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.clock import ExpiryClock
-from eoslog.common.damage import Problem
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     EoslogError,
@@ -60,6 +59,7 @@ from eoslog.staging.staged_sweep import is_decided
 from eoslog.staging.staged_under_way import StagedJobsUnderWay
 from eoslog.staging.staged_undone import UndoneJobs
 from eoslog.staging.staged_verification import verify_staged_jobs
+from eoslog.storage.damage import Problem
 from eoslog.storage.engine import Engine
 from eoslog.transactions.state_log import APPLICATION, StateLog
 from eoslog.transactions.transaction_owner import TransactionOwner, run_overtaken

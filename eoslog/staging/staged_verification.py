@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-from eoslog.common.damage import Problem, problem
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, StagedCommitError
 from eoslog.staging.staged_adoption import (
@@ -16,6 +15,7 @@ from eoslog.staging.staged_file_check import check_decided_file
 from eoslog.staging.staged_job import StagedJob, bounds_of_record, topic_ids_of_record
 from eoslog.staging.staged_pending import job_of_application
 from eoslog.staging.staged_undone import UndoneJobs
+from eoslog.storage.damage import Problem, problem
 from eoslog.transactions.state_log import StateLog
 
 

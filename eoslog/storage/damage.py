@@ -1,7 +1,8 @@
 """Damage to a partition's files that neither an append nor a torn write explains.
 
 A person, another program or the disk deleted, renamed or swapped files. The damage is noted when
-the partition is opened, logged as an error, and reported by `verify`.
+the partition is opened, logged as an error, and reported by `verify`. A `Problem` is one thing that
+a check of a store reports.
 """
 
 import os
@@ -12,8 +13,31 @@ from typing import Literal, NamedTuple
 from eoslog.bindings.file_descriptor import open_regular
 from eoslog.bindings.record_batch import BatchHeader
 from eoslog.common.topic_partition import TopicPartition
+from eoslog.errors import CorruptRecordError, UnsupportedCompressionTypeError
 from eoslog.fs.offline_log import BATCH_FRONT, batch_at
 from eoslog.fs.os_errors import named_os_errors
+
+Problem = dict[str, object]
+
+# What a read or an opening raises where the files are not what this version can read.
+UNREADABLE = (CorruptRecordError, UnsupportedCompressionTypeError)
+
+
+def problem(path: Path | str, reason: str, position_bytes: int = 0) -> Problem:
+    """One thing that is wrong: in which file or directory, where in it, and what."""
+    return {"path": str(path), "position_bytes": position_bytes, "reason": reason}
+
+
+def problem_of(error: CorruptRecordError | UnsupportedCompressionTypeError) -> Problem:
+    """Return the problem for an error that keeps something from being opened or read."""
+    return problem(error.path, error.reason, error.position_bytes)
+
+
+def is_damage(one: Problem) -> bool:
+    """True if a problem is damage of the files. An unsupported compression type is not: the batch
+    is whole, and the reader lacks the codec.
+    """
+    return not str(one["reason"]).startswith("compressed with ")
 
 
 class CutTail(NamedTuple):
