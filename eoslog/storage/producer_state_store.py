@@ -342,21 +342,6 @@ class ProducerStateStore:
 
         return self.environment.within(read, write=False)
 
-    def read_states(self, prefix: bytes) -> list[tuple[bytes, bytes]]:
-        """Return all keys that begin with `prefix`, and their newest values."""
-
-        def read(transaction: lmdb.Transaction) -> list[tuple[bytes, bytes]]:
-            found = []
-            with transaction.cursor(db=self._db[_STATE]) as cursor:
-                if cursor.set_range(prefix):
-                    for key, value in cursor:
-                        if not bytes(key).startswith(prefix):
-                            break
-                        found.append((bytes(key), checked(value)))
-            return found
-
-        return self.environment.within(read, write=False)
-
     def states_after(self, prefix: bytes, key: bytes, count: int) -> list[tuple[bytes, bytes]]:
         """Return up to `count` keys that begin with `prefix`, from `key` on, and their newest
         values.

@@ -18,7 +18,7 @@ from eoslog.storage.producer_id_range import (
     STAGED_PRODUCER_ID_MIN,
     FoundProducerIds,
 )
-from eoslog.transactions.state_log import PRODUCER_ID_BLOCK, StateLog, TransactionRecord
+from eoslog.transactions.state_log import PRODUCER_ID_BLOCK, StateLog, StateRecord
 
 BLOCK_IDS = 1000
 
@@ -76,7 +76,7 @@ class ProducerIds:
         self._find_in_partitions()
         self._found.note_all_found()
 
-    def _note_transaction(self, record: TransactionRecord) -> None:
+    def _note_transaction(self, record: StateRecord) -> None:
         try:
             fields = decode_transaction_value(record.value or b"")
         except CorruptRecordError:

@@ -18,7 +18,7 @@ from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import (
     PRODUCER_ID_BLOCK,
     StateLog,
-    TransactionRecord,
+    StateRecord,
     state_partition_of,
     transaction_key,
 )
@@ -74,7 +74,7 @@ def _write_again(
             value = entry.value()
             result = partition.append_columns([value], [transaction_key(transactional_id)])
             entry.load(value, result.last_offset)
-            record = TransactionRecord(value, result.last_offset)
+            record = StateRecord(value, result.last_offset)
             state_log.moved(transactional_id, record)
     except TransactionalIdNotFoundError:
         pass  # It expired meanwhile; its last record has no value.

@@ -23,10 +23,9 @@ nothing that this process knows is dropped here before the index is true beyond 
 
 import json
 import struct
-from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, TypeVar, TypeVarTuple
 
 import numpy
 
@@ -62,7 +61,7 @@ from eoslog.transactions.state_partition import (
     RECORD_VERSION,
     State,
     StatePartition,
-    TransactionRecord,
+    StateRecord,
     WatchedKey,
 )
 
@@ -76,7 +75,7 @@ __all__ = [
     "TRANSACTION",
     "State",
     "StateLog",
-    "TransactionRecord",
+    "StateRecord",
     "WatchedKey",
     "state_key",
     "state_partition_of",
@@ -84,23 +83,28 @@ __all__ = [
 ]
 
 _READ_BYTES = 4 << 20
-_IDS_PER_LOOK = 1000
+_KEYS_PER_LOOK = 1000
 # Records that the index does not have: with more of them it is brought up to the log.
 UNPERSISTED_MAX = 10_000
 _OFFSET = struct.Struct(">q")
+_NO_OFFSET = -1  # Of our own types, the index has values alone.
 # Of a transaction's record, the state is this byte in all versions of the value.
 _STATE_BYTE = 16
 _DECIDED_STATES = (2, 3)  # PrepareCommit, PrepareAbort.
 _UNDECIDED_STATES = frozenset((1, *_DECIDED_STATES))  # And Ongoing.
 
+_Result = TypeVar("_Result")
+_Arguments = TypeVarTuple("_Arguments")
+StateRecords = dict[bytes, StateRecord]
+
 
 class ChangedTransactions(Protocol):
     """Writer of the records of transactional ids."""
 
-    def changed(self) -> Sequence[tuple[str, TransactionRecord]]:
+    def changed(self) -> Sequence[tuple[str, StateRecord]]:
         """The newest record of each id of which the index may not know it yet."""
 
-    def persisted(self, records: Sequence[tuple[str, TransactionRecord]]) -> None:
+    def persisted(self, records: Sequence[tuple[str, StateRecord]]) -> None:
         """The index has these now."""
 
 
@@ -112,9 +116,6 @@ class StatePartitions(Protocol):
 
     def state_partition(self, number: int) -> Partition:
         """A partition, opened, and made if it is not there."""
-
-
-TransactionRecords = dict[bytes, TransactionRecord]
 
 
 class StateLog:
@@ -215,39 +216,19 @@ class StateLog:
 
     @property
     def _unpersisted(self) -> int:
-        return sum(len(one.own) + len(one.transactions) for one in self._opened.values())
+        return sum(len(one.newer) for one in self._opened.values())
 
     # Keys of our own types.
 
     def get(self, record_type: int, name: str) -> State | None:
         """The newest value of a key, or None if it has none."""
-        value = self._value(state_key(record_type, name), state_partition_of(name))
-        return None if value is None else loads_json(value)
-
-    def _value(self, key: bytes, number: int) -> bytes | None:
         with self._lock:
-            return self._newest_value(key, number)
-
-    def _newest_value(self, key: bytes, number: int) -> bytes | None:
-        self._mend()
-        partition = self._caught_up(number)
-        newer = None if partition is None else partition.own.get(key)
-        return self._indexed(key, number) if newer is None else newer.value
+            record = self._newest(state_key(record_type, name), state_partition_of(name))
+        return None if record is None or record.value is None else loads_json(record.value)
 
     def names(self, record_type: int) -> list[str]:
         """The names of all keys of a type, sorted."""
-        prefix = type_prefix(record_type)
-        with self._lock:
-            self._mend()
-            self._catch_up_with_all()
-            try:
-                keys = {key for key, _ in self._index.read_states(prefix)}
-            except StateStoreDamagedError:
-                self._mend()
-                keys = set()
-            for one in self._opened.values():
-                keys |= {key for key in one.own if key.startswith(prefix)}
-        return sorted(map(name_of, keys))
+        return [name_of(key) for key, _ in self._all(type_prefix(record_type))]
 
     def append(self, record_type: int, name: str, state: State, *, sync: bool | None = None) -> int:
         """Write a record, and say at which offset; it holds from now on. Synced, unless the store
@@ -282,9 +263,9 @@ class StateLog:
         """Append the newest record of one of our own keys once more, as it is, unsynced."""
         number = state_partition_of(name_of(key))
         with self._held(key), self._lock:
-            value = self._newest_value(key, number)
-            if value is not None:
-                self._open(number).append(key, value, sync=False)
+            record = self._newest(key, number)
+            if record is not None and record.value is not None:
+                self._open(number).append(key, record.value, sync=False)
 
     # Transactional ids. Their entries append by themselves.
 
@@ -298,58 +279,26 @@ class StateLog:
         with self._lock:
             return self._open(number).partition
 
-    def transaction(self, transactional_id: str) -> TransactionRecord | None:
+    def transaction(self, transactional_id: str) -> StateRecord | None:
         """The newest record of an id as far as it is known here; None if it has none."""
-        key = transaction_key(transactional_id)
-        number = state_partition_of(transactional_id)
         with self._lock:
-            self._mend()
-            opened = self._caught_up(number)
-            record = None if opened is None else opened.transactions.get(key)
-            if record is None:
-                record = self._indexed_transaction(key, number)
+            record = self._newest(
+                transaction_key(transactional_id), state_partition_of(transactional_id)
+            )
         return None if record is None or record.value is None else record
 
-    def transactions(self) -> Iterator[tuple[str, TransactionRecord]]:
+    def transactions(self) -> Iterator[tuple[str, StateRecord]]:
         """Every transactional id that has a record, in order, with the newest known here."""
-        prefix = type_prefix(TRANSACTION)
-        key = prefix
-        with self._lock:
-            self._mend()
-            self._catch_up_with_all()
-            newer_keys = sorted(self._newer_transactions())
-        while True:
-            with self._lock:
-                self._mend()
-                try:
-                    found = self._index.states_after(prefix, key, _IDS_PER_LOOK)
-                except StateStoreDamagedError:
-                    self._mend()
-                    found = []
-                last = found[-1][0] if len(found) == _IDS_PER_LOOK else None
-                first = bisect_left(newer_keys, key)
-                beyond = len(newer_keys) if last is None else bisect_right(newer_keys, last)
-                # Those that are missing there are in the index by now.
-                newer = self._newer_transactions(newer_keys[first:beyond])
-            merged = _newest({one: _record_of_index(value) for one, value in found}, newer)
-            for one in sorted(merged):
-                if merged[one].value is not None:
-                    yield transactional_id_of(one), merged[one]
-            if last is None:
-                return
-            key = last + b"\x00"
+        for key, record in self._all(type_prefix(TRANSACTION)):
+            yield transactional_id_of(key), record
 
     def undecided_transactions(self) -> list[str]:
         """The transactional ids whose newest record known here is that of an open transaction."""
         with self._lock:
             self._mend()
             self._catch_up_with_all()
-            try:
-                keys = set(self._index.read_undecided())
-            except StateStoreDamagedError:
-                self._mend()
-                keys = set()
-            for key, record in self._newer_transactions().items():
+            keys = set(self._read_index(self._index.read_undecided) or ())
+            for key, record in self._newer(type_prefix(TRANSACTION)):
                 if _is_undecided(record.value):
                     keys.add(key)
                 else:
@@ -364,7 +313,7 @@ class StateLog:
             self._open_those_of_others()
             return {number: one.partition.log_end_offset for number, one in self._opened.items()}
 
-    def decisions_since(self, number: int, offset: int) -> Iterator[TransactionRecord]:
+    def decisions_since(self, number: int, offset: int) -> Iterator[StateRecord]:
         """The records in a partition, from an offset on, that say of a transactional id that it is
         decided and not complete; oldest first.
         """
@@ -387,28 +336,17 @@ class StateLog:
                 key = columns.key_data[columns.key_offsets[index] : columns.key_offsets[index + 1]]
                 if is_transaction_key(key.tobytes()):
                     value = data[starts[index] : ends[index]].tobytes()
-                    yield TransactionRecord(value, int(columns.offsets[index]))
+                    yield StateRecord(value, int(columns.offsets[index]))
 
-    def moved(self, transactional_id: str, record: TransactionRecord) -> None:
+    def moved(self, transactional_id: str, record: StateRecord) -> None:
         """The newest record of an id was appended once more, by whoever has its entry's lock."""
         with self._lock:
             opened = self._open(state_partition_of(transactional_id))
-            opened.note_transaction(transaction_key(transactional_id), record)
+            opened.note(transaction_key(transactional_id), record)
 
     def took_away(self, transactional_id: str, offset: int) -> None:
         """A record without a value was appended for the id."""
-        self.moved(transactional_id, TransactionRecord(None, offset))
-
-    def _newer_transactions(self, keys: Sequence[bytes] | None = None) -> TransactionRecords:
-        """The records of all ids, or of some, that the index may not have."""
-        found: TransactionRecords = {}
-        for opened in self._opened.values():
-            if keys is None:
-                found |= opened.transactions
-            else:
-                known = opened.transactions
-                found |= {key: known[key] for key in keys if key in known}
-        return found
+        self.moved(transactional_id, StateRecord(None, offset))
 
     # The index.
 
@@ -430,74 +368,113 @@ class StateLog:
                 self._transactions.persisted(changed)
 
     def _write_index(
-        self, ends: Mapping[int, int], changed: Sequence[tuple[str, TransactionRecord]]
+        self, ends: Mapping[int, int], changed: Sequence[tuple[str, StateRecord]]
     ) -> None:
-        told: dict[int, TransactionRecords] = {}
+        told: dict[int, StateRecords] = {}
         for transactional_id, record in changed:
             of_partition = told.setdefault(state_partition_of(transactional_id), {})
             of_partition[transaction_key(transactional_id)] = record
-        own: dict[bytes, bytes] = {}
-        ids: dict[int, TransactionRecords] = {}
+        newest: dict[int, StateRecords] = {}
         applied: dict[int, int] = {}
         reached: dict[int, int] = {}
         was_true = True
         for number, opened in self._opened.items():
             true_at = self._true_at(number)
             # What is below is in the index, or something newer is: by another process, mostly.
-            of_own = {key: one for key, one in opened.own.items() if one.offset >= true_at}
-            of_ids = _newest(opened.transactions, told.get(number, {}), true_at)
-            own |= {key: one.value for key, one in of_own.items()}
-            ids[number] = of_ids
+            newest[number] = _merged(opened.newer, told.get(number, {}), true_at)
             # Where it was opened meanwhile, the index stays as true as it was.
             applied[number] = max(true_at, ends.get(number, 0))
             was_true = was_true and applied[number] == true_at
-            offsets = [one.offset for one in of_own.values()]
-            offsets += [one.offset for one in of_ids.values()]
+            offsets = [one.offset for one in newest[number].values()]
             before = self._index.read_reached(number) or 0
             reached[number] = max(before, applied[number], 1 + max(offsets, default=-1))
-        changes = [(key, one) for of_ids in ids.values() for key, one in of_ids.items()]
-        if own or changes or not was_true:
+        changes = [(key, one) for records in newest.values() for key, one in records.items()]
+        if changes or not was_true:
             if self._sync:
                 # Else a power cut would leave an index ahead of its log: it would be dropped, and
                 # the whole log read.
                 for number, end in reached.items():
                     self._opened[number].partition.sync_up_to(end)
+            of_transactions = type_prefix(TRANSACTION)
             self._index.write_states(
-                [*own.items(), *((key, _indexed(one)) for key, one in changes)],
+                [(key, _indexed(key, one)) for key, one in changes],
                 applied.items(),
                 reached,
-                {key: _is_undecided(one.value) for key, one in changes},
+                {
+                    key: _is_undecided(one.value)
+                    for key, one in changes
+                    if key.startswith(of_transactions)
+                },
             )
         for number, opened in self._opened.items():
             # Of those told, the index has records beyond what it is true at, and nobody tells of
             # them again: an older one that was read must not be written over them.
-            for key, record in ids[number].items():
-                opened.note_transaction(key, record)
+            for key, record in newest[number].items():
+                opened.note(key, record)
             opened.drop_below(applied[number])
+
+    # The newest records. The caller holds the lock, but for `_all`.
+
+    def _newest(self, key: bytes, number: int) -> StateRecord | None:
+        """The newest record of a key that is known here, a tombstone too."""
+        self._mend()
+        opened = self._caught_up(number)
+        record = None if opened is None else opened.newer.get(key)
+        if record is not None:
+            return record
+        value = self._read_index(self._index.read_state, key)
+        if value is not None:
+            return _record_of_index(key, value)
+        # It may have been lost just now, and be known from the log.
+        opened = self._opened.get(number)
+        return None if opened is None else opened.newer.get(key)
+
+    def _newer(self, prefix: bytes) -> Iterator[tuple[bytes, StateRecord]]:
+        """The records whose keys begin with `prefix` that the index may not have."""
+        for opened in self._opened.values():
+            for key, record in opened.newer.items():
+                if key.startswith(prefix):
+                    yield key, record
+
+    def _all(self, prefix: bytes) -> Iterator[tuple[bytes, StateRecord]]:
+        """All keys that begin with `prefix` and have a value, in order, with their newest records.
+
+        Part by part, without the lock in between.
+        """
+        with self._lock:
+            self._mend()
+            self._catch_up_with_all()
+        first: bytes | None = prefix
+        while first is not None:
+            with self._lock:
+                found = self._read_index(self._index.states_after, prefix, first, _KEYS_PER_LOOK)
+                indexed = {key: _record_of_index(key, value) for key, value in found or ()}
+                last = max(indexed) if len(indexed) == _KEYS_PER_LOOK else None
+                # Those that are missing there are in the index by now.
+                newer = {
+                    key: one
+                    for key, one in self._newer(prefix)
+                    if first <= key and (last is None or key <= last)
+                }
+            for key, record in sorted(_merged(indexed, newer).items()):
+                if record.value is not None:
+                    yield key, record
+            first = None if last is None else last + b"\x00"
 
     def _true_at(self, number: int) -> int:
         """Return up to which offset of a partition the index is true."""
         return self._index.read_applied(number) or 0
 
-    def _indexed(self, key: bytes, number: int) -> bytes | None:
-        """Return what the index has for one of our own keys; if it is lost just now, the log."""
+    def _read_index(
+        self, read: Callable[[*_Arguments], _Result], *arguments: *_Arguments
+    ) -> _Result | None:
+        """Return what the index says; None if it was lost: all of the log is known here then."""
         try:
-            return self._index.read_state(key)
+            found = read(*arguments)
         except StateStoreDamagedError:
-            self._mend()
-            opened = self._opened.get(number)
-            newer = None if opened is None else opened.own.get(key)
-            return None if newer is None else newer.value
-
-    def _indexed_transaction(self, key: bytes, number: int) -> TransactionRecord | None:
-        """Return what the index has for the key of a transactional id, or else the log."""
-        try:
-            value = self._index.read_state(key)
-        except StateStoreDamagedError:
-            self._mend()
-            opened = self._opened.get(number)
-            return None if opened is None else opened.transactions.get(key)
-        return None if value is None else _record_of_index(value)
+            found = None
+        self._mend()
+        return found
 
     def _mend(self) -> None:
         """Read the whole log again if LMDB was begun again meanwhile."""
@@ -565,18 +542,20 @@ def _is_undecided(value: bytes | None) -> bool:
     return value[_STATE_BYTE] in _UNDECIDED_STATES
 
 
-def _indexed(record: TransactionRecord) -> bytes | None:
-    """A record as the index holds it: with its offset before the value."""
-    return None if record.value is None else _OFFSET.pack(record.offset) + record.value
+def _indexed(key: bytes, record: StateRecord) -> bytes | None:
+    """A record as the index holds it: that of a transactional id with its offset before it."""
+    if record.value is None or not key.startswith(type_prefix(TRANSACTION)):
+        return record.value
+    return _OFFSET.pack(record.offset) + record.value
 
 
-def _record_of_index(value: bytes) -> TransactionRecord:
-    return TransactionRecord(value[_OFFSET.size :], _OFFSET.unpack_from(value)[0])
+def _record_of_index(key: bytes, value: bytes) -> StateRecord:
+    if not key.startswith(type_prefix(TRANSACTION)):
+        return StateRecord(value, _NO_OFFSET)
+    return StateRecord(value[_OFFSET.size :], _OFFSET.unpack_from(value)[0])
 
 
-def _newest(
-    some: TransactionRecords, others: TransactionRecords, offset_min: int = 0
-) -> TransactionRecords:
+def _merged(some: StateRecords, others: StateRecords, offset_min: int = _NO_OFFSET) -> StateRecords:
     """The newer record of each key, of those from an offset on."""
     found = {key: one for key, one in some.items() if one.offset >= offset_min}
     for key, record in others.items():

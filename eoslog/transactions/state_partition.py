@@ -13,6 +13,7 @@ from eoslog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreVersio
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_key import (
     PRODUCER_ID_BLOCK,
+    TRANSACTION,
     TYPE_BYTES,
     is_transaction_key,
     transactional_id_of,
@@ -28,17 +29,10 @@ State = Mapping[str, Any]
 OnTransaction = Callable[[str, int], None]
 
 
-class TransactionRecord(NamedTuple):
-    """The newest record of a transactional id, as it stands in the log; None: a tombstone."""
+class StateRecord(NamedTuple):
+    """The newest record of a key, as it stands in the log; None: a tombstone."""
 
     value: bytes | None
-    offset: int
-
-
-class OwnRecord(NamedTuple):
-    """The newest record of a key of our own types."""
-
-    value: bytes
     offset: int
 
 
@@ -48,8 +42,7 @@ class StatePartition:
     def __init__(self, number: int, partition: Partition) -> None:
         self.number = number
         self.partition = partition
-        self.own: dict[bytes, OwnRecord] = {}  # Newer than the index.
-        self.transactions: dict[bytes, TransactionRecord] = {}
+        self.newer: dict[bytes, StateRecord] = {}  # Than the index.
         self.read_at: dict[bytes, int] = {}  # Of watched keys.
         self._doubtful_from: int | None = None  # From here on it is read again, own records too.
 
@@ -78,21 +71,18 @@ class StatePartition:
         except BaseException:
             self._doubtful_from = self._first_unread(before)
             raise
-        self.own[key] = OwnRecord(value, offset)
+        self.newer[key] = StateRecord(value, offset)
         return offset
 
-    def note_transaction(self, key: bytes, record: TransactionRecord) -> None:
-        """Note a record of an id that its writer has told of."""
-        known = self.transactions.get(key)
+    def note(self, key: bytes, record: StateRecord) -> None:
+        """Note a record that its writer has told of."""
+        known = self.newer.get(key)
         if known is None or known.offset < record.offset:
-            self.transactions[key] = record
+            self.newer[key] = record
 
     def drop_below(self, offset: int) -> None:
         """Forget the records below an offset: the index has them, or newer ones."""
-        self.own = {key: one for key, one in self.own.items() if one.offset >= offset}
-        self.transactions = {
-            key: one for key, one in self.transactions.items() if one.offset >= offset
-        }
+        self.newer = {key: one for key, one in self.newer.items() if one.offset >= offset}
 
     # Reading.
 
@@ -119,24 +109,23 @@ class StatePartition:
 
     def _apply(self, offset: int, upper_bound: int, on_transaction: OnTransaction | None) -> None:
         next_producer_id = -1
-        partition, transactions = self.partition, self.transactions
+        partition, newer = self.partition, self.newer
         for record in records_from(partition, offset, upper_bound):
             key, value = record.key, record.value
             if key is None or len(key) < TYPE_BYTES:
                 continue
-            if key in transactions or is_transaction_key(key):
-                transactions[key] = TransactionRecord(value, record.offset)
+            record_type = type_of(key)
+            if record_type == TRANSACTION and (key in newer or is_transaction_key(key)):
+                newer[key] = StateRecord(value, record.offset)
                 if on_transaction is not None:
                     on_transaction(transactional_id_of(key), record.offset)
-                continue
-            record_type = type_of(key)
-            if record_type >= PRODUCER_ID_BLOCK and value is not None:
+            elif record_type >= PRODUCER_ID_BLOCK and value is not None:
                 state = _checked_state(value, partition, record.offset)
                 if record_type == PRODUCER_ID_BLOCK:
                     next_producer_id = _next_block(
                         state, next_producer_id, partition, record.offset
                     )
-                self.own[key] = OwnRecord(value, record.offset)
+                newer[key] = StateRecord(value, record.offset)
                 if key in self.read_at:
                     self.read_at[key] = record.offset
 

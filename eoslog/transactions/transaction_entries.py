@@ -28,7 +28,7 @@ from eoslog.errors import (
 )
 from eoslog.session.process_slots import ProcessSlots
 from eoslog.storage.partition import Partition
-from eoslog.transactions.state_log import DURABILITY, StateLog, TransactionRecord, transaction_key
+from eoslog.transactions.state_log import DURABILITY, StateLog, StateRecord, transaction_key
 from eoslog.transactions.transaction_owner import TransactionOwner, taken_elsewhere
 
 _log = logging.getLogger(__name__)
@@ -169,7 +169,7 @@ class TransactionEntries:
     def _made(
         self,
         transactional_id: str,
-        record: TransactionRecord | None,
+        record: StateRecord | None,
         partition: Partition,
     ) -> TransactionEntry:
         lock = None
@@ -180,9 +180,7 @@ class TransactionEntries:
             self._load(entry, record, partition)
         return entry
 
-    def _load(
-        self, entry: TransactionEntry, record: TransactionRecord, partition: Partition
-    ) -> None:
+    def _load(self, entry: TransactionEntry, record: StateRecord, partition: Partition) -> None:
         if record.value is None:
             return
         try:
@@ -397,14 +395,14 @@ class TransactionEntries:
 
     # For the state log, which keeps the index of all records.
 
-    def changed(self) -> Sequence[tuple[str, TransactionRecord]]:
+    def changed(self) -> Sequence[tuple[str, StateRecord]]:
         """The newest record of each id of which the index may not know it yet."""
         found = []
         for entry in self.known():
             # Also where it looks unchanged: an append may be under way.
             known = self.read(entry)
             if known.changed and known.state != DEAD and known.record_offset >= 0:
-                record = TransactionRecord(known.value, known.record_offset)
+                record = StateRecord(known.value, known.record_offset)
                 found.append((entry.transactional_id, record))
         return found
 
@@ -414,7 +412,7 @@ class TransactionEntries:
         """
         return EntryAsOfNow(*entry.read())
 
-    def persisted(self, records: Sequence[tuple[str, TransactionRecord]]) -> None:
+    def persisted(self, records: Sequence[tuple[str, StateRecord]]) -> None:
         """The index has these now; entries that nobody uses may go."""
         for transactional_id, record in records:
             entry = self._entries.get(transactional_id)

@@ -23,7 +23,7 @@ from eoslog.errors import (
     StoreInUseError,
     TransactionalIdNotFoundError,
 )
-from eoslog.transactions.state_log import StateLog, TransactionRecord
+from eoslog.transactions.state_log import StateLog, StateRecord
 from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 from eoslog.transactions.transaction_entries import ONGOING, UNDECIDED_STATES, NewestRecord
 from eoslog.transactions.transaction_owner import timed_out
@@ -119,7 +119,7 @@ def _expired_records(state_log: StateLog, oldest_ms: int) -> Iterator[str]:
             yield transactional_id
 
 
-def _has_expired(record: TransactionRecord, oldest_ms: int) -> bool:
+def _has_expired(record: StateRecord, oldest_ms: int) -> bool:
     if record.value is None:
         return False
     try:

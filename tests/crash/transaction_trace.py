@@ -29,7 +29,7 @@ from eoslog.bindings.transaction_entry import (
     transactional_id_of,
 )
 from eoslog.errors import ProducerFencedError
-from eoslog.transactions.state_log import TransactionRecord
+from eoslog.transactions.state_log import StateRecord
 
 TOPIC = "orders"
 SOURCE = "source"
@@ -112,7 +112,7 @@ def start_at_epoch(store: eoslog.Store, transactional_id: str, epoch: int) -> No
     with store._state_log._persist_lock:
         appended = partition.append_columns([value], [transaction_key(transactional_id)])
         partition.flush()
-        record = TransactionRecord(value, appended.base_offset)
+        record = StateRecord(value, appended.base_offset)
         store._state_log.moved(transactional_id, record)
 
 

@@ -43,7 +43,7 @@ class IndexWatch:
             true_at = {int(bytes(key)): int.from_bytes(checked(value)[:8]) for key, value in cursor}
         with transaction.cursor(db=self._index._state) as cursor:
             rows = {
-                bytes(key): _record_of_index(checked(value)).offset
+                bytes(key): _record_of_index(bytes(key), checked(value)).offset
                 for key, value in cursor
                 if is_transaction_key(bytes(key))
             }

@@ -112,13 +112,13 @@ def test_states_and_marks_come_back(rows):
     rows.write_states([(b"\x03\xe8a", b"3")], [(7, 40), (8, 1)])
     assert rows.read_state(b"\x03\xe8a") == b"3"
     assert rows.read_state(b"\x03\xe8x") is None
-    assert rows.read_states(b"\x03\xe8") == [(b"\x03\xe8a", b"3")]
+    assert rows.states_after(b"\x03\xe8", b"\x03\xe8", 9) == [(b"\x03\xe8a", b"3")]
     assert [rows.read_applied(number) for number in (7, 8, 9)] == [40, 1, None]
     assert rows.read_session() is None
     rows.write_session(b"mark")
     assert rows.read_session() == b"mark"
     rows.clear_states()
-    assert rows.read_states(b"") == []
+    assert rows.states_after(b"", b"", 9) == []
     assert rows.read_applied(7) is None
 
 

@@ -7,10 +7,12 @@ from unit_stores import abandon
 
 from eoslog import TopicPartition
 from eoslog.errors import CorruptRecordError, FellBehindError, StoreVersionError
+from eoslog.storage.producer_state_store import StateStoreDamagedError
 from eoslog.transactions.state_log import (
     NAMED_PRODUCER,
     PRODUCER_ID_BLOCK,
-    TransactionRecord,
+    StateRecord,
+    _record_of_index,
     state_key,
     state_partition_of,
     transaction_key,
@@ -100,7 +102,7 @@ def test_a_record_that_was_read_is_not_written_over_a_newer_one_of_this_process(
         take_over()
         entry = entries.find("x")
         # As it is known where another process has written it.
-        log.moved("x", TransactionRecord(entry.value(), entry.record_offset))
+        log.moved("x", StateRecord(entry.value(), entry.record_offset))
         take_over()
         return told()
 
@@ -109,7 +111,7 @@ def test_a_record_that_was_read_is_not_written_over_a_newer_one_of_this_process(
     newest = []
     for _ in range(3):
         log.persist()
-        newest.append(log._indexed_transaction(key, number).offset)
+        newest.append(_record_of_index(key, log._index.read_state(key)).offset)
         assert log.transaction("x").offset == newest[-1]
     assert newest == [entries.find("x").record_offset] * 3
     assert log._true_at(number) == newest[-1] + 1
@@ -150,6 +152,33 @@ def test_lmdb_lost_while_open_is_read_again_from_the_log(store):
     assert log.names(MADE_UP) == ["a"]
     log.persist()
     assert store._files.rows.read_state(state_key(MADE_UP, "a"))
+
+
+@pytest.mark.parametrize("says_so", [True, False])
+def test_keys_are_all_listed_where_lmdb_is_lost_between_two_looks(store, monkeypatch, says_so):
+    """What is compacted is listed so: an id that is left out would go with its segment."""
+    monkeypatch.setattr("eoslog.transactions.state_log._KEYS_PER_LOOK", 4)
+    log, rows = store._state_log, store._files.rows
+    names = [f"{number:03}" for number in range(10)]
+    for name in names:
+        log.append(MADE_UP, name, {})
+        store.producer(transactional_id=name).init_transactions()
+    log.persist()
+    states_after = rows.states_after
+
+    def lost(prefix, key, count):
+        if key != prefix:
+            monkeypatch.setattr(rows, "states_after", states_after)
+            rows._begin_anew()
+            if says_so:
+                raise StateStoreDamagedError("it is begun anew")
+        return states_after(prefix, key, count)
+
+    monkeypatch.setattr(rows, "states_after", lost)
+    assert [name for name, _ in log.transactions()] == names
+    log.persist()
+    monkeypatch.setattr(rows, "states_after", lost)
+    assert log.names(MADE_UP) == names
 
 
 @pytest.mark.parametrize(

@@ -699,7 +699,7 @@ def test_only_used_ids_stay_in_memory(at, monkeypatch):
 
 
 def test_ids_are_listed_page_by_page_from_the_index_and_what_is_newer(at, monkeypatch):
-    monkeypatch.setattr("eoslog.transactions.state_log._IDS_PER_LOOK", 4)
+    monkeypatch.setattr("eoslog.transactions.state_log._KEYS_PER_LOOK", 4)
     names = [f"{number:03}" for number in range(30)]
     for number in range(0, 30, 2):
         at.record(names[number])
