@@ -273,7 +273,7 @@ class GroupLog:
         try:
             kept = self.index.read(number)
         except (StateStoreDamagedError, CorruptRecordError):
-            self.index.forget(number)
+            self.index.rows.delete_group_rows(number)
             groups.kept_generation = self.index.generation
             kept = None
         offset = groups.partition.log_start_offset

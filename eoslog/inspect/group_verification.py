@@ -20,9 +20,9 @@ def verify_groups(partition: Partition, index: GroupOffsetsIndex) -> list[Proble
     except StateStoreDamagedError:
         kept = None  # It was begun anew.
     except CorruptRecordError as error:
-        return [problem(index.path, f"a row of a group cannot be read: {error}")]
+        return [problem(index.rows.path, f"a row of a group cannot be read: {error}")]
     try:
-        return _differences(partition, kept, index.path)
+        return _differences(partition, kept, index.rows.path)
     except UNREADABLE as error:
         return [problem_of(error)]
     except OffsetOutOfRangeError:

@@ -79,7 +79,6 @@ class OpenedPartitions:
         signal: AppendSignal,
         found_ids: FoundProducerIds,
         *,
-        forget_group_rows_beyond: Callable[[int, int], None],
         session: bytes | None = None,
         shared: SharedPage | None = None,
         check_files: Callable[[], None] = nothing_to_check,
@@ -87,8 +86,6 @@ class OpenedPartitions:
         """With `session`, its id, and `shared` other processes may have the store open too.
 
         `check_files` raises where the store's files are not those that were opened any more.
-        `forget_group_rows_beyond` is called with the number of a partition of `__consumer_offsets`
-        and the end of its log, before this process as the first one uses that partition.
         """
         self._check_files = check_files
         self._paths = paths
@@ -98,7 +95,6 @@ class OpenedPartitions:
         self._checkpoints = checkpoints
         self._rows = rows
         self._holes = LegalHoles(paths, registry, checkpoints, rows)
-        self._forget_group_rows_beyond = forget_group_rows_beyond
         self._opener = LogOpener(
             paths,
             checkpoints,
@@ -636,7 +632,7 @@ class OpenedPartitions:
             # A full disk must not keep the log from being read.
             _log.warning("%s: no second copy of its producers: %s", where, error)
         if where.topic == CONSUMER_OFFSETS_TOPIC:
-            self._forget_group_rows_beyond(where.partition, partition.log_end_offset)
+            self._rows.delete_group_rows_beyond(where.partition, partition.log_end_offset)
         self._report_cut(partition)
         if not clean:
             self._unrecovered.discard(where)

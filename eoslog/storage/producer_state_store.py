@@ -35,9 +35,11 @@ DIRECTORY_NAME = "lmdb"
 ROWS_PER_TRANSACTION = 50_000
 # The rows handed over tell of every producer that the log knows.
 ALL_ROWS = -1
+_NO_HEAD = -1
 
 _KEY = struct.Struct(">16siQ")
 _PREFIX = struct.Struct(">16si")
+_PARTITION = struct.Struct(">i")
 _PRODUCER_ID = struct.Struct(">Q")
 _HEAD = struct.Struct(">qq")
 _OFFSET = struct.Struct(">q")
@@ -63,7 +65,7 @@ _DATABASES = (
     *(_APPLIED, _UNDECIDED, _SESSION, _GROUP_OFFSETS),
 )
 
-_Result = TypeVar("_Result")
+_Row = TypeVar("_Row")
 
 
 class RowsHead(NamedTuple):
@@ -428,26 +430,95 @@ class ProducerStateStore:
 
         self.environment.within(write, write=True)
 
-    # The state of groups' offsets; see `GroupOffsetsIndex`.
+    # What replay of `__consumer_offsets` gave; `GroupOffsetsIndex` knows what a row holds.
 
-    def with_group_offsets(
-        self,
-        work: Callable[[lmdb.Transaction, Any], _Result],
-        *,
-        write: bool,
-        generation: int | None = None,
-    ) -> _Result:
-        """Do something in one transaction: `work(transaction, database)`; durable.
-
-        With a `generation` only in that one: else StateStoreDamagedError, as if it were lost now.
+    def read_group_rows(
+        self, partition: int, decode: Callable[[bytes, bytes], _Row]
+    ) -> tuple[int, list[_Row]] | None:
+        """Read the rows of a partition, `decode(key, value)` of each, and at which offset of its
+        log they are true; None if there are none.
         """
+        prefix = _PARTITION.pack(partition)
 
-        def checked_work(transaction: lmdb.Transaction) -> _Result:
-            if generation is not None and generation != self.generation:
-                raise StateStoreDamagedError(f"{self.path} was begun anew meanwhile")
-            return work(transaction, self._db[_GROUP_OFFSETS])
+        def read(transaction: lmdb.Transaction) -> tuple[int, list[_Row]] | None:
+            offset = self._group_offset(transaction, prefix)
+            if offset == _NO_HEAD:
+                return None
+            rows = []
+            with transaction.cursor(db=self._db[_GROUP_OFFSETS]) as cursor:
+                cursor.set_key(prefix)
+                while cursor.next() and bytes(cursor.key()).startswith(prefix):
+                    key = bytes(cursor.key())[len(prefix) :]
+                    rows.append(decode(key, checked(cursor.value())))
+            return offset, rows
 
-        return self.environment.within(checked_work, write=write)
+        return self.environment.within(read, write=False)
+
+    def write_group_rows(
+        self,
+        partition: int,
+        offset: int,
+        rows: Iterable[tuple[bytes, bytes | None]],
+        generation: int,
+        since: int | None,
+    ) -> bool:
+        """Put changed rows in (None: it is gone) and say that all are true at `offset`; durable.
+
+        The changes are those since `since`; None: they are all that there is. False if rows were
+        lost since: nothing is written then, and all of them are wanted. Raises StoreFullError, or
+        StateStoreDamagedError if this is another generation by now; nothing changed then.
+        """
+        prefix = _PARTITION.pack(partition)
+        changes = [(prefix + key, None if row is None else sealed(row)) for key, row in rows]
+
+        def write(transaction: lmdb.Transaction) -> bool:
+            if generation != self.generation:
+                raise StateStoreDamagedError(f"{self.path} was re-created meanwhile")
+            head = self._group_offset(transaction, prefix)
+            if head > offset:
+                return True  # Another process knows more, all of this among it.
+            if since is None:
+                self._delete_group_rows(transaction, prefix)
+            elif head < since:
+                return False
+            for key, value in changes:
+                if value is None:
+                    transaction.delete(key, db=self._db[_GROUP_OFFSETS])
+                else:
+                    transaction.put(key, value, db=self._db[_GROUP_OFFSETS])
+            transaction.put(prefix, sealed(_OFFSET.pack(offset)), db=self._db[_GROUP_OFFSETS])
+            return True
+
+        return self.environment.within(write, write=True)
+
+    def delete_group_rows(self, partition: int) -> None:
+        """Drop all rows of a partition; durable."""
+        prefix = _PARTITION.pack(partition)
+        self.environment.within(
+            lambda transaction: self._delete_group_rows(transaction, prefix), write=True
+        )
+
+    def delete_group_rows_beyond(self, partition: int, log_end_offset: int) -> None:
+        """Drop all rows of a partition if they know more than its log holds; durable."""
+        prefix = _PARTITION.pack(partition)
+        try:
+            head = self.environment.within(
+                lambda transaction: self._group_offset(transaction, prefix), write=False
+            )
+            if head > log_end_offset:
+                self.delete_group_rows(partition)
+        except StateStoreDamagedError:
+            return  # They are gone, with everything else.
+
+    def _group_offset(self, transaction: lmdb.Transaction, prefix: bytes) -> int:
+        head = transaction.get(prefix, db=self._db[_GROUP_OFFSETS])
+        return _NO_HEAD if head is None else int(_OFFSET.unpack(checked(head))[0])
+
+    def _delete_group_rows(self, transaction: lmdb.Transaction, prefix: bytes) -> None:
+        with transaction.cursor(db=self._db[_GROUP_OFFSETS]) as cursor:
+            cursor.set_range(prefix)
+            while bytes(cursor.key()).startswith(prefix):
+                cursor.delete()  # It stands on the next one then; after the last there is no key.
 
     # How the last process closed the store.
 

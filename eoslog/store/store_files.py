@@ -92,7 +92,6 @@ class StoreFiles:
         self.was_stopped_uncleanly = False
         self.checkpoints = OffsetCheckpoints(self.paths.root, shared)
         found_ids = FoundProducerIds(shared)
-        group_rows = GroupOffsetsIndex(self.rows)
         self.partitions = OpenedPartitions(
             self.paths,
             self.registry,
@@ -103,7 +102,6 @@ class StoreFiles:
             self.durability,
             self.signal,
             found_ids,
-            forget_group_rows_beyond=group_rows.forget_beyond,
             session=self.session.id,
             shared=shared,
             check_files=self.session.check,
@@ -155,7 +153,7 @@ class StoreFiles:
         )
         self.group_offsets = GroupOffsets(
             self.partitions,
-            group_rows,
+            GroupOffsetsIndex(self.rows),
             self.config,
             durable,
             shared=shared,

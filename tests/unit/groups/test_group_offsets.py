@@ -624,13 +624,13 @@ def test_forgetting_rows_leaves_other_partitions(tmp_path):
     ]
     for number in (0, 1, 2):
         index.write(number, 10, rows, 0, since=None)
-    index.forget(1)
-    index.forget(1)
-    index.forget_beyond(2, 9)
+    store.delete_group_rows(1)
+    store.delete_group_rows(1)
+    store.delete_group_rows_beyond(2, 9)
     assert index.read(1) is None
     assert index.read(2) is None
     assert sorted(index.read(0).rows) == sorted(rows)
-    index.forget_beyond(0, 10)
+    store.delete_group_rows_beyond(0, 10)
     assert index.read(0).offset == 10
     store.close()
 
@@ -651,7 +651,7 @@ def test_rows_of_several_processes_only_go_forward(tmp_path):
     assert index.write(0, 30, [row(29)], 0, since=15)
     assert index.read(0) == (30, [row(29)])
     # A third one found the rows damaged: whoever knows only changes has to write all.
-    index.forget(0)
+    store.delete_group_rows(0)
     assert not index.write(0, 40, [], 0, since=30)
     assert index.read(0) is None
     assert index.write(0, 40, [row(29)], 0, since=None)
@@ -662,7 +662,7 @@ def test_rows_lost_in_another_process_are_written_whole_again(world):
     world.commit({FOO_0: 1, FOO_1: 2})
     world.offsets.persist_all()
     number = world.offsets.partition_of("g")
-    GroupOffsetsIndex(world.store._files.rows).forget(number)
+    world.store._files.rows.delete_group_rows(number)
     world.commit({FOO_0: 3})
     world.offsets.persist_all()
     world.expect(FOO_0, 3)
