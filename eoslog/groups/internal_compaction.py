@@ -1,6 +1,6 @@
 """Compaction of the internal topics: whatever still holds is written again, then the rest goes.
 
-`state_compaction` has the coordinator's log. A partition of `__consumer_offsets` is compacted while
+The state log compacts `__transaction_state`. A partition of `__consumer_offsets` is compacted while
 no transaction moves and none is open in it: a copy counts as written later than a pending offset,
 and must not win over it. One process compacts at a time.
 """
@@ -11,7 +11,6 @@ from eoslog.bindings.shared_page import LOCK_COMPACTION, SharedPage
 from eoslog.common.topic_name import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.storage.partition import Partition
-from eoslog.transactions.state_compaction import compact_state_partition
 from eoslog.transactions.state_log import StateLog
 from eoslog.transactions.transaction_entries import TransactionEntries
 
@@ -58,9 +57,7 @@ class InternalCompaction:
 
     def _compact(self, partition: Partition) -> int:
         if partition.topic == TRANSACTION_STATE_TOPIC:
-            return compact_state_partition(
-                partition, self._state_log, self._entries, self._safe_offset
-            )
+            return self._state_log.compact(partition, self._safe_offset)
         return self._compact_offsets(partition)
 
     def _compact_offsets(self, partition: Partition) -> int:

@@ -27,8 +27,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar, TypeVarTuple
 
-import numpy
-
 from eoslog.bindings.shared_page import (
     COUNTER_STATE_PARTITIONS,
     LOCK_PRODUCER_IDS,
@@ -48,7 +46,6 @@ from eoslog.transactions.state_key import (
     RECENT_JOBS,
     STATE_PARTITIONS,
     TRANSACTION,
-    is_transaction_key,
     name_of,
     state_key,
     state_partition_of,
@@ -63,6 +60,9 @@ from eoslog.transactions.state_partition import (
     StatePartition,
     StateRecord,
     WatchedKey,
+    decisions_from,
+    is_undecided,
+    own_keys,
 )
 
 __all__ = [
@@ -82,16 +82,11 @@ __all__ = [
     "transaction_key",
 ]
 
-_READ_BYTES = 4 << 20
 _KEYS_PER_LOOK = 1000
 # Records that the index does not have: with more of them it is brought up to the log.
 UNPERSISTED_MAX = 10_000
 _OFFSET = struct.Struct(">q")
 _NO_OFFSET = -1  # Of our own types, the index has values alone.
-# Of a transaction's record, the state is this byte in all versions of the value.
-_STATE_BYTE = 16
-_DECIDED_STATES = (2, 3)  # PrepareCommit, PrepareAbort.
-_UNDECIDED_STATES = frozenset((1, *_DECIDED_STATES))  # And Ongoing.
 
 _Result = TypeVar("_Result")
 _Arguments = TypeVarTuple("_Arguments")
@@ -106,6 +101,12 @@ class ChangedTransactions(Protocol):
 
     def persisted(self, records: Sequence[tuple[str, StateRecord]]) -> None:
         """The index has these now."""
+
+    def write_again(self, transactional_id: str, upper_bound: int) -> int:
+        """Append an id's newest record anew, if it stands below an offset and is not undecided.
+
+        Returns from where on the log is needed for it.
+        """
 
 
 class StatePartitions(Protocol):
@@ -259,7 +260,7 @@ class StateLog:
         for partition in partitions:
             partition.sync_up_to(partition.log_end_offset)
 
-    def write_again(self, key: bytes) -> None:
+    def _write_again(self, key: bytes) -> None:
         """Append the newest record of one of our own keys once more, as it is, unsynced."""
         number = state_partition_of(name_of(key))
         with self._held(key), self._lock:
@@ -299,7 +300,7 @@ class StateLog:
             self._catch_up_with_all()
             keys = set(self._read_index(self._index.read_undecided) or ())
             for key, record in self._newer(type_prefix(TRANSACTION)):
-                if _is_undecided(record.value):
+                if is_undecided(record.value):
                     keys.add(key)
                 else:
                     keys.discard(key)
@@ -319,24 +320,7 @@ class StateLog:
         """
         with self._lock:
             partition = self._open(number).partition
-        offset = max(offset, partition.log_start_offset)
-        while offset < partition.log_end_offset:
-            columns = partition.fetch_columns(offset, _READ_BYTES)
-            if columns is None:
-                return
-            offset = columns.next_offset
-            data, starts, ends = (
-                columns.value_data,
-                columns.value_offsets,
-                columns.value_offsets[1:],
-            )
-            long_enough = numpy.flatnonzero(ends - starts[:-1] > _STATE_BYTE)
-            states = data[starts[long_enough] + _STATE_BYTE]
-            for index in long_enough[numpy.isin(states, _DECIDED_STATES)].tolist():
-                key = columns.key_data[columns.key_offsets[index] : columns.key_offsets[index + 1]]
-                if is_transaction_key(key.tobytes()):
-                    value = data[starts[index] : ends[index]].tobytes()
-                    yield StateRecord(value, int(columns.offsets[index]))
+        return decisions_from(partition, offset)
 
     def moved(self, transactional_id: str, record: StateRecord) -> None:
         """The newest record of an id was appended once more, by whoever has its entry's lock."""
@@ -401,7 +385,7 @@ class StateLog:
                 applied.items(),
                 reached,
                 {
-                    key: _is_undecided(one.value)
+                    key: is_undecided(one.value)
                     for key, one in changes
                     if key.startswith(of_transactions)
                 },
@@ -412,6 +396,35 @@ class StateLog:
             for key, record in newest[number].items():
                 opened.note(key, record)
             opened.drop_below(applied[number])
+
+    # Compaction.
+
+    def compact(self, partition: Partition, safe_offset: Callable[[int], int]) -> int:
+        """Write again what still holds in the sealed segments of a partition, under the locks of
+        those who write it, then delete these segments, from the oldest on; how many went.
+
+        Nobody tells a copy from its original. A segment is deleted only after the copies of all
+        that holds in it are synced. It stays while it has the record of an undecided transaction,
+        or a decision whose markers are not known to be synced, as those from `safe_offset(number)`
+        on: after a power cut those markers are sent again from there.
+
+        Raises StoreFullError or StoreFailedError: then nothing was deleted.
+        """
+        upper_bound = keep_from = partition.active_base_offset
+        if upper_bound <= partition.first_base_offset:
+            return 0
+        for key in own_keys(partition, upper_bound):
+            self._write_again(key)
+        # The index has each id's newest record, with its offset, once it was brought up to the log.
+        self.persist()
+        if self._transactions is not None:
+            for transactional_id, record in self.transactions():
+                number = state_partition_of(transactional_id)
+                if number == partition.partition and record.offset < upper_bound:
+                    kept = self._transactions.write_again(transactional_id, upper_bound)
+                    keep_from = min(keep_from, kept)
+        partition.sync_up_to(partition.log_end_offset)
+        return partition.delete_segments(min(keep_from, safe_offset(partition.partition)))
 
     # The newest records. The caller holds the lock, but for `_all`.
 
@@ -534,12 +547,6 @@ class StateLog:
     def _apply_from(self, number: int, offset: int) -> None:
         """Read a partition once more from an offset on."""
         self._open(number).read_from(offset)
-
-
-def _is_undecided(value: bytes | None) -> bool:
-    if value is None or len(value) <= _STATE_BYTE:
-        return False
-    return value[_STATE_BYTE] in _UNDECIDED_STATES
 
 
 def _indexed(key: bytes, record: StateRecord) -> bytes | None:

@@ -7,6 +7,9 @@ appended it in this process has told of it or will be asked. Of each key only th
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+import numpy
+
+from eoslog.bindings.log_reader import Columns
 from eoslog.bindings.record_batch import Record
 from eoslog.common.json_text import loads_json
 from eoslog.errors import CorruptRecordError, OffsetOutOfRangeError, StoreVersionError
@@ -24,6 +27,10 @@ RECORD_VERSION = 1
 
 _RECORDS_PER_READ = 1000
 _READ_BYTES = 4 << 20
+# Of a transaction's record, the state is this byte in all versions of the value.
+_STATE_BYTE = 16
+_DECIDED_STATES = (2, 3)  # PrepareCommit, PrepareAbort.
+_UNDECIDED_STATES = frozenset((1, *_DECIDED_STATES))  # And Ongoing.
 
 State = Mapping[str, Any]
 OnTransaction = Callable[[str, int], None]
@@ -168,6 +175,65 @@ def records_from(partition: Partition, offset: int, upper_bound: int) -> Iterato
             offset = partition.log_start_offset
             continue
         yield from records
+
+
+def _columns_from(
+    partition: Partition, offset: int, upper_bound: int | None = None
+) -> Iterator[Columns]:
+    """The records of a state partition as columns, up to its end if there is no bound; the last
+    ones may go beyond a bound.
+    """
+    offset = max(offset, partition.log_start_offset)
+    while offset < (partition.log_end_offset if upper_bound is None else upper_bound):
+        columns = partition.fetch_columns(offset, _READ_BYTES)
+        if columns is None:
+            return
+        offset = columns.next_offset
+        yield columns
+
+
+def decisions_from(partition: Partition, offset: int) -> Iterator[StateRecord]:
+    """The records from an offset on that say of a transactional id that it is decided and not
+    complete; oldest first.
+    """
+    for columns in _columns_from(partition, offset):
+        data, starts, ends = columns.value_data, columns.value_offsets, columns.value_offsets[1:]
+        long_enough = numpy.flatnonzero(ends - starts[:-1] > _STATE_BYTE)
+        states = data[starts[long_enough] + _STATE_BYTE]
+        for index in long_enough[numpy.isin(states, _DECIDED_STATES)].tolist():
+            if is_transaction_key(_key_at(columns, index)):
+                value = data[starts[index] : ends[index]].tobytes()
+                yield StateRecord(value, int(columns.offsets[index]))
+
+
+def is_undecided(value: bytes | None) -> bool:
+    """True if it is the record of a transaction that is open, or decided and not complete."""
+    if value is None or len(value) <= _STATE_BYTE:
+        return False
+    return value[_STATE_BYTE] in _UNDECIDED_STATES
+
+
+def own_keys(partition: Partition, upper_bound: int) -> Iterator[bytes]:
+    """The keys of eoslog's own types that have records below an offset, each once."""
+    seen: set[bytes] = set()
+    for columns in _columns_from(partition, 0, upper_bound):
+        starts, ends = columns.key_offsets[:-1], columns.key_offsets[1:]
+        typed = numpy.flatnonzero(ends - starts >= TYPE_BYTES)
+        first = columns.key_data[starts[typed]].astype(numpy.int32)
+        types = first << 8 | columns.key_data[starts[typed] + 1]
+        # The types of Kafka's tools are far below, as are those with the sign bit set above.
+        own = typed[(types >= PRODUCER_ID_BLOCK) & (types < 1 << 15)]
+        for index in own.tolist():
+            key = _key_at(columns, index)
+            if columns.offsets[index] < upper_bound and key not in seen:
+                seen.add(key)
+                yield key
+
+
+def _key_at(columns: Columns, index: int) -> bytes:
+    start, end = columns.key_offsets[index : index + 2]
+    key: bytes = columns.key_data[start:end].tobytes()
+    return key
 
 
 def _checked_state(value: bytes, partition: Partition, offset: int) -> State:

@@ -388,7 +388,6 @@ class TransactionEntries:
 
     def release(self, transactional_id: str, owner: TransactionOwner) -> None:
         """The owner goes by itself."""
-        # Within these steps Python looks for no signal, whose handler may take the id over.
         with self._lock, suppress(KeyError):
             if self._owners[transactional_id] is owner:
                 del self._owners[transactional_id]
@@ -422,6 +421,26 @@ class TransactionEntries:
                         entry.mark_persisted()
         if len(self._entries) > ENTRIES_KEPT:
             self._forget_idle(len(self._entries) - ENTRIES_KEPT)
+
+    def write_again(self, transactional_id: str, upper_bound: int) -> int:
+        """Append an id's newest record anew, if it stands below an offset and is not undecided.
+
+        Returns from where on the log is needed for it.
+        """
+        try:
+            with self.locked(transactional_id) as entry:
+                if entry.record_offset >= upper_bound:
+                    return upper_bound
+                if entry.state in UNDECIDED_STATES:
+                    return entry.record_offset
+                value = entry.value()
+                partition = self._state_partitions[transactional_id]
+                result = partition.append_columns([value], [transaction_key(transactional_id)])
+                entry.load(value, result.last_offset)
+                self._state_log.moved(transactional_id, StateRecord(value, result.last_offset))
+        except TransactionalIdNotFoundError:
+            pass  # It expired meanwhile; its last record has no value.
+        return upper_bound
 
     def _forget_idle(self, count: int) -> None:
         before = len(self._entries)

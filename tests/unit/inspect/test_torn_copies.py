@@ -19,7 +19,6 @@ from eoslog.errors import TransactionCoordinatorFencedError
 from eoslog.inspect.followed_transactions import AHEAD, BEHIND
 from eoslog.inspect.store_repair import TORN_ADVICE
 from eoslog.storage import log_settings
-from eoslog.transactions.state_compaction import compact_state_partition
 from eoslog.transactions.state_key import transaction_key
 from eoslog.transactions.state_log import state_partition_of
 from eoslog.transactions.transaction_timeouts import expire_ids
@@ -398,12 +397,7 @@ def compact_state(store: eoslog.Store, transactional_id: str) -> int:
     partition = store._partitions.state_partition(state_partition_of(transactional_id))
     partition.roll()
     commit(store, 0, transactional_id=transactional_id)
-    return compact_state_partition(
-        partition,
-        store._state_log,
-        store._files.transactions.entries,
-        lambda _: partition.log_end_offset,
-    )
+    return store._state_log.compact(partition, lambda _: partition.log_end_offset)
 
 
 def test_compaction_of_the_state_log_takes_decisions_away(tmp_path, small_segments):

@@ -1,4 +1,4 @@
-"""Compaction of `__transaction_state`: what holds stays, in this life of the store and the next."""
+"""Compaction of the internal topics: what holds stays, in this life of the store and the next."""
 
 import shutil
 import time
@@ -8,7 +8,6 @@ import pytest
 import eoslog
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.storage import log_settings
-from eoslog.transactions.state_compaction import compact_state_partition
 from eoslog.transactions.state_log import state_partition_of
 
 SEGMENT_BYTES = 16_384
@@ -48,9 +47,7 @@ def compact(store, partition, safe=None):
     def safe_offset(number):
         return partition.log_end_offset if safe is None else safe
 
-    return compact_state_partition(
-        partition, store._state_log, store._files.transactions.entries, safe_offset
-    )
+    return store._state_log.compact(partition, safe_offset)
 
 
 def same_partition_ids(name, count):
