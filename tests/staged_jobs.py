@@ -139,7 +139,7 @@ def trash(store_path: Path) -> list[str]:
 
 def keep_leftovers(store: Any) -> None:
     """Have the store's thread remove nothing that jobs leave from now on, however slow the test."""
-    store._staged._leftovers._noted = lambda: None
+    store._staged.leftovers._noted = lambda: None
 
 
 def _files_below_staging(store_path: Path) -> list[str]:

@@ -12,7 +12,6 @@ Order of locks: the one of this class comes first, before all others that proces
 store's, then a partition's.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -32,9 +31,9 @@ from eoslog.errors import (
     StoreFullError,
 )
 from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.groups.offset_records import OffsetKey
 from eoslog.session.store_wide_lock import StoreWideLock
-from eoslog.staging.staged_adoption import HeldPartitions, is_untouched
+from eoslog.staging.pending_jobs import PendingJob, PendingJobs, verify_pending_jobs
+from eoslog.staging.staged_adoption import HeldPartitions
 from eoslog.staging.staged_application import (
     COMPLETE,
     NO_VERSION,
@@ -52,14 +51,9 @@ from eoslog.staging.staged_offsets import (
     TopicIdsOfGroups,
     prepare_offsets,
 )
-from eoslog.staging.staged_pending import PendingJob
 from eoslog.staging.staged_source import VersionCount, VersionSource
-from eoslog.staging.staged_spans import JobSpan, RecentJobs
+from eoslog.staging.staged_spans import RecentJobs
 from eoslog.staging.staged_sweep import is_decided
-from eoslog.staging.staged_under_way import StagedJobsUnderWay
-from eoslog.staging.staged_undone import UndoneJobs
-from eoslog.staging.staged_verification import verify_staged_jobs
-from eoslog.storage.damage import Problem
 from eoslog.storage.engine import Engine
 from eoslog.transactions.state_log import APPLICATION, StateLog
 from eoslog.transactions.transaction_owner import TransactionOwner, run_overtaken
@@ -68,8 +62,6 @@ from eoslog.transactions.transaction_owner import TransactionOwner, run_overtake
 LOCK_TIMEOUT_S = 600.0
 # What could not be completed is tried again so often after the first time, where no job comes by.
 RETRY_S = 30.0
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +79,10 @@ class StagedCommit:
     offsets: Mapping[TopicPartition, tuple[int, int]] = field(default_factory=dict)
 
 
-class StagedCommits(StagedJobsUnderWay):
-    """The staged jobs of one store; `Store` has one, and hands calls on to it."""
+class StagedCommits:
+    """The staged jobs of one store: `pending` has those that are not complete, `leftovers` what
+    complete ones left.
+    """
 
     def __init__(
         self,
@@ -108,15 +102,14 @@ class StagedCommits(StagedJobsUnderWay):
         self._group_offsets = group_offsets
         self._expiry_clock = expiry_clock
         self._staging_path: Path = engine.paths.staging
-        shared = engine.session.shared
-        self._lock = StoreWideLock(shared, LOCK_STAGED, LOCK_TIMEOUT_S)
+        self._lock = StoreWideLock(engine.session.shared, LOCK_STAGED, LOCK_TIMEOUT_S)
         self._working = ThreadLock()
-        self._undone = UndoneJobs(self._staging_path, state_log, shared)
-        self._recent = RecentJobs(state_log, engine.find_partition, none_is_open)
-        self._leftovers = Leftovers(engine, state_log)
+        self.leftovers = Leftovers(engine, state_log)
+        recent = RecentJobs(state_log, engine.find_partition, none_is_open)
+        self.pending = PendingJobs(engine, state_log, group_offsets, self.leftovers, recent)
+        self._undone = self.pending.undone
         self._retry_due_s = 0.0
-        group_offsets.ask_staged(self.holds_back, self._find_applications)
-        self._pending = {}
+        group_offsets.ask_staged(self._undone.hold_back, self._find_applications)
         # Who registered the newest run of an application in this life of the store.
         self._owners: dict[str, TransactionOwner] = {}
 
@@ -155,7 +148,7 @@ class StagedCommits(StagedJobsUnderWay):
         with self._at_work():
             self._engine.check_open()
             try:
-                record = self._settled(app_id)
+                record = self.pending.settled(app_id)
             except StagedJobIncompleteError as error:
                 self._refuse_if_behind(app_id, version, source, error)
                 raise
@@ -168,21 +161,21 @@ class StagedCommits(StagedJobsUnderWay):
                     # A replay: the driver before this one is out from here on.
                     newest = record.decided(record.version, run_id, None, self._process, count)
                     newest.write(self._state_log)
-                self._leftovers.discard(app_id, run_id, found)
+                self.leftovers.discard(app_id, run_id, found)
                 return StagedCommit(committed=False)
             record.check_run(run_id, self._engine.session.slots.describe)
             staged_offsets = prepare_offsets(offsets, self._group_offsets, sent_for)
             if not staged_offsets and not any(message.files for message in found):
                 decided = record.decided(version, run_id, None, self._process, count, decision)
                 decided.write(self._state_log)
-                self._ensure_group(app_id)
-                self._leftovers.discard(app_id, run_id, found)
+                self.pending.ensure_group(app_id)
+                self.leftovers.discard(app_id, run_id, found)
                 return StagedCommit(committed=True)
             groups = offsets or {}
             pending = self._decide(
                 record, version, run_id, found, staged_offsets, groups, count, decision
             )
-            where = self._complete(pending)
+            where = self.pending.complete(pending)
             job = pending.job
             return StagedCommit(True, 0 if job is None else job.records, where)
 
@@ -210,15 +203,15 @@ class StagedCommits(StagedJobsUnderWay):
 
     def _settle_interrupted(self, name: str) -> None:
         """A decision that was interrupted may be taken back: not after it was told."""
-        pending = self._pending.get(name)
+        pending = self.pending.by_name.get(name)
         if pending is None or pending.decided:
             return
         with IfFree(self._lock) as held:
             if not held:
                 return  # A thread is just deciding it.
             with self._at_work(), suppress(StagedJobIncompleteError):  # Decided all the same.
-                if name in self._pending:
-                    self._settle(name)
+                if name in self.pending.by_name:
+                    self.pending.settle(name)
 
     def record_of_decision(self, app_id: str, version: int) -> ApplicationRecord | None:
         """The application's record if the version, or a later one, is decided; None if it is not,
@@ -229,9 +222,9 @@ class StagedCommits(StagedJobsUnderWay):
         with self._at_work():
             self._engine.check_open()
             name = directory_name(app_id, "app_id")
-            if name in self._pending:
+            if name in self.pending.by_name:
                 with suppress(StagedJobIncompleteError):  # Decided all the same.
-                    self._settle(name)
+                    self.pending.settle(name)
             record = ApplicationRecord.read(self._state_log, app_id)
             return None if record is None or record.version < version else record
 
@@ -243,7 +236,7 @@ class StagedCommits(StagedJobsUnderWay):
         """
         with self._at_work():
             self._engine.check_open()
-            record = self._settled(app_id).registered(self._process)
+            record = self.pending.settled(app_id).registered(self._process)
             record.write(self._state_log, sync=True)
             newer = TransactionOwner.here() if owner is None else owner
             older = self._owners.get(record.name)
@@ -261,12 +254,13 @@ class StagedCommits(StagedJobsUnderWay):
         with self._at_work():
             self._engine.check_open()
             name = directory_name(app_id, "app_id")
-            if name in self._pending and not self._pending[name].decided:
-                self._settle(name)
+            pending = self.pending.by_name.get(name)
+            if pending is not None and not pending.decided:
+                self.pending.settle(name)
             record = ApplicationRecord.read(self._state_log, app_id)
             if is_decided(directory_name(run_id, "run_id"), record):
                 return 0
-            return self._leftovers.remove_run(run_path(self._staging_path, app_id, run_id))
+            return self.leftovers.remove_run(run_path(self._staging_path, app_id, run_id))
 
     # For the store.
 
@@ -276,14 +270,9 @@ class StagedCommits(StagedJobsUnderWay):
         One that cannot be completed now stays pending, invisible to readers, and is tried again.
         """
         with self._at_work():
-            for record in self._undone.prepared():
-                self._take_up(record)
+            self.pending.take_up_others()
             # All are held before the first one takes its time.
-            self._retry_pending()
-
-    def join(self) -> None:
-        """The store was opened while other processes have it open: see what dead ones left."""
-        self.recover_dead_peers()
+            self.pending.settle_all()
 
     def recover_dead_peers(self) -> None:
         """Complete what other processes left undone, unless one of them is at work just now.
@@ -297,12 +286,12 @@ class StagedCommits(StagedJobsUnderWay):
                 return
             if self._lock.holder_died or time.monotonic() >= self._retry_due_s:
                 with self._at_work():
-                    self._retry_pending()
+                    self.pending.settle_all()
                 self._retry_due_s = time.monotonic() + RETRY_S
 
     def verify(self) -> list[Problem]:
         """Return the problems of jobs that are decided, and not complete."""
-        return verify_staged_jobs(
+        return verify_pending_jobs(
             self._undone, self._state_log, self._engine.find_partition, self._staging_path
         )
 
@@ -319,46 +308,16 @@ class StagedCommits(StagedJobsUnderWay):
         )
 
     def _settle_undone(self) -> None:
-        if not self._pending:
+        if not self.pending.by_name:
             self._undone.settle()
 
     def _look_around(self) -> None:
         """Learn what others have done, and left undone, since this process had the lock."""
-        for name in list(self._pending):
-            self._compare_with_record(name)
-        if self._undone.any:
-            for record in self._undone.prepared():
-                if record.name not in self._pending:
-                    self._take_up(record)
-            self._let_go_of_others()
+        self.pending.look_around()
         if self._lock.holder_died:
             # It may have died between an application's first record and its group.
             self.renew_groups()
             self._lock.holder_died = False
-
-    def _compare_with_record(self, name: str) -> None:
-        """See whether a job of which this process knows is still to be done."""
-        pending = self._pending[name]
-        record = ApplicationRecord.read_by_name(self._state_log, name) or ApplicationRecord(
-            pending.record.app_id
-        )
-        if not pending.decided and record.says_the_same(pending.deciding):
-            # The decision is in the log. It is taken back if nobody has acted on it.
-            if pending.job is None or not is_untouched(pending.job, pending.held):
-                pending.record, pending.decided = record, True
-        elif not record.says_the_same(pending.record):
-            # Another process did the rest; it has let readers in too.
-            del self._pending[name]
-            self._group_offsets.release(name)
-
-    def _let_go_of_others(self) -> None:
-        """Let readers into partitions that are held for no job: their holder is dead."""
-        wanted = {where for one in self._pending.values() for where in one.partitions}
-        for error in self._engine.partitions.open_held():
-            _log.warning("readers may be held without a reason: %s", error)
-        for partition in self._engine.partitions.opened():
-            if partition.hold_offset >= 0 and partition.topic_partition not in wanted:
-                partition.release_readers()
 
     def renew_groups(self) -> None:
         """Restore the applications' groups that an unclean stop took."""
@@ -366,7 +325,7 @@ class StagedCommits(StagedJobsUnderWay):
             for name in self._state_log.names(APPLICATION):
                 record = ApplicationRecord.read_by_name(self._state_log, name)
                 if record is not None and record.state == COMPLETE and record.version > NO_VERSION:
-                    self._ensure_group(record.app_id)
+                    self.pending.ensure_group(record.app_id)
 
     def sweep(self) -> None:
         """Remove staged files that nobody needs any more, unless a job is just being decided."""
@@ -374,27 +333,23 @@ class StagedCommits(StagedJobsUnderWay):
             if not held:
                 return
             with self._at_work():
-                self._retry_pending()
+                self.pending.settle_all()
             retention_ms = self._engine.config["eoslog.staging.retention.ms"]
             oldest_ms = self._expiry_clock.now_ms() - retention_ms
-            self._leftovers.sweep(oldest_ms)
-
-    def watch_leftovers(self, noted: Callable[[], None]) -> None:
-        """Have `noted()` called when there is something to remove, and now if there is."""
-        self._leftovers.watch(noted)
+            self.leftovers.sweep(oldest_ms)
 
     def clear_leftovers(self) -> None:
         """Remove what complete jobs left; for the background thread, and before the store closes.
 
         Raises StoreFailedError if the store's files were replaced: those there now are not ours.
         """
-        self._leftovers.clear()
-        if not self._leftovers.any:
+        self.leftovers.clear()
+        if not self.leftovers.any:
             return
         # Not while a job without files may be making its directory there.
         with IfFree(self._lock) as held:
             if held:
-                self._leftovers.remove_emptied()
+                self.leftovers.remove_emptied()
 
     def standing_still(self) -> LockBlock[None]:
         """Return a block in which no process decides or completes a job.
@@ -406,14 +361,6 @@ class StagedCommits(StagedJobsUnderWay):
     def _stand_still(self) -> None:
         self._working.check()
         self._look_around()
-
-    def spans(self) -> list[JobSpan]:
-        """Return the spans of the jobs that a snapshot may have to leave out; to be called while
-        they stand still.
-        """
-        undone = [one for one in self._pending.values() if one.decided]
-        find, staging = self._engine.find_partition, self._staging_path
-        return self._recent.spans() + [one.span(find, staging) for one in undone]
 
     def quiet(self) -> LockBlock[bool]:
         """Do as `standing_still`, but without waiting: give True if it holds.
@@ -446,22 +393,9 @@ class StagedCommits(StagedJobsUnderWay):
         names = frozenset(self._state_log.names(APPLICATION))
         return lambda group: bool(names) and directory_name(group, "group") in names
 
-    def holds_back(self, key: OffsetKey) -> bool:
-        """True if a job that is decided and not complete, of any process, commits this offset."""
-        return self._undone.hold_back(key)
-
     def producer_ids(self) -> frozenset[int]:
         """The producer ids that must not expire: of jobs that are not complete on the disk too."""
-        found = self._leftovers.producer_ids()
-        for pending in list(self._pending.values()):
-            if pending.job is not None:
-                found |= pending.job.all_producer_ids
-        return frozenset(found)
-
-    def forget_topic(self, topic: str) -> None:
-        """The topic is being deleted. Takes no lock: the caller may hold the store's."""
-        for pending in list(self._pending.values()):
-            pending.held.forget_topic(topic)
+        return self.pending.producer_ids() | self.leftovers.producer_ids()
 
     # The decision.
 
@@ -510,7 +444,7 @@ class StagedCommits(StagedJobsUnderWay):
             decided = owner.decided(version, run_id, described, self._process, count, decision)
             pending.job, pending.deciding = job, decided
             # From here on an error or an interrupt may leave a decision behind.
-            self._pending[record.name] = pending
+            self.pending.by_name[record.name] = pending
             self._group_offsets.hold_back(record.name, job.offset_keys)
             state_log = self._state_log
             # Whoever is a member here still is one when the decision stands.
@@ -522,7 +456,7 @@ class StagedCommits(StagedJobsUnderWay):
         except BaseException as error:
             held.release()
             if isinstance(error, EoslogError) and error.outcome == "not_appended":
-                self._pending.pop(record.name, None)
+                self.pending.by_name.pop(record.name, None)
                 self._group_offsets.release(record.name)
             raise
         pending.record, pending.decided = decided, True
@@ -532,14 +466,15 @@ class StagedCommits(StagedJobsUnderWay):
         try:
             check_room(files, self._engine.path, self._engine.segment_bytes)
         except StoreFullError:
-            self._leftovers.empty_trash(of_others=True)
+            self.leftovers.empty_trash(of_others=True)
             check_room(files, self._engine.path, self._engine.segment_bytes)
 
     def _make_way(self, partitions: frozenset[TopicPartition]) -> None:
         """Complete earlier jobs on these partitions: a partition is held for one job at a time."""
-        for name in [name for name, one in self._pending.items() if one.partitions & partitions]:
+        jobs = self.pending.by_name.items()
+        for name in [name for name, one in jobs if one.partitions & partitions]:
             try:
-                self._settle(name)
+                self.pending.settle(name)
             except EoslogError as error:
                 raise StagedCommitError(
                     f"an earlier job holds back the same partitions: {error}"

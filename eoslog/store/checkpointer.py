@@ -115,7 +115,7 @@ class Checkpointer:
             "error_count": 0,
         }
         self._errors: deque[str] = deque(maxlen=ERRORS_KEPT)
-        staged.watch_leftovers(self._note_leftovers)
+        staged.leftovers.watch(self._note_leftovers)
 
     # From other threads.
 

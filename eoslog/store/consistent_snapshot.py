@@ -48,7 +48,7 @@ def snapshot_of_topics(
             partitions = [engine.partition(*where) for where in _partitions_of(wanted)]
             # No transaction and no staged job moves meanwhile, in any process.
             with staged.standing_still():
-                jobs = staged.spans()
+                jobs = staged.pending.spans()
                 with entries.standing_still():
                     return consistent_offsets(partitions, jobs)
         except (LogClosedError, UnknownTopicOrPartitionError):

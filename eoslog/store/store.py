@@ -147,7 +147,7 @@ class Store:
                     self._staged.renew_groups()
                 self._files.opened()
             else:
-                self._staged.join()
+                self._staged.recover_dead_peers()
             self._partitions.watch_opened(self._checkpointer.watch)
             self._partitions.watch_loaded(self._checkpointer.forget_expired_producers)
             # Also where no partition is used: what dead processes left is everybody's to end.
@@ -237,7 +237,7 @@ class Store:
         check_user_topic_name(name)
         with self._changing_topics():
             self._topic(name)
-            self._staged.forget_topic(name)
+            self._staged.pending.forget_topic(name)
             self._topics.delete(name, self._live_producers)
         # Whoever waits for its records is told that there will be none.
         self._signal.wake()

@@ -51,7 +51,7 @@ def settle(store: eoslog.Store) -> None:
     """Have what the dead process left undone done; the store's own thread may be at it just now."""
     for _ in range(1000):
         store._staged.recover_dead_peers()
-        if not store._staged._undone.any:
+        if not store._staged.pending.undone.any:
             return
         time.sleep(0.01)
 

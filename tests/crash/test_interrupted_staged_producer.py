@@ -26,7 +26,7 @@ FILES = (
     "/eoslog/producer/staged_producer.py",
     "/eoslog/staging/staged_transactions.py",
     "/eoslog/staging/staged_commit.py",
-    "/eoslog/staging/staged_under_way.py",
+    "/eoslog/staging/pending_jobs.py",
 )
 
 

@@ -16,7 +16,7 @@ from eoslog import TopicPartition
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.inspect.acknowledged_jobs import job_parts
 from eoslog.session.store_paths import StorePaths
-from eoslog.staging import staged_job, staged_under_way
+from eoslog.staging import pending_jobs, staged_job
 from eoslog.staging.staged_leftovers import Leftovers
 from eoslog.staging.staged_spans import JobSpan, OffsetRange, span_of_bounds
 from eoslog.transactions.state_log import RECENT_JOBS, state_key
@@ -101,7 +101,7 @@ def test_a_partition_without_its_id_has_the_job_all_the_same(tmp_path, metadata)
 def test_a_complete_job_among_records_of_others_is_not_cut(tmp_path, monkeypatch):
     """They came between its bound and its records: how many those are says too little."""
     path = tmp_path / "store"
-    adopt_files = staged_under_way.adopt_files
+    adopt_files = pending_jobs.adopt_files
     with eoslog.open(path, create=True, durability="process", config=QUIET) as store:
         store.create_topic("t", partitions=2)
 
@@ -110,7 +110,7 @@ def test_a_complete_job_among_records_of_others_is_not_cut(tmp_path, monkeypatch
                 producer.append("t", 1, [b"of somebody else"] * 30)
             return adopt_files(*args, **options)
 
-        monkeypatch.setattr(staged_under_way, "adopt_files", adopt_later)
+        monkeypatch.setattr(pending_jobs, "adopt_files", adopt_later)
         stage_and_commit(store)
     as_of_a_crash(path)
     cut_last_batch(log_of(path))

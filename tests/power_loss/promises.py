@@ -222,7 +222,7 @@ def check_state(path: Path, workload: Workload, promises: Promises, *, deeply: b
         seen = look(store)
         lost = promises.check(seen)
         _check_offsets(store, promises, seen)
-        if promises.durability == "process" and store._staged._pending:
+        if promises.durability == "process" and store._staged.pending.by_name:
             return [*lost, JOB_IS_LOST]
         check_nothing_is_open(store)
         added = _go_on(store, promises, seen, lost)

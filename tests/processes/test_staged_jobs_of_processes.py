@@ -148,7 +148,7 @@ def check_settled(store: eoslog.Store, *, decided: bool) -> None:
     """All or nothing, nobody held; then the driver starts anew."""
     expected = expected_numbers(BEFORE, JOB) if decided else expected_numbers(BEFORE)
     assert held_partitions(store) == []
-    assert not store._staged._undone.any
+    assert not store._staged.pending.undone.any
     assert visible_numbers(store) == expected
     check_offsets(store, [0, 1] if decided else [0])
     known = store.application(APP)
@@ -264,7 +264,7 @@ def test_whoever_comes_next_settles_it(path, kill, by):
             expected_numbers(BEFORE, JOB) if decided or by == "commit" else expected_numbers(BEFORE)
         )
         assert store.application(APP).state == "complete"
-        assert not store._staged._undone.any
+        assert not store._staged.pending.undone.any
     finally:
         store.close()
 
@@ -397,7 +397,7 @@ def test_a_job_that_lacks_room_is_completed_by_another_process(path, store, dura
         patched.setattr(Partition, "adopt", full)
         with pytest.raises(eoslog.errors.StagedJobIncompleteError):
             store.commit_staged(APP, 1, messages, offsets=offsets_of(1))
-    assert store._staged._undone.any
+    assert store._staged.pending.undone.any
     assert len(held_partitions(store)) == PARTITIONS
 
     def other() -> list[Any]:
@@ -414,7 +414,7 @@ def test_a_job_that_lacks_room_is_completed_by_another_process(path, store, dura
     assert {int(one): held for one, held in numbers.items()} == expected_numbers(BEFORE, JOB)
     assert visible_numbers(store) == expected_numbers(BEFORE, JOB, LATER)
     store._staged.sweep()
-    assert store._staged._pending == {}
+    assert store._staged.pending.by_name == {}
     assert visible_numbers(store) == expected_numbers(BEFORE, JOB, LATER)
     check_offsets(store, [0, 1])
 
@@ -442,7 +442,7 @@ def test_an_interrupted_decision_is_taken_back_unless_another_process_acted(
     assert result.committed == (not (written and acted))
     assert held_partitions(store) == []
     assert visible_numbers(store) == expected_numbers(BEFORE, JOB)
-    assert not store._staged._undone.any
+    assert not store._staged.pending.undone.any
 
 
 def test_a_decision_whose_sync_failed_is_acted_on_by_nobody(path, monkeypatch):

@@ -335,7 +335,6 @@ KNOWN_MIXINS = {
     "eoslog.producer.transaction_calls.TransactionCalls",
     "eoslog.producer.transaction_client.TransactionClient",
     "eoslog.producer.transactional_producer.TransactionalProducer",
-    "eoslog.staging.staged_under_way.StagedJobsUnderWay",
     "eoslog.storage.partition_offsets.PartitionOffsets",
     "eoslog.storage.partition_producers.PartitionProducers",
 }

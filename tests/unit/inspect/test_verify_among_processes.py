@@ -20,7 +20,7 @@ from eoslog.inspect import (
     state_verification,
     store_verification,
 )
-from eoslog.staging import staged_verification
+from eoslog.staging import pending_jobs
 from eoslog.staging.staged_application import ApplicationRecord
 
 RECORDS = 50
@@ -28,7 +28,7 @@ RECORDS = 50
 MODULES = (
     checkpoint_verification,
     group_verification,
-    staged_verification,
+    pending_jobs,
     state_verification,
     store_verification,
 )
@@ -151,11 +151,11 @@ def test_a_job_is_looked_at_again_where_a_topic_of_it_goes_meanwhile(monkeypatch
         job={"topics": {"t": {"topic_id": "id", "bounds": {"0": 0}}}},
         says_the_same=lambda other: True,
     )
-    monkeypatch.setattr(staged_verification, "_wrong", wrong)
+    monkeypatch.setattr(pending_jobs, "_wrong", wrong)
     monkeypatch.setattr(ApplicationRecord, "read_by_name", lambda *_: record)
     undone: Any = SimpleNamespace(prepared=lambda: [record])
     state_log: Any = None
-    found = staged_verification.verify_staged_jobs(undone, state_log, find, Path("staging"))
+    found = pending_jobs.verify_pending_jobs(undone, state_log, find, Path("staging"))
     assert found == []
 
 

@@ -70,7 +70,7 @@ def cuts(store, topics=None):
 
 def spans(store) -> list[JobSpan]:
     with store._staged.standing_still():
-        return store._staged.spans()
+        return store._staged.pending.spans()
 
 
 def written(store) -> int:
@@ -232,8 +232,8 @@ def test_of_a_job_that_only_its_record_is_missing_readers_see_all(store, monkeyp
         held.begin_transaction()
         held.append(TOPIC, partition=1, values=[b"open"])
         with pytest.raises(StagedJobIncompleteError):
-            store._staged._settle(APP)
-        assert len(store._staged._recent.spans()) == 1, "it was noted once more"
+            store._staged.pending.settle(APP)
+        assert len(store._staged.pending._recent.spans()) == 1, "it was noted once more"
     assert cuts(store) == [4, 2, 0]
     load(store, 1, 1, 2)
     assert store.application(APP).state == "complete"

@@ -32,7 +32,7 @@ FILES = (
     "/eoslog/store/checkpointer.py",
     "/eoslog/transactions/unended_transactions.py",
     "/eoslog/staging/staged_commit.py",
-    "/eoslog/staging/staged_under_way.py",
+    "/eoslog/staging/pending_jobs.py",
 )
 
 

@@ -19,7 +19,7 @@ from eoslog import TopicPartition
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.errors import StoreFullError
 from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
-from eoslog.staging import staged_under_way
+from eoslog.staging import pending_jobs
 from eoslog.storage import opened_partitions
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.store import store_files
@@ -678,7 +678,7 @@ def test_what_was_never_decided_is_ended_before_a_job_that_is_completed_on_openi
     def full(*_, **__):
         raise StoreFullError("no room")
 
-    monkeypatch.setattr(staged_under_way, "adopt_files", full)
+    monkeypatch.setattr(pending_jobs, "adopt_files", full)
     bulk = at.store.producer(transactional_id="bulk", staged=True)
     bulk.init_transactions()
     bulk.begin_transaction()
