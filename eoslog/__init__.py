@@ -42,11 +42,11 @@ if TYPE_CHECKING:
     from eoslog.producer.transactional_producer import (
         TransactionalProducer as TransactionalProducer,
     )
-    from eoslog.staging.staged import StagedWriter as StagedWriter
     from eoslog.staging.staged_application import ApplicationState as ApplicationState
     from eoslog.staging.staged_commit import StagedCommit as StagedCommit
     from eoslog.staging.staged_message import StagedFile as StagedFile
     from eoslog.staging.staged_message import StagedMessage as StagedMessage
+    from eoslog.staging.staged_writer import StagedWriter as StagedWriter
     from eoslog.storage.partition import Partition as Partition
     from eoslog.storage.topic_registry import TopicDescription as TopicDescription
     from eoslog.store.opening import open as open
@@ -82,7 +82,7 @@ _MODULES = {
     "StagedFile": "eoslog.staging.staged_message",
     "StagedMessage": "eoslog.staging.staged_message",
     "StagedProducer": "eoslog.producer.staged_producer",
-    "StagedWriter": "eoslog.staging.staged",
+    "StagedWriter": "eoslog.staging.staged_writer",
     "Store": "eoslog.store.store",
     "TopicDescription": "eoslog.storage.topic_registry",
     "TransactionDescription": "eoslog.transactions.transaction_admin",

@@ -16,7 +16,7 @@ from eoslog.spark.columns import TIME_MAX_MS, check_columns
 from eoslog.spark.rows import as_header
 
 if TYPE_CHECKING:
-    from eoslog.staging.staged import StagedWriter
+    from eoslog.staging.staged_writer import StagedWriter
 
 
 def append_batches(

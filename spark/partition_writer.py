@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from eoslog import Store, TopicPartition
-    from eoslog.staging.staged import StagedMessage, VersionSource
+    from eoslog.staging.staged_message import StagedMessage
+    from eoslog.staging.staged_source import VersionSource
 
 RECIPE = (
     "a write inside foreachBatch needs a name and the batch's number, or a replayed batch lands "
@@ -173,7 +174,7 @@ def _source(
     stream: StreamBatch | None, messages: "list[StagedMessage]", check_replays: bool
 ) -> "VersionSource | None":
     """The stream that counts the versions, for a job of `foreachBatch`."""
-    from eoslog.staging.staged import VersionSource
+    from eoslog.staging.staged_source import VersionSource
 
     if stream is None:
         return None

@@ -13,7 +13,7 @@ from eoslog.common import clock
 from eoslog.spark.columns import KAFKA_COLUMNS, TIME_MAX_MS, check_columns
 
 if TYPE_CHECKING:
-    from eoslog.staging.staged import StagedWriter
+    from eoslog.staging.staged_writer import StagedWriter
 
 CHUNK_BYTES = 1 << 20
 CHUNK_ROWS_FIRST = 64
@@ -40,7 +40,7 @@ def _append_chunk(
     writer: "StagedWriter", chunk: list[Any], topic: str | None, first_row: int
 ) -> int:
     """Append the chunk by the shortest way its rows allow; return about how many bytes it holds."""
-    from eoslog.staging.staged import plain_columns
+    from eoslog.staging.staged_writer import plain_columns
 
     plain = None if topic is None else plain_columns(chunk)
     if topic is not None and plain is not None:

@@ -30,7 +30,8 @@ from eoslog.spark.rows import append_rows
 if TYPE_CHECKING:
     import pyarrow
 
-    from eoslog.staging.staged import StagedMessage, StagedWriter
+    from eoslog.staging.staged_message import StagedMessage
+    from eoslog.staging.staged_writer import StagedWriter
 
     Append = Callable[[StagedWriter, Iterator[Any], str | None], None]
 
@@ -118,7 +119,7 @@ def staged(
     durability: str,
 ) -> "StagedMessage":
     """Write all rows into staged files of one attempt and say so; a failure leaves no files."""
-    from eoslog.staging.staged import StagedWriter
+    from eoslog.staging.staged_writer import StagedWriter
 
     writer = StagedWriter(
         store, app_id, run_id, attempt, partitions=partitions, durability=durability
@@ -210,7 +211,7 @@ def as_messages(messages: Iterable[Any]) -> "list[StagedMessage]":
 
 
 def _as_message(message: Any) -> "StagedMessage":
-    from eoslog.staging.staged import StagedMessage
+    from eoslog.staging.staged_message import StagedMessage
 
     if isinstance(message, StagedMessage):
         return message

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from eoslog.bindings.partitioner import partition_for_key
-from eoslog.staging.staged import StagedMessage, StagedWriter
-from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN
+from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN, StagedMessage
 from eoslog.staging.staged_names import TRASH_DIRECTORY
+from eoslog.staging.staged_writer import StagedWriter
 
 TOPIC = "orders"
 PARTITIONS = 3

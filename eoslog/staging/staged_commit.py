@@ -54,6 +54,7 @@ from eoslog.staging.staged_offsets import (
 from eoslog.staging.staged_source import VersionCount, VersionSource
 from eoslog.staging.staged_spans import RecentJobs
 from eoslog.staging.staged_sweep import is_decided
+from eoslog.storage.damage import Problem
 from eoslog.storage.engine import Engine
 from eoslog.transactions.state_log import APPLICATION, StateLog
 from eoslog.transactions.transaction_owner import TransactionOwner, run_overtaken

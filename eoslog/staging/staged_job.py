@@ -20,7 +20,7 @@ from eoslog.errors import StagedCommitError
 from eoslog.fs.atomic_file import write_atomically
 from eoslog.groups.offset_records import OffsetKey
 from eoslog.staging.staged_message import StagedFile, StagedMessage
-from eoslog.staging.staged_names import directory_name, is_directory_name, run_path
+from eoslog.staging.staged_names import attempt_path, is_directory_name
 from eoslog.staging.staged_offsets import StagedOffsets
 
 # The internal log keeps every decision: longer lists would make up most of it.
@@ -122,7 +122,7 @@ def files_of_messages(staging_path: Path, messages: Iterable[StagedMessage]) -> 
     """The files that messages name, in their order."""
     found = []
     for message in messages:
-        directory = attempt_path(staging_path, message)
+        directory = attempt_path(staging_path, message.app_id, message.run_id, message.attempt)
         found += [JobFile(directory / file.name, file) for file in message.files]
     return found
 
@@ -132,12 +132,6 @@ def threads_for(files: Sequence[JobFile], parts: int) -> int:
     if sum(one.file.bytes for one in files) < BYTES_FOR_THREADS:
         return 1
     return min(parts, os.cpu_count() or 1)
-
-
-def attempt_path(staging_path: Path, message: StagedMessage) -> Path:
-    """The directory of the attempt that sent a message."""
-    run = run_path(staging_path, message.app_id, message.run_id)
-    return run / directory_name(message.attempt, "attempt")
 
 
 def bounds_of_record(described: Mapping[str, Any]) -> dict[TopicPartition, int]:

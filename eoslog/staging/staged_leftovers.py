@@ -21,9 +21,15 @@ from eoslog.errors import EoslogError
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import DIRECTORY_MODE
 from eoslog.staging.staged_application import ApplicationRecord
-from eoslog.staging.staged_job import StagedJob, attempt_path
+from eoslog.staging.staged_job import StagedJob
 from eoslog.staging.staged_message import StagedMessage
-from eoslog.staging.staged_names import TRASH_DIRECTORY, directory_name, run_generation, run_path
+from eoslog.staging.staged_names import (
+    TRASH_DIRECTORY,
+    attempt_path,
+    directory_name,
+    run_generation,
+    run_path,
+)
 from eoslog.staging.staged_sweep import (
     application_directories,
     is_decided,
@@ -108,7 +114,7 @@ class Leftovers:
             self._put_run_away(run_path(self._staging_path, app_id, run_id))
         else:
             for message in messages:
-                self.put_away(attempt_path(self._staging_path, message))
+                self.put_away(attempt_path(self._staging_path, app_id, run_id, message.attempt))
         self._put_outdated_away(app_id)
 
     def put_away(self, path: Path) -> None:

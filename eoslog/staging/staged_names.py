@@ -61,6 +61,11 @@ def run_path(staging_path: Path, app_id: str, run_id: str) -> Path:
     return staging_path / directory_name(app_id, "app_id") / directory_name(run_id, "run_id")
 
 
+def attempt_path(staging_path: Path, app_id: str, run_id: str, attempt: str) -> Path:
+    """The directory of a run's attempt."""
+    return run_path(staging_path, app_id, run_id) / directory_name(attempt, "attempt")
+
+
 def new_run_id(generation: int) -> str:
     """A name for a run that was registered: it tells its generation."""
     return f"run-{generation:010d}-{os.urandom(8).hex()}"

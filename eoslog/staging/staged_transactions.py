@@ -24,12 +24,12 @@ from eoslog.errors import (
 )
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, as_group_metadata
 from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.staging.staged import StagedWriter
 from eoslog.staging.staged_application import ApplicationRecord
 from eoslog.staging.staged_commit import StagedCommits
-from eoslog.staging.staged_names import directory_name, run_path
+from eoslog.staging.staged_names import attempt_path, run_path
 from eoslog.staging.staged_offsets import Offsets
 from eoslog.staging.staged_sweep import remove_if_empty, remove_tree
+from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.engine import Engine
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.transactions.state_log import StateLog
@@ -191,8 +191,8 @@ class StagedTransactions:
         if self._writer is not None:
             self._writer.abandon()
             staging = self._engine.paths.staging
-            run = run_path(staging, self._app_id, self._run_id)
-            remove_tree(run / directory_name(self._attempt, "attempt"), staging)
+            path = attempt_path(staging, self._app_id, self._run_id, self._attempt)
+            remove_tree(path, staging)
         self.begin_anew()
 
     def settle(self) -> None:

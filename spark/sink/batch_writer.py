@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from eoslog.staging.staged import StagedMessage, VersionSource
+    from eoslog.staging.staged_message import StagedMessage
+    from eoslog.staging.staged_source import VersionSource
 
 BATCH_OPTIONS = SINK_OPTIONS | {"txnVersion"}
 RECIPE = """\
@@ -90,7 +91,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def _run_of(self, stream: StreamBatch | None) -> str:
         """The run of this job: its name has the version, so that it is known when it is over."""
-        from eoslog.staging.staged import version_run_id
+        from eoslog.staging.staged_source import version_run_id
 
         if self._sink.reset_allowed:
             return self._job_id  # The count may go back: what looks old must not be swept.
@@ -111,7 +112,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def _source(self, messages: Sequence[BatchMessage]) -> "VersionSource | None":
         """The stream that counts the versions, for a job of `foreachBatch`."""
-        from eoslog.staging.staged import VersionSource
+        from eoslog.staging.staged_source import VersionSource
 
         streams = {message.stream for message in messages}
         stream = next(iter(streams), None)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-    from eoslog.staging.staged import StagedMessage
+    from eoslog.staging.staged_message import StagedMessage
 
 # What both sinks take, beside what names the store.
 SINK_OPTIONS = frozenset(
@@ -118,7 +118,7 @@ class Sink:
         Raises as `staging.stage`.
         """
         from eoslog.spark.arrow_rows import append_batches
-        from eoslog.staging.staged import StagedMessage
+        from eoslog.staging.staged_message import StagedMessage
 
         check_store_visible(self.store, self.store_mark)
         attempt = task_attempt()
@@ -199,7 +199,7 @@ def _check_schema(schema: "StructType", topic: str | None) -> None:
 
 def _partition_counts(store: Path, topic: str | None, wanted: int) -> dict[str, int]:
     """The partitions of each topic that rows may go to; `wanted` is 0 if no option says it."""
-    from eoslog.staging.staged import partition_counts
+    from eoslog.staging.staged_writer import partition_counts
 
     if topic is None:
         if wanted:

@@ -20,7 +20,7 @@ from eoslog import TopicPartition
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.errors import EoslogError
 from eoslog.staging import staged_job
-from eoslog.staging.staged import StagedWriter
+from eoslog.staging.staged_writer import StagedWriter
 
 TOPIC, SOURCE, EXTRA, STRICT = "orders", "source", "extra", "strict"
 PARTITIONS = 2

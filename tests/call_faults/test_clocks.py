@@ -18,7 +18,7 @@ from crash.transaction_trace import QUIET
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import ProducerFencedError
-from eoslog.staging.staged import StagedWriter
+from eoslog.staging.staged_writer import StagedWriter
 
 pytestmark = pytest.mark.crash
 

@@ -30,7 +30,7 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.errors import CorruptRecordError, EoslogError, TransactionalIdNotFoundError
-from eoslog.staging.staged import StagedWriter
+from eoslog.staging.staged_writer import StagedWriter
 
 TOPIC = "orders"
 PARTITIONS = 2

@@ -40,12 +40,13 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError, StagedRunFencedError
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.groups.offset_records import decode_offset_key
-from eoslog.staging import staged_commit, staged_file, staged_job, staged_leftovers
-from eoslog.staging.staged import StagedMessage, StagedWriter
+from eoslog.staging import attempt_files, staged_commit, staged_job, staged_leftovers
+from eoslog.staging.attempt_files import AttemptFiles
 from eoslog.staging.staged_adoption import HeldPartitions
-from eoslog.staging.staged_file import AttemptFiles
 from eoslog.staging.staged_leftovers import Leftovers
+from eoslog.staging.staged_message import StagedMessage
 from eoslog.staging.staged_offsets import VERSION_PARTITION
+from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import StateLog
 
@@ -179,12 +180,12 @@ TASK_KILLS = [
     *[Kill(AttemptFiles, "_make_directory", 1, when) for when in ("before", "after")],
     *[Kill(AttemptFiles, "file_for", nth, "after") for nth in (1, 2, 3)],
     *[
-        Kill(staged_file.os, "write", nth, when)
+        Kill(attempt_files.os, "write", nth, when)
         for nth in (1, 2, 9)
         for when in ("before", "within", "after")
     ],
     *[
-        Kill(staged_file.os, "fsync", nth, when)
+        Kill(attempt_files.os, "fsync", nth, when)
         for nth in (1, PARTITIONS, PARTITIONS + 1, PARTITIONS + 5)
         for when in ("before", "after")
     ],

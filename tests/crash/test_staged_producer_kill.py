@@ -22,13 +22,13 @@ from staged_jobs import PARTITIONS, TOPIC, quick_directory, staged_files
 import eoslog
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.staging import staged_commit, staged_file
-from eoslog.staging.staged import StagedWriter
+from eoslog.staging import attempt_files, staged_commit
+from eoslog.staging.attempt_files import AttemptFiles
 from eoslog.staging.staged_adoption import HeldPartitions
 from eoslog.staging.staged_commit import StagedCommits
-from eoslog.staging.staged_file import AttemptFiles
 from eoslog.staging.staged_offsets import VERSION_PARTITION
 from eoslog.staging.staged_transactions import StagedTransactions
+from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import StateLog
 
@@ -94,7 +94,7 @@ BEFORE_DECISION = [
     *[Kill(AttemptFiles, "_make_directory", 1, when) for when in ("before", "after")],
     *[Kill(AttemptFiles, "file_for", nth, "after") for nth in (1, 3)],
     *[
-        Kill(staged_file.os, "write", nth, when)
+        Kill(attempt_files.os, "write", nth, when)
         for nth in (1, 2, 4)
         for when in ("before", "within", "after")
     ],

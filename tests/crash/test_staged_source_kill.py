@@ -26,9 +26,9 @@ from staged_jobs import (
 import eoslog
 from eoslog.errors import StagedRunFencedError, StagedSourceError
 from eoslog.staging import staged_leftovers
-from eoslog.staging.staged import VersionSource, version_run_id
 from eoslog.staging.staged_adoption import HeldPartitions
 from eoslog.staging.staged_leftovers import Leftovers
+from eoslog.staging.staged_source import VersionSource, version_run_id
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import StateLog
 

@@ -24,7 +24,7 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import ProducerFencedError
 from eoslog.staging import staged_job
-from eoslog.staging.staged import StagedWriter
+from eoslog.staging.staged_writer import StagedWriter
 
 TOPIC = "orders"
 SOURCE = "source"

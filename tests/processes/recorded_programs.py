@@ -30,7 +30,7 @@ from eoslog.errors import (
     StagedJobIncompleteError,
     TopicAlreadyExistsError,
 )
-from eoslog.staging.staged import StagedWriter
+from eoslog.staging.staged_writer import StagedWriter
 
 IDS = [f"{what}-{lane}" for what in ("lane", "loop", "member") for lane in range(LANES)]
 # One transaction from the last epoch of an id, a few, and many.

@@ -23,7 +23,7 @@ from eoslog.spark.failure_reason import reason_of
 from eoslog.spark.open_stores import close_unused_stores
 from eoslog.spark.sink.stream_writer import StreamMessage, StreamWriter
 from eoslog.spark.stream_context import StreamBatch
-from eoslog.staging.staged import VersionSource, version_run_id
+from eoslog.staging.staged_source import VersionSource, version_run_id
 
 pytestmark = pytest.mark.spark
 

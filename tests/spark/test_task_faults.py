@@ -12,7 +12,7 @@ from short_form import short_form
 import eoslog
 from eoslog.errors import StagedCommitError, StagedRunFencedError
 from eoslog.spark import MESSAGE_SCHEMA, SparkJobFailedError, commit, stage, write_partitions
-from eoslog.staging.staged import StagedWriter
+from eoslog.staging.staged_writer import StagedWriter
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 

@@ -194,7 +194,7 @@ def test_a_reach_past_the_next_layer_is_found(layer, path, text):
         ("bindings", "a.pyx", '"""Text:\n\nfrom eoslog.store.store import Store\n"""'),
         ("eoslog", "a.py", "import lmdb\nfrom .errors import StoreError"),
         ("eoslog", "a.py", "from eoslog.bindings.partition_log import PartitionLog"),
-        ("spark", "a.py", "import eoslog\nfrom eoslog.staging.staged import StagedWriter"),
+        ("spark", "a.py", "import eoslog\nfrom eoslog.staging.staged_writer import StagedWriter"),
         ("spark", "a.py", "from . import writer\nfrom __future__ import annotations"),
     ],
 )

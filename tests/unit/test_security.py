@@ -13,10 +13,10 @@ from crash import flipped_store
 
 import eoslog
 from eoslog.errors import CorruptRecordError, InvalidTopicError
-from eoslog.staging.staged import StagedWriter
 from eoslog.staging.staged_job import job_of_record
 from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN, StagedFile
 from eoslog.staging.staged_names import directory_name, is_directory_name
+from eoslog.staging.staged_writer import StagedWriter
 
 ROOT = Path(__file__).parents[2]
 FILE = {

@@ -39,8 +39,8 @@ from eoslog.errors import (
 from eoslog.groups.group_metadata import ConsumerGroupMetadata
 from eoslog.producer.staged_producer import StagedProducer
 from eoslog.staging import staged_transactions
+from eoslog.staging.attempt_files import AttemptFiles
 from eoslog.staging.staged_commit import StagedCommits
-from eoslog.staging.staged_file import AttemptFiles
 from eoslog.staging.staged_offsets import VERSION_PARTITION
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import APPLICATION, StateLog
@@ -643,7 +643,7 @@ def test_a_producer_whose_files_were_swept_is_fenced(store, producer, monkeypatc
     if moment == "within its sync":
         monkeypatch.setattr(AttemptFiles, "_sync_all", overtaken)
     else:
-        producer._staged()._writer._batches.write_all()
+        producer._staged()._writer._write_all()
         overtake()
     with pytest.raises(ProducerFencedError):
         if moment == "before the next file":
@@ -659,7 +659,7 @@ def test_a_producer_whose_files_were_swept_is_fenced(store, producer, monkeypatc
 def test_files_that_are_gone_without_a_successor(store, producer):
     producer.begin_transaction()
     producer.append(TOPIC, 0, [b"gone"])
-    producer._staged()._writer._batches.write_all()
+    producer._staged()._writer._write_all()
     shutil.rmtree(store.path / "staging")
     with pytest.raises(StagedCommitError, match="removed"):
         producer.commit_transaction()
@@ -863,7 +863,7 @@ def test_errors_that_it_raises_tell_the_outcome(store, producer):
 def test_a_topic_that_is_made_again_with_other_partitions_just_now(store, producer, monkeypatch):
     """The producer knows it as it was, and the writer of files as it is."""
     known = {TOPIC: {"partitions": 99}}
-    monkeypatch.setattr("eoslog.staging.staged._known_topics", lambda _: known)
+    monkeypatch.setattr("eoslog.staging.staged_writer._known_topics", lambda _: known)
     producer.begin_transaction()
     with pytest.raises(UnknownTopicOrPartitionError, match="has 99 partitions, not"):
         producer.append(TOPIC, 0, [b"x"])

@@ -18,8 +18,8 @@ from eoslog.errors import (
     StoreFullError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.staging.staged import StagedWriter
-from eoslog.staging.staged_file import AttemptFiles
+from eoslog.staging.attempt_files import AttemptFiles
+from eoslog.staging.staged_writer import StagedWriter
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

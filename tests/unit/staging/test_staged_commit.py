@@ -41,10 +41,11 @@ from eoslog.errors import (
     StoreFullError,
 )
 from eoslog.staging import staged_application, staged_job
-from eoslog.staging.staged import StagedMessage, StagedWriter
 from eoslog.staging.staged_adoption import HeldPartitions
 from eoslog.staging.staged_leftovers import Leftovers
+from eoslog.staging.staged_message import StagedMessage
 from eoslog.staging.staged_source import VersionSource
+from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import APPLICATION, StateLog
 

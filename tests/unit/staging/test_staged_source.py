@@ -24,8 +24,7 @@ from eoslog.errors import (
     StagedRunFencedError,
     StagedSourceError,
 )
-from eoslog.staging.staged import VersionSource, version_run_id
-from eoslog.staging.staged_source import OVERTAKEN_MAX
+from eoslog.staging.staged_source import OVERTAKEN_MAX, VersionSource, version_run_id
 from eoslog.transactions.state_log import StateLog
 
 ROWS = 20

@@ -17,9 +17,9 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import StagedJobIncompleteError, StoreFullError
 from eoslog.staging import staged_spans
-from eoslog.staging.staged import StagedWriter
 from eoslog.staging.staged_application import ApplicationRecord
 from eoslog.staging.staged_spans import JobSpan, OffsetRange, thinned
+from eoslog.staging.staged_writer import StagedWriter
 from eoslog.store.consistent_snapshot import consistent_offsets
 from eoslog.transactions.state_log import RECENT_JOBS, StateLog
 

@@ -25,7 +25,7 @@ from staged_jobs import (
 import eoslog
 from eoslog.errors import StagedCommitError, StagedJobIncompleteError, StoreFullError
 from eoslog.staging import staged_leftovers
-from eoslog.staging.staged import StagedWriter
+from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.partition import Partition
 
 pytestmark = pytest.mark.usefixtures("no_retries")

@@ -15,7 +15,7 @@ from eoslog.errors import StoreError
 from eoslog.fs import atomic_file
 from eoslog.groups.member_heartbeats import MemberHeartbeats
 from eoslog.session.process_slots import ProcessSlots
-from eoslog.staging.staged_file import AttemptFiles
+from eoslog.staging.attempt_files import AttemptFiles
 
 BATCH = BatchEncoder().encode_columns([b"value"], timestamp_ms=1)
 

@@ -30,10 +30,10 @@ from eoslog.errors import (
     StoreFullError,
     UnknownTopicOrPartitionError,
 )
-from eoslog.staging import staged_file
-from eoslog.staging.staged import StagedMessage, StagedWriter
-from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN, StagedFile
+from eoslog.staging import attempt_files
+from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN, StagedFile, StagedMessage
 from eoslog.staging.staged_names import directory_name
+from eoslog.staging.staged_writer import StagedWriter
 from eoslog.transactions import producer_ids
 
 TOPIC = "orders"
@@ -392,7 +392,7 @@ def test_a_full_disk_is_named_and_ends_the_attempt(store_path, monkeypatch):
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(staged_file.os, "write", full)
+    monkeypatch.setattr(attempt_files.os, "write", full)
     with pytest.raises(StoreFullError, match="No space"):
         writer.close()
     monkeypatch.undo()
@@ -406,7 +406,7 @@ def test_a_full_disk_is_named_and_ends_the_attempt(store_path, monkeypatch):
 
 def test_short_writes_are_continued(store_path, monkeypatch):
     write = os.write
-    monkeypatch.setattr(staged_file.os, "write", lambda fd, data: write(fd, data[:7]))
+    monkeypatch.setattr(attempt_files.os, "write", lambda fd, data: write(fd, data[:7]))
     writer = writer_for(store_path)
     writer.append(TOPIC, 0, [b"a longer value than seven bytes"])
     message = writer.close()
@@ -470,7 +470,7 @@ def test_what_was_swept_before_the_close_is_named(store_path, durability, gone):
 
 
 def test_more_partitions_than_open_files(store_path, monkeypatch):
-    monkeypatch.setattr(staged_file, "OPEN_FILES_MAX", 3)
+    monkeypatch.setattr(attempt_files, "OPEN_FILES_MAX", 3)
     others = len(list(Path("/proc/self/fd").iterdir()))  # Of other tests in this process.
     with writer_for(
         store_path, partitions={TOPIC: 20}, batch_bytes_max=200, durability="commit"
@@ -485,7 +485,7 @@ def test_more_partitions_than_open_files(store_path, monkeypatch):
 
 
 def test_a_file_ends_long_before_its_sequences_wrap(store_path, monkeypatch):
-    monkeypatch.setattr(staged_file, "FILE_RECORDS_MAX", 10)
+    monkeypatch.setattr(attempt_files, "FILE_RECORDS_MAX", 10)
     writer = writer_for(store_path, batch_bytes_max=300)
     writer.append(TOPIC, 0, [b"%02d" % index + b"x" * 50 for index in range(25)])
     message = writer.close()
@@ -554,8 +554,8 @@ def test_the_disk_begins_before_the_sync(store_path, monkeypatch, durability):
     def noting(descriptor: int, position_bytes: int, byte_count: int) -> None:
         begun.append((position_bytes, byte_count))
 
-    monkeypatch.setattr(staged_file, "begin_writeback", noting)
-    monkeypatch.setattr(staged_file, "WRITEBACK_STEP_BYTES", 2000)
+    monkeypatch.setattr(attempt_files, "begin_writeback", noting)
+    monkeypatch.setattr(attempt_files, "WRITEBACK_STEP_BYTES", 2000)
     writer = writer_for(store_path, durability=durability, batch_bytes_max=1000)
     for _ in range(10):
         writer.append(TOPIC, 0, [bytes(900)])
@@ -579,7 +579,7 @@ def test_keyed_and_keyless_rows_keep_their_order_in_a_partition(store_path):
 
 
 def test_two_topics_share_what_may_be_held(store_path, monkeypatch):
-    monkeypatch.setattr("eoslog.staging.staged_batches.HELD_BYTES_MAX", 1 << 17)
+    monkeypatch.setattr("eoslog.staging.staged_writer.HELD_BYTES_MAX", 1 << 17)
     writer = writer_for(store_path, partitions={"a": 8, "b": 8})
     for index in range(3000):
         for topic in ("a", "b"):
@@ -660,7 +660,7 @@ def test_staged_producer_ids_are_those_a_store_never_gives_out():
 
 def test_a_worker_that_stages_loads_neither_spark_nor_the_store():
     code = (
-        "import sys, eoslog.staging.staged; print(*[name for name in "
+        "import sys, eoslog.staging.staged_writer; print(*[name for name in "
         "('pyspark', 'lmdb', 'pyarrow', 'pandas', 'eoslog.store.store') if name in sys.modules])"
     )
     result = subprocess.run(
@@ -729,7 +729,7 @@ def test_columns_with_nulls_and_slices_are_measured_by_their_own_cells(store_pat
 
 
 def test_a_large_append_is_staged_in_pieces(store_path, monkeypatch):
-    monkeypatch.setattr("eoslog.staging.staged_batches.HELD_BYTES_MAX", 5000)
+    monkeypatch.setattr("eoslog.staging.staged_writer.HELD_BYTES_MAX", 5000)
     values = [b"%06d" % index + b"x" * 60 for index in range(3000)]
     keys = [b"%d" % (index % 31) for index in range(3000)]
     with writer_for(store_path, batch_bytes_max=2000) as writer:

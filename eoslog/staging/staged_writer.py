@@ -7,18 +7,27 @@ protocol, with what happens when something dies, is `docs/staged-commit.md`.
     with StagedWriter(store_path, "my-job", run_id, attempt, partitions={"orders": 4}) as writer:
         writer.append("orders", None, values, keys=keys)
     message = writer.message        # For Store.commit_staged, in the process that opens the store.
+
+A record is copied once, from the caller's column into its partition's batch; a full batch goes to
+its file from where it is. Rows of a partition keep the order in which they were added.
+
+Invariants: nothing of a caller's column is kept after `append`; the batches take up no more than
+HELD_BYTES_MAX, but for a batch of one record that is larger.
 """
 
 import os
-from collections.abc import Mapping
+import re
+import zlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from eoslog.bindings.accumulator import RecordAccumulator
-from eoslog.bindings.batch_filler import checked_records
+from eoslog.bindings.batch_filler import DONE, NO_ROOM, BatchFiller, RecordSet, checked_records
 from eoslog.bindings.columns import timestamp_column
-from eoslog.bindings.plain_rows import plain_columns
+from eoslog.bindings.plain_rows import plain_columns as plain_columns  # For eoslog.spark.
 from eoslog.columns.placed_rows import (
     BATCH_HEADER_BYTES,
     TopicLimits,
@@ -30,6 +39,7 @@ from eoslog.common.config import TOPIC_SETTINGS
 from eoslog.common.durability import check_durability
 from eoslog.common.json_text import loads_json
 from eoslog.common.topic_name import INTERNAL_TOPICS, check_user_topic_name
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     EoslogError,
     LogClosedError,
@@ -38,26 +48,31 @@ from eoslog.errors import (
 )
 from eoslog.fs.atomic_file import read_if_there
 from eoslog.session.store_paths import STAGING_DIRECTORY
-from eoslog.staging.staged_batches import StagedBatches, StagedTopic, first_turn
-from eoslog.staging.staged_file import AttemptFiles
-from eoslog.staging.staged_message import StagedFile, StagedMessage
-from eoslog.staging.staged_names import directory_name, run_path
-from eoslog.staging.staged_source import VersionSource, version_run_id
-
-__all__ = [
-    "StagedFile",
-    "StagedMessage",
-    "StagedWriter",
-    "VersionSource",
-    "partition_counts",
-    "plain_columns",
-    "version_run_id",
-]
+from eoslog.staging.attempt_files import AttemptFiles, OpenFile
+from eoslog.staging.staged_message import StagedMessage
+from eoslog.staging.staged_names import attempt_path
 
 META_PROPERTIES = "meta.properties"
 TOPICS_FILE = Path("state") / "topics.json"
 BATCH_BYTES_MAX = 1 << 20
+HELD_BYTES_MAX = 32 << 20
+# Each record goes where its key says.
+OWN_PARTITION = -1
 _NO_SETTINGS: Mapping[str, int] = MappingProxyType({})
+
+
+class StagedTopic(NamedTuple):
+    """Facts that a writer knows of a topic."""
+
+    partitions: int
+    limits: TopicLimits
+    segment_bytes: int  # A staged file may become a segment of the log: it is no larger.
+    topic_id: str = ""  # Unknown.
+
+
+class _Filling(NamedTuple):
+    topic: StagedTopic
+    filler: BatchFiller
 
 
 class StagedWriter:
@@ -90,15 +105,15 @@ class StagedWriter:
         if batch_bytes_max < BATCH_HEADER_BYTES:
             raise ValueError(f"batch_bytes_max={batch_bytes_max}: at least {BATCH_HEADER_BYTES}")
         self._identity = (app_id, run_id, attempt)
-        attempt_path = run_path(path / STAGING_DIRECTORY, app_id, run_id) / directory_name(
-            attempt, "attempt"
-        )
+        directory = attempt_path(path / STAGING_DIRECTORY, app_id, run_id, attempt)
         if not (path / META_PROPERTIES).is_file():
             raise NotAStoreError(f"{path} is no store: it has no {META_PROPERTIES}")
         self._path = path
         self._topics = _topics(path, partitions)
-        self._files = AttemptFiles(attempt_path, path, self._sync)
-        self._batches = StagedBatches(self._files, batch_bytes_max, first_turn(run_id, attempt))
+        self._files = AttemptFiles(directory, path, self._sync)
+        self._batch_bytes_max = batch_bytes_max
+        self._turn = _first_turn(run_id, attempt)
+        self._filling: dict[str, _Filling] = {}
         self._failure: BaseException | None = None
         self._closed_because = ""
         self._message: StagedMessage | None = None
@@ -147,8 +162,8 @@ class StagedWriter:
             timestamp_ms=clock.now_ms(),
             batch_bytes_max=known.limits.message_bytes_max,
         )
-        with _FailsFor(self):
-            self._batches.add(topic, known, partition, records)
+        with self._last_error():
+            self._fill(topic, known, OWN_PARTITION if partition is None else partition, records)
 
     def append_accumulated(
         self, topic: str, partition: int, accumulator: RecordAccumulator
@@ -160,8 +175,13 @@ class StagedWriter:
         self._check_open()
         known = self._checked(topic, partition)
         known.limits.check_timestamps(*accumulator.timestamps_ms)
-        with _FailsFor(self):
-            self._batches.add_batch(topic, known, partition, accumulator)
+        with self._last_error():
+            self._filler(topic, known)
+            self._write(topic, partition)
+            count = accumulator.record_count
+            file = self._file_for(topic, partition, count, accumulator.batch_bytes)
+            self._files.write(file, accumulator.encoded(file.producer_id, 0, file.records), count)
+            accumulator.clear()
 
     def add_topic(
         self,
@@ -194,10 +214,10 @@ class StagedWriter:
         """
         if self._message is None:
             self._check_open()
-            with _FailsFor(self):
-                self._batches.write_all()
+            with self._last_error():
+                self._write_all()
                 files = self._files.close()
-            self._batches.drop()
+            self._filling = {}
             app_id, run_id, attempt = self._identity
             self._message = StagedMessage(app_id, run_id, attempt, files, self._sync)
             self._closed_because = "the staged writer is closed"
@@ -206,7 +226,7 @@ class StagedWriter:
     def abandon(self) -> None:
         """Remove what was staged; after `close` the files are the driver's, and nothing happens."""
         if self._message is None:
-            self._batches.drop()
+            self._filling = {}
             self._files.remove()
             self._closed_because = "the staged writer was abandoned"
 
@@ -246,25 +266,89 @@ class StagedWriter:
                 )
         return known
 
-    def _fail(self, error: BaseException) -> None:
-        self._closed_because = f"the staged writer failed: {error or type(error).__name__}"
-        self._failure = error
-        self._batches.drop()
-        self._files.close_descriptors()
+    @contextmanager
+    def _last_error(self) -> Iterator[None]:
+        """An error inside the block is the writer's last: part of what it holds may be written."""
+        try:
+            yield
+        except BaseException as error:
+            self._closed_because = f"the staged writer failed: {error or type(error).__name__}"
+            self._failure = error
+            self._filling = {}
+            self._files.close_descriptors()
+            raise
+
+    # Batches.
+
+    def _fill(self, name: str, topic: StagedTopic, partition: int, records: RecordSet) -> None:
+        """Add records to a partition, or each to where its key says; write the batches they fill.
+
+        After an error part of them may be added.
+        """
+        filler = self._filler(name, topic)
+        first, stopped = 0, NO_ROOM
+        while stopped != DONE:
+            first, stopped = filler.fill(records, first, partition, self._room(filler))
+            if stopped == NO_ROOM:
+                self._write_all()
+                for one in self._filling.values():
+                    one.filler.release()
+            elif stopped != DONE:
+                self._write(name, stopped)
+
+    def _room(self, filler: BatchFiller) -> int:
+        """Return how much memory the batches of one topic may take, beside those of the others."""
+        held = sum(one.filler.held_bytes for one in self._filling.values())
+        return HELD_BYTES_MAX - held + filler.held_bytes
+
+    def _filler(self, name: str, topic: StagedTopic) -> BatchFiller:
+        """The topic's batches; new ones if it is new, or has other settings than before."""
+        known = self._filling.get(name)
+        if known is not None and known.topic == topic:
+            return known.filler
+        if known is not None:
+            for partition in range(known.topic.partitions):
+                self._write(name, partition)
+        batch_bytes = min(self._batch_bytes_max, topic.limits.message_bytes_max)
+        filler = BatchFiller(topic.partitions, batch_bytes, self._turn % topic.partitions)
+        self._filling[name] = _Filling(topic, filler)
+        return filler
+
+    def _write_all(self) -> None:
+        """Write every batch that holds records, full or not."""
+        for name, (topic, filler) in self._filling.items():
+            for partition in range(topic.partitions):
+                if filler.record_count == 0:
+                    break
+                self._write(name, partition)
+
+    def _write(self, name: str, partition: int) -> None:
+        filler = self._filling[name].filler
+        count, batch_bytes = filler.held(partition)
+        if count == 0:
+            return
+        file = self._file_for(name, partition, count, batch_bytes)
+        with filler.finish(
+            partition, producer_id=file.producer_id, producer_epoch=0, base_sequence=file.records
+        ) as batch:
+            self._files.write(file, batch, count)
+        filler.empty(partition)
+
+    def _file_for(self, name: str, partition: int, count: int, batch_bytes: int) -> OpenFile:
+        topic = self._filling[name].topic
+        where = TopicPartition(name, partition)
+        return self._files.file_for(where, count, batch_bytes, topic.segment_bytes, topic.topic_id)
 
 
-class _FailsFor:
-    """An error inside the block is the writer's last: part of what it holds may be written."""
+def _first_turn(run_id: str, attempt: str) -> int:
+    """A number that differs from one task of a job to the next, and from job to job.
 
-    def __init__(self, writer: StagedWriter) -> None:
-        self._writer = writer
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if error is not None:
-            self._writer._fail(error)
+    So the records without keys of small tasks spread over all partitions. An attempt that does not
+    begin with the number of its task gets a random one.
+    """
+    number = re.match(r"[0-9]{1,18}", attempt)
+    task = int.from_bytes(os.urandom(4), "big") if number is None else int(number[0])
+    return zlib.crc32(run_id.encode(errors="surrogatepass")) + task
 
 
 def _check_buffers(column: Any) -> None:

@@ -8,6 +8,8 @@ disk is unknown.
 
 import os
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -103,7 +105,7 @@ class AttemptFiles:
         number = 0 if newest is None else int(newest.name.rsplit(".", 2)[1]) + 1
         name = staged_file_name(where.topic, where.partition, number)
         file = OpenFile(where, name, new_staged_producer_id(), topic_id)
-        with named_os_errors(f"making {self.path / name}"), self._told_if_swept():
+        with self._named_errors(f"making {self.path / name}"):
             if not self._made:
                 self._make_directory()
             self._opened(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
@@ -114,7 +116,7 @@ class AttemptFiles:
     def write(self, file: OpenFile, batch: bytes | memoryview, record_count: int) -> None:
         """Append one encoded batch. StoreFullError or StoreFailedError: give the attempt up."""
         batch_bytes = len(batch)
-        with named_os_errors(f"writing {self.path / file.name}"), self._told_if_swept():
+        with self._named_errors(f"writing {self.path / file.name}"):
             descriptor = self._opened(file, os.O_WRONLY | os.O_APPEND)
             self._with_descriptor.move_to_end(file.name)
             self._reserve(file, descriptor, batch_bytes)
@@ -130,7 +132,7 @@ class AttemptFiles:
 
     def close(self) -> tuple[StagedFile, ...]:
         """Close all files, on disk if that was asked for, and describe them."""
-        with named_os_errors(f"closing {self.path}"), self._told_if_swept():
+        with self._named_errors(f"closing {self.path}"):
             for file in self._all:
                 self._finish(file)
             try:
@@ -227,21 +229,15 @@ class AttemptFiles:
         if descriptor is not None:
             descriptor.close()
 
-    def _told_if_swept(self) -> "_SweptError":
-        return _SweptError(self.path)
-
-
-class _SweptError:
-    """Turns a FileNotFoundError into what it means here: the directory was taken away."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, FileNotFoundError):
-            raise StagedCommitError(
-                f"{self._path} was removed: the job of this attempt is over, or was overtaken"
-            ) from error
+    @contextmanager
+    def _named_errors(self, doing: str) -> Iterator[None]:
+        """Name errors of the operating system. A file that is not found was taken away with the
+        directory.
+        """
+        with named_os_errors(doing):
+            try:
+                yield
+            except FileNotFoundError as error:
+                raise StagedCommitError(
+                    f"{self.path} was removed: the job of this attempt is over, or was overtaken"
+                ) from error
