@@ -9,7 +9,7 @@ from eoslog.spark.staging import as_messages
 
 if TYPE_CHECKING:
     from eoslog import StagedCommit, Store
-    from eoslog.staging.staged_offsets import OffsetsOfGroups
+    from eoslog.staging.staged_job import OffsetsOfGroups
 
 
 def commit(

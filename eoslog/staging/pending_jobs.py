@@ -27,24 +27,23 @@ from eoslog.staging.staged_adoption import (
     HeldPartitions,
     Offsets,
     adopt_files,
+    check_decided_file,
     is_adopted,
     is_file_adopted,
     is_untouched,
 )
 from eoslog.staging.staged_application import PREPARED, ApplicationRecord
-from eoslog.staging.staged_file_check import check_decided_file
 from eoslog.staging.staged_job import (
     StagedJob,
+    adopt_offsets,
     bounds_of_record,
     is_listed_apart,
     job_of_record,
     topic_ids_of_record,
 )
-from eoslog.staging.staged_leftovers import Leftovers
+from eoslog.staging.staged_leftovers import Leftovers, application_directories
 from eoslog.staging.staged_names import directory_name, is_nameless, run_path
-from eoslog.staging.staged_offsets import adopt_offsets
 from eoslog.staging.staged_spans import JobSpan, RecentJobs, span_of_bounds, span_of_job
-from eoslog.staging.staged_sweep import application_directories
 from eoslog.storage.damage import Problem, problem
 from eoslog.storage.engine import Engine
 from eoslog.transactions.state_log import StateLog

@@ -33,27 +33,33 @@ from eoslog.errors import (
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.session.store_wide_lock import StoreWideLock
 from eoslog.staging.pending_jobs import PendingJob, PendingJobs, verify_pending_jobs
-from eoslog.staging.staged_adoption import HeldPartitions
+from eoslog.staging.staged_adoption import (
+    HeldPartitions,
+    check_job,
+    check_room,
+    make_run_directory,
+    sync_staged,
+)
 from eoslog.staging.staged_application import (
     COMPLETE,
     NO_VERSION,
     ApplicationRecord,
     ApplicationState,
 )
-from eoslog.staging.staged_file_check import check_job, check_room, make_run_directory, sync_staged
-from eoslog.staging.staged_job import JobFile, StagedJob, files_of_messages
-from eoslog.staging.staged_leftovers import Leftovers
-from eoslog.staging.staged_message import StagedMessage, check_version, run_of
-from eoslog.staging.staged_names import directory_name, run_path
-from eoslog.staging.staged_offsets import (
+from eoslog.staging.staged_job import (
+    JobFile,
     OffsetsOfGroups,
+    StagedJob,
     StagedOffsets,
     TopicIdsOfGroups,
+    files_of_messages,
     prepare_offsets,
 )
+from eoslog.staging.staged_leftovers import Leftovers, is_decided
+from eoslog.staging.staged_message import StagedMessage, check_version, run_of
+from eoslog.staging.staged_names import directory_name, run_path
 from eoslog.staging.staged_source import VersionCount, VersionSource
 from eoslog.staging.staged_spans import RecentJobs
-from eoslog.staging.staged_sweep import is_decided
 from eoslog.storage.damage import Problem
 from eoslog.storage.engine import Engine
 from eoslog.transactions.state_log import APPLICATION, StateLog

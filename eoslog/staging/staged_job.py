@@ -3,25 +3,41 @@
 The state log's record holds it as JSON: the partitions' bounds always, so that readers can be kept
 out whatever happened to the rest; the list of files and offsets too, unless it is long. Then it is
 in a file of its own, beside the staged ones, and the record holds that file's size and digest.
+
+The record that decides a job holds the offsets of groups that it commits, so nothing of them is in
+`__consumer_offsets` before, and the process that completes the job has all it needs. What goes into
+one partition is a transaction of one batch, with a producer id of its own and a commit marker: a
+partition that knows the id has the batch, so that no offset is written a second time, over a newer
+one.
 """
 
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from eoslog.bindings.file_descriptor import open_regular
 from eoslog.common.json_text import check_kinds, fields_read_of, loads_json
+from eoslog.common.topic_name import VERSION_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError
 from eoslog.fs.atomic_file import write_atomically
-from eoslog.groups.offset_records import OffsetKey
-from eoslog.staging.staged_message import StagedFile, StagedMessage
+from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.groups.group_offsets import GroupOffsets, TopicIds
+from eoslog.groups.offset_records import (
+    OffsetKey,
+    OffsetValue,
+    decode_offset_key,
+    decode_offset_value,
+    encode_offset_key,
+    encode_offset_value,
+)
+from eoslog.staging.staged_message import StagedFile, StagedMessage, new_staged_producer_id
 from eoslog.staging.staged_names import attempt_path, is_directory_name
-from eoslog.staging.staged_offsets import StagedOffsets
 
 # The internal log keeps every decision: longer lists would make up most of it.
 INLINE_MANIFEST_BYTES_MAX = 16 << 10
@@ -32,6 +48,76 @@ WHOLE_FILE_BYTES_MIN = 4 << 20
 BYTES_FOR_THREADS = 4 << 20
 # Of more than half a million partitions; far below what a record of the internal log may hold.
 BOUNDS_BYTES_MAX = 16 << 20
+# Where a group with an application's name shows the application's newest version. It is in the
+# application's record only: Kafka's tools cannot describe a group that has an offset of a topic
+# that does not exist.
+VERSION_PARTITION = TopicPartition(VERSION_TOPIC, 0)
+# Keys and values of one partition; they make one batch, far below what an internal topic takes.
+OFFSETS_BYTES_MAX = 16 << 20
+
+Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
+OffsetsOfGroups = Mapping[str | ConsumerGroupMetadata, Offsets]
+TopicIdsOfGroups = Mapping[str | ConsumerGroupMetadata, TopicIds]
+FindTopicId = Callable[[TopicPartition], str | None]
+
+
+class StagedOffset(NamedTuple):
+    """One offset of a group."""
+
+    group: str
+    topic: str
+    partition: int
+    offset: int
+    leader_epoch: int
+    metadata: str
+    commit_timestamp_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagedOffsets:
+    """Offsets that a job commits in one partition of `__consumer_offsets`.
+
+    `topic_ids` tells a topic from another that was made under its name later.
+    """
+
+    number: int
+    producer_id: int
+    topic_ids: Mapping[str, str]
+    offsets: tuple[StagedOffset, ...]
+
+    def as_row(self) -> list[Any]:
+        """Return all of it, as the record of the decision holds it."""
+        return [self.number, self.producer_id, dict(self.topic_ids), list(self.offsets)]
+
+    @classmethod
+    def of_row(cls, row: list[Any]) -> "StagedOffsets":
+        """Restore from what `as_row` gave, read back from the record."""
+        number, producer_id, topic_ids, offsets = row
+        found = tuple(StagedOffset(*fields) for fields in offsets)
+        check_kinds(int, number, producer_id)
+        for one in found:
+            check_kinds(str, one.group, one.topic, one.metadata, topic_ids[one.topic])
+            check_kinds(int, one.partition, one.offset, one.leader_epoch, one.commit_timestamp_ms)
+        return cls(number, producer_id, topic_ids, found)
+
+    @property
+    def offset_keys(self) -> frozenset[OffsetKey]:
+        """Keys of these offsets: their groups and partitions."""
+        return frozenset(
+            OffsetKey(one.group, TopicPartition(one.topic, one.partition)) for one in self.offsets
+        )
+
+    def columns(self, find_topic_id: FindTopicId) -> tuple[list[bytes], list[bytes]]:
+        """Keys and values of the records, without those of topics that are gone."""
+        keys, values = [], []
+        for one in self.offsets:
+            where = TopicPartition(one.topic, one.partition)
+            if find_topic_id(where) != self.topic_ids[one.topic]:
+                continue
+            value = OffsetValue(one.offset, one.leader_epoch, one.metadata, one.commit_timestamp_ms)
+            keys.append(encode_offset_key(one.group, where))
+            values.append(encode_offset_value(value))
+        return keys, values
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,3 +295,76 @@ def _read_manifest(run: Path, manifest_bytes: int, digest: str) -> Any:
             f"{manifest_bytes} bytes and the digest that were decided)"
         )
     return loads_json(encoded)
+
+
+# Offsets of groups.
+
+
+def prepare_offsets(
+    offsets: OffsetsOfGroups | None,
+    commits: GroupOffsets,
+    sent_for: TopicIdsOfGroups | None = None,
+) -> list[StagedOffsets]:
+    """Check what a job is to commit; one entry for each partition of `__consumer_offsets`.
+
+    `sent_for` has the topics' ids of offsets that were sent before: those of topics that were
+    deleted since are left out. Raises what a plain commit raises, and StagedCommitError if it is
+    too much for one job.
+    """
+    if offsets is None:
+        return []
+    if not isinstance(offsets, Mapping):
+        raise TypeError(f"offsets: a mapping of groups, not {type(offsets).__name__}")
+    found: dict[int, list[StagedOffset]] = {}
+    sizes: dict[int, int] = {}
+    topic_ids: dict[str, str] = {}
+    for group, given in offsets.items():
+        number, keys, values, ids = commits.prepare_staged_commit(
+            group, given, None if sent_for is None else sent_for[group]
+        )
+        if not keys:
+            continue
+        for where, topic_id in ids.items():
+            if topic_ids.setdefault(where.topic, topic_id) != topic_id:
+                raise StagedCommitError(f"topic {where.topic!r} was made anew just now")
+        found.setdefault(number, []).extend(map(_offset_of_record, keys, values))
+        sizes[number] = sizes.get(number, 0) + sum(map(len, keys)) + sum(map(len, values))
+    for number, size in sizes.items():
+        if size > OFFSETS_BYTES_MAX:
+            raise StagedCommitError(
+                f"offsets of {size} bytes for partition {number} of the groups: one job commits at "
+                f"most {OFFSETS_BYTES_MAX}"
+            )
+    return [
+        StagedOffsets(
+            number,
+            new_staged_producer_id(),
+            {one.topic: topic_ids[one.topic] for one in ones},
+            tuple(ones),
+        )
+        for number, ones in sorted(found.items())
+    ]
+
+
+def adopt_offsets(
+    prepared: Sequence[StagedOffsets], commits: GroupOffsets, find_topic_id: FindTopicId
+) -> None:
+    """Append what the partitions do not hold yet; not synced."""
+    for one in prepared:
+        commits.adopt(one.number, partial(one.columns, find_topic_id), one.producer_id)
+
+
+def _offset_of_record(key: bytes, value: bytes) -> StagedOffset:
+    decoded = decode_offset_key(key)
+    if decoded is None:
+        raise ValueError("a key that is not of an offset")
+    said = decode_offset_value(value)
+    return StagedOffset(
+        decoded.group,
+        decoded.topic_partition.topic,
+        decoded.topic_partition.partition,
+        said.offset,
+        said.leader_epoch,
+        said.metadata,
+        said.commit_timestamp_ms,
+    )

@@ -8,38 +8,36 @@ when it died, the next one that opens the store removes so, or a sweep.
 Order: what says that a job is complete is on disk before its ids are forgotten. A power cut before
 that may bring the job back as decided, and may have taken its files: the ids tell that all of it is
 in.
+
+A sweep removes staged files that no decision needs any more. No link is followed: what one leads to
+is not the store's. Only the staging directory itself may be one. Tasks may be writing at the same
+time. What appears while a directory is being removed is left for the next sweep; a task that lost
+its directory finds out when it makes or closes a file.
 """
 
 import logging
 import os
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.errors import EoslogError
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import DIRECTORY_MODE
-from eoslog.staging.staged_application import ApplicationRecord
+from eoslog.staging.staged_application import PREPARED, ApplicationRecord
 from eoslog.staging.staged_job import StagedJob
 from eoslog.staging.staged_message import StagedMessage
 from eoslog.staging.staged_names import (
+    MANIFESTS,
     TRASH_DIRECTORY,
     attempt_path,
     directory_name,
     run_generation,
     run_path,
 )
-from eoslog.staging.staged_sweep import (
-    application_directories,
-    is_decided,
-    leads_elsewhere,
-    outdated_runs,
-    removable_runs,
-    remove_if_empty,
-    remove_manifests,
-    remove_tree,
-)
+from eoslog.staging.staged_source import is_version_in
 from eoslog.storage.engine import Engine
 from eoslog.transactions.state_log import StateLog
 
@@ -62,8 +60,8 @@ class Leftovers:
         self._staging_path = engine.paths.staging
         self._trash = self._staging_path / TRASH_DIRECTORY
         self._noted: Callable[[], None] = lambda: None
-        self._lock = threading.RLock()
-        self._clearing = threading.RLock()
+        self._lock = ThreadLock()
+        self._clearing = ThreadLock()
         self._complete: list[StagedJob] = []  # Their ids are still known.
         with named_os_errors(f"looking at {self._trash}"):
             self._moved = self._trash.is_dir()  # Of a process that died.
@@ -94,32 +92,37 @@ class Leftovers:
         """A job is complete: have its files gone, and later the ids. While there are files, the ids
         keep out a second copy.
         """
-        if run_generation(run_id) is None:
-            self._put_run_away(job.run_path)
-        else:
-            for path in {one.path.parent for one in job.files}:
-                self.put_away(path)
-            if not leads_elsewhere(job.run_path, self._staging_path):
-                remove_manifests(job.run_path)
-        self._put_outdated_away(job.app_id)
+        self._put_staged_away(job.app_id, run_id, {one.path.parent for one in job.files})
+        if run_generation(run_id) is not None:
+            _remove_manifests(job.run_path, self._staging_path)
         with self._lock:
             self._complete.append(job)
         self._noted()
 
-    def discard(self, app_id: str, run_id: str | None, messages: Sequence[StagedMessage]) -> None:
+    def discard(self, app_id: str, run_id: str | None, messages: Iterable[StagedMessage]) -> None:
         """Have what was staged gone for a version that needs it no more."""
-        if run_id is None:
-            return
+        if run_id is not None:
+            staging = self._staging_path
+            attempts = [attempt_path(staging, app_id, run_id, one.attempt) for one in messages]
+            self._put_staged_away(app_id, run_id, attempts)
+
+    def _put_staged_away(self, app_id: str, run_id: str, attempts: Iterable[Path]) -> None:
+        """Have a run that is for one job gone, of another run these attempts; and what any run
+        staged for versions of a source that are in.
+        """
         if run_generation(run_id) is None:
             self._put_run_away(run_path(self._staging_path, app_id, run_id))
         else:
-            for message in messages:
-                self.put_away(attempt_path(self._staging_path, app_id, run_id, message.attempt))
-        self._put_outdated_away(app_id)
+            for path in attempts:
+                self.put_away(path)
+        record = ApplicationRecord.read(self._state_log, app_id)
+        if record is not None:
+            for path in _outdated_runs(self._staging_path / record.name, record):
+                self._put_run_away(path)
 
     def put_away(self, path: Path) -> None:
         """Have a directory gone from its place, and removed later; none that a link leads to."""
-        if leads_elsewhere(path, self._staging_path):
+        if _leads_elsewhere(path, self._staging_path):
             return
         if self._trash.is_symlink():
             remove_tree(path, self._staging_path)
@@ -131,7 +134,8 @@ class Leftovers:
             except FileNotFoundError:
                 if not path.is_dir():
                     return  # It is gone already.
-                self._make_trash()
+                with suppress(OSError):  # It is there by now, or the move says what is wrong.
+                    self._trash.mkdir(DIRECTORY_MODE)
             except OSError:
                 # Not to be moved: what can be removed is, the rest is swept.
                 remove_tree(path, self._staging_path)
@@ -139,23 +143,10 @@ class Leftovers:
         self._moved = True
         self._noted()
 
-    def _put_outdated_away(self, app_id: str) -> None:
-        """Have what any run staged for versions of a source that are in gone."""
-        record = ApplicationRecord.read(self._state_log, app_id)
-        if record is not None:
-            for path in outdated_runs(self._staging_path / record.name, record):
-                self._put_run_away(path)
-
     def _put_run_away(self, path: Path) -> None:
         self._over[path] = time.monotonic()
         self._emptied.add(path.parent)
         self.put_away(path)
-
-    def _make_trash(self) -> None:
-        try:
-            self._trash.mkdir(DIRECTORY_MODE)
-        except OSError:
-            return  # It is there by now, or the move will say what is wrong.
 
     # Removing it.
 
@@ -204,7 +195,7 @@ class Leftovers:
         """
         for application_path in application_directories(self._staging_path):
             record = ApplicationRecord.read_by_name(self._state_log, application_path.name)
-            runs = removable_runs(application_path, record, oldest_ms)
+            runs = _removable_runs(application_path, record, oldest_ms)
             if runs and record is not None:
                 # Else a power cut could bring a job back whose list of files is gone.
                 self._sync_record(record.name)
@@ -251,3 +242,139 @@ class Leftovers:
                 offsets_partition.forget_adopted([one.producer_id])
             except EoslogError as error:
                 _log.warning("offsets of groups, partition %d: %s", one.number, error)
+
+
+# Which runs are over, and how their files are removed.
+
+
+def _removable_runs(
+    application_path: Path, record: ApplicationRecord | None, oldest_ms: int
+) -> list[Path]:
+    """The runs of an application that can be removed as a whole; those that nobody decided if
+    nothing was written in them since a time.
+    """
+    return [
+        path
+        for path in _subdirectories(application_path)
+        if not is_decided(path.name, record)
+        and (_is_over(path.name, record) or _last_written_ms(path) <= oldest_ms)
+    ]
+
+
+def _outdated_runs(application_path: Path, record: ApplicationRecord) -> list[Path]:
+    """The runs whose names say that they are for a version which is in."""
+    return [
+        path
+        for path in _subdirectories(application_path)
+        if not is_decided(path.name, record) and _is_outdated(path.name, record)
+    ]
+
+
+def _is_outdated(run_name: str, record: ApplicationRecord) -> bool:
+    return is_version_in(run_name, record.version, record.count)
+
+
+def is_decided(run_name: str, record: ApplicationRecord | None) -> bool:
+    """True if the run has a job that is decided, and not completely in the log."""
+    return (
+        record is not None
+        and record.state == PREPARED
+        and record.run_id is not None
+        and run_name == directory_name(record.run_id, "run_id")
+    )
+
+
+def _is_over(run_name: str, record: ApplicationRecord | None) -> bool:
+    """True if nothing that the run stages can be decided any more."""
+    if record is None or record.run_id is None:
+        return False
+    if record.has_overtaken(run_name) or _is_outdated(run_name, record):
+        return True
+    # A run of the caller's own naming is for one job, and is known by that job's decision only.
+    its_own = run_name == directory_name(record.run_id, "run_id")
+    return its_own and run_generation(run_name) is None and record.state != PREPARED
+
+
+def application_directories(staging_path: Path) -> list[Path]:
+    """The directories of all applications that have one."""
+    return [path for path in _subdirectories(staging_path) if path.name != TRASH_DIRECTORY]
+
+
+def _subdirectories(path: Path) -> list[Path]:
+    """The directories in a directory; none if it is gone."""
+    return [path / one.name for one in _listed(path) if one.is_dir(follow_symlinks=False)]
+
+
+def _last_written_ms(run_path: Path) -> int:
+    """Return when something in a run was last written, in milliseconds."""
+    newest_ns = 0
+    for path in (run_path, *_entries(run_path)):
+        with named_os_errors(f"looking at {path}"):
+            try:
+                newest_ns = max(newest_ns, path.lstat().st_mtime_ns)
+            except FileNotFoundError:
+                continue
+    return newest_ns // 1_000_000
+
+
+def _leads_elsewhere(path: Path, staging_path: Path) -> bool:
+    """True if a link stands in a path's place, or on the way there from the staging directory."""
+    below = path.relative_to(staging_path).parts
+    with named_os_errors(f"looking at {path}"):
+        return any(
+            staging_path.joinpath(*below[:depth]).is_symlink() for depth in range(1, len(below) + 1)
+        )
+
+
+def remove_tree(path: Path, staging_path: Path) -> int:
+    """Remove a directory as far as it goes; how many files went. None if a link leads there."""
+    return 0 if _leads_elsewhere(path, staging_path) else _remove_tree(path)
+
+
+def _remove_tree(path: Path) -> int:
+    removed = 0
+    try:
+        with os.scandir(path) as entries:
+            found = list(entries)
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                removed += _remove_tree(path / entry.name)
+            else:
+                (path / entry.name).unlink(missing_ok=True)
+                removed += 1
+        path.rmdir()
+    except OSError:
+        # Gone already, or written to just now, or not ours to remove: the next sweep looks again.
+        return removed
+    return removed
+
+
+def _remove_manifests(run: Path, staging_path: Path) -> None:
+    """Remove the lists of a run's files; called while no job of the run is under way."""
+    if not _leads_elsewhere(run, staging_path):
+        with suppress(OSError):
+            for path in run.glob(MANIFESTS):
+                path.unlink(missing_ok=True)
+
+
+def remove_if_empty(path: Path) -> None:
+    """Remove a directory unless there is something in it."""
+    with suppress(OSError):
+        path.rmdir()
+
+
+def _entries(path: Path) -> Iterator[Path]:
+    for entry in _listed(path):
+        yield path / entry.name
+        if entry.is_dir(follow_symlinks=False):
+            yield from _entries(path / entry.name)
+
+
+def _listed(path: Path) -> list[os.DirEntry[str]]:
+    """List a directory; empty if it is gone."""
+    with named_os_errors(f"reading {path}"):
+        try:
+            with os.scandir(path) as entries:
+                return list(entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return []

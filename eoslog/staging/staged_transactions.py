@@ -26,9 +26,9 @@ from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadat
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.staging.staged_application import ApplicationRecord
 from eoslog.staging.staged_commit import StagedCommits
+from eoslog.staging.staged_job import Offsets
+from eoslog.staging.staged_leftovers import remove_if_empty, remove_tree
 from eoslog.staging.staged_names import attempt_path, run_path
-from eoslog.staging.staged_offsets import Offsets
-from eoslog.staging.staged_sweep import remove_if_empty, remove_tree
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.engine import Engine
 from eoslog.storage.topic_registry import TopicDescription

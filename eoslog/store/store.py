@@ -54,8 +54,8 @@ from eoslog.session.append_signal import AppendSignal
 from eoslog.session.process_slots import ProcessSlot
 from eoslog.staging.staged_application import ApplicationState
 from eoslog.staging.staged_commit import StagedCommit, StagedCommits
+from eoslog.staging.staged_job import VERSION_PARTITION, OffsetsOfGroups
 from eoslog.staging.staged_message import StagedMessage
-from eoslog.staging.staged_offsets import VERSION_PARTITION, OffsetsOfGroups
 from eoslog.staging.staged_source import VersionSource
 from eoslog.storage.engine import Engine
 from eoslog.storage.opened_partitions import OpenedPartitions

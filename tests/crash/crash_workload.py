@@ -23,7 +23,7 @@ from eoslog import TopicPartition
 from eoslog.checking import Recorder
 from eoslog.errors import InvalidTimestampError
 from eoslog.groups import group_member
-from eoslog.staging import attempt_files, staged_adoption, staged_file_check, staged_job
+from eoslog.staging import attempt_files, staged_adoption, staged_job
 from eoslog.storage.partition import Partition
 from eoslog.store.checkpointer import Checkpointer
 
@@ -82,7 +82,7 @@ def be_deterministic() -> None:
     """
     Checkpointer.start = lambda self: not self._stopped  # type: ignore[method-assign]
     Partition.__hash__ = lambda self: crc32(str(self.topic_partition).encode())  # type: ignore
-    for module in (staged_adoption, attempt_files, staged_file_check):
+    for module in (staged_adoption, attempt_files):
         module.run_together = one_after_another  # type: ignore
     staged_job.WHOLE_FILE_BYTES_MIN = WHOLE_FILE_BYTES_MIN
     # A member says that it lives when it joins, and not again if its process stood still meanwhile.

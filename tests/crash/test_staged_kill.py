@@ -43,9 +43,9 @@ from eoslog.groups.offset_records import decode_offset_key
 from eoslog.staging import attempt_files, staged_commit, staged_job, staged_leftovers
 from eoslog.staging.attempt_files import AttemptFiles
 from eoslog.staging.staged_adoption import HeldPartitions
+from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.staging.staged_leftovers import Leftovers
 from eoslog.staging.staged_message import StagedMessage
-from eoslog.staging.staged_offsets import VERSION_PARTITION
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import StateLog

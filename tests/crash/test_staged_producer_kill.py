@@ -26,7 +26,7 @@ from eoslog.staging import attempt_files, staged_commit
 from eoslog.staging.attempt_files import AttemptFiles
 from eoslog.staging.staged_adoption import HeldPartitions
 from eoslog.staging.staged_commit import StagedCommits
-from eoslog.staging.staged_offsets import VERSION_PARTITION
+from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.staging.staged_transactions import StagedTransactions
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.partition import Partition

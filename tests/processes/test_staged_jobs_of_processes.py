@@ -40,8 +40,8 @@ from eoslog.staging import staged_commit, staged_job, staged_leftovers
 from eoslog.staging.staged_adoption import HeldPartitions
 from eoslog.staging.staged_application import ApplicationRecord
 from eoslog.staging.staged_commit import StagedCommits
+from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.staging.staged_leftovers import Leftovers
-from eoslog.staging.staged_offsets import VERSION_PARTITION
 from eoslog.staging.staged_spans import RecentJobs
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import StateLog

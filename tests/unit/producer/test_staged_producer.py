@@ -41,7 +41,7 @@ from eoslog.producer.staged_producer import StagedProducer
 from eoslog.staging import staged_transactions
 from eoslog.staging.attempt_files import AttemptFiles
 from eoslog.staging.staged_commit import StagedCommits
-from eoslog.staging.staged_offsets import VERSION_PARTITION
+from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import APPLICATION, StateLog
 

@@ -663,7 +663,7 @@ def test_a_job_for_which_there_is_no_room_is_not_decided(store, monkeypatch):
         f_frsize = 1
         f_bavail = job_bytes - 1
 
-    monkeypatch.setattr("eoslog.staging.staged_file_check.os.statvfs", lambda _: NearlyFull)
+    monkeypatch.setattr("eoslog.staging.staged_adoption.os.statvfs", lambda _: NearlyFull)
     with pytest.raises(StoreFullError, match=f"needs {job_bytes} bytes"):
         store.commit_staged(APP, 0, messages)
     monkeypatch.undo()
@@ -1043,7 +1043,7 @@ def test_os_errors_of_staged_files_are_named(store, monkeypatch):
     def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr("eoslog.staging.staged_file_check.mmap.mmap", refuse)
+    monkeypatch.setattr("eoslog.staging.staged_adoption.mmap.mmap", refuse)
     with pytest.raises(StoreError, match="Too many open files"):
         store.commit_staged(APP, 0, messages)
     monkeypatch.undo()

@@ -28,8 +28,8 @@ import eoslog
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import StoreFailedError
 from eoslog.staging import staged_job, staged_leftovers
+from eoslog.staging.staged_leftovers import remove_tree
 from eoslog.staging.staged_names import TRASH_DIRECTORY
-from eoslog.staging.staged_sweep import remove_tree
 from eoslog.transactions.state_log import APPLICATION, StateLog, state_partition_of
 
 pytestmark = pytest.mark.usefixtures("no_retries")
@@ -195,7 +195,7 @@ def test_a_full_disk_is_emptied_before_a_job_is_refused(store, monkeypatch):
         def f_bavail(self) -> int:
             return 0 if trash(store.path) else 1 << 30
 
-    monkeypatch.setattr("eoslog.staging.staged_file_check.os.statvfs", lambda _: Disk())
+    monkeypatch.setattr("eoslog.staging.staged_adoption.os.statvfs", lambda _: Disk())
     assert trash(store.path)
     assert store.commit_staged(APP, 1, later).committed
 

@@ -30,7 +30,7 @@ from eoslog.errors import (
     StagedRunFencedError,
     StoreFullError,
 )
-from eoslog.staging.staged_offsets import VERSION_PARTITION
+from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.storage.partition import Partition
 
 pytestmark = pytest.mark.usefixtures("no_retries")

@@ -39,11 +39,11 @@ from eoslog.errors import (
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.groups.member_records import decode_members_key
-from eoslog.staging import staged_job, staged_offsets
+from eoslog.staging import staged_job
 from eoslog.staging.staged_adoption import HeldPartitions
 from eoslog.staging.staged_application import ApplicationRecord
+from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN
-from eoslog.staging.staged_offsets import VERSION_PARTITION
 from eoslog.storage.partition import Partition
 from eoslog.transactions.state_log import APPLICATION, StateLog
 
@@ -171,7 +171,7 @@ def test_wrong_offsets_are_refused_before_the_decision(store, offsets, error):
 
 
 def test_more_offsets_than_a_job_takes_are_refused(store, monkeypatch):
-    monkeypatch.setattr(staged_offsets, "OFFSETS_BYTES_MAX", 50)
+    monkeypatch.setattr(staged_job, "OFFSETS_BYTES_MAX", 50)
     with pytest.raises(StagedCommitError, match="at most 50"):
         store.commit_staged(APP, 0, [], offsets={"readers": {SOURCE: 1, OTHER_SOURCE: 2}})
     assert store.application(APP) is None
