@@ -31,7 +31,7 @@ from eoslog.errors import (
     StoreFailedError,
     StoreFullError,
 )
-from eoslog.inspect.snapshot_dump import dump_snapshot
+from eoslog.inspect.file_dump import dump_file
 from eoslog.staging import staged_job
 from eoslog.storage.partition import Partition
 
@@ -103,7 +103,7 @@ def test_a_snapshot_in_front_of_a_file_is_written_now_and_then(store, mib):
     snapshots = list((store.path / f"{TOPIC}-0").glob("*.snapshot"))
     assert len(snapshots) == (mib >= 64)
     for snapshot in snapshots:
-        listed = [one["producerId"] for one in dump_snapshot(snapshot, snapshot.read_bytes())]
+        listed = [one["producerId"] for one in dump_file(snapshot)]
         assert file.producer_id not in listed
         assert len(listed) == 1
 
