@@ -13,14 +13,11 @@ from typing import Any, NamedTuple
 
 from eoslog.bindings.record_batch import Record
 from eoslog.bindings.transaction_record import decode_transaction_value
-from eoslog.common.json_text import fields_read_of
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import CorruptRecordError, StagedCommitError
-from eoslog.inspect.acknowledged_jobs import complete_job_parts
+from eoslog.errors import CorruptRecordError
 from eoslog.inspect.decided_transactions import DecidedTransactions
+from eoslog.inspect.durable_bounds import decided_job, job_parts
 from eoslog.session.store_paths import StorePaths
-from eoslog.staging.staged_job import job_of_record
-from eoslog.staging.staged_names import run_path
 from eoslog.storage.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
@@ -93,7 +90,7 @@ class StateVerification:
         """Return how far partitions hold staged jobs that are complete, and which job that is."""
         reached: dict[TopicPartition, tuple[int, str]] = {}
         for check in self._checks.values():
-            for where, part in complete_job_parts(self._paths, iter(check.of_jobs)):
+            for where, part in job_parts(self._paths, check.of_jobs, only_recorded=True):
                 if part.offset_min > reached.get(where, (0, ""))[0]:
                     reached[where] = part.offset_min, part.name
         return reached
@@ -228,13 +225,11 @@ class _PartitionCheck:
             self._decided.follow_named(f"producer {named.name!r}", named.producer_id, named.epoch)
 
     def _follow_job(self, state: dict[str, Any]) -> None:
-        try:
-            with fields_read_of("a decided job"):
-                app_id, version = state["app_id"], state["app_version"]
-                run = run_path(self._staging, app_id, str(state["run_id"]))
-                job = job_of_record(app_id, version, run, state["job"])
-        except (CorruptRecordError, StagedCommitError):
-            self._decided.has_all_jobs = False  # Its list of files is gone with the files, say.
+        job = None
+        with suppress(CorruptRecordError):
+            job = decided_job(self._staging, state)
+        if job is None:  # Its list of files is gone with the files, for example.
+            self._decided.has_all_jobs = False
         else:
             self._decided.staged_producer_ids |= job.all_producer_ids
 

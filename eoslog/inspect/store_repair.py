@@ -25,8 +25,8 @@ from eoslog.fs.identity_files import META_PROPERTIES
 from eoslog.fs.offline_log import BrokenTail, OfflineLog
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories, private_opener
-from eoslog.inspect.acknowledged import Acknowledged, find_acknowledged, synced_by_page
 from eoslog.inspect.checkpoint_verification import read_checkpoints, verify_lost_partitions
+from eoslog.inspect.durable_bounds import DurableBounds, read_durable_bounds, synced_by_page
 from eoslog.inspect.followed_transactions import AHEAD, BEHIND
 from eoslog.session.store_directory import why_no_store
 from eoslog.session.store_lock import StoreLock
@@ -114,7 +114,7 @@ class StoreRepair:
         unrecovered = read_last_stop(paths.clean_marker, paths.unrecovered).unrecovered
         recovery_points = self._recovery_points()
         legal_holes = self._legal_holes()
-        known: Acknowledged | None = None
+        bounds: DurableBounds | None = None
         torn: list[BrokenTail] = []
         refused = self._lost_partitions()
         for where, path in partition_directories(paths.root):
@@ -124,8 +124,8 @@ class StoreRepair:
             if tail is None:
                 refused += self._lost_end(where, log)
                 continue
-            known = find_acknowledged(paths, recovery_points) if known is None else known
-            refusal = _refusal(where, log, tail, known, is_clean)
+            bounds = bounds or read_durable_bounds(paths, recovery_points)
+            refusal = _refusal(where, log, tail, bounds, is_clean)
             if refusal is None:
                 torn.append(tail)
             else:
@@ -269,7 +269,7 @@ def _refusal(
     where: TopicPartition,
     log: OfflineLog,
     tail: BrokenTail,
-    known: Acknowledged,
+    bounds: DurableBounds,
     is_clean: bool,
 ) -> Refusal | None:
     place = f"at byte {tail.position_bytes}, where offset {tail.offset} would be: {tail.reason}"
@@ -284,7 +284,7 @@ def _refusal(
         reason = f"this is no torn end: a whole batch at offset {offset} stands {where_it_is}"
         advice = f"{COPY_ADVICE}; opening the store cuts all of it off, and keeps it in state/cut"
         return Refusal(tail.path, f"{place}; {reason}", advice)
-    objection = known.objection(where, log, tail.offset)
+    objection = bounds.objection(where, log, tail.offset)
     if objection is not None:
         return Refusal(tail.path, f"{place}; {objection}", SYNCED_ADVICE)
     return None

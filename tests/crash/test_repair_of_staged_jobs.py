@@ -14,7 +14,7 @@ from unclean_stops import as_of_a_crash
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.record_batch import iter_batches
-from eoslog.inspect.acknowledged_jobs import job_parts
+from eoslog.inspect.durable_bounds import job_parts
 from eoslog.session.store_paths import StorePaths
 from eoslog.staging import pending_jobs, staged_job
 from eoslog.staging.staged_leftovers import Leftovers
@@ -225,8 +225,6 @@ def test_a_note_of_recent_jobs_tells_how_far_a_log_went(tmp_path):
     ended = JobSpan(2, {"t": topic_id}, {T1: OffsetRange(3, 17)})
     spans = [open_ended.described(), ended.described()]
     records = [(key, b"{}"), (key, json.dumps({"spans": spans}).encode())]
-    assert [(where, part.offset_min) for where, part in job_parts(paths, iter(records))] == [
-        (T1, 17)
-    ]
+    assert [(where, part.offset_min) for where, part in job_parts(paths, records)] == [(T1, 17)]
     shutil.rmtree(path / "t-1")
-    assert list(job_parts(paths, iter(records))) == []
+    assert list(job_parts(paths, records)) == []
