@@ -6,7 +6,6 @@ from os import PathLike
 import numpy as np
 
 from eoslog.checking.evidence import Evidence, identities_of, passed_offsets
-from eoslog.checking.group_offsets import GroupOffsets, group_offsets, note_commits
 from eoslog.checking.history import History
 from eoslog.checking.history_reader import read_history
 from eoslog.checking.isolation import aborted_reads, circular_information_flow, precommitted_reads
@@ -20,9 +19,15 @@ from eoslog.checking.order import (
     non_monotonic_sends,
     poll_skips,
 )
-from eoslog.checking.record_places import record_places, tries_of
-from eoslog.checking.report import ANOMALIES, Report
-from eoslog.checking.transactions import transactions_of
+from eoslog.checking.outcomes import (
+    GroupOffsets,
+    group_offsets,
+    note_commits_by_offsets,
+    record_places,
+    transactions_of,
+    tries_of,
+)
+from eoslog.checking.report import Report
 from eoslog.checking.zombie_writes import zombie_writes
 
 VISIBLE_WITHIN_S = 1.0
@@ -65,7 +70,7 @@ def _gather(
     """Gather what the history proves; first the outcomes of its transactions."""
     transactions = transactions_of(history)
     offsets = group_offsets(history)
-    note_commits(history, transactions, offsets, clock_error_ns)
+    note_commits_by_offsets(history, transactions, offsets, clock_error_ns)
     evidence = Evidence(
         history=history,
         transactions=transactions,
@@ -83,7 +88,7 @@ def _gather(
 def _report(evidence: Evidence, offsets: GroupOffsets) -> Report:
     missing = missing_records(evidence)
     torn = np.flatnonzero(seen_in_part(evidence))
-    found = [
+    found = [  # In the order of ANOMALIES.
         lost_writes(evidence, missing),
         duplicates(evidence),
         aborted_reads(evidence),
@@ -98,10 +103,7 @@ def _report(evidence: Evidence, offsets: GroupOffsets) -> Report:
         offset_divergence(evidence, offsets, missing, torn),
         invisible_records(evidence, missing),
     ]
-    return Report(
-        counts=_counts(evidence),
-        found=tuple(sorted(found, key=lambda one: ANOMALIES.index(one.kind))),
-    )
+    return Report(counts=_counts(evidence), found=tuple(found))
 
 
 def _counts(evidence: Evidence) -> dict[str, int]:

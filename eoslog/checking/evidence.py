@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eoslog.checking.groups_of_rows import distinct, place_keys, same_as_before
 from eoslog.checking.history import (
     ABORT,
     COMMIT,
@@ -26,10 +25,12 @@ from eoslog.checking.history import (
     Flags,
     History,
     Numbers,
+    distinct,
+    place_keys,
+    same_as_before,
 )
-from eoslog.checking.record_places import RecordPlaces, Tries
+from eoslog.checking.outcomes import RecordPlaces, Transactions, Tries
 from eoslog.checking.report import Anomaly, Found, OperationReference
-from eoslog.checking.transactions import Transactions
 
 # What polls passed: from where the consumer stood before each, up to where it left it.
 #
@@ -300,6 +301,14 @@ class Evidence:
     def partition(self, number: int) -> str:
         """A partition's name; where it is not known, that it is not."""
         return "some partition" if number == NONE else self.history.names.partitions[number]
+
+    def there_by(self, sends: Numbers) -> Numbers:
+        """Return for rows of the sends when each record, if it is there for good, was so."""
+        ops, op = self.history.ops, self.history.sends.op[sends]
+        found, of = ops.end[op], ops.transaction[op]
+        inside = of != NONE
+        found[inside] = np.maximum(found[inside], self.transactions.committed_by[of[inside]])
+        return found
 
     def slack(self, one: Numbers, other: Numbers) -> Numbers:
         """Return how far the clocks of two operations may differ: not at all within a client."""

@@ -8,6 +8,7 @@ import json
 import re
 from array import array
 from collections.abc import Callable, Iterable
+from functools import partial
 from json.decoder import JSONDecodeError
 from os import PathLike, fspath
 from os.path import realpath
@@ -234,13 +235,15 @@ class _Reader:
         self._parts: dict[str, Callable[[dict[str, Any], int], None]] = {
             "send": self._take_send,
             "poll": self._take_poll,
-            "seek": self._take_seek,
+            "seek": partial(self._take_positions, "positions", self._seeks, optional=True),
             "init": self._take_init,
             "commit": self._take_end,
             "abort": self._take_end,
-            "offsets": self._take_offsets,
-            "committed": self._take_committed,
-            "ends": self._take_ends,
+            "offsets": partial(self._take_positions, "offsets", self._offset_writes, tried=True),
+            "committed": partial(
+                self._take_positions, "offsets", self._offset_reads, optional=True
+            ),
+            "ends": partial(self._take_positions, "offsets", self._ends),
         }
 
     def read(self, path: str) -> None:
@@ -408,11 +411,7 @@ class _Reader:
                     values.append(value)
                 reads.extend((row, partition, offset, identity))
         if line.get("next") is not None:
-            self._take_positions(line, "next", self._next, optional=False)
-
-    def _take_seek(self, line: dict[str, Any], outcome: int) -> None:
-        if outcome == OK:
-            self._take_positions(line, "positions", self._seeks, optional=True)
+            self._take_positions("next", self._next, line, outcome)
 
     def _take_init(self, line: dict[str, Any], outcome: int) -> None:
         if line.get("transactional_id") is None and line.get("producer_id") is None:
@@ -421,20 +420,22 @@ class _Reader:
     def _take_end(self, line: dict[str, Any], outcome: int) -> None:
         self._place.text(line, "transaction")
 
-    def _take_offsets(self, line: dict[str, Any], outcome: int) -> None:
-        self._take_positions(line, "offsets", self._offset_writes, optional=False)
-
-    def _take_committed(self, line: dict[str, Any], outcome: int) -> None:
-        if outcome == OK:
-            self._take_positions(line, "offsets", self._offset_reads, optional=True)
-
-    def _take_ends(self, line: dict[str, Any], outcome: int) -> None:
-        if outcome == OK:
-            self._take_positions(line, "offsets", self._ends, optional=False)
-
     def _take_positions(
-        self, line: dict[str, Any], field: str, table: "array[int]", *, optional: bool
+        self,
+        field: str,
+        table: "array[int]",
+        line: dict[str, Any],
+        outcome: int,
+        *,
+        optional: bool = False,
+        tried: bool = False,
     ) -> None:
+        """Take in the offsets of an operation that is ok, or, with `tried`, of any.
+
+        With `optional`, a partition may have none.
+        """
+        if outcome != OK and not tried:
+            return
         for name, offset in self._place.mapping(line, field).items():
             partition = self._partition(name, field)
             if offset is not None or not optional:

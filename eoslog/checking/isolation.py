@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from eoslog.checking.evidence import Evidence
-from eoslog.checking.groups_of_rows import distinct
-from eoslog.checking.history import FAIL, NEVER_NS, NONE, READ_COMMITTED, Flags, Numbers
+from eoslog.checking.history import FAIL, NEVER_NS, NONE, READ_COMMITTED, Flags, Numbers, distinct
 from eoslog.checking.report import Anomaly, Found
 
 # Aborted reads (G1a): a record that must not be there was read.

@@ -5,14 +5,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from eoslog.checking.evidence import Evidence, starts_of
-from eoslog.checking.groups_of_rows import (
-    any_of,
-    distinct,
-    greatest,
-    greatest_before,
-    least,
-    same_as_before,
-)
 from eoslog.checking.history import (
     ENDS,
     FAIL,
@@ -24,6 +16,12 @@ from eoslog.checking.history import (
     Columns,
     Flags,
     Numbers,
+    any_of,
+    distinct,
+    greatest,
+    greatest_before,
+    least,
+    same_as_before,
 )
 from eoslog.checking.missing_records import MissingRecords, end_below
 from eoslog.checking.report import Anomaly, Found
@@ -89,14 +87,9 @@ def _reached(evidence: Evidence) -> _Reached:
     of = ops.transaction[sends.op]
     # What is not committed may be gone, with its transaction, after a power cut.
     told = np.flatnonzero((sends.offset != NONE) & evidence.transactions.is_committed(of))
-    told_by = ops.end[sends.op[told]]
-    inside = of[told] != NONE
-    told_by[inside] = np.maximum(
-        told_by[inside], evidence.transactions.committed_by[of[told][inside]]
-    )
     proper = np.flatnonzero(starts_of(passes) < passes.after)
     if not len(ends):
-        told, told_by, proper = told[:0], told_by[:0], proper[:0]  # Nobody asks.
+        told, proper = told[:0], proper[:0]  # Nobody asks.
     op = np.concatenate([ends.op, sends.op[told], passes.op[proper]])
     others = [np.full(count, NONE, dtype=np.int64) for count in (len(ends), len(proper))]
     parts = [ends.partition, sends.partition[told], passes.partition[proper]]
@@ -104,7 +97,7 @@ def _reached(evidence: Evidence) -> _Reached:
         op=op,
         partition=np.concatenate(parts),
         offset=np.concatenate([ends.offset, sends.offset[told] + 1, passes.after[proper]]),
-        by=np.concatenate([ops.end[ends.op], told_by, ops.end[passes.op[proper]]]),
+        by=np.concatenate([ops.end[ends.op], evidence.there_by(told), ops.end[passes.op[proper]]]),
         send=np.concatenate([others[0], told, others[1]]),
         # A send has no isolation: an open transaction may hold back its record.
         decided=ops.isolation[op] == READ_COMMITTED,
@@ -181,8 +174,7 @@ def _there(evidence: Evidence) -> tuple[Numbers, Numbers]:
     history, transactions = evidence.history, evidence.transactions
     sends, ops, places = history.sends, history.ops, evidence.records.rows
     of = ops.transaction[sends.op]
-    done = ops.end[sends.op].copy()
-    done[of != NONE] = np.maximum(done[of != NONE], transactions.committed_by[of[of != NONE]])
+    done = evidence.there_by(np.arange(len(sends)))
     sure = (ops.outcome[sends.op] == OK) & transactions.is_committed(of) & (done < NEVER_NS)
     sure &= sends.partition != NONE
     # Another try, or a reader, may show a value in another partition: it is counted in none.

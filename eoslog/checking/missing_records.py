@@ -10,13 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from eoslog.checking.evidence import Evidence, sent_offsets
-from eoslog.checking.groups_of_rows import (
-    distinct,
-    greatest_before,
-    group_numbers,
-    place_keys,
-    same_as_before,
-)
 from eoslog.checking.history import (
     FAIL,
     INIT,
@@ -28,8 +21,13 @@ from eoslog.checking.history import (
     Columns,
     Flags,
     Numbers,
+    distinct,
+    greatest_before,
+    group_numbers,
+    place_keys,
+    same_as_before,
 )
-from eoslog.checking.record_places import RecordPlaces
+from eoslog.checking.outcomes import RecordPlaces
 from eoslog.checking.report import Anomaly, Found
 
 
@@ -122,7 +120,7 @@ def _between_its_clients(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Nu
 def _ends_around(evidence: Evidence, rows: Numbers, partition: int) -> tuple[Numbers, Numbers]:
     """The partition's end as it was asked for before each send began and after it was done."""
     history = evidence.history
-    ends, ops, sends = history.ends, history.ops, history.sends
+    ends, ops = history.ends, history.ops
     asked = np.flatnonzero(ends.partition == partition)
     asked = asked[np.argsort(ops.end[ends.op[asked]], kind="stable")]
     op, offset = ends.op[asked], ends.offset[asked]
@@ -135,9 +133,7 @@ def _ends_around(evidence: Evidence, rows: Numbers, partition: int) -> tuple[Num
     op, offset = op[whole], offset[whole]
     order = np.argsort(ops.begin[op], kind="stable")
     op, offset = op[order], offset[order]
-    done = ops.end[sends.op[rows]]
-    of = ops.transaction[sends.op[rows]]
-    done[of != NONE] = evidence.transactions.committed_by[of[of != NONE]]
+    done = evidence.there_by(rows)
     after = np.searchsorted(ops.begin[op], done + evidence.clock_error_ns, "right")
     later = np.minimum.accumulate(offset[::-1])[::-1]
     return lowest, np.concatenate([later, [OFFSET_MAX + 1]])[after]
@@ -147,10 +143,7 @@ def end_below(evidence: Evidence, send: int) -> int:
     """The first that was told, after a record was there, of an end that leaves it out; or NONE."""
     history = evidence.history
     ends, ops, sends = history.ends, history.ops, history.sends
-    transaction = int(ops.transaction[sends.op[send]])
-    done = int(ops.end[sends.op[send]])
-    if transaction != NONE:
-        done = max(done, int(evidence.transactions.committed_by[transaction]))
+    done = int(evidence.there_by(np.array([send]))[0])
     asked = ends.op[(ends.partition == sends.partition[send]) & (ends.offset <= sends.offset[send])]
     asked = asked[ops.isolation[asked] == READ_UNCOMMITTED]
     asked = asked[ops.begin[asked] > done + evidence.clock_error_ns]
@@ -272,9 +265,7 @@ def _hidden_records(evidence: Evidence, missing: MissingRecords) -> _Hidden:
         & ~records.value_seen[sends.value]
     )
     rows = np.setdiff1d(rows, missing.sends, assume_unique=True)
-    done = ops.end[sends.op[rows]].copy()
-    inside = of[rows] != NONE
-    done[inside] = evidence.transactions.committed_by[of[rows][inside]]
+    done = evidence.there_by(rows)
     partitions = sends.partition[rows]
     lowest, _ = offset_brackets(evidence, rows)
     # It is in nothing that readers passed: they would have it.

@@ -3,7 +3,12 @@
 import numpy as np
 
 from eoslog.checking.evidence import Evidence, sent_offsets, starts_of
-from eoslog.checking.groups_of_rows import (
+from eoslog.checking.history import (
+    NONE,
+    OK,
+    READ_COMMITTED,
+    Flags,
+    Numbers,
     distinct,
     group_numbers,
     place_keys,
@@ -11,7 +16,6 @@ from eoslog.checking.groups_of_rows import (
     running_greatest,
     same_as_before,
 )
-from eoslog.checking.history import NONE, OK, READ_COMMITTED, Flags, Numbers
 from eoslog.checking.report import Anomaly, Found
 
 # Duplicates: a record that is in the log twice, both times for good.

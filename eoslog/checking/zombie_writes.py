@@ -8,14 +8,22 @@ stand behind those of a newer one, whatever clocks say.
 import numpy as np
 
 from eoslog.checking.evidence import Evidence
-from eoslog.checking.groups_of_rows import (
+from eoslog.checking.history import (
+    COMMIT,
+    FAIL,
+    INIT,
+    NEVER_NS,
+    NONE,
+    OK,
+    SEND,
+    Columns,
+    Numbers,
     distinct,
     group_numbers,
     rows_of,
     running_greatest,
     same_as_before,
 )
-from eoslog.checking.history import COMMIT, FAIL, INIT, NEVER_NS, NONE, OK, SEND, Columns, Numbers
 from eoslog.checking.report import Anomaly, Found
 
 KIND = "zombie write"

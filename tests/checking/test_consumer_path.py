@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from eoslog.checking.processed_inputs import ConsumerPath
+from eoslog.checking.offset_divergence import ConsumerPath
 
 
 def moved(path: ConsumerPath, lower: int = 0, upper: int = 1000) -> list[tuple[int, int]]:
