@@ -25,9 +25,9 @@ from eoslog.fs.identity_files import META_PROPERTIES
 from eoslog.fs.offline_log import BrokenTail, OfflineLog
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories, private_opener
-from eoslog.inspect.checkpoint_verification import read_checkpoints, verify_lost_partitions
 from eoslog.inspect.durable_bounds import DurableBounds, read_durable_bounds, synced_by_page
-from eoslog.inspect.followed_transactions import AHEAD, BEHIND
+from eoslog.inspect.store_verification import lost_partitions, read_checkpoints
+from eoslog.inspect.transaction_verification import AHEAD, BEHIND
 from eoslog.session.store_directory import why_no_store
 from eoslog.session.store_lock import StoreLock
 from eoslog.session.store_paths import StorePaths
@@ -154,7 +154,7 @@ class StoreRepair:
     def _lost_partitions(self) -> list[Refusal]:
         """Refuse a repair where internal logs are gone: what they knew of the others is lost."""
         checkpoints, _ = read_checkpoints(self._paths)
-        lost = verify_lost_partitions(self._paths, checkpoints, {})
+        lost = lost_partitions(self._paths, checkpoints, {})
         return [Refusal(Path(str(one["path"])), str(one["reason"]), LOST_ADVICE) for one in lost]
 
     def _lost_end(self, where: TopicPartition, log: OfflineLog) -> list[Refusal]:

@@ -1,76 +1,84 @@
-"""Checking all of a store against its own logs: `Store.verify`.
+"""Check all of a store against its own logs: `Store.verify`.
 
 The order matters where the store is in use: what says something of a log is read first, the log
 after it. The log only grows; so it holds whatever was said of it. Which topics there are is read
 before all of that: a topic that is still the same at the end was it all the time, and whatever was
 read of its name is of it. One that is not is left out, and so is one that came later. What looks
-ahead of the state log is judged by what that says afterwards (`followed_transactions`).
+ahead of the transaction log is judged by what that says afterwards (`transaction_verification`).
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 
-from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
+from eoslog.bindings.record_batch import decode_records, iter_batches
+from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, INTERNAL_TOPICS
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.errors import EoslogError
-from eoslog.groups.group_offsets_index import GroupOffsetsIndex
-from eoslog.inspect.checkpoint_verification import (
-    Checkpoints,
-    read_checkpoints,
-    verify_checkpoints,
-    verify_lost_partitions,
+from eoslog.errors import CorruptRecordError, EoslogError, OffsetOutOfRangeError
+from eoslog.fs.checkpoint_file import (
+    HIGH_WATERMARK,
+    LOG_START_OFFSET,
+    RECOVERY_POINT,
+    read_checkpoint,
 )
+from eoslog.groups.group_offsets_index import GroupOffsetsIndex, KeptOffsets
+from eoslog.groups.group_offsets_state import GroupOffsetsState, RowKey
 from eoslog.inspect.directory_verification import verify_directories
-from eoslog.inspect.followed_transactions import BEHIND, TORN, FollowedTransactions, behind
-from eoslog.inspect.group_verification import verify_groups
-from eoslog.inspect.state_verification import StateVerification
+from eoslog.inspect.transaction_log_verification import TransactionLogVerification
+from eoslog.inspect.transaction_verification import BEHIND, TORN, FollowedTransactions, behind
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
-from eoslog.storage.producer_state_store import ProducerStateStore
+from eoslog.storage.partition_directory import lost_by_pages
+from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.storage.topic_registry import TopicDescription, TopicRegistry
 
 Progress = Callable[[int, int, TopicPartition], None]
+Checkpoints = dict[str, dict[TopicPartition, int]]
+_READ_BYTES = 4 << 20
 
 
-@dataclass(frozen=True)
+@dataclass
 class StoreVerification:
-    """Check of a store, with the parts of the store that it looks at."""
+    """One check of a store, with the parts of the store that it looks at."""
 
     paths: StorePaths
     partitions: OpenedPartitions
     registry: TopicRegistry
     rows: ProducerStateStore
     producer_expiration_ms: int
-    # Partitions of internal topics that were gone, and are made anew.
-    made_anew: Mapping[TopicPartition, int]
+    # Partitions of internal topics that were gone, and were re-created.
+    recreated: Mapping[TopicPartition, int]
     # Deleted topics whose files are not all gone, and why.
     unremoved: Mapping[str, EoslogError]
     verify_staged: Callable[[], list[Problem]]
     # Called with the number of sound records of each partition, if it is given.
     counted: Callable[[TopicPartition, int], object] | None = None
+    # Read before the partitions.
+    _checkpoints: Checkpoints = field(init=False)
+    _transaction_log: TransactionLogVerification = field(init=False)
+    _jobs_reached: dict[TopicPartition, tuple[int, str]] = field(init=False)
+    # By topic, the transactions in the partitions that were read.
+    _followed: dict[str, list[FollowedTransactions]] = field(default_factory=dict)
 
     def problems(self, progress: Progress | None) -> list[Problem]:
-        """One dict of path, position_bytes and reason for each problem of the store.
+        """Return a dict of path, position_bytes and reason for each problem of the store.
 
         A topic that another process or thread deletes meanwhile is left out, also if it makes a new
         one of that name.
         """
         topics = self.registry.all()
-        checkpoints, found = read_checkpoints(self.paths)
+        self._checkpoints, found = read_checkpoints(self.paths)
         found += verify_directories(self.paths, self.registry)
-        found += verify_lost_partitions(self.paths, checkpoints, dict(self.made_anew))
-        found += [
-            problem(
-                self.paths.root, f"topic {name} was deleted, and not all of it removed: {error}"
-            )
-            for name, error in self.unremoved.items()
-        ]
-        state = StateVerification(self.paths, self.partitions, self.rows)
-        found += state.problems()
-        check = _PartitionsCheck(self, checkpoints, state)
+        found += lost_partitions(self.paths, self._checkpoints, dict(self.recreated))
+        for name, error in self.unremoved.items():
+            reason = f"topic {name} was deleted, and not all of it removed: {error}"
+            found.append(problem(self.paths.root, reason))
+        self._transaction_log = TransactionLogVerification(self.paths, self.partitions, self.rows)
+        found += self._transaction_log.problems()
+        self._jobs_reached = self._transaction_log.jobs_reached()
         targets = [
             (topic, where)
             for topic in topics
@@ -80,47 +88,29 @@ class StoreVerification:
         for done, (topic, where) in enumerate(targets):
             if progress is not None:
                 progress(done, len(targets), where)
-            found += check.problems_of(topic, where)
-        return found + check.problems_of_all() + self.verify_staged()
+            found += self._of_partition_if_there(topic, where)
+        # What shows only where the partitions of a topic are looked at together.
+        found += [
+            problem(self.paths.partition(where), reason)
+            for topic in topics
+            for where, reason in behind(self._followed.get(topic.name, []))
+            if self.registry.get(topic.name) == topic
+        ]
+        return found + self.verify_staged()
 
-
-class _PartitionsCheck:
-    """Check of one partition after the other, given what the state log says of them."""
-
-    def __init__(
-        self, store: StoreVerification, checkpoints: Checkpoints, state: StateVerification
-    ) -> None:
-        self._store = store
-        self._checkpoints = checkpoints
-        self._state = state
-        self._jobs_reached = state.jobs_reached()
-        self._followed: dict[str, list[FollowedTransactions]] = {}
-        self._topics: dict[str, TopicDescription] = {}
-
-    def problems_of(self, topic: TopicDescription, where: TopicPartition) -> list[Problem]:
+    def _of_partition_if_there(
+        self, topic: TopicDescription, where: TopicPartition
+    ) -> list[Problem]:
         """Return the problems of a partition; none if its topic was deleted meanwhile."""
-        registry = self._store.registry
         try:
-            found = self._of(topic, where)
+            found = self._of_partition(topic, where)
         except EoslogError:
-            if registry.get(topic.name) == topic:
+            if self.registry.get(topic.name) == topic:
                 raise
             return []
-        return found if registry.get(topic.name) == topic else []
+        return found if self.registry.get(topic.name) == topic else []
 
-    def problems_of_all(self) -> list[Problem]:
-        """Return the problems that show only where the partitions of a topic are looked at
-        together.
-        """
-        return [
-            problem(self._store.paths.partition(where), reason)
-            for name, of_topic in self._followed.items()
-            for where, reason in behind(of_topic)
-            if self._store.registry.get(name) == self._topics[name]
-        ]
-
-    def _of(self, topic: TopicDescription, where: TopicPartition) -> list[Problem]:
-        store = self._store
+    def _of_partition(self, topic: TopicDescription, where: TopicPartition) -> list[Problem]:
         try:
             partition = self._opened(where)
         except UNREADABLE as error:
@@ -129,42 +119,140 @@ class _PartitionsCheck:
             return []
         # An internal topic is never created again.
         created_ms = 0 if topic.internal else topic.created_ms
-        followed = FollowedTransactions(where, self._state.decided, created_ms)
-        counted = None if store.counted is None else partial(store.counted, where)
-        found = verify_partition(
-            partition, followed, self._state.read_on, store.producer_expiration_ms, counted
+        followed = FollowedTransactions(where, self._transaction_log.decided, created_ms)
+        found = partition.verify(
+            followed,
+            producer_expiration_ms=self.producer_expiration_ms,
+            counted=None if self.counted is None else partial(self.counted, where),
         )
+        found += [problem(partition.path, one.text) for one in partition.all_damage()]
+        ahead = followed.ahead(partition.open_transactions(), self._transaction_log.read_on)
+        found += [problem(partition.path, reason) for reason in ahead]
         if where.topic == CONSUMER_OFFSETS_TOPIC and not found:
-            found += verify_groups(partition, GroupOffsetsIndex(store.rows))
-        if where in store.made_anew:
+            found += _verify_groups(partition, GroupOffsetsIndex(self.rows))
+        if where in self.recreated:
             return found
-        self._topics[topic.name] = topic
         self._followed.setdefault(topic.name, []).append(followed)
         end = partition.log_end_offset
         reached, job = self._jobs_reached.get(where, (0, ""))
         if reached > end:
             reason = f"{BEHIND}{job} is complete, and went up to offset {reached}; the log ends at "
             found.append(problem(partition.path, f"{reason}{end}{TORN}"))
-        return found + verify_checkpoints(store.paths, self._checkpoints, where, end)
+        # A high watermark may be beyond the end: a power cut takes what was not synced.
+        for name in (RECOVERY_POINT, LOG_START_OFFSET):
+            offset = self._checkpoints.get(name, {}).get(where, 0)
+            if offset > end:
+                reason = f"{where} has offset {offset} here, and ends at {end}"
+                found.append(problem(self.paths.root / name, reason))
+        return found
 
     def _opened(self, where: TopicPartition) -> Partition | None:
-        topic = self._store.registry.get(where.topic)
+        topic = self.registry.get(where.topic)
         if topic is not None and topic.internal:
-            return self._store.partitions.internal_partition(where.topic, where.partition)
-        return self._store.partitions.find(where)
+            return self.partitions.internal_partition(where.topic, where.partition)
+        return self.partitions.find(where)
 
 
-def verify_partition(
-    partition: Partition,
-    followed: FollowedTransactions,
-    read_on: Callable[[], None],
-    producer_expiration_ms: int,
-    counted: Callable[[int], object] | None,
+def read_checkpoints(paths: StorePaths) -> tuple[Checkpoints, list[Problem]]:
+    """Read the checkpoints; return also the problems of the files themselves."""
+    found: Checkpoints = {}
+    problems = []
+    for name in (RECOVERY_POINT, LOG_START_OFFSET, HIGH_WATERMARK):
+        try:
+            found[name] = read_checkpoint(paths.root / name)
+        except CorruptRecordError as error:
+            problems.append(problem_of(error))
+    return found, problems
+
+
+def lost_partitions(
+    paths: StorePaths, checkpoints: Checkpoints, recreated: Mapping[TopicPartition, int]
 ) -> list[Problem]:
-    """Check a partition; `read_on` reads what coordinators wrote meanwhile."""
-    found = partition.verify(
-        followed, producer_expiration_ms=producer_expiration_ms, counted=counted
+    """Return the partitions of internal topics whose directories are gone, with all their records.
+
+    Those of users' topics are met when they are opened. `recreated` are those that this process has
+    re-created, with the offsets that the checkpoints or their pages had.
+    """
+    problems = []
+    for where, offset in sorted(recreated.items()):
+        reason = f"its directory was gone, and its log went up to offset {offset}; it began anew"
+        problems.append(problem(paths.partition(where), reason))
+    known: dict[TopicPartition, int] = {}
+    stated: Iterable[Mapping[TopicPartition, int]] = (
+        checkpoints.get(RECOVERY_POINT, {}),
+        checkpoints.get(HIGH_WATERMARK, {}),
+        lost_by_pages(paths),
     )
-    found += [problem(partition.path, one.text) for one in partition.all_damage()]
-    reasons = followed.ahead(partition.open_transactions(), read_on)
-    return found + [problem(partition.path, reason) for reason in reasons]
+    for offsets in stated:
+        for where, offset in offsets.items():
+            known[where] = max(offset, known.get(where, 0))
+    for where, offset in sorted(known.items()):
+        path = paths.partition(where)
+        is_lost = offset > 0 and where.topic in INTERNAL_TOPICS and where not in recreated
+        if is_lost and not path.is_dir():
+            reason = f"the directory is gone, and its log went up to offset {offset}"
+            problems.append(problem(path, reason))
+    return problems
+
+
+def _verify_groups(partition: Partition, index: GroupOffsetsIndex) -> list[Problem]:
+    """Check that LMDB holds what a replay of a partition of `__consumer_offsets` gives."""
+    try:
+        kept = index.read(partition.partition)
+    except StateStoreDamagedError:
+        kept = None  # It was re-created.
+    except CorruptRecordError as error:
+        return [problem(index.rows.path, f"a row of a group cannot be read: {error}")]
+    try:
+        return _differences(partition, kept, index.rows.path)
+    except UNREADABLE as error:
+        return [problem_of(error)]
+    except OffsetOutOfRangeError:
+        return []  # Another process compacted it meanwhile: what was kept is older than the log.
+
+
+def _differences(partition: Partition, kept: KeptOffsets | None, path: Path) -> list[Problem]:
+    where = partition.topic_partition
+    start, end = partition.log_start_offset, partition.log_end_offset
+    if kept is not None and kept.offset > end:
+        reason = f"{where}: groups are kept up to offset {kept.offset}, the log ends at {end}"
+        return [problem(path, reason)]
+    state = _replayed(partition, start, end if kept is None else kept.offset)
+    if kept is None or kept.offset < start:
+        return []
+    rows = dict(kept.rows)
+    compared = state.all_rows()
+    if start == 0:
+        # Where compaction has cut the beginning off, a row may stand behind the offset, as a copy.
+        compared |= rows.keys()
+    wrong = [
+        f"{where}: {_shown(row)} is kept otherwise than the log has it up to offset {kept.offset}"
+        for row in sorted(compared, key=str)
+        if state.row(row) != rows.get(row)
+    ]
+    return [problem(path, reason) for reason in wrong]
+
+
+def _replayed(partition: Partition, offset: int, upper_bound: int) -> GroupOffsetsState:
+    """Replay what the log says of its groups, from an offset on.
+
+    Raises CorruptRecordError, and OffsetOutOfRangeError if it begins further up by now.
+    """
+    state = GroupOffsetsState()
+    while offset < upper_bound:
+        data = memoryview(partition.read(offset, _READ_BYTES))
+        if not data:
+            break
+        for header in iter_batches(data):
+            if header.base_offset >= upper_bound:
+                return state
+            batch = data[header.position_bytes : header.position_bytes + header.batch_bytes]
+            records = decode_records(batch, partition.topic, partition.partition)
+            state.replay(header, records)
+            offset = header.last_offset + 1
+    return state
+
+
+def _shown(row: RowKey) -> str:
+    of_whom = "" if row.producer_id < 0 else f" of producer {row.producer_id}"
+    return f"{tuple(row.key)}{of_whom}"

@@ -35,7 +35,7 @@ from power_loss.workload import (
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import OutOfOrderSequenceError, ProducerFencedError, StagedJobIncompleteError
-from eoslog.inspect.followed_transactions import AHEAD, BEHIND
+from eoslog.inspect.transaction_verification import AHEAD, BEHIND
 
 Key = tuple[Any, ...]
 JOB_IS_LOST = "a decided job whose staged files are gone: it holds back its partitions' readers"

@@ -16,8 +16,8 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.transaction_record import encode_transaction_value
 from eoslog.errors import TransactionCoordinatorFencedError
-from eoslog.inspect.followed_transactions import AHEAD, BEHIND
 from eoslog.inspect.store_repair import TORN_ADVICE
+from eoslog.inspect.transaction_verification import AHEAD, BEHIND
 from eoslog.storage import log_settings
 from eoslog.transactions.state_key import transaction_key
 from eoslog.transactions.state_log import state_partition_of

@@ -14,24 +14,13 @@ from prompted_process import PromptedProcess
 
 import eoslog
 from eoslog.cli import cli_verify
-from eoslog.inspect import (
-    checkpoint_verification,
-    group_verification,
-    state_verification,
-    store_verification,
-)
+from eoslog.inspect import store_verification, transaction_log_verification
 from eoslog.staging import pending_jobs
 from eoslog.staging.staged_application import ApplicationRecord
 
 RECORDS = 50
 # No lock is held at any of their lines that keeps others from changing topics.
-MODULES = (
-    checkpoint_verification,
-    group_verification,
-    pending_jobs,
-    state_verification,
-    store_verification,
-)
+MODULES = (pending_jobs, store_verification, transaction_log_verification)
 FILES = frozenset(module.__file__ for module in MODULES)
 # How another process changes topic "t", which has three partitions.
 CHANGES = {

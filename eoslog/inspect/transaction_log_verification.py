@@ -1,8 +1,8 @@
-"""Check that `__transaction_state` says of each key what may follow, and LMDB's index says the
-same.
+"""Check that in `__transaction_state` each key's records may follow each other, and that LMDB's
+index has the newest.
 
-It also finds what was decided of transactions, and which staged jobs are complete, for the check of
-the partitions: they have to say the same.
+The check also finds the decisions on transactions, and the staged jobs that are complete. The check
+of the partitions compares them with those.
 """
 
 import json
@@ -15,8 +15,8 @@ from eoslog.bindings.record_batch import Record
 from eoslog.bindings.transaction_record import decode_transaction_value
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
-from eoslog.inspect.decided_transactions import DecidedTransactions
 from eoslog.inspect.durable_bounds import decided_job, job_parts
+from eoslog.inspect.transaction_verification import DecidedTransactions
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.storage.opened_partitions import OpenedPartitions
@@ -47,8 +47,8 @@ class _Newest(NamedTuple):
     offset: int
 
 
-class StateVerification:
-    """The check of all partitions of the log, and what their records say of other partitions."""
+class TransactionLogVerification:
+    """Check of all partitions of the log. `decided` is what their records say of transactions."""
 
     def __init__(
         self, paths: StorePaths, partitions: OpenedPartitions, index: ProducerStateStore
@@ -60,7 +60,7 @@ class StateVerification:
         self.decided = DecidedTransactions()
 
     def problems(self) -> list[Problem]:
-        """Check the log's records and their index; `decided` is known then."""
+        """Check the log's records and their index; `decided` is known on return."""
         problems: list[Problem] = []
         numbers = self._partitions.existing_state_partitions()
         # Where there is none, the partitions' logs may have been moved here without it.
@@ -74,9 +74,9 @@ class StateVerification:
         return problems
 
     def read_on(self) -> None:
-        """Have `decided` know what was written since."""
+        """Add to `decided` what was written since."""
         for number in self._partitions.existing_state_partitions():
-            with suppress(*UNREADABLE):  # The next check says it.
+            with suppress(*UNREADABLE):  # The next check reports it.
                 self._check_of(number).read_on()
 
     def _check_of(self, number: int) -> "_PartitionCheck":
@@ -123,7 +123,7 @@ class _PartitionCheck:
         try:
             true_at = self._index.read_applied(self._partition.partition) or 0
         except StateStoreDamagedError:
-            true_at = 0  # It was begun anew.
+            true_at = 0  # It was re-created.
         end = self.read_on()
         if true_at > end:
             self._note_index(f"it knows of offset {true_at - 1}, the log ends at {end}")
@@ -132,7 +132,7 @@ class _PartitionCheck:
         return self._problems
 
     def read_on(self) -> int:
-        """Follow the records that were not followed yet; the log's end."""
+        """Follow the records that were not followed yet, and return the log's end."""
         end = self._partition.log_end_offset
         for record in records_from(self._partition, self._next_offset, end):
             if record.offset > self._next_offset:
@@ -220,7 +220,7 @@ class _PartitionCheck:
                 self._next_producer_id = self._decided.next_producer_id = found
 
     def _follow_named(self, key: bytes, state: dict[str, Any]) -> None:
-        with suppress(CorruptRecordError):  # The opening of the name says it.
+        with suppress(CorruptRecordError):  # The opening of the name reports it.
             named = NamedIdentity.of_state(name_of(key), state)
             self._decided.follow_named(f"producer {named.name!r}", named.producer_id, named.epoch)
 
@@ -242,7 +242,7 @@ class _PartitionCheck:
                 if newest.offset < true_at and not self._is_indexed(key, newest):
                     doubtful[key] = newest
         except StateStoreDamagedError:
-            return  # It was begun anew, and is made again from the log.
+            return  # It was re-created, and is filled from the log.
         if not doubtful:
             return
         # The index may be newer than what was read: then the log has it further up.

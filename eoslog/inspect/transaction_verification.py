@@ -1,20 +1,35 @@
-"""Transactions as `__transaction_state` has them, as far as it still has the records.
+"""Transactions in partitions, compared with the decisions in `__transaction_state`.
 
-It is held against what partitions have (`followed_transactions`). The two are of one moment if each
-marker that commits was decided, and each transaction that is complete has its markers.
+A copy whose files are of different moments is found by this. A partition is ahead of
+`__transaction_state` if it has what no coordinator knows. It is behind if the end of a committed
+transaction is missing. The two are of one moment if each marker that commits was decided, and each
+transaction that is complete has its markers. What only deleted records could show is no problem.
 
-Invariants: a producer id's `epoch` is the highest one that its coordinator gave out or decided
-with; each decision with an epoch above `decided_above` is known. What is known only grows.
+The store may be in use. A coordinator writes its record before anything is written to a partition:
+so what looks ahead is judged by records that are read after the partition, and what looks behind by
+those that were read before.
+
+Invariants of what is decided: a producer id's `epoch` is the highest one that its coordinator gave
+out or decided with; each decision with an epoch above `decided_above` is known. What is known only
+grows.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
+from eoslog.bindings.partition_log import OpenTransaction
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID, STAGED_PRODUCER_ID_MIN
 from eoslog.transactions.transaction_entries import PREPARE_STATES, UNDECIDED_STATES
 
+AHEAD = "ahead of __transaction_state: "
+BEHIND = "behind __transaction_state: "
+TORN = ". These files are not of one moment"
+_SHOWN_MAX = 10
+# By so much the clocks of a cluster's brokers may differ.
+_CLOCK_SKEW_MS = 60_000
 # Each transaction's end raises the epoch from this version of the protocol on. Before, many
 # transactions have one epoch, and their markers have it too.
 _EPOCH_BUMPING_VERSION = 2
@@ -102,9 +117,9 @@ class DecidedTransactions:
         *,
         has_all: bool,
     ) -> str | None:
-        """Take in the next record of a transactional id; what contradicts an earlier decision.
+        """Take in the next record of a transactional id; return what contradicts an earlier one.
 
-        `older` is the record before; `has_all` says that no record of the log is gone.
+        `older` is the record before; with `has_all`, no record of the log is gone.
         """
         producer_id, epoch = state["producer_id"], state["producer_epoch"]
         is_decision = state["state"] in PREPARE_STATES
@@ -128,7 +143,7 @@ class DecidedTransactions:
     def _note_decision(self, described: str, state: Mapping[str, Any]) -> str | None:
         key = state["producer_id"], state["producer_epoch"]
         decision = _COMMIT if state["state"] == "PrepareCommit" else _ABORT
-        if not _bumps_epoch(state):
+        if state["client_transaction_version"] < _EPOCH_BUMPING_VERSION:
             decision <<= 2
         older = self._decisions.get(key, _NONE)
         partitions = older.partitions.union(state["partitions"] or ())
@@ -145,7 +160,7 @@ class DecidedTransactions:
     def _note_end(
         self, described: str, decided: Mapping[str, Any], state: Mapping[str, Any]
     ) -> None:
-        """A later record of the id says that a decision was carried out."""
+        """Take in that, by a later record of the id, a decision was carried out."""
         producer_id, epoch = decided["producer_id"], decided["producer_epoch"]
         if state["state"] in PREPARE_STATES and (
             (state["producer_id"], state["producer_epoch"]) == (producer_id, epoch)
@@ -173,7 +188,7 @@ class DecidedTransactions:
         known.epoch = max(known.epoch, epoch)
 
     def note_gone(self, producer_ids: Iterable[int]) -> None:
-        """Records are missing among those of these: decisions of theirs may be among them."""
+        """Note that records of these are missing: decisions of theirs may be among them."""
         self.has_all = False
         for producer_id in producer_ids:
             known = self.producers[producer_id]
@@ -302,6 +317,153 @@ class DecidedTransactions:
         )
 
 
-def _bumps_epoch(state: Mapping[str, Any]) -> bool:
-    version: int = state["client_transaction_version"]
-    return version >= _EPOCH_BUMPING_VERSION
+@dataclass
+class FollowedTransactions:
+    """Transactions of the partition `where`; the engine calls it while it verifies the log."""
+
+    where: TopicPartition
+    decided: DecidedTransactions
+    # The topic was created before this time; None where that is not known.
+    created_ms: int | None = None
+    # As it was known before the log was read: what is committed later may have no end here yet.
+    _committed: dict[int, CommittedTransaction] = field(init=False)
+    _first_offset: int = 0
+    _is_whole: bool = True
+    _first_marker_ms: int | None = None
+    # Of producers with a committed transaction here: their newest epoch, and whether the marker of
+    # that very transaction is there.
+    _epochs: dict[int, int] = field(default_factory=dict)
+    _marked: set[int] = field(default_factory=set)
+    # The first of each producer that no decision is known for.
+    _doubtful: dict[int, Callable[[], str | None]] = field(default_factory=dict)
+    _open: frozenset[int] = frozenset()
+
+    def __post_init__(self) -> None:
+        self._committed = dict(self.decided.committed.get(self.where, {}))
+
+    # For the engine.
+
+    def begin(self, log_first_offset: int) -> None:
+        """Follow the log from here on; what was before it was deleted meanwhile."""
+        self._first_offset = log_first_offset
+        self._is_whole = True
+        self._first_marker_ms = None
+        self._epochs.clear()
+        self._marked.clear()
+        self._doubtful.clear()
+
+    def wrote(self, producer_id: int, epoch: int, offset: int) -> None:
+        """Take in a producer's first batch of an epoch, or of a transaction."""
+        self._note_epoch(producer_id, epoch)
+        decided = self.decided
+        self._doubt(producer_id, lambda: decided.is_unknown_epoch(producer_id, epoch, offset))
+
+    def ended(
+        self,
+        producer_id: int,
+        epoch: int,
+        data_epoch: int,
+        commit: bool,
+        timestamp_ms: int,
+        offset: int,
+    ) -> str | None:
+        """Take in a marker; return what is wrong with it, or None."""
+        decided = self.decided
+        marker = Marker(self.where, producer_id, epoch, data_epoch, commit, offset)
+        if self._first_marker_ms is None or timestamp_ms < self._first_marker_ms:
+            self._first_marker_ms = timestamp_ms
+        if self._note_epoch(producer_id, epoch) == epoch:
+            self._marked.add(producer_id)
+        self._doubt(producer_id, lambda: decided.is_undecided_marker(marker))
+        return decided.contradiction(marker)
+
+    def lose_track(self) -> None:
+        """Note that batches are missing or unreadable: what is absent may have been among them."""
+        self._is_whole = False
+
+    def _note_epoch(self, producer_id: int, epoch: int) -> int | None:
+        """Note an epoch of a producer of which a committed transaction is to be found; return the
+        epoch of that transaction.
+        """
+        wanted = self._committed.get(producer_id)
+        if wanted is None:
+            return None
+        self._epochs[producer_id] = max(epoch, self._epochs.get(producer_id, -1))
+        return wanted.epoch
+
+    def _doubt(self, producer_id: int, why: Callable[[], str | None]) -> None:
+        if producer_id not in self._doubtful and why() is not None:
+            self._doubtful[producer_id] = why
+
+    # What is wrong.
+
+    def ahead(
+        self, open_transactions: Iterable[OpenTransaction], read_on: Callable[[], None]
+    ) -> list[str]:
+        """Report what the partition has and no coordinator knows.
+
+        `open_transactions` are read after the log was followed; `read_on` reads what coordinators
+        have written since.
+        """
+        decided = self.decided
+        found: list[str] = []
+        doubts = list(self._doubtful.values())
+        for one in open_transactions:
+            place = one.producer_id, one.producer_epoch, one.first_offset
+            if decided.is_complete(*place[:2]):
+                self._open |= {one.producer_id}
+                found.append(
+                    f"the transaction of producer {place[0]}, epoch {place[1]}, is complete at its "
+                    f"coordinator, and open here since offset {place[2]}"
+                )
+            elif decided.is_unknown_transaction(*place) is not None:
+                doubts.append(partial(decided.is_unknown_transaction, *place))
+        if doubts:
+            read_on()
+        reasons = [why for doubt in doubts if (why := doubt()) is not None]
+        found += [f"{AHEAD}{why}{TORN}" for why in reasons[:_SHOWN_MAX]]
+        if len(reasons) > _SHOWN_MAX:
+            found.append(f"{AHEAD}{len(reasons) - _SHOWN_MAX} more producers are so{TORN}")
+        return found
+
+    def missing(self) -> list[CommittedTransaction]:
+        """Return the committed transactions whose end the log does not have."""
+        wanted = self._committed if self._is_whole else {}
+        return [
+            one
+            for producer_id, one in wanted.items()
+            if self._epochs.get(producer_id, -1) < one.epoch and producer_id not in self._open
+        ]
+
+    def had_begun(self, one: CommittedTransaction) -> bool:
+        """True if its topic was there when that was decided, and was no later one of the name."""
+        mine = self._committed.get(one.producer_id)
+        if mine is not None and mine.epoch == one.epoch and one.producer_id in self._marked:
+            return True
+        if self.created_ms is not None and self.created_ms < one.decided_ms:
+            return True
+        return self._first_marker_ms is not None and self._first_marker_ms < one.decided_ms
+
+    def must_have(self, one: CommittedTransaction, of_topic: "list[FollowedTransactions]") -> bool:
+        """True if the end of a transaction can neither have been deleted nor belong to a topic of
+        the same name that was there before.
+        """
+        if one.producer_id in self._epochs:
+            return True  # Of an epoch before it.
+        if self._first_offset == 0:
+            return any(other.had_begun(one) for other in of_topic)
+        first = self._first_marker_ms
+        return first is not None and first + _CLOCK_SKEW_MS < one.decided_ms
+
+
+def behind(of_topic: list[FollowedTransactions]) -> list[tuple[TopicPartition, str]]:
+    """Find where the end of a committed transaction is missing, in all partitions of one topic."""
+    found = []
+    for followed in of_topic:
+        missing = [one for one in followed.missing() if followed.must_have(one, of_topic)]
+        if missing:
+            first = min(missing, key=lambda one: one.decided_ms)
+            more = f", and that of {len(missing) - 1} more" if len(missing) > 1 else ""
+            reason = f"{BEHIND}{first}; its end is missing here{more}{TORN}"
+            found.append((followed.where, reason))
+    return found
