@@ -16,13 +16,12 @@ import os
 from collections.abc import Mapping
 from typing import Never
 
+from eoslog.aio.aio_accumulator import RecordMetadata
 from eoslog.aio.aio_calls import Calls
 from eoslog.aio.aio_consumer import AsyncConsumer
-from eoslog.aio.aio_gathering import RecordMetadata
 from eoslog.aio.aio_opening import Opening
-from eoslog.aio.aio_producer import AsyncProducer
+from eoslog.aio.aio_producer import AsyncProducer, AsyncTransactionalProducer
 from eoslog.aio.aio_store import AsyncStore
-from eoslog.aio.aio_transactional_producer import AsyncTransactionalProducer
 from eoslog.store import opening
 from eoslog.store.store import Store
 

@@ -1,5 +1,9 @@
 """Calls that may wait for a disk or for another process, made from an event loop by a thread pool.
 
+`Calls` makes them at once; a `Lane` makes those of one object one after another, in the order of
+the requests. The lane has no task of its own, so a program that cancels all tasks does not cancel
+the calls of others.
+
 Invariant: a call that was begun is waited for, also by a task that is cancelled meanwhile: the call
 does not go on after the task has ended, and its result is known.
 
@@ -11,12 +15,13 @@ of the step.
 import asyncio
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, ParamSpec, Protocol, TypeVar, cast
+from typing import Any, Generic, ParamSpec, Protocol, TypeVar, cast
 
 from eoslog.errors import ForkedProcessError, LogClosedError, OutOfMemoryError
 
@@ -32,6 +37,7 @@ class Closable(Protocol):
 
 
 Made = TypeVar("Made", bound=Closable)
+Work = Callable[[], Any]
 
 # So many commits may share a sync. The pool starts threads when they are needed.
 THREADS_MAX = 32
@@ -159,7 +165,7 @@ async def until_over(call: "Future[T]", withdraw: Callable[[], bool]) -> Ended[T
 
     def tell() -> None:
         if call.done() and not told.done():
-            pass_on(call, told)
+            _pass_on(call, told)
 
     def over(_: "Future[T]") -> None:
         with suppress(RuntimeError):  # The loop is closed.
@@ -169,7 +175,7 @@ async def until_over(call: "Future[T]", withdraw: Callable[[], bool]) -> Ended[T
     return await until_ended(told, withdraw, tell)
 
 
-def pass_on(call: "Future[T]", told: "asyncio.Future[T]") -> None:
+def _pass_on(call: "Future[T]", told: "asyncio.Future[T]") -> None:
     """Set the loop's future as the call ended."""
     if call.cancelled():
         told.cancel()
@@ -202,3 +208,129 @@ async def until_ended(
             cancelled = cancelled or error
     failure = call.exception()
     return Ended(None if failure is not None else call.result(), failure, cancelled)
+
+
+class Job:
+    """A call that waits for its turn; `begin()` then returns the work."""
+
+    def __init__(self, begin: Callable[[], Work], ended: "asyncio.Future[Any]") -> None:
+        self.begin = begin
+        self.ended = ended
+        self.call: Future[Any] | None = None
+        self.is_begun = False  # The pool has the call, and `ended` will be set.
+
+
+class Lane:
+    """One call at a time; for the tasks of one event loop.
+
+    The loop calls `before_end()` when a call has ended, before it sets the call's future, and
+    `refused(error)` when a call cannot begin: the store is closed, or there is no thread.
+
+    Ctrl-C may cut off each step at any line; `look` does the rest of the step.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        loop: asyncio.AbstractEventLoop,
+        before_end: Callable[[], None],
+        refused: Callable[[Exception], None],
+    ) -> None:
+        self._calls = calls
+        self._loop = loop
+        self._before_end = before_end
+        self._refused = refused
+        self._jobs: deque[Job] = deque()
+        self._under_way: Job | None = None
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no call is under way and none waits."""
+        return self._under_way is None and not self._jobs
+
+    def put(self, begin: Callable[[], Work]) -> Job:
+        """Make a call in its turn, after the other requests of this step of the loop."""
+        if self._under_way is not None:
+            self.look()
+        job = Job(begin, self._loop.create_future())
+        self._jobs.append(job)
+        self._loop.call_soon(self._go_on)
+        return job
+
+    def withdraw(self, job: Job) -> bool:
+        """Withdraw the call; return False if it was begun."""
+        if job is self._under_way or job not in self._jobs:
+            return False
+        self._jobs.remove(job)
+        job.ended.cancel()
+        return True
+
+    async def finish(
+        self, begin: Callable[[], Callable[[], T]], *, surely: bool = False
+    ) -> Ended[T]:
+        """Make a call in its turn and return how it ended, also to a cancelled task.
+
+        Raises CancelledError only if the call was not begun; with `surely` it always begins.
+        """
+        job = Job(begin, self._loop.create_future())
+        self._jobs.append(job)
+        self.look()
+        return await until_ended(job.ended, lambda: not surely and self.withdraw(job), self.look)
+
+    def look(self) -> None:
+        """Do the rest of a step that Ctrl-C has cut off; begin the next call."""
+        job = self._under_way
+        if job is not None and not job.is_begun:
+            self._begin_or_refuse(job)
+        elif job is not None and job.call is not None and job.call.done():
+            self._end(job)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._under_way is not None or not self._jobs:
+            return
+        job = self._under_way = self._jobs[0]
+        self._jobs.popleft()
+        try:
+            self._calls.check()
+            work = job.begin()
+            job.call = Future()
+            self._calls.start(job.call, work)
+            self._follow(job, job.call)
+        except Exception as error:
+            self._refuse(job, error)
+
+    def _follow(self, job: Job, call: "Future[Any]") -> None:
+        call.add_done_callback(partial(self._call_over, job))
+        job.is_begun = True
+
+    def _refuse(self, job: Job, error: Exception) -> None:
+        if not job.ended.done():
+            job.ended.set_exception(error)
+        self._refused(error)
+        self._under_way = None
+        self._loop.call_soon(self._go_on)
+
+    def _begin_or_refuse(self, job: Job) -> None:
+        """Decide about a call at whose beginning Ctrl-C came."""
+        if self._jobs and self._jobs[0] is job:
+            self._jobs.popleft()
+        if job.call is None or job.call.cancel():
+            self._refuse(job, RuntimeError(f"{NOT_BEGUN}: an interrupt came first"))
+            job.ended.exception()  # Its task may be gone.
+        else:
+            self._follow(job, job.call)
+
+    def _call_over(self, job: Job, _: "Future[Any]") -> None:
+        """Have the loop end the job. Runs in the call's thread."""
+        with suppress(RuntimeError):  # The loop is closed.
+            self._loop.call_soon_threadsafe(self._end, job)
+
+    def _end(self, job: Job) -> None:
+        if job is not self._under_way or job.call is None:
+            return
+        self._before_end()
+        if not job.ended.done():
+            _pass_on(job.call, job.ended)
+        self._under_way = None
+        self._go_on()

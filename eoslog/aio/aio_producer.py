@@ -1,62 +1,54 @@
-"""Writing from an event loop: records that tasks give are appended together, by one call at a time.
+"""Producers of an event loop: records that tasks send are gathered, and appended together.
 
-While a call is under way, what is sent meanwhile is gathered for the next one: the more tasks send,
-the larger the batches, and no record waits for a timer.
-
-Invariants: a partition's records enter the log in the order in which they were sent; every record
-that was taken is told what became of it; where a batch could not be appended, what was sent behind
-it is not appended by the same call.
+Invariants: a transaction is committed only with all records that were taken for it; a commit or an
+abort that was begun ends, also if the task is cancelled meanwhile, and `outcome` says how.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Never, ParamSpec, TypeVar
+from types import TracebackType
+from typing import Any, Literal, Never, ParamSpec, TypeVar
 
-from eoslog.aio.aio_calls import Calls, until_ended
-from eoslog.aio.aio_gathering import (
+from eoslog.aio.aio_accumulator import (
+    AsyncAccumulator,
     GatheredBatch,
     GivenRecord,
     Headers,
-    Outcome,
     RecordMetadata,
-    Round,
 )
-from eoslog.aio.aio_lane import Job, Lane, Work
+from eoslog.aio.aio_calls import Calls, Ended, Work, until_ended
 from eoslog.aio.aio_opening import ClosedByBlock
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.common import clock
 from eoslog.common.config import INT64_MAX
 from eoslog.common.other_clients import with_methods_of_other_clients
+from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.common.whole_number import whole_number
 from eoslog.errors import (
     ConcurrentAccessError,
-    InvalidTimestampError,
+    EoslogError,
+    IllegalStateError,
     LogClosedError,
-    RecordTooLargeError,
+    TransactionAbortableError,
+    TransactionAbortedError,
 )
+from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
+from eoslog.producer import producer_internals
 from eoslog.producer.producer import Producer
-from eoslog.producer.producer_internals import check_appendable, known_partition, known_topic
+from eoslog.producer.transaction_client_state import OPEN, ClientState
+from eoslog.producer.transactional_producer import TransactionalProducer
 from eoslog.storage.topic_registry import TopicDescription
-from eoslog.store.store import engine_of
-
-if TYPE_CHECKING:
-    from eoslog.store.store import Store
+from eoslog.store.store import Store, engine_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Who sends more than this faster than it is appended waits. Telling the senders of so many records
-# takes the event loop some milliseconds.
-GATHERED_BYTES_MAX = 32 << 20
-GATHERED_RECORDS_MAX = 8192
 BATCH_BYTES_MAX = 1 << 20
-# What one record of a batch may be guilty of alone.
-OF_ONE_RECORD = (RecordTooLargeError, InvalidTimestampError, TypeError, ValueError)
 
+TransactionOutcome = Literal["committed", "aborted", "unknown"]
 GivenHeaders = Mapping[str, bytes | None] | Iterable[tuple[str, bytes | None]]
 
 
@@ -70,22 +62,17 @@ class AsyncProducer(ClosedByBlock):
     """
 
     _kind = "producer"
+    _skips_refused = True
 
-    def __init__(self, store: "Store", producer: Producer, calls: Calls) -> None:
+    def __init__(self, store: Store, producer: Producer, calls: Calls) -> None:
         self._store = store
         self._producer = producer
         self._loop = asyncio.get_running_loop()
-        self._lane = Lane(calls, self._loop, self._call_over, self._fail_gathered)
-        self._gathered = Round()
-        # What a call took that has not ended, and its outcomes, until the senders are told.
-        self._taken: Round | None = None
-        self._untold: deque[Outcome] = deque()
-        self._append_job: Job | None = None
-        self._has_room = asyncio.Event()
-        self._has_room.set()
-        self._keyless_turns: dict[str, int] = {}
+        self._records = AsyncAccumulator(
+            producer, calls, self._loop, skips_refused=self._skips_refused
+        )
+        self._lane = self._records.lane
         self._bytes_max: dict[str, tuple[TopicDescription, int]] = {}
-        self._failure: BaseException | None = None
         self._closed = False
 
     def __reduce__(self) -> Never:
@@ -130,11 +117,9 @@ class AsyncProducer(ClosedByBlock):
         LogClosedError: the record was not taken. The future raises what `Producer.append` does.
         """
         self._check_loop()
-        while self._gathered.is_full(GATHERED_BYTES_MAX, GATHERED_RECORDS_MAX):
-            self._has_room.clear()
-            await self._has_room.wait()
+        await self._records.wait_for_room()
         self._check_appendable()
-        description = known_topic(self._producer, topic)
+        description = producer_internals.known_topic(self._producer, topic)
         where = self._place(description, partition, key)
         moment_ms = clock.now_ms() if timestamp_ms is None else _checked_timestamp(timestamp_ms)
         record = GivenRecord(
@@ -144,9 +129,7 @@ class AsyncProducer(ClosedByBlock):
             moment_ms,
             self._loop.create_future(),
         )
-        self._gathered.add(where, record, self._batch_bytes_max(description))
-        if self._append_job is None:
-            self._put_append_job()
+        self._records.add(where, record, self._batch_bytes_max(description))
         return record.told
 
     async def send_and_wait(
@@ -165,7 +148,7 @@ class AsyncProducer(ClosedByBlock):
         ended: a note of the CancelledError says what became of it. Raises as `send` and its future.
         """
         told = await self.send(topic, value, key, partition, headers, timestamp_ms)
-        ended = await until_ended(told, lambda: self._gathered.withdraw(told), self._lane.look)
+        ended = await until_ended(told, lambda: self._records.withdraw(told), self._lane.look)
         if ended.cancelled is not None and ended.error is None:
             ended.cancelled.add_note(f"the record is in the log: {ended.result}")
         return ended.value()
@@ -195,7 +178,7 @@ class AsyncProducer(ClosedByBlock):
         try:
             await self._call(self._producer.flush)
         finally:
-            failure, self._failure = self._failure, None
+            failure, self._records.failure = self._records.failure, None
         if failure is not None:
             raise failure
 
@@ -212,8 +195,8 @@ class AsyncProducer(ClosedByBlock):
             return
         self._closed = True
         await self._call(self._producer.close)
-        if self._failure is not None:
-            raise self._failure
+        if self._records.failure is not None:
+            raise self._records.failure
 
     def _check_enter(self) -> None:
         self._check_loop()
@@ -235,22 +218,17 @@ class AsyncProducer(ClosedByBlock):
         """Raise an error if the producer takes no records now."""
         if self._closed:
             raise LogClosedError("the producer is closed")
-        check_appendable(self._producer)
+        producer_internals.check_appendable(self._producer)
 
     def _place(
         self, topic: TopicDescription, partition: int | None, key: bytes | None
     ) -> TopicPartition:
         _bytes_or_none(key, "key")
         if partition is not None:
-            return known_partition(self._producer, topic, partition)
+            return producer_internals.known_partition(self._producer, topic, partition)
         if key is not None:
             return TopicPartition(topic.name, partition_for_key(key, topic.partitions))
-        chosen = self._gathered.keyless_partitions.get(topic.name)
-        if chosen is None:
-            turn = self._keyless_turns.get(topic.name, 0)
-            self._keyless_turns[topic.name] = turn + 1
-            chosen = self._gathered.keyless_partitions[topic.name] = turn % topic.partitions
-        return TopicPartition(topic.name, chosen)
+        return TopicPartition(topic.name, self._records.keyless_partition(topic))
 
     def _batch_bytes_max(self, topic: TopicDescription) -> int:
         known = self._bytes_max.get(topic.name)
@@ -260,93 +238,304 @@ class AsyncProducer(ClosedByBlock):
             self._bytes_max[topic.name] = known
         return known[1]
 
-    # How it is appended.
-
-    def _begin_appending(self) -> Work:
-        """Return the call that appends the records gathered so far."""
-        return partial(self._append_and_tell, self._take_gathered().wanted())
-
-    def _put_append_job(self) -> None:
-        self._append_job = self._lane.put(self._begin_appending)
-        # The records' futures report the errors.
-        self._append_job.ended.add_done_callback(_looked_at)
-
-    def _fail_gathered(self, error: Exception) -> None:
-        """Fail the gathered records, and those taken for a call that was not begun."""
-        if self._taken is not None:
-            self._taken.fail(error)
-        self._take_gathered().fail(error)
-        self._taken = None
-
-    def _take_gathered(self) -> Round:
-        """Take the gathered records; the next ones go to a new round."""
-        self._append_job = None
-        taken = self._taken = self._gathered
-        self._gathered = Round()
-        self._has_room.set()
-        return taken
-
     async def _call(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Append all that was sent so far, then call the producer."""
         self._check_loop()
         work = partial(function, *arguments, **named)
         return (await self._lane.finish(lambda: work)).value()
 
-    def _append_and_tell(self, batches: list[GatheredBatch]) -> Exception | None:
-        """Append the batches; return the first failure. Runs in another thread."""
-        outcomes = self._append_batches(batches)
-        self._untold.extend(outcomes)
-        self._loop.call_soon_threadsafe(self._tell)
-        return next((one.failure for one in outcomes if one.failure is not None), None)
 
-    def _append_batches(self, batches: list[GatheredBatch]) -> list[Outcome]:
-        outcomes: list[Outcome] = []
-        broken: dict[TopicPartition, Exception] = {}
-        for batch in batches:
-            failure = broken.get(batch.where)
-            if failure is not None:
-                outcomes.append(Outcome(batch, None, failure))
-                continue
-            for outcome in self._append_batch(batch):
-                outcomes.append(outcome)
-                if outcome.failure is not None and not isinstance(outcome.failure, OF_ONE_RECORD):
-                    broken[batch.where] = outcome.failure
-        return outcomes
+class AsyncTransactionalProducer(AsyncProducer):
+    """Writes in transactions; `AsyncStore.producer(transactional_id=...)` makes it.
 
-    def _append_batch(self, batch: GatheredBatch) -> list[Outcome]:
+    First `await init_transactions()`; then, again and again, `async with producer.transaction():`.
+    States, errors and what is durable are as `eoslog.TransactionalProducer` has them. Tasks of one
+    event loop may share it, and with it its one open transaction.
+
+    A task that is cancelled in a transaction's block aborts the transaction. One that is cancelled
+    while the commit is under way waits for its end; `outcome` and a note of the CancelledError then
+    say whether it is committed.
+    """
+
+    _producer: TransactionalProducer
+    _skips_refused = False
+
+    def __init__(self, store: Store, producer: TransactionalProducer, calls: Calls) -> None:
+        super().__init__(store, producer, calls)
+        # What became of which transaction. Said by the thread that ended it: the task that asked
+        # for the end may be gone by then.
+        self._turn = 0
+        self._outcome: tuple[int, TransactionOutcome | None] = (0, None)
+        self._is_ending = False
+        self._is_answered = True  # Whoever prepared the transaction has the answer.
+
+    @property
+    def transactional_id(self) -> str:
+        """The id that makes one producer the successor of another, over restarts too."""
+        return self._producer.transactional_id
+
+    @property
+    def outcome(self) -> TransactionOutcome | None:
+        """Outcome of the last transaction; None while that is open, or not decided yet, and if it
+        could not even be begun.
+
+        "unknown": the disk failed at the decision; only opening the store anew can say.
+        """
+        turn, outcome = self._outcome
+        return outcome if turn == self._turn else None
+
+    async def init_transactions(self, keep_prepared: bool = False) -> PreparedTransaction | None:
+        """Take the transactional id over; see `TransactionalProducer.init_transactions`."""
+        return await self._call(self._producer.init_transactions, keep_prepared)
+
+    def transaction(self) -> "AsyncTransaction":
+        """A block: begun at its start, committed at its end, aborted by an exception."""
+        return AsyncTransaction(self)
+
+    async def begin_transaction(self) -> None:
+        """Begin one. Raises IllegalStateError if one is open, ProducerFencedError."""
+        cancelled = await self._begin()
+        if cancelled is not None:
+            raise cancelled
+
+    async def _begin(self) -> asyncio.CancelledError | None:
+        """Begin one; the cancellation of a task whose begin was made all the same."""
+        self._check_loop()
+        if self._lane.is_idle:
+            self._begin_now()  # It only changes the producer's own state.
+            return None
+        ended = await self._lane.finish(lambda: self._begin_now)
+        if ended.error is not None:
+            ended.value()
+        return ended.cancelled
+
+    async def send_offsets_to_transaction(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: str | ConsumerGroupMetadata,
+    ) -> None:
+        """Have a group's offsets committed with the transaction; `group` as a consumer's
+        `group_metadata()` gives it.
+        """
+        await self._call(self._producer.send_offsets_to_transaction, offsets, group)
+
+    async def commit_transaction(self) -> None:
+        """Append what was sent, and commit: visible and durable on return.
+
+        Raises TransactionAbortableError if a record was refused: abort it; and what
+        `TransactionalProducer.commit_transaction` raises. A task that is cancelled before the
+        commit was begun leaves the transaction open; later it waits for the end.
+        """
+        turn = self._turn
+        ended = await self._end(lambda: partial(self._commit, turn, self._records.take()))
+        if ended.error is None and ended.cancelled is not None:
+            ended.cancelled.add_note("the transaction is committed")
+        ended.value()
+
+    async def abort_transaction(self) -> None:
+        """Abort: what the transaction sent is never read as committed.
+
+        What was not appended yet fails with TransactionAbortedError. A task that is cancelled
+        meanwhile waits for the end.
+        """
+        turn = self._turn
+        ended = await self._end(lambda: self._begin_aborting(turn), surely=True)
+        if ended.error is None and ended.cancelled is not None:
+            ended.cancelled.add_note("the transaction is aborted")
+        ended.value()
+
+    async def prepare_transaction(self) -> PreparedTransaction:
+        """Append and sync all of it, and leave the decision to whoever has the answer.
+
+        A task that is cancelled meanwhile waits for the end. If that leaves the block of the
+        transaction it is aborted: nobody has the answer. Outside of a block it stays prepared, and
+        a note of the CancelledError has the answer.
+        """
+        ended = await self._end(lambda: partial(self._prepare, self._records.take()))
+        if ended.error is None and ended.cancelled is not None:
+            ended.cancelled.add_note(f"the transaction is prepared: {ended.result}")
+        answer = ended.value()
+        self._is_answered = True
+        return answer
+
+    async def complete_transaction(self, prepared: PreparedTransaction | str | None) -> bool:
+        """Commit the prepared transaction if it is the given one, else abort it.
+
+        A task that is cancelled meanwhile waits for the end.
+        """
+        self._check_loop()
+        work = partial(self._complete, self._turn, prepared)
+        ended = await self._lane.finish(lambda: work)
+        if ended.error is None and ended.cancelled is not None:
+            became = "committed" if ended.result else "aborted"
+            ended.cancelled.add_note(f"the transaction is {became}")
+        return ended.value()
+
+    async def close(self) -> None:
+        """Abort the open transaction, then take nothing more. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        turn = self._turn
+        (await self._end(lambda: self._begin_closing(turn), surely=True)).value()
+
+    # How it ends.
+
+    def _check_appendable(self) -> None:
+        if self._is_ending:
+            raise IllegalStateError("the transaction is being ended: send records before that")
+        super()._check_appendable()
+
+    async def _end(self, begin: Callable[[], Callable[[], T]], surely: bool = False) -> Ended[T]:
+        """Call the producer in the lane's turn, with what was gathered; no record comes between."""
+        self._check_loop()
+        self._is_ending = True
+        self._records.hold_append()  # One call for both.
         try:
-            result: Any = self._producer.append(*batch.where, *batch.columns())
-        except OF_ONE_RECORD as error:
-            if len(batch.records) == 1 or not self._may_go_on():
-                return [Outcome(batch, None, error)]
+            return await self._lane.finish(begin, surely=surely)
+        finally:
+            self._is_ending = False
+            # If it was cancelled before it was begun, all is as if it had not been made.
+            self._records.resume_append()
+
+    # In a thread of the store.
+
+    def _begin_now(self) -> None:
+        # Also where none is begun: who asks then must not hear of the one before.
+        self._turn += 1
+        self._producer.begin_transaction()
+        self._is_answered = True
+        self._records.failure = None
+
+    def _commit(self, turn: int, batches: list[GatheredBatch]) -> None:
+        self._append_or_refuse(batches)
+        try:
+            self._producer.commit_transaction()
         except Exception as error:
-            return [Outcome(batch, None, error)]
+            if self._is_in_doubt(error):
+                self._outcome = turn, "unknown"
+            elif producer_internals.was_late(self._producer):
+                self._outcome = turn, "aborted"
+            raise
+        self._outcome = turn, "committed"
+
+    def _complete(self, turn: int, prepared: PreparedTransaction | str | None) -> bool:
+        committed = self._producer.complete_transaction(prepared)
+        self._outcome = turn, "committed" if committed else "aborted"
+        return committed
+
+    def _abort(self, turn: int) -> None:
+        self._producer.abort_transaction()
+        self._outcome = turn, "aborted"
+
+    def _abort_left(self, turn: int, error: BaseException) -> None:
+        """Abort what a block leaves open; if that fails too, the error says so."""
+        if turn != self._turn:
+            return  # It is another task's by now.
+        try:
+            if self._is_in(OPEN):
+                producer_internals.abort_after(self._producer, error)
+                if self._is_in((ClientState.READY,)):
+                    self._outcome = turn, "aborted"
+            elif self._is_prepared_for_nobody():
+                self._complete(turn, None)
+        except EoslogError as second:
+            error.add_note(f"aborting the transaction failed too: {second}")
+
+    def _is_prepared_for_nobody(self) -> bool:
+        """Return True if the prepared transaction's answer was lost with its cancelled task."""
+        return not self._is_answered and self._is_in((ClientState.PREPARED_TRANSACTION,))
+
+    def _close(self, turn: int) -> None:
+        was_open = self._is_in((*OPEN, ClientState.ABORTING_TRANSACTION))
+        was_refused = producer_internals.is_refused(self._producer)
+        self._producer.close()
+        if was_open and not was_refused:
+            self._outcome = turn, "aborted"
+
+    def _prepare(self, batches: list[GatheredBatch]) -> PreparedTransaction:
+        self._append_or_refuse(batches)
+        answer = self._producer.prepare_transaction()
+        self._is_answered = False
+        return answer
+
+    def _append_or_refuse(self, batches: list[GatheredBatch]) -> None:
+        """Append what is left; raises if a record of the transaction was refused."""
+        failure = self._records.append_and_tell(batches) or self._records.failure
+        if failure is not None and self._is_in((ClientState.IN_TRANSACTION,)):
+            raise TransactionAbortableError(f"a record was refused: {failure}") from failure
+
+    # In the event loop, as the turn has come.
+
+    def _begin_aborting(self, turn: int) -> Work:
+        self._give_up_gathered()
+        return partial(self._abort, turn)
+
+    def _begin_closing(self, turn: int) -> Work:
+        self._give_up_gathered()
+        return partial(self._close, turn)
+
+    def _give_up_gathered(self) -> None:
+        self._records.fail(
+            TransactionAbortedError("the transaction was aborted before this record was appended")
+        )
+
+    def _is_in_doubt(self, error: BaseException) -> bool:
+        """Return True if a failed commit may be decided."""
+        fatal = self._is_in((ClientState.FATAL_ERROR,))
+        return fatal and isinstance(error, EoslogError) and error.outcome == "unknown"
+
+    # For the block.
+
+    async def _leave_block(self) -> None:
+        if producer_internals.is_ended(self._producer):
+            return  # Ended in the block; a close, of whomever, is no end that was asked for there.
+        try:
+            await self.commit_transaction()
+        except BaseException as error:
+            await self._abort_after(error)
+            raise
+
+    async def _abort_after(self, error: BaseException) -> None:
+        """Abort what is open still; if that fails too, the error says so."""
+        turn = self._turn
+
+        def begin() -> Work:
+            if turn == self._turn and self._is_in(OPEN):
+                self._give_up_gathered()
+            return partial(self._abort_left, turn, error)
+
+        # What is under way may be its commit, whose caller an interrupt has cut off.
+        if not self._lane.is_idle or self._is_in(OPEN) or self._is_prepared_for_nobody():
+            await self._end(begin, surely=True)
+
+    def _is_in(self, states: tuple[ClientState, ...]) -> bool:
+        return producer_internals.state_of(self._producer) in states
+
+
+class AsyncTransaction:
+    """The block of one transaction."""
+
+    def __init__(self, producer: AsyncTransactionalProducer) -> None:
+        self._producer = producer
+
+    async def __aenter__(self) -> AsyncTransactionalProducer:
+        cancelled = await self._producer._begin()
+        if cancelled is not None:
+            await self._producer._abort_after(cancelled)
+            raise cancelled
+        return self._producer
+
+    async def __aexit__(
+        self,
+        error_type: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self._producer._leave_block()
         else:
-            return [Outcome(batch, result, None)]
-        # One record is wrong: append the others.
-        return [found for one in batch.one_by_one() for found in self._append_batch(one)]
-
-    def _may_go_on(self) -> bool:
-        """Return True if records may follow one that was refused."""
-        return True
-
-    def _tell(self) -> None:
-        """Set the futures of the senders. Runs in the loop."""
-        while self._untold:
-            outcome = self._untold[0]
-            if outcome.failure is not None and self._failure is None:
-                self._failure = outcome.failure
-            outcome.tell()
-            self._untold.popleft()
-
-    def _call_over(self) -> None:
-        self._tell()
-        self._taken = None
-
-
-def _looked_at(job: "asyncio.Future[Any]") -> None:
-    if not job.cancelled():
-        job.exception()
+            await self._producer._abort_after(error)
 
 
 def _bytes_or_none(given: bytes | None, what: str) -> bytes | None:

@@ -11,8 +11,7 @@ from typing import Concatenate, Never, ParamSpec, TypeVar, overload
 from eoslog.aio.aio_calls import Calls, make_call, until_over
 from eoslog.aio.aio_consumer import AsyncConsumer
 from eoslog.aio.aio_opening import ClosedByBlock, Opening
-from eoslog.aio.aio_producer import AsyncProducer
-from eoslog.aio.aio_transactional_producer import AsyncTransactionalProducer
+from eoslog.aio.aio_producer import AsyncProducer, AsyncTransactionalProducer
 from eoslog.aio.aio_waiter import TailWaiter
 from eoslog.common.durability import Durability
 from eoslog.common.other_clients import with_methods_of_other_clients

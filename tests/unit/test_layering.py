@@ -329,7 +329,6 @@ KNOWN_REACHES = {
     "eoslog.producer.transactional_producer": 1,
 }
 KNOWN_MIXINS = {
-    "eoslog.aio.aio_producer.AsyncProducer",
     "eoslog.producer.gathering.GatheringSender",
     "eoslog.producer.producer.Producer",
     "eoslog.producer.transaction_calls.TransactionCalls",

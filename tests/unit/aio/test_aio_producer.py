@@ -8,7 +8,7 @@ from unit_stores import values_of
 
 import eoslog.aio
 from eoslog import TopicPartition
-from eoslog.aio import aio_producer
+from eoslog.aio import aio_accumulator, aio_producer
 from eoslog.errors import (
     LogClosedError,
     ProducerFencedError,
@@ -180,7 +180,7 @@ def test_behind_a_failed_batch_nothing_of_its_partition_is_appended(tmp_path, mo
 
 
 def test_who_sends_too_fast_waits_for_room(tmp_path, monkeypatch):
-    monkeypatch.setattr(aio_producer, "GATHERED_RECORDS_MAX", 10)
+    monkeypatch.setattr(aio_accumulator, "GATHERED_RECORDS_MAX", 10)
 
     async def body(store):
         producer = await store.producer()
