@@ -19,14 +19,13 @@ from eoslog.common.config import INT64_MAX
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, NotAStoreError
 from eoslog.fs.atomic_file import sync_directory, sync_file
-from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
-from eoslog.fs.file_system import mount_of
+from eoslog.fs.checkpoint_file import RECOVERY_POINT
 from eoslog.fs.identity_files import META_PROPERTIES
 from eoslog.fs.offline_log import BrokenTail, OfflineLog
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.fs.private_files import make_directories, private_opener
 from eoslog.inspect.durable_bounds import DurableBounds, read_durable_bounds, synced_by_page
-from eoslog.inspect.store_verification import lost_partitions, read_checkpoints
+from eoslog.inspect.store_verification import Checkpoints, lost_partitions, read_checkpoints
 from eoslog.inspect.transaction_verification import AHEAD, BEHIND
 from eoslog.session.store_directory import why_no_store
 from eoslog.session.store_lock import StoreLock
@@ -45,7 +44,7 @@ _UNNAMED_SUFFIX = ".cleaned"
 
 @dataclass(frozen=True)
 class Change:
-    """Something that was taken from its place, or would be: what, where it is kept, and why."""
+    """Something that a repair takes from its place: what, where it is kept, and why."""
 
     path: Path
     what: str
@@ -62,14 +61,14 @@ class Change:
 
 @dataclass(frozen=True)
 class Refusal:
-    """Something that is wrong and that no repair may touch: why, and what can be done."""
+    """Something wrong that no repair may touch: why, and what can be done."""
 
     path: Path
     reason: str
     advice: str
 
     def described(self) -> dict[str, object]:
-        return {"path": str(self.path), "reason": self.reason, "advice": self.advice}
+        return {**vars(self), "path": str(self.path)}
 
     def __str__(self) -> str:
         return f"{self.path}: {self.reason}. {self.advice}"
@@ -84,7 +83,7 @@ SYNCED_ADVICE = "Records that were synced are damaged or gone. " + COPY_ADVICE
 
 
 class StoreRepair:
-    """A store that nobody has open, and nobody opens until `release`."""
+    """Repair of a store that no process has open, and none opens before the block's end."""
 
     def __init__(self, root: Path) -> None:
         if not (root / META_PROPERTIES).exists():
@@ -95,16 +94,12 @@ class StoreRepair:
         self._lock = StoreLock(self._paths.state, joining=False)
         # Two at once are kept apart by the lock, and one after another by the time.
         self._now_ms = clock.now_ms()
-        self.network = mount_of(self._paths.state).network
-
-    def release(self) -> None:
-        self._lock.release()
 
     def __enter__(self) -> "StoreRepair":
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.release()
+        self._lock.release()
 
     # Torn tails.
 
@@ -112,11 +107,16 @@ class StoreRepair:
         """Find what recovery would cut: the tails that may be cut, and refusals for the others."""
         paths = self._paths
         unrecovered = read_last_stop(paths.clean_marker, paths.unrecovered).unrecovered
-        recovery_points = self._recovery_points()
-        legal_holes = self._legal_holes()
+        checkpoints, _ = read_checkpoints(paths)
+        recovery_points = checkpoints.get(RECOVERY_POINT, {})
+        legal_holes = self._legal_holes(checkpoints)
         bounds: DurableBounds | None = None
         torn: list[BrokenTail] = []
-        refused = self._lost_partitions()
+        # Where internal logs are gone, what they knew of the others is lost.
+        refused = [
+            Refusal(Path(str(one["path"])), str(one["reason"]), LOST_ADVICE)
+            for one in lost_partitions(paths, checkpoints, {})
+        ]
         for where, path in partition_directories(paths.root):
             is_clean = unrecovered is not None and where not in unrecovered
             log = OfflineLog(path)
@@ -132,13 +132,12 @@ class StoreRepair:
                 refused.append(refusal)
         return torn, refused
 
-    def _legal_holes(self) -> Callable[[TopicPartition], int]:
+    def _legal_holes(self, checkpoints: Checkpoints) -> Callable[[TopicPartition], int]:
         """Return the function that gives the offset below which a hole is no damage."""
         try:
             topics = read_topics(self._paths.state) or {}
         except CorruptRecordError:
-            topics = {}  # Opening the store says so.
-        checkpoints, _ = read_checkpoints(self._paths)
+            topics = {}  # Opening the store reports it.
         checkpointed = {where for offsets in checkpoints.values() for where in offsets}
 
         def below(where: TopicPartition) -> int:
@@ -151,23 +150,11 @@ class StoreRepair:
 
         return below
 
-    def _lost_partitions(self) -> list[Refusal]:
-        """Refuse a repair where internal logs are gone: what they knew of the others is lost."""
-        checkpoints, _ = read_checkpoints(self._paths)
-        lost = lost_partitions(self._paths, checkpoints, {})
-        return [Refusal(Path(str(one["path"])), str(one["reason"]), LOST_ADVICE) for one in lost]
-
     def _lost_end(self, where: TopicPartition, log: OfflineLog) -> list[Refusal]:
         """Refuse a repair where nothing is torn, and yet the log ends below what was synced."""
         path = self._paths.partition(where)
         lost = lost_end(str(path), synced_by_page(self._paths, where), log.end_offset)
         return [] if lost is None else [Refusal(path, lost.text, SYNCED_ADVICE)]
-
-    def _recovery_points(self) -> dict[TopicPartition, int]:
-        try:
-            return read_checkpoint(self._paths.root / RECOVERY_POINT)
-        except CorruptRecordError:
-            return {}  # As recovery takes it.
 
     def planned(self, torn: Iterable[BrokenTail]) -> list[Change]:
         """Return the changes that cutting these tails will make."""
@@ -180,7 +167,7 @@ class StoreRepair:
         return Change(tail.path, what, place / name, tail.bytes, tail.reason)
 
     def cut(self, torn: Iterable[BrokenTail]) -> list[Change]:
-        """Cut these tails; what was done."""
+        """Cut these tails, and return what was done."""
         done = []
         for tail in torn:
             change = self._change_of(tail)
@@ -198,7 +185,11 @@ class StoreRepair:
         refused = []
         for one in problems:
             path, reason = Path(str(one["path"])), str(one["reason"])
-            if path in changes or self._is_mended(path, reason) or not is_damage(one):
+            # Each close writes the checkpoints again.
+            is_rewritten = path.name.endswith("-checkpoint") and reason.startswith(
+                "not a checkpoint"
+            )
+            if path in changes or is_rewritten or not is_damage(one):
                 continue
             advice = TORN_ADVICE if reason.startswith((AHEAD, BEHIND)) else self._why_not(path)
             if advice is None:
@@ -212,10 +203,6 @@ class StoreRepair:
             reason = f"{lmdb.reason}; a snapshot is wrong too, and one of the two has to be right"
             refused.append(Refusal(lmdb.path, reason, COPY_ADVICE))
         return list(changes.values()), refused
-
-    def _is_mended(self, path: Path, reason: str) -> bool:
-        """True if it was a checkpoint that could not be read: each close writes it again."""
-        return path.name.endswith("-checkpoint") and reason.startswith("not a checkpoint")
 
     @property
     def _lmdb(self) -> Path:

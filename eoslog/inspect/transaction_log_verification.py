@@ -6,7 +6,6 @@ of the partitions compares them with those.
 """
 
 import json
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -206,10 +205,18 @@ class _PartitionCheck:
             self._note(f"the record of {name_of(key)!r} is not JSON with a version", offset)
             return
         if type_of(key) == NAMED_PRODUCER:
-            self._follow_named(key, state)
-        if type_of(key) == APPLICATION and state.get("job") is not None:
-            self._follow_job(state)
-        if type_of(key) == PRODUCER_ID_BLOCK:
+            with suppress(CorruptRecordError):  # The opening of the name reports it.
+                one = NamedIdentity.of_state(name_of(key), state)
+                self._decided.follow_named(f"producer {one.name!r}", one.producer_id, one.epoch)
+        elif type_of(key) == APPLICATION and state.get("job") is not None:
+            job = None
+            with suppress(CorruptRecordError):
+                job = decided_job(self._staging, state)
+            if job is None:  # Its list of files is gone with the files, for example.
+                self._decided.has_all_jobs = False
+            else:
+                self._decided.staged_producer_ids |= job.all_producer_ids
+        elif type_of(key) == PRODUCER_ID_BLOCK:
             found = state.get("next_producer_id")
             if not isinstance(found, int) or found < self._next_producer_id:
                 self._note(
@@ -218,20 +225,6 @@ class _PartitionCheck:
                 )
             else:
                 self._next_producer_id = self._decided.next_producer_id = found
-
-    def _follow_named(self, key: bytes, state: dict[str, Any]) -> None:
-        with suppress(CorruptRecordError):  # The opening of the name reports it.
-            named = NamedIdentity.of_state(name_of(key), state)
-            self._decided.follow_named(f"producer {named.name!r}", named.producer_id, named.epoch)
-
-    def _follow_job(self, state: dict[str, Any]) -> None:
-        job = None
-        with suppress(CorruptRecordError):
-            job = decided_job(self._staging, state)
-        if job is None:  # Its list of files is gone with the files, for example.
-            self._decided.has_all_jobs = False
-        else:
-            self._decided.staged_producer_ids |= job.all_producer_ids
 
     # The index.
 
@@ -246,9 +239,12 @@ class _PartitionCheck:
         if not doubtful:
             return
         # The index may be newer than what was read: then the log has it further up.
-        newer = {key: self._values_since(end, key) for key in doubtful}
+        log_end = self._partition.log_end_offset
+        records = records_from(self._partition, end, log_end)
+        newer = [one for one in records if one.key in doubtful]
         for key, newest in doubtful.items():
-            if not any(self._is_indexed(key, one) for one in newer[key]):
+            found = (_Newest(one.value, one.offset) for one in newer if one.key == key)
+            if not any(self._is_indexed(key, one) for one in found):
                 self._note_index(
                     f"it has another record of {_shown(key)!r} than the log at {newest.offset}"
                 )
@@ -263,11 +259,6 @@ class _PartitionCheck:
             int.from_bytes(found[:_OFFSET_BYTES], "big") == newest.offset
             and found[_OFFSET_BYTES:] == newest.value
         )
-
-    def _values_since(self, offset: int, key: bytes) -> list[_Newest]:
-        end = self._partition.log_end_offset
-        found: Iterator[Record] = records_from(self._partition, offset, end)
-        return [_Newest(one.value, one.offset) for one in found if one.key == key]
 
 
 def _read(newest: _Newest | None) -> dict[str, Any] | None:
