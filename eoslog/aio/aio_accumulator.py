@@ -210,11 +210,14 @@ class AsyncAccumulator:
 
     # In the event loop.
 
+    def is_full(self) -> bool:
+        """Return True if a task must wait before it adds a record."""
+        return self._gathered.is_full(GATHERED_BYTES_MAX, GATHERED_RECORDS_MAX)
+
     async def wait_for_room(self) -> None:
-        """Wait until a record may be added."""
-        while self._gathered.is_full(GATHERED_BYTES_MAX, GATHERED_RECORDS_MAX):
-            self._has_room.clear()
-            await self._has_room.wait()
+        """Wait until a call takes the gathered records."""
+        self._has_room.clear()
+        await self._has_room.wait()
 
     def keyless_partition(self, topic: TopicDescription) -> int:
         """Return the partition for a record without a key."""

@@ -70,8 +70,7 @@ class AsyncConsumer(ClosedByBlock):
 
     async def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly these partitions from now on; those that stay keep their positions."""
-        await self._call(self._consumer.assign, partitions)
-        self._waiter.wake(self)
+        await self._move(self._consumer.assign, partitions)
 
     async def subscribe(
         self,
@@ -88,7 +87,7 @@ class AsyncConsumer(ClosedByBlock):
 
         The functions are called by a read, in a thread, with the `eoslog.Consumer`.
         """
-        await self._call(
+        await self._move(
             self._consumer.subscribe,
             topics,
             pattern=pattern,
@@ -98,12 +97,10 @@ class AsyncConsumer(ClosedByBlock):
             listener=listener,
             **others,
         )
-        self._waiter.wake(self)
 
     async def unsubscribe(self) -> None:
         """Leave the group, or give up what was assigned. See `Consumer.unsubscribe`."""
-        await self._call(self._consumer.unsubscribe)
-        self._waiter.wake(self)
+        await self._move(self._consumer.unsubscribe)
 
     async def subscription(self) -> list[str]:
         """The topics that the consumer subscribed to, with those that match a pattern now."""
@@ -115,13 +112,11 @@ class AsyncConsumer(ClosedByBlock):
 
     async def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Go on at an offset (0 or more). One that does not exist is found out by the next poll."""
-        await self._call(self._consumer.seek, topic_partition, offset)
-        self._waiter.wake(self)
+        await self._move(self._consumer.seek, topic_partition, offset)
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Go on at the oldest record of these partitions, or of all that are assigned."""
-        await self._call(self._consumer.seek_to_beginning, *partitions)
-        self._waiter.wake(self)
+        await self._move(self._consumer.seek_to_beginning, *partitions)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
         """Go on behind the newest record of these partitions, or of all that are assigned."""
@@ -129,8 +124,7 @@ class AsyncConsumer(ClosedByBlock):
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> None:
         """Go on where the group stands; for going on after an aborted transaction."""
-        await self._call(self._consumer.seek_to_committed, *partitions)
-        self._waiter.wake(self)
+        await self._move(self._consumer.seek_to_committed, *partitions)
 
     async def position(self, topic_partition: TopicPartition) -> int:
         """The offset that is read next."""
@@ -280,6 +274,11 @@ class AsyncConsumer(ClosedByBlock):
             return await self._calls.run(self._alone, partial(function, *arguments, **named))
         finally:
             self._turn.release()
+
+    async def _move(self, function: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> None:
+        """Make a call that moves the consumer: a task that waits checks again."""
+        await self._call(function, *arguments, **named)
+        self._waiter.wake(self)
 
     def _alone(self, function: Callable[[], T]) -> T:
         with self._used:

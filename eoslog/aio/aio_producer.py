@@ -117,7 +117,8 @@ class AsyncProducer(ClosedByBlock):
         LogClosedError: the record was not taken. The future raises what `Producer.append` does.
         """
         self._check_loop()
-        await self._records.wait_for_room()
+        while self._records.is_full():
+            await self._records.wait_for_room()
         self._check_appendable()
         description = producer_internals.known_topic(self._producer, topic)
         where = self._place(description, partition, key)
