@@ -138,7 +138,7 @@ def _known_before(evidence: Evidence, rows: Numbers, reached: _Reached) -> Numbe
 
 
 class CountedEnds(Columns):
-    """The first such end of each partition."""
+    """First end of each partition that is lower than the number of its records."""
 
     row: Numbers  # Of the ends.
     count: Numbers  # So many records were there before it was asked for.
@@ -299,7 +299,7 @@ def torn_transactions(evidence: Evidence, missing: MissingRecords) -> Found:
 
 
 def seen_in_part(evidence: Evidence) -> Flags:
-    """Per transaction: whether a reader of committed data has any of its records."""
+    """Return for each transaction if a reader of committed data has any of its records."""
     rows, history = evidence.records.rows, evidence.history
     writers = _committed_writers(evidence)
     of = history.ops.transaction[history.sends.op[rows.writer[writers]]]
@@ -313,7 +313,7 @@ def _committed_writers(evidence: Evidence) -> Numbers:
 
 
 def _place_of(evidence: Evidence, transaction: int) -> int:
-    """A place that shows a record of a transaction."""
+    """Return a place that shows a record of a transaction."""
     rows, history = evidence.records.rows, evidence.history
     places = _committed_writers(evidence)
     of = history.ops.transaction[history.sends.op[rows.writer[places]]]

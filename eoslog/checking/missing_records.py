@@ -66,7 +66,7 @@ def missing_records(evidence: Evidence) -> MissingRecords:
 
 
 def _taken(records: RecordPlaces) -> Flags:
-    """Per place: whether another value was seen there."""
+    """Return for each place if another value was seen there."""
     rows = records.rows
     of_key = group_numbers(same_as_before(rows.key))
     seen = np.bincount(of_key, weights=rows.seen).astype(np.int64)
@@ -118,7 +118,7 @@ def _between_its_clients(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Nu
 
 
 def _ends_around(evidence: Evidence, rows: Numbers, partition: int) -> tuple[Numbers, Numbers]:
-    """The partition's end as it was asked for before each send began and after it was done."""
+    """Return the partition's end as asked for before each send began and after it was done."""
     history = evidence.history
     ends, ops = history.ends, history.ops
     asked = np.flatnonzero(ends.partition == partition)
@@ -140,7 +140,7 @@ def _ends_around(evidence: Evidence, rows: Numbers, partition: int) -> tuple[Num
 
 
 def end_below(evidence: Evidence, send: int) -> int:
-    """The first that was told, after a record was there, of an end that leaves it out; or NONE."""
+    """Return the first `ends` after a record was there with an end that leaves it out; or NONE."""
     history = evidence.history
     ends, ops, sends = history.ends, history.ops, history.sends
     done = int(evidence.there_by(np.array([send]))[0])
@@ -339,7 +339,7 @@ def _held(evidence: Evidence) -> _Held:
 
 
 def _taken_over(evidence: Evidence, count: int) -> Numbers:
-    """Per transaction: when a later init of its transactional id had ended it."""
+    """Return when a later init of its transactional id had ended each transaction."""
     ops, ids = evidence.history.ops, evidence.identities.transactional_id
     found = np.full(count, NEVER_NS, dtype=np.int64)
     inits = np.flatnonzero((ops.kind == INIT) & (ops.outcome == OK) & (ids != NONE))

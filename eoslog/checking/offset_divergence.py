@@ -121,7 +121,7 @@ def _shown(offset: int) -> str:
 
 
 def _read_elsewhere(reads: OffsetReads, row: int, ends: Numbers, asked: int) -> int:
-    """The last read before a question that was answered with another offset of its place."""
+    """Return the last read before a question that was answered with another offset of its place."""
     others = np.flatnonzero(
         (reads.place == reads.place[row]) & (reads.offset != reads.offset[row]) & (ends < asked)
     )
@@ -131,7 +131,7 @@ def _read_elsewhere(reads: OffsetReads, row: int, ends: Numbers, asked: int) -> 
 def _not_from_before(
     evidence: Evidence, offsets: GroupOffsets, of_write: Numbers, of_read: Numbers
 ) -> Flags:
-    """Per read: whether its offset cannot be where the group stood when the history began.
+    """Return for each read if its offset cannot be where the group stood when the history began.
 
     Somebody had begun to write it, or the group had been found elsewhere. `of_write` and `of_read`
     number the offsets of both tables.
@@ -396,13 +396,13 @@ class ConsumerPath:
         self._go_up(to, MOVED)
 
     def poll(self, start: int, after: int, *, taken: bool) -> None:
-        """A poll went from `start` to `after`; `taken`: for a transaction that may be committed."""
+        """Note a poll from `start` to `after`; `taken`: for a transaction that may be committed."""
         if self._upper_bounds and self._upper_bounds[-1] != start:
             self.move(start)
         self._go_up(after, TAKEN if taken else GIVEN_UP)
 
     def moved_between(self, lower: int, upper: int) -> Iterator[tuple[int, int]]:
-        """The ranges from `lower` up to `upper` that moves carried it over last."""
+        """Yield the ranges from `lower` up to `upper` that moves carried it over last."""
         step = bisect_right(self._upper_bounds, lower)
         while lower < upper and step < len(self._steps):
             reached = min(self._upper_bounds[step], upper)

@@ -173,7 +173,7 @@ class Places(Columns):
 
 @dataclass
 class RecordPlaces:
-    """The places, and which place each record of a poll and each answered send has."""
+    """Places of records, and the place of each record of a poll and each answered send."""
 
     rows: Places
     of_read: Numbers
@@ -328,13 +328,13 @@ class GroupOffsets:
         return 1 + int(max(self.writes.place.max(initial=-1), self.reads.place.max(initial=-1)))
 
     def possible(self, history: History, transactions: Transactions) -> Flags:
-        """Per write: whether it may have taken effect."""
+        """Return for each write if it may have taken effect."""
         happened = history.ops.outcome[self.writes.op] != FAIL
         able: Flags = happened & transactions.is_possible(self.writes.transaction)
         return able
 
     def effects(self, history: History, transactions: Transactions) -> tuple[Numbers, Numbers]:
-        """Per write: the earliest and the latest time of its effect; NEVER_NS for no such time."""
+        """Return the earliest and the latest time of each write's effect; NEVER_NS for none."""
         writes, ops = self.writes, history.ops
         begin, end = ops.begin[writes.op].copy(), ops.end[writes.op].copy()
         inside = writes.transaction != NONE
