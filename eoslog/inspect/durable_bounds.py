@@ -22,9 +22,9 @@ from eoslog.common.kafka_uuid import id_bytes
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, StagedCommitError
+from eoslog.fs.identity_files import read_partition_metadata
 from eoslog.fs.offline_log import OfflineLog
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.fs.partition_metadata import read_partition_metadata
 from eoslog.groups.group_offsets_state import GroupOffsetsState
 from eoslog.session.store_paths import StorePaths
 from eoslog.staging.staged_application import COMPLETE, PREPARED
