@@ -11,7 +11,7 @@ from eoslog.bindings.shared_page import LOCK_COMPACTION, SharedPage
 from eoslog.common.topic_name import INTERNAL_TOPICS, TRANSACTION_STATE_TOPIC
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.storage.partition import Partition
-from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.transaction_entries import TransactionEntries
 
 
@@ -22,7 +22,7 @@ class InternalCompaction:
 
     def __init__(
         self,
-        state_log: StateLog,
+        state_log: CompactedLog,
         entries: TransactionEntries,
         safe_offset: Callable[[int], int],
         group_offsets: GroupOffsets,

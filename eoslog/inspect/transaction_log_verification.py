@@ -21,6 +21,7 @@ from eoslog.storage.damage import UNREADABLE, Problem, problem, problem_of
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.transactions.compacted_partition import records_from
 from eoslog.transactions.named_producers import NamedIdentity
 from eoslog.transactions.state_key import (
     APPLICATION,
@@ -33,7 +34,6 @@ from eoslog.transactions.state_key import (
     transactional_id_of,
     type_of,
 )
-from eoslog.transactions.state_partition import records_from
 
 _DECISIONS = {"PrepareCommit": True, "PrepareAbort": False}
 _COMPLETIONS = {"CompleteCommit": True, "CompleteAbort": False}

@@ -7,9 +7,9 @@ from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.producer.linger import LingerTimer
 from eoslog.staging.staged_commit import StagedCommits
 from eoslog.storage.engine import Engine
+from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.named_producers import NamedProducers
 from eoslog.transactions.producer_ids import ProducerIds
-from eoslog.transactions.state_log import StateLog
 from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 
 
@@ -18,7 +18,7 @@ class ProducerParts:
     """The parts of an open store that producers use; `live_producers()` are those not closed."""
 
     engine: Engine
-    state_log: StateLog
+    state_log: CompactedLog
     producer_ids: ProducerIds
     coordinator: TransactionCoordinator
     names: NamedProducers

@@ -46,7 +46,7 @@ from eoslog.staging.staged_names import directory_name, is_nameless, run_path
 from eoslog.staging.staged_spans import JobSpan, RecentJobs, span_of_bounds, span_of_job
 from eoslog.storage.damage import Problem, problem
 from eoslog.storage.engine import Engine
-from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.compacted_log import CompactedLog
 
 _log = logging.getLogger(__name__)
 
@@ -89,7 +89,9 @@ class UndoneJobs:
     Without a shared page there is no other process to tell: it is never set.
     """
 
-    def __init__(self, staging_path: Path, state_log: StateLog, shared: SharedPage | None) -> None:
+    def __init__(
+        self, staging_path: Path, state_log: CompactedLog, shared: SharedPage | None
+    ) -> None:
         self._staging_path = staging_path
         self._state_log = state_log
         self._shared = shared
@@ -140,7 +142,7 @@ class PendingJobs:
     def __init__(
         self,
         engine: Engine,
-        state_log: StateLog,
+        state_log: CompactedLog,
         group_offsets: GroupOffsets,
         leftovers: Leftovers,
         recent: RecentJobs,
@@ -344,7 +346,7 @@ def _topic_ids_and_bounds(
 
 
 def verify_pending_jobs(
-    undone: UndoneJobs, state_log: StateLog, find: FindPartition, staging_path: Path
+    undone: UndoneJobs, state_log: CompactedLog, find: FindPartition, staging_path: Path
 ) -> list[Problem]:
     """Check that each decided job is all in the log, or that readers are held before it.
 

@@ -14,7 +14,7 @@ from eoslog.common.json_text import check_kinds, fields_read_of
 from eoslog.errors import StagedRunFencedError, StagedSourceError
 from eoslog.staging.staged_names import directory_name, new_run_id, run_generation
 from eoslog.staging.staged_source import VersionCount, VersionSource, counted_by
-from eoslog.transactions.state_log import APPLICATION, State, StateLog
+from eoslog.transactions.compacted_log import APPLICATION, CompactedLog, State
 
 NO_VERSION = -1
 PREPARED = "prepared"
@@ -63,12 +63,12 @@ class ApplicationRecord:
     decision: str = ""
 
     @classmethod
-    def read(cls, state_log: StateLog, app_id: str) -> "ApplicationRecord | None":
+    def read(cls, state_log: CompactedLog, app_id: str) -> "ApplicationRecord | None":
         """The application's newest record, None if it has none."""
         return cls.read_by_name(state_log, directory_name(app_id, "app_id"))
 
     @classmethod
-    def read_by_name(cls, state_log: StateLog, name: str) -> "ApplicationRecord | None":
+    def read_by_name(cls, state_log: CompactedLog, name: str) -> "ApplicationRecord | None":
         """The newest record of the application whose staging directory has this name.
 
         Raises CorruptRecordError if it is not as it was written.
@@ -104,7 +104,7 @@ class ApplicationRecord:
         if self.state not in (PREPARED, COMPLETE) or self.version < NO_VERSION:
             raise ValueError(f"state {self.state!r}, version {self.version}")
 
-    def write(self, state_log: StateLog, *, sync: bool | None = None) -> None:
+    def write(self, state_log: CompactedLog, *, sync: bool | None = None) -> None:
         """Append the record; on return it holds, and is durable as the store says."""
         state: dict[str, Any] = {
             "app_id": self.app_id,
@@ -178,7 +178,7 @@ class ApplicationRecord:
         return replace(record, version=version, state=state, job=job, count=count, decision=named)
 
     def counted_by(
-        self, source: VersionSource | None, wanted: int, state_log: StateLog
+        self, source: VersionSource | None, wanted: int, state_log: CompactedLog
     ) -> VersionCount | None:
         """The count once the source has decided its version `wanted` (K2-K4, K6, K7).
 
@@ -217,7 +217,7 @@ class ApplicationRecord:
                     f"{other.source.place}"
                 )
 
-    def _other_counts(self, state_log: StateLog) -> "list[_Counted]":
+    def _other_counts(self, state_log: CompactedLog) -> "list[_Counted]":
         """The other applications whose versions are counted, and that have any."""
         found = []
         for name in state_log.names(APPLICATION):

@@ -62,7 +62,7 @@ from eoslog.staging.staged_source import VersionCount, VersionSource
 from eoslog.staging.staged_spans import RecentJobs
 from eoslog.storage.damage import Problem
 from eoslog.storage.engine import Engine
-from eoslog.transactions.state_log import APPLICATION, StateLog
+from eoslog.transactions.compacted_log import APPLICATION, CompactedLog
 from eoslog.transactions.transaction_owner import TransactionOwner, run_overtaken
 
 # A job of another process may take minutes.
@@ -94,7 +94,7 @@ class StagedCommits:
     def __init__(
         self,
         engine: Engine,
-        state_log: StateLog,
+        state_log: CompactedLog,
         group_offsets: GroupOffsets,
         *,
         none_is_open: Callable[[], bool],

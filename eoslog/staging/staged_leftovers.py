@@ -39,7 +39,7 @@ from eoslog.staging.staged_names import (
 )
 from eoslog.staging.staged_source import is_version_in
 from eoslog.storage.engine import Engine
-from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.compacted_log import CompactedLog
 
 # How long a task may write on after its job is over, for its files to be swept at once.
 ZOMBIES_GONE_S = 3600.0
@@ -54,7 +54,7 @@ class Leftovers:
     The caller holds the lock of staged jobs, but for `clear` and what only asks.
     """
 
-    def __init__(self, engine: Engine, state_log: StateLog) -> None:
+    def __init__(self, engine: Engine, state_log: CompactedLog) -> None:
         self._engine = engine
         self._state_log = state_log
         self._staging_path = engine.paths.staging

@@ -19,7 +19,7 @@ from eoslog.errors import EoslogError
 from eoslog.staging.staged_adoption import FindPartition, HeldPartitions
 from eoslog.staging.staged_job import StagedJob
 from eoslog.storage.partition import Partition
-from eoslog.transactions.state_log import RECENT_JOBS, StateLog
+from eoslog.transactions.compacted_log import RECENT_JOBS, CompactedLog
 
 # Beyond it even new jobs are taken together: the record is written with each job.
 SPANS_BYTES_MAX = 128 << 10
@@ -143,7 +143,7 @@ class RecentJobs:
     """Recent jobs of one store. The caller has the lock of staged jobs."""
 
     def __init__(
-        self, state_log: StateLog, find: FindPartition, none_is_open: Callable[[], bool]
+        self, state_log: CompactedLog, find: FindPartition, none_is_open: Callable[[], bool]
     ) -> None:
         """`none_is_open()` says for sure that no transaction of any process is undecided."""
         self._state_log = state_log

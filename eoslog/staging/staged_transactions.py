@@ -32,7 +32,7 @@ from eoslog.staging.staged_names import attempt_path, run_path
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.engine import Engine
 from eoslog.storage.topic_registry import TopicDescription
-from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.compacted_log import CompactedLog
 
 _log = logging.getLogger(__name__)
 _NO_VERSION_YET = -1
@@ -46,7 +46,7 @@ class StagedTransactions:
     def __init__(
         self,
         engine: Engine,
-        state_log: StateLog,
+        state_log: CompactedLog,
         group_offsets: GroupOffsets,
         commits: StagedCommits,
         app_id: str,

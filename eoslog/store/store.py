@@ -66,8 +66,8 @@ from eoslog.store.consistent_snapshot import snapshot_of_topics
 from eoslog.store.store_files import StoreFiles, errors_of, raise_first
 from eoslog.store.store_metrics import store_metrics
 from eoslog.store.store_topics import StoreTopics
+from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.named_producers import NamedProducers
-from eoslog.transactions.state_log import StateLog
 from eoslog.transactions.transaction_admin import (
     HangingTransaction,
     TransactionDescription,
@@ -727,7 +727,7 @@ class Store:
     # For the store's own parts.
 
     @property
-    def _state_log(self) -> StateLog:
+    def _state_log(self) -> CompactedLog:
         return self._files.state_log
 
     @property

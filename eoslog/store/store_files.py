@@ -43,9 +43,9 @@ from eoslog.storage.producer_id_range import FoundProducerIds
 from eoslog.storage.producer_state_store import DIRECTORY_NAME, ProducerStateStore
 from eoslog.storage.topic_registry import TopicRegistry
 from eoslog.store.store_topics import StoreTopics
+from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.named_producers import NamedProducers
 from eoslog.transactions.producer_ids import ProducerIds
-from eoslog.transactions.state_log import StateLog
 from eoslog.transactions.transaction_admin import TransactionAdmin
 from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 from eoslog.transactions.transaction_recovery import TransactionRecovery
@@ -120,7 +120,7 @@ class StoreFiles:
             check_open,
             check_files,
         )
-        self.state_log = StateLog(self.partitions, self.rows, durable, shared=shared)
+        self.state_log = CompactedLog(self.partitions, self.rows, durable, shared=shared)
         self.producer_ids = ProducerIds(
             self.state_log, found_ids, self.partitions.find_producer_ids
         )

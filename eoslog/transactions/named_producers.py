@@ -39,8 +39,14 @@ from eoslog.errors import ConcurrentAccessError, LogClosedError, ProducerFencedE
 from eoslog.session.process_slots import ProcessSlots
 from eoslog.session.store_wide_lock import StoreWideLock
 from eoslog.storage.partition import Partition
+from eoslog.transactions.compacted_log import (
+    NAMED_PRODUCER,
+    CompactedLog,
+    State,
+    WatchedKey,
+    state_key,
+)
 from eoslog.transactions.producer_ids import ProducerIds
-from eoslog.transactions.state_log import NAMED_PRODUCER, State, StateLog, WatchedKey, state_key
 
 # A checkpoint is renewed after 2**30 records, by the batch that goes beyond.
 _RECORDS_BEHIND_MAX = 3 << 29
@@ -141,7 +147,7 @@ class NamedProducers:
 
     def __init__(
         self,
-        state_log: StateLog,
+        state_log: CompactedLog,
         producer_ids: ProducerIds,
         find_partition: Callable[[TopicPartition], Partition | None],
         topic_id: Callable[[TopicPartition], str | None],

@@ -18,7 +18,7 @@ from eoslog.storage.producer_id_range import (
     STAGED_PRODUCER_ID_MIN,
     FoundProducerIds,
 )
-from eoslog.transactions.state_log import PRODUCER_ID_BLOCK, StateLog, StateRecord
+from eoslog.transactions.compacted_log import PRODUCER_ID_BLOCK, CompactedLog, StateRecord
 
 BLOCK_IDS = 1000
 
@@ -31,7 +31,7 @@ class ProducerIds:
 
     def __init__(
         self,
-        state_log: StateLog,
+        state_log: CompactedLog,
         found: FoundProducerIds,
         find_in_partitions: Callable[[], None],
     ) -> None:

@@ -29,7 +29,7 @@ from eoslog.errors import (
 )
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_id_range import is_of_staged_job
-from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 from eoslog.transactions.transaction_entries import (
     ONGOING,
@@ -100,7 +100,7 @@ class HangingTransaction:
 class TransactionAdmin:
     """The operator's calls of one store."""
 
-    def __init__(self, coordinator: TransactionCoordinator, state_log: StateLog) -> None:
+    def __init__(self, coordinator: TransactionCoordinator, state_log: CompactedLog) -> None:
         self._coordinator = coordinator
         self._entries = coordinator.entries
         self._state_log = state_log

@@ -47,8 +47,8 @@ from eoslog.errors import (
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.process_slots import ProcessSlots
 from eoslog.storage.partition import Partition
+from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.producer_ids import ProducerIds
-from eoslog.transactions.state_log import StateLog
 from eoslog.transactions.transaction_entries import (
     ONGOING,
     PREPARE_STATES,
@@ -90,7 +90,7 @@ class TransactionCoordinator:
 
     def __init__(
         self,
-        state_log: StateLog,
+        state_log: CompactedLog,
         producer_ids: ProducerIds,
         partitions: TransactionPartitions,
         signal: AppendSignal,

@@ -28,7 +28,7 @@ from eoslog.errors import (
 )
 from eoslog.session.process_slots import ProcessSlots
 from eoslog.storage.partition import Partition
-from eoslog.transactions.state_log import DURABILITY, StateLog, StateRecord, transaction_key
+from eoslog.transactions.compacted_log import DURABILITY, CompactedLog, StateRecord, transaction_key
 from eoslog.transactions.transaction_owner import TransactionOwner, taken_elsewhere
 
 _log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class TransactionEntries:
 
     def __init__(
         self,
-        state_log: StateLog,
+        state_log: CompactedLog,
         *,
         durable: bool,
         shared: SharedPage | None = None,

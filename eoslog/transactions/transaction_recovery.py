@@ -44,7 +44,7 @@ from eoslog.storage.offset_checkpoints import LastOffsets, OffsetCheckpoints
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_id_range import is_of_staged_job
-from eoslog.transactions.state_log import StateLog, state_partition_of
+from eoslog.transactions.compacted_log import CompactedLog, state_partition_of
 from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 from eoslog.transactions.transaction_entries import (
     ONGOING,
@@ -78,7 +78,7 @@ class TransactionRecovery:
     def __init__(
         self,
         coordinator: TransactionCoordinator,
-        state_log: StateLog,
+        state_log: CompactedLog,
         partitions: OpenedPartitions,
         checkpoints: OffsetCheckpoints,
         *,

@@ -23,7 +23,7 @@ from eoslog.errors import (
     StoreInUseError,
     TransactionalIdNotFoundError,
 )
-from eoslog.transactions.state_log import StateLog, StateRecord
+from eoslog.transactions.compacted_log import CompactedLog, StateRecord
 from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 from eoslog.transactions.transaction_entries import ONGOING, UNDECIDED_STATES, NewestRecord
 from eoslog.transactions.transaction_owner import timed_out
@@ -59,7 +59,7 @@ class NextTimeout:
     moved.
     """
 
-    def __init__(self, coordinator: TransactionCoordinator, state_log: StateLog) -> None:
+    def __init__(self, coordinator: TransactionCoordinator, state_log: CompactedLog) -> None:
         self._entries = coordinator.entries
         self._state_log = state_log
         self._ends: Mapping[int, int] | None = None
@@ -83,7 +83,7 @@ class NextTimeout:
 
 
 def expire_ids(
-    coordinator: TransactionCoordinator, state_log: StateLog, now_ms: int, expiration_ms: int
+    coordinator: TransactionCoordinator, state_log: CompactedLog, now_ms: int, expiration_ms: int
 ) -> int:
     """Forget the transactional ids that were last used before a time; how many.
 
@@ -112,7 +112,7 @@ def _may_time_out(entry: TransactionEntry | NewestRecord) -> bool:
     return entry.state == ONGOING and not entry.prepared and entry.timeout_ms != NEVER_MS
 
 
-def _expired_records(state_log: StateLog, oldest_ms: int) -> Iterator[str]:
+def _expired_records(state_log: CompactedLog, oldest_ms: int) -> Iterator[str]:
     """The ids whose records are that old; those of entries in memory may be older than they."""
     for transactional_id, record in state_log.transactions():
         if _has_expired(record, oldest_ms):

@@ -48,7 +48,7 @@ from eoslog.staging.staged_leftovers import Leftovers
 from eoslog.staging.staged_message import StagedMessage
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.partition import Partition
-from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.compacted_log import CompactedLog
 
 pytestmark = pytest.mark.crash
 
@@ -240,7 +240,7 @@ BEFORE_DECISION = [
     Kill(HeldPartitions, "hold_at_end", 1, "after"),
     *[Kill(HeldPartitions, "sync", 1, when) for when in ("before", "within", "after")],
     *[Kill(staged_job, "write_atomically", 1, when) for when in ("before", "within", "after")],
-    Kill(StateLog, "append", 1, "before"),
+    Kill(CompactedLog, "append", 1, "before"),
     Kill(Partition, "append_columns", 1, "before"),
 ]
 ADOPTION = [
@@ -251,7 +251,7 @@ ADOPTION = [
 AFTER_ADOPTION = [
     Kill(HeldPartitions, "release", 1, "before"),
     Kill(HeldPartitions, "release", 1, "after"),
-    *[Kill(StateLog, "append", 2, when) for when in ("before", "after")],
+    *[Kill(CompactedLog, "append", 2, when) for when in ("before", "after")],
     *[
         Kill(owner, name, nth, when)
         for owner, name, nth in (
@@ -273,7 +273,7 @@ AFTER_ADOPTION = [
 ]
 AFTER_DECISION = [
     Kill(Partition, "append_columns", 1, "after"),  # Written, and not yet synced.
-    Kill(StateLog, "append", 1, "after"),
+    Kill(CompactedLog, "append", 1, "after"),
     *ADOPTION,
     *[Kill(HeldPartitions, "sync", 2, when) for when in ("before", "within", "after")],
     *AFTER_ADOPTION,
@@ -333,11 +333,11 @@ def test_a_job_larger_than_a_segment_is_adopted_over_several(path, kill):
 
 # Again while it goes on.
 
-FIRST = [Kill(StateLog, "append", 1, "after"), ADOPTION[4], ADOPTION[-1]]
+FIRST = [Kill(CompactedLog, "append", 1, "after"), ADOPTION[4], ADOPTION[-1]]
 SECOND = [
     *[Kill(Partition, "adopt", nth, when) for nth in (1, 3) for when in ("within", "after")],
     *[Kill(HeldPartitions, "sync", 1, when) for when in ("before", "within", "after")],
-    *[Kill(StateLog, "append", 1, when) for when in ("before", "after")],
+    *[Kill(CompactedLog, "append", 1, when) for when in ("before", "after")],
     *[Kill(Leftovers, "put_away", 1, when) for when in ("before", "after")],
     *[Kill(staged_leftovers, "remove_tree", 1, when) for when in ("within", "after")],
     Kill(Partition, "forget_adopted", 2, "after"),

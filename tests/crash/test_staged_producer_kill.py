@@ -30,7 +30,7 @@ from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.staging.staged_transactions import StagedTransactions
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.partition import Partition
-from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.compacted_log import CompactedLog
 
 pytestmark = pytest.mark.crash
 
@@ -102,15 +102,15 @@ BEFORE_DECISION = [
     Kill(StagedCommits, "commit", 1, "before"),
     Kill(staged_commit, "check_job", 1, "after"),
     Kill(HeldPartitions, "hold_at_end", 1, "after"),
-    Kill(StateLog, "append", 1, "before"),
+    Kill(CompactedLog, "append", 1, "before"),
 ]
 AFTER_DECISION = [
-    Kill(StateLog, "append", 1, "after"),
+    Kill(CompactedLog, "append", 1, "after"),
     *[Kill(Partition, "adopt", nth, when) for nth in (1, 3) for when in ("before", "after")],
     *[Kill(GroupOffsets, "adopt", 1, when) for when in ("before", "after")],
     *[Kill(Partition, "append_marker", 1, when) for when in ("before", "after")],
     *[Kill(HeldPartitions, "release", 1, when) for when in ("before", "after")],
-    *[Kill(StateLog, "append", 2, when) for when in ("before", "after")],
+    *[Kill(CompactedLog, "append", 2, when) for when in ("before", "after")],
     Kill(StagedCommits, "commit", 1, "after"),
     Kill(StagedTransactions, "commit", 1, "after"),
 ]

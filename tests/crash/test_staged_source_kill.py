@@ -30,19 +30,19 @@ from eoslog.staging.staged_adoption import HeldPartitions
 from eoslog.staging.staged_leftovers import Leftovers
 from eoslog.staging.staged_source import VersionSource, version_run_id
 from eoslog.storage.partition import Partition
-from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.compacted_log import CompactedLog
 
 pytestmark = pytest.mark.crash
 
 ROWS = 30
 # The record that decides, the one that completes, and what lies between and behind them.
-NOT_DECIDED = [Kill(HeldPartitions, "hold_at_end"), Kill(StateLog, "append")]
+NOT_DECIDED = [Kill(HeldPartitions, "hold_at_end"), Kill(CompactedLog, "append")]
 DECIDED = [
-    Kill(StateLog, "append", when="after"),
+    Kill(CompactedLog, "append", when="after"),
     Kill(Partition, "adopt"),
     Kill(Partition, "adopt", nth=3, when="after"),
-    Kill(StateLog, "append", nth=2),
-    Kill(StateLog, "append", nth=2, when="after"),
+    Kill(CompactedLog, "append", nth=2),
+    Kill(CompactedLog, "append", nth=2, when="after"),
     Kill(Leftovers, "put_away"),
     Kill(Leftovers, "put_away", when="after"),
     Kill(staged_leftovers, "outdated_runs"),
@@ -131,7 +131,7 @@ def test_a_new_source_is_in_with_its_first_version_or_not_at_all(path, tmp_path,
 def test_a_replay_dies_at_the_record_that_makes_it_the_newest_driver(path, tmp_path, when):
     with eoslog.open(path) as store:
         commit(store, 0, 0, "driver-1")
-    die_in_commit(path, tmp_path, Kill(StateLog, "append", when=when), 0, 1, "driver-2")
+    die_in_commit(path, tmp_path, Kill(CompactedLog, "append", when=when), 0, 1, "driver-2")
     with eoslog.open(path) as store:
         if when == "after":
             with pytest.raises(StagedRunFencedError):

@@ -29,7 +29,7 @@ from eoslog.bindings.transaction_entry import (
     transactional_id_of,
 )
 from eoslog.errors import ProducerFencedError
-from eoslog.transactions.state_log import StateRecord
+from eoslog.transactions.compacted_log import StateRecord
 
 TOPIC = "orders"
 SOURCE = "source"

@@ -9,9 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 from eoslog.storage.producer_state_store import checked
+from eoslog.transactions.compacted_log import _record_of_index
+from eoslog.transactions.compacted_partition import records_from
 from eoslog.transactions.state_key import is_transaction_key, transactional_id_of
-from eoslog.transactions.state_log import _record_of_index
-from eoslog.transactions.state_partition import records_from
 
 
 class IndexWatch:

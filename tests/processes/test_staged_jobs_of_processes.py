@@ -44,7 +44,7 @@ from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.staging.staged_leftovers import Leftovers
 from eoslog.staging.staged_spans import RecentJobs
 from eoslog.storage.partition import Partition
-from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.compacted_log import CompactedLog
 
 pytestmark = pytest.mark.crash
 
@@ -169,12 +169,12 @@ BEFORE_DECISION = [
     Kill(HeldPartitions, "hold_at_end", 1, "after"),
     *[Kill(HeldPartitions, "sync", 1, when) for when in ("before", "within", "after")],
     *[Kill(staged_job, "write_atomically", 1, when) for when in ("before", "within", "after")],
-    Kill(StateLog, "append", 1, "before"),
+    Kill(CompactedLog, "append", 1, "before"),
     Kill(Partition, "append_columns", 1, "before"),
 ]
 AFTER_DECISION = [
     Kill(Partition, "append_columns", 1, "after"),  # Written, and not yet synced.
-    Kill(StateLog, "append", 1, "after"),
+    Kill(CompactedLog, "append", 1, "after"),
     *[
         Kill(Partition, "adopt", nth, when)
         for nth in range(1, 2 * PARTITIONS + 1)
@@ -187,7 +187,7 @@ AFTER_DECISION = [
     Kill(GroupOffsets, "ensure_group", 1, "after"),
     *[Kill(HeldPartitions, "release", 1, when) for when in ("before", "after")],
     *[Kill(Partition, "release_readers", nth, "after") for nth in (1, 2)],
-    *[Kill(StateLog, "append", 2, when) for when in ("before", "after")],
+    *[Kill(CompactedLog, "append", 2, when) for when in ("before", "after")],
     *[Kill(Leftovers, "put_away", 1, when) for when in ("before", "after")],
     *[Kill(staged_leftovers, "remove_tree", 1, when) for when in ("before", "after")],
     *[Kill(Partition, "forget_adopted", nth, "before") for nth in (1, 2, PARTITIONS + 1)],
@@ -233,9 +233,9 @@ def test_killed_after_the_decision(path, store, durability, kill):
     "kill",
     [
         Kill(HeldPartitions, "hold_at_end", 1, "after"),
-        Kill(StateLog, "append", 1, "after"),
+        Kill(CompactedLog, "append", 1, "after"),
         Kill(Partition, "adopt", 3, "within"),
-        Kill(StateLog, "append", 2, "before"),
+        Kill(CompactedLog, "append", 2, "before"),
     ],
     ids=str,
 )
@@ -273,8 +273,8 @@ KILLS_OF_HELPERS = [
     Kill(HeldPartitions, "hold", 1, "after"),
     Kill(Partition, "adopt", 1, "before"),
     Kill(Partition, "adopt", 2, "within"),
-    Kill(StateLog, "append", 1, "before"),
-    Kill(StateLog, "append", 1, "after"),
+    Kill(CompactedLog, "append", 1, "before"),
+    Kill(CompactedLog, "append", 1, "after"),
 ]
 
 
@@ -338,7 +338,7 @@ BEHIND_AN_OPEN_ONE = [
     ADOPTED,
     *LETTING_IN,
     *[Kill(RecentJobs, "note", 1, when) for when in ("before", "after")],
-    *[Kill(StateLog, "append", nth, when) for nth in (2, 3) for when in ("before", "after")],
+    *[Kill(CompactedLog, "append", nth, when) for nth in (2, 3) for when in ("before", "after")],
     Kill(Leftovers, "put_away", 1, "before"),
     Kill(staged_leftovers, "remove_tree", 1, "before"),
     Kill(Partition, "forget_adopted", 2, "before"),

@@ -23,6 +23,8 @@ from eoslog.errors import ProducerFencedError
 from eoslog.storage import log_settings
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
+from eoslog.transactions.compacted_log import NAMED_PRODUCER, PRODUCER_ID_BLOCK, CompactedLog
+from eoslog.transactions.compacted_partition import CompactedPartition
 from eoslog.transactions.named_producers import NamedProducers
 from eoslog.transactions.producer_ids import BLOCK_IDS, STAGED_PRODUCER_ID_MIN
 from eoslog.transactions.state_key import (
@@ -31,8 +33,6 @@ from eoslog.transactions.state_key import (
     state_partition_of,
     transaction_key,
 )
-from eoslog.transactions.state_log import NAMED_PRODUCER, PRODUCER_ID_BLOCK, StateLog
-from eoslog.transactions.state_partition import StatePartition
 
 MADE_UP = 1999  # A type of ours that no part of the store reads.
 TOPIC = "t"
@@ -183,9 +183,9 @@ def get_here(store: eoslog.Store, key: str) -> int:
 def test_own_records_are_never_read_again(store, monkeypatch):
     """In one process, and in one of several while the others are silent, it costs what it did."""
     read = []
-    apply = StatePartition._apply
+    apply = CompactedPartition._apply
     monkeypatch.setattr(
-        StatePartition, "_apply", lambda self, *rest: read.append(rest) or apply(self, *rest)
+        CompactedPartition, "_apply", lambda self, *rest: read.append(rest) or apply(self, *rest)
     )
     log = store._state_log
     for number in range(30):
@@ -292,7 +292,9 @@ def applied(store: eoslog.Store) -> dict[int, int]:
     return {number: rows.read_applied(number) or 0 for number in range(50)}
 
 
-@pytest.mark.parametrize("kill", [Kill(Partition, "sync_up_to", 1), Kill(StateLog, "persist", 1)])
+@pytest.mark.parametrize(
+    "kill", [Kill(Partition, "sync_up_to", 1), Kill(CompactedLog, "persist", 1)]
+)
 def test_who_dies_while_it_persists_harms_nobody(path, kill):
     with opened(path, "commit") as store:
         store._state_log.append(MADE_UP, "a", {"n": 1})
@@ -313,7 +315,7 @@ def test_who_dies_while_it_persists_harms_nobody(path, kill):
 
 
 def test_what_others_wrote_does_not_fill_the_memory(path, crew, store, monkeypatch):
-    monkeypatch.setattr("eoslog.transactions.state_log.UNPERSISTED_MAX", 50)
+    monkeypatch.setattr("eoslog.transactions.compacted_log.UNPERSISTED_MAX", 50)
     other = crew.join()
     for turn in range(4):
         for number in range(60):
@@ -360,8 +362,8 @@ def find_id(hand: Hand, producer_id: int) -> None:
 
 
 ID_KILLS = [
-    Kill(StateLog, "append", 1, "before"),
-    Kill(StateLog, "append", 1, "after"),
+    Kill(CompactedLog, "append", 1, "before"),
+    Kill(CompactedLog, "append", 1, "after"),
     Kill(Partition, "append_columns", 1, "after"),
     Kill(Partition, "sync_up_to", 1, "after"),
 ]
@@ -462,8 +464,8 @@ def test_the_fenced_producer_says_which_process_has_its_name(store, crew):
 
 NAME_KILLS = [
     Kill(NamedProducers, "_succeed", 1, "before"),
-    Kill(StateLog, "append", 1, "before"),
-    Kill(StateLog, "append", 1, "after"),
+    Kill(CompactedLog, "append", 1, "before"),
+    Kill(CompactedLog, "append", 1, "after"),
     Kill(NamedProducers, "adopt", 1, "after"),
     *[
         Kill(Partition, "append_columns", nth, when)

@@ -15,7 +15,7 @@ from typing import Any
 import eoslog
 from eoslog.spark import commit, session, write_partitions
 from eoslog.storage.partition import Partition
-from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.compacted_log import CompactedLog
 
 
 def write(store_path: str, rows: int) -> None:
@@ -50,16 +50,16 @@ def die_at(step: str) -> None:
     def die(*arguments: Any, **options: Any) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
-    append, adopt = StateLog.append, Partition.adopt
+    append, adopt = CompactedLog.append, Partition.adopt
     if step == "before the decision":
-        StateLog.append = die
+        CompactedLog.append = die
     elif step == "after the decision":
 
         def append_and_die(*arguments: Any, **options: Any) -> None:
             append(*arguments, **options)
             die()
 
-        StateLog.append = append_and_die
+        CompactedLog.append = append_and_die
     else:
         left = int(step)
 

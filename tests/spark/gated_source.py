@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 
 from eoslog.spark.data_source import EoslogDataSource
 from eoslog.staging.staged_application import PREPARED
-from eoslog.transactions.state_log import APPLICATION, StateLog
+from eoslog.transactions.compacted_log import APPLICATION, CompactedLog
 
 
 class GatedDataSource(DataSource):
@@ -93,7 +93,7 @@ class _Gated:
 
     @contextmanager
     def _gated_decision(self, batch: tuple[int, ...]) -> Iterator[None]:
-        append = StateLog.append
+        append = CompactedLog.append
 
         def append_and_come_to_gate(log: Any, kind: int, name: str, state: Any, **how: Any) -> int:
             offset = append(log, kind, name, state, **how)
@@ -101,11 +101,11 @@ class _Gated:
                 self._come_to("decided", batch)
             return offset
 
-        StateLog.append = append_and_come_to_gate
+        CompactedLog.append = append_and_come_to_gate
         try:
             yield
         finally:
-            StateLog.append = append
+            CompactedLog.append = append
 
 
 class GatedBatchWriter(_Gated, DataSourceArrowWriter):

@@ -13,7 +13,7 @@ from eoslog.bindings.transaction_entry import (
     encode_transaction_value,
 )
 from eoslog.storage.partition import Partition
-from eoslog.transactions.state_log import state_partition_of, transaction_key
+from eoslog.transactions.compacted_log import state_partition_of, transaction_key
 from eoslog.transactions.transaction_coordinator import (
     InitializedTransactions,
     TransactionCoordinator,

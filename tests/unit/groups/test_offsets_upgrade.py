@@ -18,7 +18,7 @@ from eoslog.common import clock
 from eoslog.errors import InvalidTxnStateError, StagedJobIncompleteError, StoreFullError
 from eoslog.groups import group_offsets, offsets_upgrade
 from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.transactions.state_log import APPLICATION, StateLog
+from eoslog.transactions.compacted_log import APPLICATION, CompactedLog
 
 # Three lives of a store. Each one commits a version of the staged jobs `bulk` and `nightly` with
 # offsets, one transaction with an offset, and one offset by hand; between the second and the third
@@ -159,17 +159,17 @@ def adopt_as_0_1_0(self: GroupOffsets, number: int, columns: Any, producer_id: i
 
 def fail_to_complete(monkeypatch: Any) -> None:
     """Have the decision of a job written, and not that it is complete."""
-    append = StateLog.append
+    append = CompactedLog.append
     records = 0
 
-    def full(log: StateLog, record_type: int, *rest: Any, **options: Any) -> None:
+    def full(log: CompactedLog, record_type: int, *rest: Any, **options: Any) -> None:
         nonlocal records
         records += record_type == APPLICATION
         if records > 1:
             raise StoreFullError("no room")
         append(log, record_type, *rest, **options)
 
-    monkeypatch.setattr(StateLog, "append", full)
+    monkeypatch.setattr(CompactedLog, "append", full)
 
 
 def test_a_job_that_0_1_0_left_undone_is_completed_with_one_batch_and_one_marker(

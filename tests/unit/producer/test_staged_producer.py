@@ -43,7 +43,7 @@ from eoslog.staging.attempt_files import AttemptFiles
 from eoslog.staging.staged_commit import StagedCommits
 from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.storage.partition import Partition
-from eoslog.transactions.state_log import APPLICATION, StateLog
+from eoslog.transactions.compacted_log import APPLICATION, CompactedLog
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 
@@ -548,16 +548,16 @@ def test_a_decision_in_doubt_ends_the_producer(store, producer, monkeypatch):
 
 
 def test_an_interrupted_commit_can_be_called_again(store, producer, monkeypatch):
-    append = StateLog.append
+    append = CompactedLog.append
 
-    def interrupt(log: StateLog, record_type: int, *rest: Any, **options: Any) -> None:
+    def interrupt(log: CompactedLog, record_type: int, *rest: Any, **options: Any) -> None:
         append(log, record_type, *rest, **options)
         if record_type == APPLICATION:
             raise KeyboardInterrupt
 
     producer.begin_transaction()
     producer.send(TOPIC, value=b"once")
-    monkeypatch.setattr(StateLog, "append", interrupt)
+    monkeypatch.setattr(CompactedLog, "append", interrupt)
     with pytest.raises(KeyboardInterrupt):
         producer.commit_transaction()
     monkeypatch.undo()

@@ -47,7 +47,7 @@ from eoslog.staging.staged_message import StagedMessage
 from eoslog.staging.staged_source import VersionSource
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.partition import Partition
-from eoslog.transactions.state_log import APPLICATION, StateLog
+from eoslog.transactions.compacted_log import APPLICATION, CompactedLog
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 
@@ -192,13 +192,13 @@ def test_files_that_their_writer_did_not_sync_are_synced_before_the_decision(
     tmp_path, monkeypatch, durability
 ):
     events: list[str] = []
-    fsync, append = os.fsync, StateLog.append
+    fsync, append = os.fsync, CompactedLog.append
 
     def noting_fsync(descriptor: int) -> None:
         events.append(Path(f"/proc/self/fd/{descriptor}").readlink().suffix)
         fsync(descriptor)
 
-    def noting_append(log: StateLog, record_type: int, *rest: Any, **options: Any) -> None:
+    def noting_append(log: CompactedLog, record_type: int, *rest: Any, **options: Any) -> None:
         events.append("decision" if record_type == APPLICATION else "other")
         append(log, record_type, *rest, **options)
 
@@ -206,7 +206,7 @@ def test_files_that_their_writer_did_not_sync_are_synced_before_the_decision(
         opened.create_topic(TOPIC, partitions=PARTITIONS)
         messages = stage_job(opened.path, "run", JOB, durability="process")
         monkeypatch.setattr(os, "fsync", noting_fsync)
-        monkeypatch.setattr(StateLog, "append", noting_append)
+        monkeypatch.setattr(CompactedLog, "append", noting_append)
         opened.commit_staged(APP, 0, messages)
         monkeypatch.undo()
         before = events[: events.index("decision")]
@@ -639,7 +639,7 @@ FULL = StoreFullError("no space")
 @pytest.mark.parametrize(
     ("owner", "name", "after"),
     [
-        (StateLog, "append", 0),
+        (CompactedLog, "append", 0),
         (Partition, "sync_up_to", 0),
         (Partition, "sync_up_to", PARTITIONS - 1),
         (staged_job, "write_atomically", 0),
@@ -747,7 +747,7 @@ def test_behind_a_version_that_cannot_be_completed_nothing_is_decided(store, mon
 
 def test_a_disk_full_at_the_complete_record_shows_the_job_and_adds_it_once(store, monkeypatch):
     messages = stage_job(store.path, "run-a", JOB)
-    monkeypatch.setattr(StateLog, "append", failing(FULL, 1, StateLog.append))
+    monkeypatch.setattr(CompactedLog, "append", failing(FULL, 1, CompactedLog.append))
     with pytest.raises(StagedJobIncompleteError):
         store.commit_staged(APP, 0, messages)
     monkeypatch.undo()
@@ -760,13 +760,13 @@ def test_a_disk_full_at_the_complete_record_shows_the_job_and_adds_it_once(store
 
 def test_a_decision_that_may_be_on_disk_is_known_by_the_next_opening(store, monkeypatch):
     messages = stage_job(store.path, "run-a", JOB)
-    append = StateLog.append
+    append = CompactedLog.append
 
     def append_and_fail(*arguments: Any, **options: Any) -> None:
         append(*arguments, **options)
         raise StoreFailedError("the sync failed")
 
-    monkeypatch.setattr(StateLog, "append", append_and_fail)
+    monkeypatch.setattr(CompactedLog, "append", append_and_fail)
     with pytest.raises(StoreFailedError):
         store.commit_staged(APP, 0, messages)
     assert visible_numbers(store) == expected_numbers()
@@ -780,14 +780,14 @@ def test_a_decision_that_may_be_on_disk_is_known_by_the_next_opening(store, monk
 @pytest.mark.parametrize("written", [False, True])
 def test_an_interrupt_in_the_decision_is_settled_by_the_next_commit(store, monkeypatch, written):
     messages = stage_job(store.path, "run-a", JOB)
-    append = StateLog.append
+    append = CompactedLog.append
 
     def append_interrupted(*arguments: Any, **options: Any) -> None:
         if written:
             append(*arguments, **options)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(StateLog, "append", append_interrupted)
+    monkeypatch.setattr(CompactedLog, "append", append_interrupted)
     with pytest.raises(KeyboardInterrupt):
         store.commit_staged(APP, 0, messages)
     monkeypatch.undo()
@@ -802,7 +802,7 @@ def test_the_files_of_a_decision_that_may_be_on_disk_are_kept(store, monkeypatch
     def fail(*_: Any, **__: Any) -> None:
         raise StoreFailedError("the sync failed")
 
-    monkeypatch.setattr(StateLog, "append", fail)
+    monkeypatch.setattr(CompactedLog, "append", fail)
     with pytest.raises(StoreFailedError):
         store.commit_staged(APP, 0, messages)
     with pytest.raises(StoreFailedError):

@@ -30,7 +30,7 @@ from eoslog.errors import StoreFailedError
 from eoslog.staging import staged_job, staged_leftovers
 from eoslog.staging.staged_leftovers import remove_tree
 from eoslog.staging.staged_names import TRASH_DIRECTORY
-from eoslog.transactions.state_log import APPLICATION, StateLog, state_partition_of
+from eoslog.transactions.compacted_log import APPLICATION, CompactedLog, state_partition_of
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 
@@ -228,7 +228,7 @@ def test_ids_are_kept_until_the_job_is_complete_on_disk(store, monkeypatch):
 
     messages = stage_job(store.path, "run-a", JOB)
     ids = {file.producer_id for message in messages for file in message.files}
-    monkeypatch.setattr(StateLog, "sync", refuse)
+    monkeypatch.setattr(CompactedLog, "sync", refuse)
     store.commit_staged(APP, 0, messages)
     store._staged.clear_leftovers()
     assert staged_producers(store) == ids

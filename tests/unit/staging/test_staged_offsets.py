@@ -45,7 +45,7 @@ from eoslog.staging.staged_application import ApplicationRecord
 from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN
 from eoslog.storage.partition import Partition
-from eoslog.transactions.state_log import APPLICATION, StateLog
+from eoslog.transactions.compacted_log import APPLICATION, CompactedLog
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 
@@ -187,9 +187,9 @@ def test_offsets_are_seen_no_sooner_than_the_decision_and_no_later_than_the_data
             (when, bool(offsets_of(store, "readers")), visible_numbers(store) != expected_numbers())
         )
 
-    append, adopt, release = StateLog.append, Partition.adopt, HeldPartitions.release
+    append, adopt, release = CompactedLog.append, Partition.adopt, HeldPartitions.release
 
-    def noting_append(log: StateLog, record_type: int, *rest: Any, **options: Any) -> None:
+    def noting_append(log: CompactedLog, record_type: int, *rest: Any, **options: Any) -> None:
         note("before a record")
         append(log, record_type, *rest, **options)
         note("after a record")
@@ -203,7 +203,7 @@ def test_offsets_are_seen_no_sooner_than_the_decision_and_no_later_than_the_data
         release(held)
         note("readers are in")
 
-    monkeypatch.setattr(StateLog, "append", noting_append)
+    monkeypatch.setattr(CompactedLog, "append", noting_append)
     monkeypatch.setattr(Partition, "adopt", noting_adopt)
     monkeypatch.setattr(HeldPartitions, "release", noting_release)
     messages = stage_job(store.path, "run-a", JOB, tasks=1)
@@ -279,7 +279,7 @@ def test_a_decision_that_failed_leaves_the_offsets_stable(store, monkeypatch):
     def full(*_: Any, **__: Any) -> Any:
         raise StoreFullError("no room")
 
-    append = StateLog.append
+    append = CompactedLog.append
     for error in (full, KeyboardInterrupt):
 
         def fail(*arguments: Any, failing: Any = error, **options: Any) -> None:
@@ -288,7 +288,7 @@ def test_a_decision_that_failed_leaves_the_offsets_stable(store, monkeypatch):
                 raise KeyboardInterrupt
             failing()
 
-        monkeypatch.setattr(StateLog, "append", fail)
+        monkeypatch.setattr(CompactedLog, "append", fail)
         with pytest.raises((StoreFullError, KeyboardInterrupt)):
             store.commit_staged(APP, 0, [], "run-a", offsets={"readers": {SOURCE: 7}})
         monkeypatch.undo()
@@ -301,17 +301,17 @@ def test_a_decision_that_failed_leaves_the_offsets_stable(store, monkeypatch):
 
 def test_an_adoption_that_is_repeated_overwrites_no_newer_offset(store, monkeypatch):
     """The job's offsets are in; its complete record is not, and the group goes on meanwhile."""
-    append = StateLog.append
+    append = CompactedLog.append
     records = 0
 
-    def fail_to_complete(log: StateLog, record_type: int, *rest: Any, **options: Any) -> None:
+    def fail_to_complete(log: CompactedLog, record_type: int, *rest: Any, **options: Any) -> None:
         nonlocal records
         records += record_type == APPLICATION
         if records > 1:
             raise StoreFullError("no room")
         append(log, record_type, *rest, **options)
 
-    monkeypatch.setattr(StateLog, "append", fail_to_complete)
+    monkeypatch.setattr(CompactedLog, "append", fail_to_complete)
     messages = stage_job(store.path, "run-a", JOB)
     with pytest.raises(StagedJobIncompleteError):
         store.commit_staged(APP, 0, messages, offsets={"readers": {SOURCE: 7}})
@@ -399,14 +399,16 @@ def test_a_decided_job_of_offsets_is_found_by_the_next_opening(store, monkeypatc
 def test_offsets_are_synced_before_the_job_is_complete(tmp_path, monkeypatch, durability):
     """A complete job is never adopted again: what it appended must not be lost any more."""
     events: list[str] = []
-    sync_up_to, append = Partition.sync_up_to, StateLog.append
+    sync_up_to, append = Partition.sync_up_to, CompactedLog.append
 
     def noting_sync(partition: Partition, offset: int) -> None:
         sync_up_to(partition, offset)
         if partition.topic == "__consumer_offsets":
             events.append("synced" if partition.recovery_point >= offset else "not synced")
 
-    def noting_append(log: StateLog, record_type: int, name: str, state: Any, **rest: Any) -> None:
+    def noting_append(
+        log: CompactedLog, record_type: int, name: str, state: Any, **rest: Any
+    ) -> None:
         events.append(state["state"])
         append(log, record_type, name, state, **rest)
 
@@ -415,7 +417,7 @@ def test_offsets_are_synced_before_the_job_is_complete(tmp_path, monkeypatch, du
         opened.create_topic("source")
         messages = stage_job(opened.path, "run", JOB)
         monkeypatch.setattr(Partition, "sync_up_to", noting_sync)
-        monkeypatch.setattr(StateLog, "append", noting_append)
+        monkeypatch.setattr(CompactedLog, "append", noting_append)
         opened.commit_staged(APP, 0, messages, offsets={"readers": {SOURCE: 7}})
         monkeypatch.undo()
         between = events[events.index("prepared") + 1 : events.index("complete")]

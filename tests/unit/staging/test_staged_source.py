@@ -25,7 +25,7 @@ from eoslog.errors import (
     StagedSourceError,
 )
 from eoslog.staging.staged_source import OVERTAKEN_MAX, VersionSource, version_run_id
-from eoslog.transactions.state_log import StateLog
+from eoslog.transactions.compacted_log import CompactedLog
 
 ROWS = 20
 
@@ -433,7 +433,7 @@ def test_a_decision_that_never_was_leaves_the_count_as_it_was(path, monkeypatch,
 
 def test_an_interrupted_decision_takes_the_count_back_too(store, monkeypatch):
     commit(store, 0, 0)
-    append = StateLog.append
+    append = CompactedLog.append
 
     def append_and_stop(*arguments: Any, **options: Any) -> None:
         append(*arguments, **options)
@@ -441,10 +441,10 @@ def test_an_interrupted_decision_takes_the_count_back_too(store, monkeypatch):
 
     run_id, messages = staged(store.path, 0, 1, source="another", driver="driver-2")
     source = VersionSource("another", "driver-2", new_allowed=True)
-    monkeypatch.setattr(StateLog, "append", append_and_stop)
+    monkeypatch.setattr(CompactedLog, "append", append_and_stop)
     with pytest.raises(KeyboardInterrupt):
         store.commit_staged(APP, 0, messages, run_id=run_id, source=source)
-    monkeypatch.setattr(StateLog, "append", append)
+    monkeypatch.setattr(CompactedLog, "append", append)
     assert commit(store, 1, 2)
     known = store.application(APP)
     assert (known.version, known.source_id) == (1, "query")

@@ -21,7 +21,7 @@ from eoslog.staging.staged_application import ApplicationRecord
 from eoslog.staging.staged_spans import JobSpan, OffsetRange, thinned
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.store.consistent_snapshot import consistent_offsets
-from eoslog.transactions.state_log import RECENT_JOBS, StateLog
+from eoslog.transactions.compacted_log import RECENT_JOBS, CompactedLog
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 
@@ -244,7 +244,7 @@ def test_of_a_job_that_only_its_record_is_missing_readers_see_all(store, monkeyp
 
 def test_where_it_cannot_be_noted_the_job_is_not_complete(store, monkeypatch):
     held = open_transaction(store, 0)
-    append = StateLog.append
+    append = CompactedLog.append
 
     def full(state_log, record_type, name, state, **options):
         if record_type == RECENT_JOBS:
@@ -252,7 +252,7 @@ def test_where_it_cannot_be_noted_the_job_is_not_complete(store, monkeypatch):
         return append(state_log, record_type, name, state, **options)
 
     with monkeypatch.context() as patched:
-        patched.setattr(StateLog, "append", full)
+        patched.setattr(CompactedLog, "append", full)
         with pytest.raises(StagedJobIncompleteError):
             load(store, 0, 0, 1)
         assert cuts(store) == [0, 0, 0]
@@ -309,7 +309,7 @@ def test_while_others_write_all_the_time_nothing_is_forgotten(store, monkeypatch
     assert spans(store) == []
     ends = itertools.count()
     with monkeypatch.context() as patched:
-        patched.setattr(StateLog, "ends", lambda state_log: {0: next(ends)})
+        patched.setattr(CompactedLog, "ends", lambda state_log: {0: next(ends)})
         load(store, 1, 0, 1)
     assert [one.jobs for one in spans(store)] == [1]
     assert cuts(store) == [4, 4, 0]

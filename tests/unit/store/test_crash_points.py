@@ -91,7 +91,7 @@ CLOSING = {
     "C2": after(Producer, "close"),
     "C3 rows": after(Partition, "persist_producers"),
     "C3 files": after(Partition, "close"),
-    "C4": after(store_files.StateLog, "persist"),
+    "C4": after(store_files.CompactedLog, "persist"),
     "C5": before(store_files.StoreFiles, "_write_checkpoints"),
     "C6 first file": after(offset_checkpoints, "write_checkpoint"),
     "C6": after(store_files.StoreFiles, "_write_checkpoints"),
@@ -117,7 +117,7 @@ OPENING = {
     "O2": before(store_files.TopicRegistry, "load"),
     "O3": after(store_files, "read_last_stop"),
     "O4": after(store_files, "forget_last_stop"),
-    "O6": after(store_files.StateLog, "load"),
+    "O6": after(store_files.CompactedLog, "load"),
     "O7 deletions": after(store_topics.StoreTopics, "finish_deletions"),
     "O7 jobs": after(store_module.StagedCommits, "roll_forward"),
     "P1": after(opened_partitions, "check_identity"),
@@ -223,7 +223,7 @@ def test_a_crash_while_a_topic_is_created(store, open_store, monkeypatch, step):
 
 @pytest.mark.parametrize("point", ["before", "after"])
 def test_a_crash_while_a_name_is_opened(filled, open_store, monkeypatch, point):
-    where = store_files.StateLog
+    where = store_files.CompactedLog
     with monkeypatch.context() as patch:
         (before if point == "before" else after)(where, "append")(patch)
         with pytest.raises(Crash):

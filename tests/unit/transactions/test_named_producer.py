@@ -17,8 +17,8 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.store.retention import apply_retention
+from eoslog.transactions.compacted_log import NAMED_PRODUCER, CompactedLog
 from eoslog.transactions.named_producers import EPOCH_MAX, Checkpoint, NamedIdentity, _counted_on
-from eoslog.transactions.state_log import NAMED_PRODUCER, StateLog
 
 LONG = {"linger.ms": 3_600_000}
 WHERE = TopicPartition("t", 0)
@@ -262,7 +262,7 @@ def test_what_a_checkpoint_counts_is_on_disk_before_it(open_store, monkeypatch, 
     store.create_topic("t")
     partition = store.partition("t", 0)
     synced = []
-    original = StateLog.append
+    original = CompactedLog.append
 
     def note(self, *arguments, **named):
         synced.append((partition.recovery_point, partition.log_end_offset))
@@ -270,7 +270,7 @@ def test_what_a_checkpoint_counts_is_on_disk_before_it(open_store, monkeypatch, 
 
     producer = store.producer(name="n")
     producer.append("t", 0, [b"x"] * 3)
-    monkeypatch.setattr(StateLog, "append", note)
+    monkeypatch.setattr(CompactedLog, "append", note)
     newer = store.producer(name="n")
     newer.append("t", 0, [b"x"] * 2)
     newer.renew_checkpoints([WHERE])
@@ -323,7 +323,7 @@ def test_retention_writes_positions_down_before_it_deletes(topic, monkeypatch):
     def refuse(*_arguments, **_named):
         raise StoreFullError("full")
 
-    monkeypatch.setattr(StateLog, "append", refuse)
+    monkeypatch.setattr(CompactedLog, "append", refuse)
     before = topic.partition("t", 0).segment_count
     with pytest.raises(StoreFullError):
         retain_nothing(topic)
@@ -379,7 +379,7 @@ def test_a_renewal_that_fails_leaves_everything_as_it_was(topic, monkeypatch):
         raise StoreFullError("full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(StateLog, "append", refuse)
+        patch.setattr(CompactedLog, "append", refuse)
         with pytest.raises(StoreFullError):
             producer.append("t", 0, [b"y"])
     assert producer.next_sequence("t", 0) == 4
@@ -427,13 +427,13 @@ def test_a_deleted_topic_is_counted_from_zero_when_it_comes_again(topic, open_st
 def test_a_name_registers_a_topic_before_its_first_append(topic, monkeypatch):
     producer = topic.producer(name="n")
     seen = []
-    original = StateLog.append
+    original = CompactedLog.append
 
     def note(self, *arguments, **named):
         seen.append(topic.partition("t", 0).log_end_offset)
         return original(self, *arguments, **named)
 
-    monkeypatch.setattr(StateLog, "append", note)
+    monkeypatch.setattr(CompactedLog, "append", note)
     producer.append("t", 0, [b"x"])
     producer.append("t", 1, [b"x"])
     assert seen == [0]

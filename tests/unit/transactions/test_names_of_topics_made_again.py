@@ -10,8 +10,8 @@ import pytest
 
 from eoslog import TopicPartition
 from eoslog.producer.producer_identity import ProducerIdentity
+from eoslog.transactions.compacted_log import NAMED_PRODUCER
 from eoslog.transactions.named_producers import NamedProducers
-from eoslog.transactions.state_log import NAMED_PRODUCER
 
 ROUNDS = 40
 VALUES = [b"%d" % number for number in range(5)]

@@ -14,8 +14,8 @@ from eoslog.fs.checkpoint_file import RECOVERY_POINT
 from eoslog.storage.log_opener import LogOpener
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN, FoundProducerIds
+from eoslog.transactions.compacted_log import PRODUCER_ID_BLOCK, state_partition_of, transaction_key
 from eoslog.transactions.producer_ids import BLOCK_IDS
-from eoslog.transactions.state_log import PRODUCER_ID_BLOCK, state_partition_of, transaction_key
 
 LAST_EPOCH = 32766
 

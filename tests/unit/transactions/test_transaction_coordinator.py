@@ -35,7 +35,7 @@ from eoslog.errors import (
 )
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN
-from eoslog.transactions.state_log import (
+from eoslog.transactions.compacted_log import (
     DURABILITY,
     PRODUCER_ID_BLOCK,
     state_key,
@@ -699,7 +699,7 @@ def test_only_used_ids_stay_in_memory(at, monkeypatch):
 
 
 def test_ids_are_listed_page_by_page_from_the_index_and_what_is_newer(at, monkeypatch):
-    monkeypatch.setattr("eoslog.transactions.state_log._KEYS_PER_LOOK", 4)
+    monkeypatch.setattr("eoslog.transactions.compacted_log._KEYS_PER_LOOK", 4)
     names = [f"{number:03}" for number in range(30)]
     for number in range(0, 30, 2):
         at.record(names[number])

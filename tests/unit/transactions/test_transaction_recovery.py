@@ -23,7 +23,7 @@ from eoslog.staging import pending_jobs
 from eoslog.storage import opened_partitions
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.store import store_files
-from eoslog.transactions.state_log import APPLICATION, state_partition_of
+from eoslog.transactions.compacted_log import APPLICATION, state_partition_of
 
 PLACES = ("a-0", "a-1", "b-0", "b-1")
 STATE = TopicPartition("__transaction_state", state_partition_of(ID))
@@ -336,7 +336,7 @@ def test_a_disk_too_full_for_the_durability_lets_the_store_be_opened(open_store,
         begun.entry.prepare(FIRST, 0)
     abandon(at.store)
     with monkeypatch.context() as patch:
-        patch.setattr(store_files.StateLog, "append", fail)
+        patch.setattr(store_files.CompactedLog, "append", fail)
         at = CoordinatedStore(open_store("commit"))
         # What is not in memory is left alone all the same.
         assert len(at.partition("a-0").open_transactions()) == 1

@@ -15,8 +15,8 @@ from cli_calls import DONE, call
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.transaction_record import encode_transaction_value
+from eoslog.transactions.compacted_log import state_partition_of
 from eoslog.transactions.state_key import transaction_key
-from eoslog.transactions.state_log import state_partition_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ID = "broker"

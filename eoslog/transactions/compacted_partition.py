@@ -43,7 +43,7 @@ class StateRecord(NamedTuple):
     offset: int
 
 
-class StatePartition:
+class CompactedPartition:
     """The state log's lock guards it."""
 
     def __init__(self, number: int, partition: Partition) -> None:
@@ -141,7 +141,7 @@ class WatchedKey:
     """A key of one of our own types, of whose records by other processes somebody wants to know."""
 
     def __init__(
-        self, partition: StatePartition, key: bytes, catch_up: Callable[[int], None]
+        self, partition: CompactedPartition, key: bytes, catch_up: Callable[[int], None]
     ) -> None:
         self._partition = partition
         self._key = key

@@ -38,6 +38,16 @@ from eoslog.common.json_text import loads_json
 from eoslog.session.store_wide_lock import held_in_all
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.transactions.compacted_partition import (
+    RECORD_VERSION,
+    CompactedPartition,
+    State,
+    StateRecord,
+    WatchedKey,
+    decisions_from,
+    is_undecided,
+    own_keys,
+)
 from eoslog.transactions.state_key import (
     APPLICATION,
     DURABILITY,
@@ -54,16 +64,6 @@ from eoslog.transactions.state_key import (
     type_of,
     type_prefix,
 )
-from eoslog.transactions.state_partition import (
-    RECORD_VERSION,
-    State,
-    StatePartition,
-    StateRecord,
-    WatchedKey,
-    decisions_from,
-    is_undecided,
-    own_keys,
-)
 
 __all__ = [
     "APPLICATION",
@@ -73,8 +73,8 @@ __all__ = [
     "RECENT_JOBS",
     "STATE_PARTITIONS",
     "TRANSACTION",
+    "CompactedLog",
     "State",
-    "StateLog",
     "StateRecord",
     "WatchedKey",
     "state_key",
@@ -119,7 +119,7 @@ class StatePartitions(Protocol):
         """A partition, opened, and made if it is not there."""
 
 
-class StateLog:
+class CompactedLog:
     """The newest record of each key; a change is durable in the log before it is known here.
 
     `shared` is the page of the store's processes; None: there is only this one.
@@ -139,7 +139,7 @@ class StateLog:
         self._shared = shared
         self._lock = ThreadLock()
         self._persist_lock = ThreadLock()
-        self._opened: dict[int, StatePartition] = {}
+        self._opened: dict[int, CompactedPartition] = {}
         # How often processes had opened a partition when they were last looked for.
         self._opened_count = -1
         self._transactions: ChangedTransactions | None = None
@@ -499,12 +499,12 @@ class StateLog:
 
     # The partitions. The caller holds the lock.
 
-    def _open(self, number: int) -> StatePartition:
+    def _open(self, number: int) -> CompactedPartition:
         """Open a partition; what it holds beyond the index is known by then."""
         opened = self._opened.get(number)
         if opened is not None:
             return opened
-        opened = StatePartition(number, self._partitions.state_partition(number))
+        opened = CompactedPartition(number, self._partitions.state_partition(number))
         if self._shared is not None:
             # Before anything is appended here: others look into this partition from now on.
             count = self._shared.raise_counter(COUNTER_STATE_PARTITIONS)
@@ -535,7 +535,7 @@ class StateLog:
         for opened in list(self._opened.values()):
             opened.read_on(self.on_foreign)
 
-    def _caught_up(self, number: int) -> StatePartition | None:
+    def _caught_up(self, number: int) -> CompactedPartition | None:
         """The partition, read to its end; None: nobody opened it, and the index has all of it."""
         if number not in self._opened:
             self._open_those_of_others()

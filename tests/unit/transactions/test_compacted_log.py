@@ -8,7 +8,7 @@ from unit_stores import abandon
 from eoslog import TopicPartition
 from eoslog.errors import CorruptRecordError, FellBehindError, StoreVersionError
 from eoslog.storage.producer_state_store import StateStoreDamagedError
-from eoslog.transactions.state_log import (
+from eoslog.transactions.compacted_log import (
     NAMED_PRODUCER,
     PRODUCER_ID_BLOCK,
     StateRecord,
@@ -157,7 +157,7 @@ def test_lmdb_lost_while_open_is_read_again_from_the_log(store):
 @pytest.mark.parametrize("says_so", [True, False])
 def test_keys_are_all_listed_where_lmdb_is_lost_between_two_looks(store, monkeypatch, says_so):
     """What is compacted is listed so: an id that is left out would go with its segment."""
-    monkeypatch.setattr("eoslog.transactions.state_log._KEYS_PER_LOOK", 4)
+    monkeypatch.setattr("eoslog.transactions.compacted_log._KEYS_PER_LOOK", 4)
     log, rows = store._state_log, store._files.rows
     names = [f"{number:03}" for number in range(10)]
     for name in names:
