@@ -227,7 +227,7 @@ class PendingJobs:
         if name in self.by_name:
             self.settle(name)
             record = ApplicationRecord.read(self._state_log, app_id)
-        return ApplicationRecord(app_id) if record is None else record
+        return record or ApplicationRecord(app_id)
 
     def settle(self, name: str) -> None:
         """Complete a pending job; one that was interrupted in its decision is undone instead."""
@@ -251,7 +251,7 @@ class PendingJobs:
                 _log.error("%s", error)
 
     def complete(self, pending: PendingJob) -> Offsets:
-        """Steps A1 to F. Raises StagedJobIncompleteError; the job is then still pending."""
+        """Do steps A1 to F. Raises StagedJobIncompleteError; the job is then still pending."""
         record = pending.record
         state_log = self._state_log
         synced = self._engine.syncs

@@ -117,7 +117,7 @@ class Leftovers:
                 self.put_away(path)
         record = ApplicationRecord.read(self._state_log, app_id)
         if record is not None:
-            for path in _outdated_runs(self._staging_path / record.name, record):
+            for path in outdated_runs(self._staging_path / record.name, record):
                 self._put_run_away(path)
 
     def put_away(self, path: Path) -> None:
@@ -261,7 +261,7 @@ def _removable_runs(
     ]
 
 
-def _outdated_runs(application_path: Path, record: ApplicationRecord) -> list[Path]:
+def outdated_runs(application_path: Path, record: ApplicationRecord) -> list[Path]:
     """The runs whose names say that they are for a version which is in."""
     return [
         path

@@ -40,6 +40,7 @@ from eoslog.groups.group_metadata import ConsumerGroupMetadata
 from eoslog.producer.staged_producer import StagedProducer
 from eoslog.staging import staged_transactions
 from eoslog.staging.attempt_files import AttemptFiles
+from eoslog.staging.pending_jobs import PendingJobs
 from eoslog.staging.staged_commit import StagedCommits
 from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.storage.partition import Partition
@@ -745,7 +746,7 @@ def test_a_version_that_was_committed_without_a_run_is_not_the_interrupted_commi
             producer.commit_transaction()
     with monkeypatch.context() as patch:
         if is_full:
-            patch.setattr(StagedCommits, "_ensure_group", full)
+            patch.setattr(PendingJobs, "ensure_group", full)
         with suppress(EoslogError):
             store.commit_staged(ID, 0, [], offsets={"g": {SOURCE: 1}})
     with pytest.raises(StagedCommitError, match="without a run") as caught:
@@ -779,7 +780,7 @@ def test_a_commit_is_known_again_behind_one_without_a_run(store, producer, monke
     producer.begin_transaction()
     producer.send(TOPIC, value=b"once")
     with monkeypatch.context() as patch:
-        patch.setattr(StagedCommits, "_ensure_group", interrupt)
+        patch.setattr(PendingJobs, "ensure_group", interrupt)
         with pytest.raises(KeyboardInterrupt):
             producer.commit_transaction()
     store.commit_staged(ID, 1, [], offsets={"g": {SOURCE: 1}})
