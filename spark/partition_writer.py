@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from eoslog.common.synchronous_call import check_synchronous
+from eoslog.common.arguments import check_synchronous
 from eoslog.errors import (
     EoslogError,
     InvalidRequestError,

@@ -22,11 +22,11 @@ from eoslog.aio.aio_opening import ClosedByBlock
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.partitioner import partition_for_key
 from eoslog.common import clock
+from eoslog.common.arguments import whole_number
 from eoslog.common.config import INT64_MAX
 from eoslog.common.other_clients import with_methods_of_other_clients
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.common.whole_number import whole_number
 from eoslog.errors import (
     ConcurrentAccessError,
     EoslogError,

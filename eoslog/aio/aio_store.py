@@ -13,9 +13,9 @@ from eoslog.aio.aio_consumer import AsyncConsumer
 from eoslog.aio.aio_opening import ClosedByBlock, Opening
 from eoslog.aio.aio_producer import AsyncProducer, AsyncTransactionalProducer
 from eoslog.aio.aio_waiter import TailWaiter
+from eoslog.common.arguments import check_synchronous
 from eoslog.common.durability import Durability
 from eoslog.common.other_clients import with_methods_of_other_clients
-from eoslog.common.synchronous_call import check_synchronous
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, OutOfMemoryError
 from eoslog.groups.group_metadata import OffsetAndMetadata

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from eoslog import OffsetAndMetadata
+from eoslog.common.arguments import whole_number
 from eoslog.common.config import INT64_MAX
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
-from eoslog.common.whole_number import whole_number
 from eoslog.errors import EoslogError
 
 # A value that is not longer is its own identity.

@@ -6,9 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from eoslog.checking.recorded_call import Call, CallWriter, offsets_as_json, partitions_as_json
-from eoslog.common.synchronous_call import check_synchronous
+from eoslog.common.arguments import check_synchronous, whole_number
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
-from eoslog.common.whole_number import whole_number
 from eoslog.errors import EoslogError
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from eoslog import AppendResult
 from eoslog.checking.history import PARTITION_MAX
 from eoslog.checking.recorded_call import Call, CallWriter, had_no_effect, offsets_as_json
 from eoslog.checking.recorded_consumer import RecordedConsumer
+from eoslog.common.arguments import whole_number
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.common.whole_number import whole_number
 from eoslog.errors import EoslogError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 from eoslog.checking.recorded_call import Call, identity_of
 from eoslog.checking.recorded_consumer import RecordedConsumer
 from eoslog.checking.recorded_producer import RecordedProducer
-from eoslog.common.synchronous_call import check_synchronous
+from eoslog.common.arguments import check_synchronous
 from eoslog.errors import ForkedProcessError, LogClosedError
 
 if TYPE_CHECKING:

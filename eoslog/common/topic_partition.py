@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from eoslog.common.whole_number import whole_number
+from eoslog.common.arguments import whole_number
 
 
 class TopicPartition(NamedTuple):

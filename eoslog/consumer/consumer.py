@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Never, Self, TypeVar, TypeVar
 
 from eoslog.bindings.record_batch import Record
 from eoslog.bindings.thread_lock import ThreadLock
+from eoslog.common.arguments import whole_number
 from eoslog.common.config import CONSUMER_SETTINGS, INT64_MAX, parse_config, with_defaults
 from eoslog.common.durability import check_isolation_level
 from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
-from eoslog.common.whole_number import whole_number
 from eoslog.consumer.consumer_positions import RESETS, ConsumerPositions
 from eoslog.consumer.consumer_subscription import (
     ConsumerSubscription,

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from eoslog.bindings.thread_lock import ThreadLock
-from eoslog.common.synchronous_call import check_ran, check_synchronous
+from eoslog.common.arguments import check_ran, check_synchronous
 from eoslog.common.topic_name import check_user_topic_name
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.consumer.consumer_positions import ConsumerPositions

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from eoslog.common.arguments import whole_number
 from eoslog.common.record_fields import STRING_BYTES_MAX
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.common.whole_number import whole_number
 from eoslog.errors import (
     IllegalGenerationError,
     InvalidRequestError,

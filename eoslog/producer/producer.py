@@ -13,10 +13,10 @@ from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sender import PartitionBuffer
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.columns.column_placement import placed_columns
+from eoslog.common.arguments import whole_number
 from eoslog.common.config import PRODUCER_SETTINGS, parse_config, with_defaults
 from eoslog.common.other_clients import with_methods_of_other_clients
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.common.whole_number import whole_number
 from eoslog.errors import (
     ConcurrentAccessError,
     EoslogError,

@@ -10,11 +10,11 @@ from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sender import PartitionBuffer
 from eoslog.bindings.transaction_entry import TransactionEntry, TransactionPart
 from eoslog.common import clock
+from eoslog.common.arguments import whole_number
 from eoslog.common.config import TRANSACTIONAL_PRODUCER_SETTINGS, parse_config, with_defaults
 from eoslog.common.prepared_transaction import PreparedTransaction, parse_token
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.common.whole_number import whole_number
 from eoslog.errors import (
     EoslogError,
     IllegalStateError,

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from eoslog.common.arguments import whole_number
 from eoslog.common.json_text import check_kinds
-from eoslog.common.whole_number import whole_number
 from eoslog.errors import StagedReplayError, StagedRunFencedError, StagedSourceError
 from eoslog.staging.staged_message import check_version
 from eoslog.staging.staged_names import directory_name

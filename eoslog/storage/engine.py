@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from eoslog.bindings.partition_log import ProducerState
+from eoslog.common.arguments import whole_number
 from eoslog.common.durability import Durability
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.common.whole_number import whole_number
 from eoslog.errors import (
     ForkedProcessError,
     LogClosedError,

@@ -20,9 +20,9 @@ from eoslog.bindings.record_batch import BatchHeader, Record, iter_batches
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common import clock
+from eoslog.common.arguments import whole_number
 from eoslog.common.config import INT64_MAX
 from eoslog.common.durability import Durability, check_isolation_level
-from eoslog.common.whole_number import whole_number
 from eoslog.errors import (
     EoslogError,
     FellBehindError,

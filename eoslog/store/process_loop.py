@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from eoslog.bindings.record_batch import Record
-from eoslog.common.synchronous_call import check_ran, check_synchronous
+from eoslog.common.arguments import check_ran, check_synchronous
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     CommitFailedError,

@@ -18,14 +18,13 @@ from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.partition_log import ProducerState
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common import clock
+from eoslog.common.arguments import check_synchronous, whole_number
 from eoslog.common.clock import ExpiryClock
 from eoslog.common.durability import Durability
 from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
 from eoslog.common.prepared_transaction import PreparedTransaction
-from eoslog.common.synchronous_call import check_synchronous
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC, check_user_topic_name
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.common.whole_number import whole_number
 from eoslog.consumer.consumer import Consumer
 from eoslog.errors import (
     ConcurrentAccessError,

@@ -30,9 +30,9 @@ from eoslog.bindings.transaction_entry import (
     TransactionPart,
 )
 from eoslog.common import clock
+from eoslog.common.arguments import whole_number
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.common.whole_number import whole_number
 from eoslog.errors import (
     ConcurrentTransactionsError,
     EoslogError,

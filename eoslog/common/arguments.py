@@ -1,10 +1,12 @@
-"""Functions that callers hand in, which eoslog calls and neither awaits nor iterates over.
+"""Arguments that callers hand in: whole numbers, and functions that eoslog calls.
 
-Called so, an async function or a generator function returns at once and none of its code runs.
+eoslog neither awaits nor iterates over what such a function returns. Called so, an async function
+or a generator function returns at once and none of its code runs.
 """
 
 import functools
 import inspect
+import operator
 import threading
 from collections.abc import AsyncGenerator, Awaitable, Iterable, Iterator
 from concurrent.futures import Future
@@ -12,6 +14,19 @@ from types import FunctionType, MethodType
 from typing import Any
 
 _UNCALLED = (FunctionType, MethodType, functools.partial)
+
+
+def whole_number(value: object, what: str) -> int:
+    """Return the value as an int. Any whole number will do, numpy's too, but no truth value.
+
+    Raises TypeError, which says what the number was to be.
+    """
+    if not isinstance(value, bool):
+        try:
+            return operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+    raise TypeError(f"{what} is a whole number, not {type(value).__name__}")
 
 
 def check_synchronous(function: object, name: str, *, may_be_generator: bool = False) -> None:

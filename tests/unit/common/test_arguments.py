@@ -16,7 +16,7 @@ import eoslog
 import eoslog.aio
 from eoslog import Store, read_process_write
 from eoslog.checking import Recorder
-from eoslog.common.synchronous_call import check_ran, check_synchronous
+from eoslog.common.arguments import check_ran, check_synchronous
 
 GROUP = "upper"
 
