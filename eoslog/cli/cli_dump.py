@@ -9,7 +9,6 @@ import click
 
 from eoslog.cli.cli_options import Settings, json_line, shared_options, standard_output
 from eoslog.cli.cli_output import end_with_reader
-from eoslog.common.segment_name import base_offset_of
 from eoslog.inspect.file_dump import Fields, dump_file
 from eoslog.inspect.record_decoders import (
     UNKNOWN_TYPE,
@@ -20,6 +19,7 @@ from eoslog.inspect.record_decoders import (
     decode_transaction_record,
     decoder_of,
 )
+from eoslog.storage.partition_directory import base_offset_of
 
 # Shown as Kafka shows a number that may be absent.
 _OPTIONAL_NUMBERS = frozenset({"deleteHorizonMs", "currentTxnFirstOffset"})

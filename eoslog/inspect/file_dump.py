@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from eoslog.bindings.record_batch import crc32c, decode_records, iter_batches
-from eoslog.common.segment_name import base_offset_of
 from eoslog.errors import CorruptRecordError, UnsupportedCompressionTypeError
 from eoslog.fs.locked_file_reader import LockedFileReader, open_locked
 from eoslog.inspect.record_decoders import Decoder
+from eoslog.storage.partition_directory import base_offset_of
 
 Fields = dict[str, Any]
 

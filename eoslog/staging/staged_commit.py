@@ -20,6 +20,7 @@ from pathlib import Path
 
 from eoslog.bindings.lock_block import IfFree, LockBlock
 from eoslog.bindings.shared_page import LOCK_STAGED
+from eoslog.bindings.store_wide_lock import StoreWideLock
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.clock import ExpiryClock
 from eoslog.common.topic_partition import TopicPartition
@@ -31,7 +32,6 @@ from eoslog.errors import (
     StoreFullError,
 )
 from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.session.store_wide_lock import StoreWideLock
 from eoslog.staging.pending_jobs import PendingJob, PendingJobs, verify_pending_jobs
 from eoslog.staging.staged_adoption import (
     HeldPartitions,

@@ -138,6 +138,16 @@ def remove_orphan_spares(paths: StorePaths, registry: TopicRegistry) -> None:
             _log.warning("%s, of a topic that was deleted, is left there: %s", path, error)
 
 
+def base_offset_of(path: Path) -> int:
+    """Return the offset that a segment, and so its file, begins with; ValueError if its name has
+    none.
+    """
+    digits = path.name.partition(".")[0]
+    if not digits.isdigit():
+        raise ValueError(f"{path}: the name does not begin with an offset")
+    return int(digits)
+
+
 def page_of(paths: StorePaths, where: TopicPartition) -> ControlState | None:
     """Return what a partition's control page says; None if there is none."""
     with named_os_errors(f"looking at {where}"):

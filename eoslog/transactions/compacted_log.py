@@ -35,7 +35,7 @@ from eoslog.bindings.shared_page import (
 )
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.json_text import loads_json
-from eoslog.session.store_wide_lock import held_in_all
+from eoslog.session.store_session import held_in_all
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.transactions.compacted_partition import (

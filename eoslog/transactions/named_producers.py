@@ -31,13 +31,13 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Protocol
 
 from eoslog.bindings.shared_page import LOCK_TIMEOUT_S, SharedPage
+from eoslog.bindings.store_wide_lock import StoreWideLock
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.json_text import fields_read_of
 from eoslog.common.sequence import NO_SEQUENCE, SEQUENCE_MAX, records_between
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import ConcurrentAccessError, LogClosedError, ProducerFencedError
 from eoslog.session.process_slots import ProcessSlots
-from eoslog.session.store_wide_lock import StoreWideLock
 from eoslog.storage.partition import Partition
 from eoslog.transactions.compacted_log import (
     NAMED_PRODUCER,

@@ -8,9 +8,9 @@ import pytest
 from forked import in_a_child
 
 from eoslog.bindings.record_batch import BatchEncoder
-from eoslog.common.segment_name import base_offset_of
 from eoslog.errors import CorruptRecordError
 from eoslog.inspect.file_dump import dump_file
+from eoslog.storage.partition_directory import base_offset_of
 
 BATCH_FIELDS = (
     *("baseOffset", "lastOffset", "count", "baseSequence", "lastSequence"),
