@@ -12,13 +12,15 @@ import pytest
 from crash.interrupted_lines import interrupted_at
 from crash.rows_topic import is_of_the_package, values
 from crash.transaction_trace import QUIET
+from short_form import short_form
 
 import eoslog
 
 pytestmark = pytest.mark.crash
 
 
-@pytest.mark.parametrize(("durability", "step"), [("process", 4), ("commit", 9)])
+@pytest.mark.parametrize("step", short_form([9, 1], 9))
+@pytest.mark.parametrize("durability", ["process", "commit"])
 def test_an_interrupt_at_lines_of_a_closing(tmp_path, durability, step):
     path, closed_at_once = tmp_path / "store", 0
     expected: list[bytes | None] = []

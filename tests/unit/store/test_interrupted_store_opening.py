@@ -10,6 +10,7 @@ import signal
 import pytest
 from crash.interrupted_lines import interrupted_at
 from crash.interrupted_steps import Steps
+from short_form import short_form
 
 import eoslog
 from eoslog import TopicPartition
@@ -62,7 +63,8 @@ def in_short(monkeypatch):
     )
 
 
-@pytest.mark.parametrize("stride", [4, pytest.param(1, marks=pytest.mark.soak)])
+# The short form's stride is a prime: it comes to another line in each turn of a loop.
+@pytest.mark.parametrize("stride", short_form([13, 1], 13))
 @pytest.mark.parametrize("stop", ["clean", "unclean", "absent"])
 def test_an_interrupt_at_any_line_of_an_opening_leaves_the_store_to_all(
     path, in_short, stop, stride
