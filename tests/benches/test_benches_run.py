@@ -1,4 +1,7 @@
-"""Every bench in its tiny size: what it measures is right, and each figure has a bench."""
+"""Every bench in its tiny size: what it measures is right, and each figure has a bench.
+
+The short form only collects the benches of Spark: they take longer than all others together.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +21,34 @@ BENCHES = REPOSITORY / "benches"
 NEEDS_A_DISK = {"recover_share"}
 
 
+@pytest.fixture(
+    scope="module",
+    params=[False, pytest.param(True, marks=pytest.mark.soak)],
+    ids=["without Spark", "all"],
+)
+def with_spark(request: pytest.FixtureRequest) -> bool:
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The results file of one run of all benches."""
+def left_out(with_spark: bool) -> set[str]:
+    """The figures that the run does not measure."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.syspath_prepend(BENCHES)
+        from figures import FIGURES
+    of_spark = {name for name in FIGURES if name.startswith("spark_")}
+    return NEEDS_A_DISK if with_spark else NEEDS_A_DISK | of_spark
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory, with_spark: bool) -> Path:
+    """The results file of one run of the benches."""
     folder = tmp_path_factory.mktemp("benches")
     path = folder / "results.json"
     command = [sys.executable, "-m", "pytest", str(BENCHES), "--benchmark-only", "-q"]
     options = [f"--benchmark-json={path}", "-p", "no:cacheprovider"]
+    if not with_spark:
+        options += ["-k", "not bench_spark"]
     # One of several processes that run tests, this one may be: benches are not to notice.
     environment = {name: value for name, value in os.environ.items() if "XDIST" not in name}
     environment |= {"EOSLOG_BENCH_SIZE": "tiny", "EOSLOG_BENCH_DIR": str(folder)}
@@ -43,7 +67,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_figure_is_measured_by_one_bench(
-    results: Path, monkeypatch: pytest.MonkeyPatch
+    results: Path, left_out: set[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.syspath_prepend(BENCHES)
     from figures import FIGURES
@@ -54,10 +78,10 @@ def test_every_figure_is_measured_by_one_bench(
         for name in bench["extra_info"].get("figures", {})
     ]
     assert len(found) == len(set(found))
-    assert set(found) | NEEDS_A_DISK == set(FIGURES)
+    assert set(found) | left_out == set(FIGURES)
 
 
-def test_the_report_has_a_row_for_every_figure(results: Path) -> None:
+def test_the_report_has_a_row_for_every_figure(results: Path, left_out: set[str]) -> None:
     done = subprocess.run(
         [sys.executable, str(BENCHES / "report.py"), str(results)],
         capture_output=True,
@@ -66,6 +90,6 @@ def test_the_report_has_a_row_for_every_figure(results: Path) -> None:
     )
     rows = [line for line in done.stdout.splitlines() if line.startswith("| ")]
     missing = [row for row in rows if "not measured" in row]
-    assert len(missing) <= len(NEEDS_A_DISK), missing
+    assert len(missing) <= len(left_out), missing
     assert "- processor: " in done.stdout
     assert "- sizes: tiny" in done.stdout
