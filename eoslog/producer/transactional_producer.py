@@ -466,18 +466,17 @@ class TransactionalProducer(TransactionClient):
 
         def append(entry: TransactionEntry, after: AppendResult | None) -> AppendResult:
             self._register(partition)
-            with partition._eviction_lock:
-                return entry.append_columns(
-                    self.producer_id,
-                    self.producer_epoch,
-                    part,
-                    values,
-                    keys,
-                    timestamps,
-                    headers,
-                    timestamp_ms=moment_ms,
-                    after=after,
-                )
+            return entry.append_columns(
+                self.producer_id,
+                self.producer_epoch,
+                part,
+                values,
+                keys,
+                timestamps,
+                headers,
+                timestamp_ms=moment_ms,
+                after=after,
+            )
 
         try:
             result = self._append_on_entry(append)

@@ -185,19 +185,18 @@ class Partition(PartitionOffsets):
         appended = None
         while True:
             try:
-                with self._eviction_lock:
-                    result = self._log.append_columns(
-                        values,
-                        keys,
-                        timestamps,
-                        headers,
-                        timestamp_ms=timestamp_ms,
-                        producer_id=producer_id,
-                        producer_epoch=producer_epoch,
-                        base_sequence=base_sequence,
-                        transactional=transactional,
-                        after=appended,
-                    )
+                result = self._log.append_columns(
+                    values,
+                    keys,
+                    timestamps,
+                    headers,
+                    timestamp_ms=timestamp_ms,
+                    producer_id=producer_id,
+                    producer_epoch=producer_epoch,
+                    base_sequence=base_sequence,
+                    transactional=transactional,
+                    after=appended,
+                )
                 break
             except (ProducerNotCached, FellBehindError) as asked:
                 # Earlier batches of the call may be in: it goes on behind them.
@@ -300,8 +299,7 @@ class Partition(PartitionOffsets):
         self._adopting.add(producer_id)
         while True:
             try:
-                with self._eviction_lock:
-                    adopted = adopt()
+                adopted = adopt()
                 break
             except ProducerNotCached:
                 self._install(producer_id)

@@ -10,7 +10,6 @@ part alone until the row comes back (`incomplete`).
 """
 
 import logging
-import threading
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import wraps
@@ -78,9 +77,6 @@ class PartitionProducers:
         self._shared = shared  # Other processes may have the partition open too.
         self._anew_lock = ThreadLock()
         self._checkpoint_lock = ThreadLock()
-        # Keeps a producer in memory during a call that appends several of its batches. Another
-        # producer may append from within one, in a handler of a signal.
-        self._eviction_lock = threading.RLock()
         self._adopting: set[int] = set()
         self._restored_from = ""
         self.damage: list[Damage] = []
@@ -289,8 +285,7 @@ class PartitionProducers:
                 return  # LMDB was lost while this partition was open: its rows are no longer whole.
             self._write_changed_rows(behind_max)
             if self._log.producer_count > cached_max:
-                with self._eviction_lock:
-                    self._log.evict_producers(cached_max)
+                self._log.evict_producers(cached_max)
 
     def _store_abort_files(self) -> None:
         try:

@@ -326,7 +326,6 @@ KNOWN_IMPORTS: set[str] = set()
 KNOWN_FILES: dict[str, int] = {}
 KNOWN_REACHES = {
     "eoslog.checking.recorded_consumer": 3,
-    "eoslog.producer.transactional_producer": 1,
 }
 KNOWN_MIXINS = {
     "eoslog.producer.gathering.GatheringSender",
