@@ -1,7 +1,7 @@
 # A log's aborted transactions, followed batch by batch, beside what the abort index says of them.
 from libc.stdint cimport int64_t, uint8_t
 
-from eoslog.native.partition_log cimport PartitionLog as NativeLog
+from eoslog.bindings.opened_log cimport OpenedLog
 from eoslog.native.record_batch cimport BatchHeader
 
 
@@ -21,6 +21,6 @@ cdef class AbortIndexCheck:
     cdef int follow(self, const uint8_t* batch, const BatchHeader* header) except -1
     cdef void lose_track(self) noexcept
     cdef int check_segment(
-        self, NativeLog* log, dict described, int64_t upper_bound, list problems) except -1
+        self, OpenedLog log, dict described, int64_t upper_bound, list problems) except -1
     cdef object _wrong_in_memory(self, AbortIndexView view, list expected)
     cdef object _wrong_in_file(self, AbortIndexView view, int64_t upper_bound, list expected)

@@ -75,7 +75,7 @@ cdef class AbortIndexCheck:
         self._lost = True
 
     cdef int check_segment(
-        self, NativeLog* log, dict described, int64_t upper_bound, list problems
+        self, OpenedLog log, dict described, int64_t upper_bound, list problems
     ) except -1:
         """Compare what was followed of a segment, up to an offset, with the index and its file.
 
@@ -174,11 +174,12 @@ cdef class AbortIndexView:
 
 
 cdef AbortIndexView view_of(
-    NativeLog* log, str path, int64_t base_offset, int64_t upper_bound
+    OpenedLog opened, str path, int64_t base_offset, int64_t upper_bound
 ):
     """The part with markers in [base_offset, upper_bound); None if the segment is gone."""
     cdef bytes encoded = os.fsencode(path)
     cdef const char* name = encoded
+    cdef NativeLog* log = &opened._log
     cdef AbortIndexView view = AbortIndexView.__new__(AbortIndexView)
     cdef AbortedTransaction* entries = NULL
     cdef AbortFile stored
@@ -194,14 +195,16 @@ cdef AbortIndexView view_of(
     memset(&fault, 0, sizeof(Fault))
     memset(&stored, 0, sizeof(AbortFile))
     with nogil:
-        # Whoever changes the index or writes its files holds the lock: all of it belongs together.
-        status = log_lock(log, &fault)
-        failed = status == STATUS_FAILED
-        if failed:
-            status = log_view(log, &fault)
-        if status != STATUS_OK:
+        while True:
+            # Whoever changes the index or writes its files holds the lock: it belongs together.
+            status = log_lock(log, &fault)
+            failed = status == STATUS_FAILED
+            if failed:
+                status = log_view(log, &fault)
+            if status == STATUS_OK:
+                break
             with gil:
-                raise_status(status, &fault, path, path)
+                opened._before_repeat(status, &fault, -1)
         is_gone = log.segments[0].base_offset > base_offset
         view.log_end_offset = log_end(log)
         status = abort_file_describe(log, base_offset, upper_bound, &stored, &fault)

@@ -154,19 +154,22 @@ cdef class LogProducers(LogReader):
         cdef Fault fault
         cdef Status status = STATUS_OK
         self._check_open()
-        self._fault_init(&fault)
-        with nogil:
-            first_offset = -1
-            # The writer's lock: no two processes write these files at once.
-            status = log_lock(&self._log, &fault)
-            if status == STATUS_OK and self._log.aborts.stored_count < self._log.aborts.count:
-                first_offset = self._log.aborts.entries[self._log.aborts.stored_count].last_offset
-                status = abort_files_store(&self._log, &fault)
-                log_unlock(&self._log)
-            elif status == STATUS_OK:
-                log_unlock(&self._log)
-        if status != STATUS_OK:
-            self._raise(status, &fault)
+        while True:
+            self._fault_init(&fault)
+            with nogil:
+                first_offset = -1
+                # The writer's lock: no two processes write these files at once.
+                status = log_lock(&self._log, &fault)
+                if status == STATUS_OK and self._log.aborts.stored_count < self._log.aborts.count:
+                    first_offset = (
+                        self._log.aborts.entries[self._log.aborts.stored_count].last_offset)
+                    status = abort_files_store(&self._log, &fault)
+                    log_unlock(&self._log)
+                elif status == STATUS_OK:
+                    log_unlock(&self._log)
+            if status == STATUS_OK:
+                break
+            self._before_repeat(status, &fault, -1)
         if sync and first_offset >= 0:
             self._sync_abort_files(first_offset)
 

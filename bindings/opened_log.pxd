@@ -18,6 +18,7 @@ cdef class OpenedLog:
     cdef readonly bint attached              # Other processes had it open already.
     cdef readonly int64_t synced_before      # All below was synced, as an earlier session says.
     cdef object _close_lock
+    cdef object _load_producer, _reattach    # What the engine asks for; None before set_callbacks.
 
     cdef int _set_options(self, dict config) except -1
     cdef int _open_page(self, str control_path, bytes session, bytes topic_id) except -1
@@ -32,6 +33,7 @@ cdef class OpenedLog:
     cdef int _refresh(self) except -1
     cdef void _fault_init(self, Fault* fault) noexcept
     cdef int _raise(self, Status status, Fault* fault) except -1
+    cdef int _before_repeat(self, Status status, Fault* fault, int64_t producer_id) except -1
     cdef int _raise_read(self, Status status, Fault* fault, int64_t offset) except -1
     cdef int _check_open(self) except -1
     cdef int64_t _bound(self, int64_t upper_bound, bint committed) except -2

@@ -1,3 +1,4 @@
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
@@ -43,6 +44,11 @@ class OpenedLog:
     hold_offset: int
     own_end: int
     def refresh(self) -> int: ...
+    def set_callbacks(
+        self, load_producer: Callable[[int], object], reattach: Callable[[], object]
+    ) -> None: ...
+    @property
+    def fell_behind(self) -> bool: ...
     def reattach(self) -> None: ...
     def want_wakeup(self) -> None: ...
     @property

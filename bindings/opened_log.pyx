@@ -40,7 +40,9 @@ from eoslog.native.partition_log cimport (
     log_stable_end, pthread_mutex_lock, pthread_mutex_unlock,
 )
 from eoslog.native.segment cimport Segment
-from eoslog.native.status cimport STATUS_FAILED, STATUS_IO, STATUS_OK
+from eoslog.native.status cimport (
+    STATUS_FAILED, STATUS_FELL_BEHIND, STATUS_IO, STATUS_OK, STATUS_PRODUCER_NOT_CACHED,
+)
 
 _DERIVED_SUFFIXES = (".index", ".timeindex", ".txnindex")
 _LEFTOVER_SUFFIXES = (".deleted", ".cleaned", ".snapshot.tmp")
@@ -52,7 +54,13 @@ _SETTINGS = ("segment.bytes", "segment.index.bytes", "index.interval.bytes", "se
 
 
 cdef class OpenedLog:
-    """Parts that reading, appending and keeping producers share."""
+    """Parts that reading, appending and keeping producers share.
+
+    The engine may ask for something in the middle of a call: the row of a producer that is not in
+    memory, or to be attached again because another process deleted segments that were not read
+    here. The callbacks do that, with no lock of the engine held, and the call goes on from where it
+    stopped. Without callbacks it raises ProducerNotCached or FellBehindError.
+    """
 
     def __cinit__(self):
         memset(&self._log, 0, sizeof(NativeLog))
@@ -71,6 +79,7 @@ cdef class OpenedLog:
             raise ValueError(f"partition {partition}")
         self.partition = <int>partition
         self._close_lock = threading.Lock()
+        self._load_producer = self._reattach = None
         self._checkpoint = recovery_point
         self._directory_bytes = os.fsencode(path)
         self._spare_bytes = os.fsencode(spare_path)
@@ -295,8 +304,44 @@ cdef class OpenedLog:
             self._raise(status, &fault)
         return 0
 
+    def set_callbacks(self, load_producer, reattach):
+        """Have `load_producer(producer_id)` and `reattach()` called when the engine asks for that.
+
+        A callback returns when the call can be repeated, or raises what the call raises then.
+        """
+        self._load_producer = load_producer
+        self._reattach = reattach
+
+    cdef int _before_repeat(self, Status status, Fault* fault, int64_t producer_id) except -1:
+        """Do what the engine asks for, so that the call can be repeated; raise any other error."""
+        if status == STATUS_FELL_BEHIND and self._reattach is not None:
+            self._reattach()
+        elif status == STATUS_PRODUCER_NOT_CACHED and self._load_producer is not None:
+            self._load_producer(producer_id)
+        else:
+            self._raise(status, fault)
+        return 0
+
+    @property
+    def fell_behind(self):
+        """True if the log has to be reattached: something was deleted that was not read here."""
+        cdef Fault fault
+        cdef Status status
+        cdef bint is_unknown
+        self._check_open()
+        self._fault_init(&fault)
+        with nogil:
+            status = log_view(&self._log, &fault)
+        if status == STATUS_FELL_BEHIND:
+            return True
+        if status != STATUS_OK:
+            self._raise(status, &fault)
+        is_unknown = self._log.producers_unknown
+        log_view_end(&self._log)
+        return is_unknown
+
     def reattach(self):
-        """After FellBehindError: begin anew with the log as it is; restore_producers follows.
+        """Attach again to the log as it is; restore_producers follows.
 
         Until then readers of decided data see nothing of it.
         """
@@ -328,21 +373,25 @@ cdef class OpenedLog:
         """
         cdef Fault fault
         cdef Status status
-        self._fault_init(&fault)
-        with nogil:
-            status = log_view(&self._log, &fault)
-        if status != STATUS_OK:
-            self._raise(status, &fault)
-        return 0
+        while True:
+            self._fault_init(&fault)
+            with nogil:
+                status = log_view(&self._log, &fault)
+            if status == STATUS_OK:
+                return 0
+            self._before_repeat(status, &fault, -1)
 
     cdef int _view(self) except -1:
         """Know what was published by now, and keep it so until log_view_end."""
-        self._view_log()
-        if self._log.producers_unknown:
+        cdef Fault fault
+        while True:
+            self._view_log()
+            if not self._log.producers_unknown:
+                return 0
             log_view_end(&self._log)
-            raise errors.FellBehindError(
-                f"{self.topic}-{self.partition} is being taken up anew; call again")
-        return 0
+            self._fault_init(&fault)
+            fault.reason = "the log is being reattached; call again"
+            self._before_repeat(STATUS_FELL_BEHIND, &fault, -1)
 
     cdef int _refresh(self) except -1:
         """Know what was published by now."""
@@ -352,12 +401,13 @@ cdef class OpenedLog:
             return 0
         if load_acquire_64(&self._log.known_end) == control_load(&self._log.page.log_end_offset):
             return 0
-        self._fault_init(&fault)
-        with nogil:
-            status = log_refresh(&self._log, &fault)
-        if status != STATUS_OK:
-            self._raise(status, &fault)
-        return 0
+        while True:
+            self._fault_init(&fault)
+            with nogil:
+                status = log_refresh(&self._log, &fault)
+            if status == STATUS_OK:
+                return 0
+            self._before_repeat(status, &fault, -1)
 
     def refresh(self):
         """Take in what others appended; the log end offset. Reads and appends do it too."""

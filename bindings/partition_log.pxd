@@ -19,8 +19,9 @@ cdef AppendResult make_result(const AppendOutcome* outcome)
 
 
 cdef class PartitionLog(LogTransactions):
-    cdef int _raise_append(
-        self, Status status, Fault* fault, const AppendOutcome* outcome) except -1
+    cdef int _before_rest(
+        self, Status status, Fault* fault, int64_t producer_id, const AppendOutcome* outcome
+    ) except -1
     cdef AppendResult append_stamped(
         self, object values, object keys, object timestamps, object headers, int64_t timestamp_ms,
         ProducerStamp* stamp, int64_t batch_records_max, int64_t batch_bytes_max,

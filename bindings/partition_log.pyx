@@ -38,10 +38,14 @@ from eoslog.native.log_recovery cimport log_truncate
 from eoslog.native.log_sync cimport log_flush, log_sync_up_to
 from eoslog.native.log_roll cimport log_roll
 from eoslog.native.partition_log cimport deleted_segments_free, log_end
-from eoslog.native.record_batch cimport ATTRIBUTE_TRANSACTIONAL, BatchIdentity
+from eoslog.native.record_batch cimport (
+    ATTRIBUTE_TRANSACTIONAL, BatchHeader, BatchIdentity, batch_header_load,
+)
 from eoslog.native.sequence_window cimport NO_SEQUENCE, OFFSETS_SEQUENCE
 from eoslog.native.spare_file cimport spare_prepare
-from eoslog.native.status cimport STATUS_OK, Fault, Status
+from eoslog.native.status cimport (
+    STATUS_FELL_BEHIND, STATUS_OK, STATUS_PRODUCER_NOT_CACHED, Fault, Status,
+)
 
 
 @cython.final
@@ -64,6 +68,11 @@ cdef AppendResult make_result(const AppendOutcome* outcome):
     return result
 
 
+cdef inline bint is_request(Status status) noexcept:
+    """True if the engine asks for something, and the call is to be repeated then."""
+    return status == STATUS_FELL_BEHIND or status == STATUS_PRODUCER_NOT_CACHED
+
+
 cdef void outcome_of(AppendResult result, AppendOutcome* outcome) noexcept:
     """The outcome of a call that stopped between two batches, for the one that goes on."""
     memset(outcome, 0, sizeof(AppendOutcome))
@@ -83,11 +92,14 @@ cdef class PartitionLog(LogTransactions):
     cut once flush() returned.
     """
 
-    cdef int _raise_append(
-        self, Status status, Fault* fault, const AppendOutcome* outcome
+    cdef int _before_rest(
+        self, Status status, Fault* fault, int64_t producer_id, const AppendOutcome* outcome
     ) except -1:
+        """Do what the engine asks for, so that an append of several batches can go on; any error
+        tells what is in.
+        """
         try:
-            self._raise(status, fault)
+            self._before_repeat(status, fault, producer_id)
         except Exception as error:
             error.appended_record_count = outcome.record_count
             if outcome.record_count:
@@ -104,8 +116,7 @@ cdef class PartitionLog(LogTransactions):
         They are split into batches of at most batch_records_max records and batch_bytes_max bytes
         (0: max.message.bytes). A duplicate returns the first write's offsets. On an error in the
         middle (a full disk), the exception's `appended_record_count` says how many are in, and
-        `appended` where. With that as `after` the same call goes on behind them: one that only
-        asked for something (FellBehindError, ProducerNotCached) may have put earlier batches in.
+        `appended` where. With that as `after` the same call goes on behind them.
         `transactional`: the producer's transaction, in which its coordinator has this partition;
         without a base sequence (-1), or with OFFSETS_SEQUENCE, it is an append of a coordinator
         itself, and no sequence is judged.
@@ -132,6 +143,7 @@ cdef class PartitionLog(LogTransactions):
     ):
         """Append columns like append_columns, for a producer whose identity was checked."""
         cdef ColumnSet opened = open_columns(values, keys, timestamps, headers, timestamp_ms)
+        cdef int32_t base_sequence = stamp.base_sequence
         cdef AppendOutcome outcome
         cdef Fault fault
         cdef Status status
@@ -141,14 +153,17 @@ cdef class PartitionLog(LogTransactions):
         outcome_of(after, &outcome)
         if outcome.record_count >= opened.columns.count:
             raise ValueError(f"{outcome.record_count} records of {opened.columns.count} are in")
-        self._fault_init(&fault)
-        with nogil:
-            status = log_append_columns(
-                &self._log, &opened.columns, stamp, batch_records_max, batch_bytes_max, &outcome,
-                &fault)
-        if status < 0:
-            self._raise_append(status, &fault, &outcome)
-        return make_result(&outcome)
+        while True:
+            self._fault_init(&fault)
+            with nogil:
+                status = log_append_columns(
+                    &self._log, &opened.columns, stamp, batch_records_max, batch_bytes_max,
+                    &outcome, &fault)
+            if status >= 0:
+                return make_result(&outcome)
+            self._before_rest(status, &fault, stamp.producer_id, &outcome)
+            # The call moved it on with each batch, and counts again from the first record.
+            stamp.base_sequence = base_sequence
 
     def append_batch(self, batch not None, bint verified=False):
         """Append one whole v2 batch as a client builds it (base offset 0); an AppendResult.
@@ -159,20 +174,25 @@ cdef class PartitionLog(LogTransactions):
         """
         # A copy unless it is bytes: nobody may change it between the checksum and the write.
         cdef const uint8_t[::1] whole = batch if isinstance(batch, bytes) else bytes(batch)
+        cdef BatchHeader header
         cdef AppendOutcome outcome
         cdef Fault fault
         cdef Status status
         self._check_open()
         if whole.shape[0] == 0:
             raise errors.CorruptRecordError("", 0, "no bytes")
-        memset(&outcome, 0, sizeof(AppendOutcome))
-        self._fault_init(&fault)
-        with nogil:
-            status = log_append_batch(
-                &self._log, &whole[0], whole.shape[0], verified, &outcome, &fault)
-        if status < 0:
-            raise_status(status, &fault, f"{self.topic}-{self.partition}", "")
-        return make_result(&outcome)
+        while True:
+            memset(&outcome, 0, sizeof(AppendOutcome))
+            self._fault_init(&fault)
+            with nogil:
+                status = log_append_batch(
+                    &self._log, &whole[0], whole.shape[0], verified, &outcome, &fault)
+            if status >= 0:
+                return make_result(&outcome)
+            if not is_request(status):
+                raise_status(status, &fault, f"{self.topic}-{self.partition}", "")
+            batch_header_load(&whole[0], &header)    # It is whole, or nothing was asked for.
+            self._before_repeat(status, &fault, header.producer_id)
 
     def append_accumulated(self, RecordAccumulator accumulator not None, Py_ssize_t producer_id,
                            Py_ssize_t producer_epoch, Py_ssize_t base_sequence,
@@ -193,19 +213,22 @@ cdef class PartitionLog(LogTransactions):
         identity.base_sequence = <int32_t>base_sequence
         identity.producer_epoch = <int16_t>producer_epoch
         identity.attributes = ATTRIBUTE_TRANSACTIONAL if transactional else 0
-        accumulator.finish(&identity)
-        memset(&outcome, 0, sizeof(AppendOutcome))
-        self._fault_init(&fault)
-        accumulator._busy = True
-        with nogil:
-            status = log_append_batch(
-                &self._log, accumulator._buffer, accumulator._used_bytes, transactional, &outcome,
-                &fault)
-        accumulator._busy = False
-        if status < 0:
-            raise_status(status, &fault, f"{self.topic}-{self.partition}", "")
-        accumulator.reset()
-        return make_result(&outcome)
+        while True:
+            accumulator.finish(&identity)
+            memset(&outcome, 0, sizeof(AppendOutcome))
+            self._fault_init(&fault)
+            accumulator._busy = True
+            with nogil:
+                status = log_append_batch(
+                    &self._log, accumulator._buffer, accumulator._used_bytes, transactional,
+                    &outcome, &fault)
+            accumulator._busy = False
+            if status >= 0:
+                accumulator.reset()
+                return make_result(&outcome)
+            if not is_request(status):
+                raise_status(status, &fault, f"{self.topic}-{self.partition}", "")
+            self._before_repeat(status, &fault, producer_id)
 
     def adopt(self, const uint8_t[::1] data not None, Py_ssize_t producer_id):
         """Append the staged batches of one producer id whose sequences count from 0.
@@ -219,14 +242,17 @@ cdef class PartitionLog(LogTransactions):
         self._check_open()
         if data.shape[0] == 0:
             return -1, 0
-        memset(&outcome, 0, sizeof(AppendOutcome))
-        self._fault_init(&fault)
-        with nogil:
-            status = log_adopt(
-                &self._log, &data[0], data.shape[0], producer_id, &outcome, &fault)
-        if status < 0:
-            raise_status(status, &fault, f"{self.topic}-{self.partition}", "")
-        return (outcome.base_offset if outcome.record_count else -1), outcome.record_count
+        while True:
+            memset(&outcome, 0, sizeof(AppendOutcome))
+            self._fault_init(&fault)
+            with nogil:
+                status = log_adopt(
+                    &self._log, &data[0], data.shape[0], producer_id, &outcome, &fault)
+            if status >= 0:
+                return (outcome.base_offset if outcome.record_count else -1), outcome.record_count
+            if not is_request(status):
+                raise_status(status, &fault, f"{self.topic}-{self.partition}", "")
+            self._before_repeat(status, &fault, producer_id)
 
     def adopt_file(self, str path not None, Py_ssize_t file_bytes, Py_ssize_t producer_id, *,
                    bint checked):
@@ -247,14 +273,18 @@ cdef class PartitionLog(LogTransactions):
         cdef Status status
         cdef bint adopted = False
         self._check_open()
-        memset(&outcome, 0, sizeof(AppendOutcome))
-        self._fault_init(&fault)
-        with nogil:
-            status = log_adopt_file(
-                &self._log, raw_path, file_bytes, producer_id, checked, &adopted, &outcome, &fault)
-        if status < 0:
-            raise_status(status, &fault, f"{self.topic}-{self.partition}", path)
-        return (outcome.base_offset, outcome.record_count) if adopted else None
+        while True:
+            memset(&outcome, 0, sizeof(AppendOutcome))
+            self._fault_init(&fault)
+            with nogil:
+                status = log_adopt_file(
+                    &self._log, raw_path, file_bytes, producer_id, checked, &adopted, &outcome,
+                    &fault)
+            if status >= 0:
+                return (outcome.base_offset, outcome.record_count) if adopted else None
+            if not is_request(status):
+                raise_status(status, &fault, f"{self.topic}-{self.partition}", path)
+            self._before_repeat(status, &fault, producer_id)
 
     def append_marker(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch,
                       object coordinator_epoch, bint commit, *, Py_ssize_t timestamp_ms,
@@ -288,25 +318,28 @@ cdef class PartitionLog(LogTransactions):
         marker.commit = commit
         marker.newer_epoch = newer_epoch
         marker.timestamp_ms = timestamp_ms
-        memset(&outcome, 0, sizeof(AppendOutcome))
-        outcome.base_offset = outcome.last_offset = -1
-        self._fault_init(&fault)
-        with nogil:
-            status = log_append_marker(&self._log, &marker, &outcome, &fault)
-        if status < 0:
-            self._raise(status, &fault)
-        return make_result(&outcome)
+        while True:
+            memset(&outcome, 0, sizeof(AppendOutcome))
+            outcome.base_offset = outcome.last_offset = -1
+            self._fault_init(&fault)
+            with nogil:
+                status = log_append_marker(&self._log, &marker, &outcome, &fault)
+            if status >= 0:
+                return make_result(&outcome)
+            self._before_repeat(status, &fault, producer_id)
 
     def sync_up_to(self, Py_ssize_t offset):
         """Have everything below `offset` on the disk; threads that wait here share one sync."""
         cdef Fault fault
         cdef Status status
         self._check_open()
-        self._fault_init(&fault)
-        with nogil:
-            status = log_sync_up_to(&self._log, offset, &fault)
-        if status != STATUS_OK:
-            self._raise(status, &fault)
+        while True:
+            self._fault_init(&fault)
+            with nogil:
+                status = log_sync_up_to(&self._log, offset, &fault)
+            if status == STATUS_OK:
+                return
+            self._before_repeat(status, &fault, -1)
 
     def flush(self, bint with_indexes=True):
         """Sync all that was appended before the call; the new recovery point.
@@ -320,27 +353,29 @@ cdef class PartitionLog(LogTransactions):
         cdef Fault fault
         cdef Status status
         self._check_open()
-        self._fault_init(&fault)
-        with nogil:
-            status = log_flush(&self._log, with_indexes, &fault)
-        if status != STATUS_OK:
-            self._raise(status, &fault)
-        return self.recovery_point
+        while True:
+            self._fault_init(&fault)
+            with nogil:
+                status = log_flush(&self._log, with_indexes, &fault)
+            if status == STATUS_OK:
+                return self.recovery_point
+            self._before_repeat(status, &fault, -1)
 
     def roll(self):
         """Seal the active segment, if it holds records, and start the next; its base offset."""
         cdef Fault fault
         cdef Status status
         self._check_open()
-        self._fault_init(&fault)
-        with nogil:
-            status = log_lock(&self._log, &fault)
+        while True:
+            self._fault_init(&fault)
+            with nogil:
+                status = log_lock(&self._log, &fault)
+                if status == STATUS_OK:
+                    status = log_roll(&self._log, &fault)
+                    log_unlock(&self._log)
             if status == STATUS_OK:
-                status = log_roll(&self._log, &fault)
-                log_unlock(&self._log)
-        if status != STATUS_OK:
-            self._raise(status, &fault)
-        return self.active_base_offset
+                return self.active_base_offset
+            self._before_repeat(status, &fault, -1)
 
     def raise_log_start(self, Py_ssize_t up_to_offset):
         """The log starts at the first segment that stays when the oldest ones that end at or below
@@ -361,16 +396,19 @@ cdef class PartitionLog(LogTransactions):
         again.
         """
         cdef int32_t deleted = 0
+        cdef int64_t total = 0
         cdef Fault fault
         cdef Status status
         self._check_open()
-        self._fault_init(&fault)
-        with nogil:
-            status = log_delete_segments(&self._log, up_to_offset, &deleted, &fault)
-            deleted_segments_free(&self._log)
-        if status != STATUS_OK:
-            self._raise(status, &fault)
-        return deleted
+        while True:
+            self._fault_init(&fault)
+            with nogil:
+                status = log_delete_segments(&self._log, up_to_offset, &deleted, &fault)
+                deleted_segments_free(&self._log)
+            total += deleted
+            if status == STATUS_OK:
+                return total
+            self._before_repeat(status, &fault, -1)
 
     def free_deleted(self):
         """Give back the files of segments that are deleted and read by nobody any more; how many.
@@ -515,7 +553,7 @@ cdef class PartitionLog(LogTransactions):
             expected = verify_segment(
                 segment, pieces, expected, aborts, producers, max(log_start, self.holes_below),
                 end_of_log, problems)
-            aborts.check_segment(&self._log, segment, expected, problems)
+            aborts.check_segment(self, segment, expected, problems)
         if 0 <= expected < log_start:
             problems.append({"path": self.path, "position_bytes": 0, "reason": (
                 f"the log starts at offset {log_start}, and its batches end at {expected}")})

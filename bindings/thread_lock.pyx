@@ -110,6 +110,10 @@ cdef class ThreadLock:
             raise interrupt
         return 0
 
+    def held_here(self):
+        """Return True if the calling thread holds it."""
+        return self._owner == PyThread_get_thread_ident()
+
     def locked(self):
         """Return True if a thread holds it."""
         return self._owner != 0

@@ -6,7 +6,7 @@ Invariant: what the log says is always of the whole log, whichever process wrote
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Never, cast
 
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partition_log import (
@@ -17,25 +17,17 @@ from eoslog.bindings.partition_log import (
     PartitionLog,
 )
 from eoslog.bindings.record_batch import BatchHeader, Record, iter_batches
-from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common import clock
 from eoslog.common.arguments import whole_number
 from eoslog.common.config import INT64_MAX
 from eoslog.common.durability import Durability, check_isolation_level
-from eoslog.errors import (
-    EoslogError,
-    FellBehindError,
-    LogClosedError,
-    StoreError,
-    StoreFullError,
-)
+from eoslog.errors import LogClosedError, StoreError, StoreFullError
 from eoslog.fs.file_lock import directory_locked
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.append_signal import AppendSignal
 from eoslog.storage.closed_log import ClosedLog, LogOfParent
 from eoslog.storage.partition_offsets import NO_HOLD, PartitionOffsets, from_what_is_left
-from eoslog.storage.partition_producers import keeping_up
 from eoslog.storage.producer_state_store import ProducerStateStore
 
 if TYPE_CHECKING:
@@ -43,9 +35,6 @@ if TYPE_CHECKING:
 
 # Kafka's own default.
 PRODUCER_EXPIRATION_MS = 86_400_000
-
-
-_Adopted = TypeVar("_Adopted", tuple[int, int], tuple[int, int] | None)
 
 
 class Partition(PartitionOffsets):
@@ -89,7 +78,6 @@ class Partition(PartitionOffsets):
         return Path(self._log.path)
 
     @property
-    @keeping_up
     def size_bytes(self) -> int:
         """The bytes of all batches."""
         return self._log.size_bytes
@@ -99,7 +87,6 @@ class Partition(PartitionOffsets):
         return self._log.segment_count
 
     @property
-    @keeping_up
     def fills_segments(self) -> bool:
         """True if appends filled the newest sealed segment: then the next one will be needed."""
         return self._log.fills_segments
@@ -109,7 +96,6 @@ class Partition(PartitionOffsets):
         """True if a sync failed: appends are refused until the store was closed and recovered."""
         return self._log.failed
 
-    @keeping_up
     def segments(self) -> list[dict[str, object]]:
         """One dict a segment: base_offset, size_bytes, largest_timestamp_ms, path.
 
@@ -119,12 +105,10 @@ class Partition(PartitionOffsets):
         with named_os_errors(f"listing the segments of {self.topic_partition}"):
             return self._log.segments()
 
-    @keeping_up
     def segment_sizes(self) -> list[tuple[int, int]]:
         """Base offset and bytes of each segment, oldest first."""
         return [(one["base_offset"], one["size_bytes"]) for one in self._log.segment_files()]
 
-    @keeping_up
     def largest_timestamp_ms(self, base_offset: int) -> int | None:
         """Return the largest timestamp of a segment, as in `segments`; None if there is none."""
         with named_os_errors(f"looking at the segments of {self.topic_partition}"):
@@ -150,14 +134,7 @@ class Partition(PartitionOffsets):
         InvalidTimestampError, OutOfOrderSequenceError, InvalidProducerEpochError or StoreError;
         nothing was written then.
         """
-        while True:
-            try:
-                result = self._log.append_batch(batch, verified)
-                break
-            except ProducerNotCached:
-                self._install(_producer_id_of(batch))
-            except FellBehindError:
-                self.take_up_anew()
+        result = self._log.append_batch(batch, verified)
         self._appended(result)
         return result
 
@@ -182,34 +159,17 @@ class Partition(PartitionOffsets):
         """
         if timestamp_ms == -1:
             timestamp_ms = clock.now_ms()
-        appended = None
-        while True:
-            try:
-                result = self._log.append_columns(
-                    values,
-                    keys,
-                    timestamps,
-                    headers,
-                    timestamp_ms=timestamp_ms,
-                    producer_id=producer_id,
-                    producer_epoch=producer_epoch,
-                    base_sequence=base_sequence,
-                    transactional=transactional,
-                    after=appended,
-                )
-                break
-            except (ProducerNotCached, FellBehindError) as asked:
-                # Earlier batches of the call may be in: it goes on behind them.
-                appended = asked.appended
-                try:
-                    if isinstance(asked, FellBehindError):
-                        self.take_up_anew()
-                    else:
-                        self._install(producer_id)
-                except EoslogError as error:
-                    count = 0 if appended is None else appended.record_count
-                    error.appended_record_count = count  # type: ignore[attr-defined]
-                    raise
+        result = self._log.append_columns(
+            values,
+            keys,
+            timestamps,
+            headers,
+            timestamp_ms=timestamp_ms,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            transactional=transactional,
+        )
         self._appended(result)
         return result
 
@@ -221,16 +181,9 @@ class Partition(PartitionOffsets):
         base_sequence: int,
     ) -> AppendResult:
         """Append what an accumulator holds as one batch and empty it; on an error it keeps all."""
-        while True:
-            try:
-                result = self._log.append_accumulated(
-                    accumulator, producer_id, producer_epoch, base_sequence
-                )
-                break
-            except ProducerNotCached:
-                self._install(producer_id)
-            except FellBehindError:
-                self.take_up_anew()
+        result = self._log.append_accumulated(
+            accumulator, producer_id, producer_epoch, base_sequence
+        )
         self._appended(result)
         return result
 
@@ -255,21 +208,14 @@ class Partition(PartitionOffsets):
         """
         if timestamp_ms == -1:
             timestamp_ms = clock.now_ms()
-        while True:
-            try:
-                result = self._log.append_marker(
-                    producer_id,
-                    producer_epoch,
-                    coordinator_epoch,
-                    commit,
-                    timestamp_ms=timestamp_ms,
-                    newer_epoch=newer_epoch,
-                )
-                break
-            except ProducerNotCached:
-                self._install(producer_id)
-            except FellBehindError:
-                self.take_up_anew()
+        result = self._log.append_marker(
+            producer_id,
+            producer_epoch,
+            coordinator_epoch,
+            commit,
+            timestamp_ms=timestamp_ms,
+            newer_epoch=newer_epoch,
+        )
         if not result.duplicate:
             self._appended(result)
         return result
@@ -280,7 +226,10 @@ class Partition(PartitionOffsets):
         Not synced: the caller syncs all partitions of a job together. The id does not expire before
         `release_readers`.
         """
-        return self._adopt(producer_id, lambda: self._log.adopt(staged, producer_id))
+        self._adopting.add(producer_id)
+        adopted = self._log.adopt(staged, producer_id)
+        self._note_change()
+        return adopted
 
     def adopt_file(
         self, path: Path, file_bytes: int, producer_id: int, *, checked: bool
@@ -290,21 +239,8 @@ class Partition(PartitionOffsets):
         None if that cannot be: `adopt` is to be called then. `checked` as in
         `PartitionLog.adopt_file`. Not synced; the id does not expire before `release_readers`.
         """
-        return self._adopt(
-            producer_id,
-            lambda: self._log.adopt_file(str(path), file_bytes, producer_id, checked=checked),
-        )
-
-    def _adopt(self, producer_id: int, adopt: Callable[[], _Adopted]) -> _Adopted:
         self._adopting.add(producer_id)
-        while True:
-            try:
-                adopted = adopt()
-                break
-            except ProducerNotCached:
-                self._install(producer_id)
-            except FellBehindError:
-                self.take_up_anew()
+        adopted = self._log.adopt_file(str(path), file_bytes, producer_id, checked=checked)
         self._note_change()
         return adopted
 
@@ -335,7 +271,6 @@ class Partition(PartitionOffsets):
         if changed is not None:
             changed(self)
 
-    @keeping_up
     def sync_up_to(self, offset: int) -> None:
         """Make everything below `offset` power-safe; threads that wait here share one sync.
 
@@ -345,7 +280,6 @@ class Partition(PartitionOffsets):
         # The checkpointer writes them.
         self._log.sync_up_to(offset)
 
-    @keeping_up
     def flush(self) -> int:
         """Make everything appended before the call power-safe; the new recovery point."""
         end = self.log_end_offset
@@ -355,7 +289,6 @@ class Partition(PartitionOffsets):
 
     # Reading.
 
-    @keeping_up
     def read(
         self, offset: int, max_bytes: int = 1 << 20, isolation_level: str = "read_uncommitted"
     ) -> bytes:
@@ -367,7 +300,6 @@ class Partition(PartitionOffsets):
         """
         return self._read(offset, max_bytes, isolation_level, compressed=False)
 
-    @keeping_up
     def read_headers(
         self, offset: int, max_bytes: int = 1 << 20, isolation_level: str = "read_uncommitted"
     ) -> list[BatchHeader]:
@@ -377,18 +309,18 @@ class Partition(PartitionOffsets):
     def _read(
         self, offset: int, max_bytes: int, isolation_level: str, *, compressed: bool
     ) -> bytes:
-        if offset < self._first_offset:
-            self._check_beginning(offset)
+        self._check_beginning(offset)
         committed = check_isolation_level(isolation_level) == "read_committed"
         end = self.readable_end(isolation_level)
-        return self._log.read(offset, max_bytes, end, committed, compressed=compressed)
+        batches = self._log.read(offset, max_bytes, end, committed, compressed=compressed)
+        self._check_beginning(offset)
+        return batches
 
     def readable_end(self, isolation_level: str) -> int:
         """Return up to where a consumer of that isolation level reads."""
         committed = isolation_level == "read_committed"
         return self.last_stable_offset if committed else self.visible_end
 
-    @keeping_up
     def fetch_records(
         self,
         offset: int,
@@ -397,11 +329,12 @@ class Partition(PartitionOffsets):
         isolation_level: str = "read_uncommitted",
     ) -> tuple[list[Record], int]:
         """Records from `offset` on, and the offset to go on from."""
-        if offset < self._first_offset:
-            self._check_beginning(offset)
+        self._check_beginning(offset)
         end = self.readable_end(isolation_level)
         committed = isolation_level == "read_committed"
-        return self._log.fetch_records(offset, max_records, max_bytes, end, committed)
+        found = self._log.fetch_records(offset, max_records, max_bytes, end, committed)
+        self._check_beginning(offset)
+        return found
 
     def fetch_next(
         self, offset: int, max_records: int, max_bytes: int, committed: bool
@@ -409,13 +342,11 @@ class Partition(PartitionOffsets):
         """Records from `offset` on, the offset to go on from, and up to where there are any."""
         if offset < self._first_offset:
             self._check_beginning(offset)
-        while True:
-            try:
-                return self._log.fetch_next(offset, max_records, max_bytes, committed)
-            except FellBehindError:
-                self.take_up_anew()
+        found = self._log.fetch_next(offset, max_records, max_bytes, committed)
+        if offset < self._first_offset:
+            self._check_beginning(offset)
+        return found
 
-    @keeping_up
     def fetch_columns(
         self,
         offset: int,
@@ -424,18 +355,17 @@ class Partition(PartitionOffsets):
         isolation_level: str = "read_uncommitted",
     ) -> Columns | None:
         """Records from `offset` on as columns; None where there are none."""
-        if offset < self._first_offset:
-            self._check_beginning(offset)
+        self._check_beginning(offset)
         end = self.readable_end(isolation_level)
         committed = isolation_level == "read_committed"
-        return self._log.fetch_columns(offset, max_bytes, end, max_records, committed)
+        columns = self._log.fetch_columns(offset, max_bytes, end, max_records, committed)
+        self._check_beginning(offset)
+        return columns
 
-    @keeping_up
     def scan_headers(self, offset: int = 0, upper_bound: int = -1) -> tuple[int, int, int]:
         """Walk batch headers from `offset` on: (batches, records, next offset)."""
         return self._log.scan_headers(offset, upper_bound)
 
-    @keeping_up
     def offset_for_timestamp(
         self, timestamp_ms: int, isolation_level: str = "read_uncommitted"
     ) -> tuple[int, int] | None:
@@ -449,12 +379,10 @@ class Partition(PartitionOffsets):
             self, 0, lambda _: self._log.offset_for_timestamp(timestamp_ms, end)
         )
 
-    @keeping_up
     def open_transactions(self) -> list[OpenTransaction]:
         """The transactions that are open here, in the order of their first offsets."""
         return self._log.open_transactions()
 
-    @keeping_up
     def transactions_between(self, first: int, upper_bound: int) -> set[tuple[int, int]]:
         """The transactions with batches in [first, upper_bound), as (producer id, epoch); of what
         retention left of it.
@@ -463,7 +391,6 @@ class Partition(PartitionOffsets):
             self, first, lambda start: self._log.transactions_between(start, upper_bound)
         )
 
-    @keeping_up
     def first_offset_of(self, transactions: set[tuple[int, int]], upper_bound: int) -> int:
         """Return where the first of these transactions, of (producer id, epoch), begins below an
         offset; -1 if none does.
@@ -472,13 +399,11 @@ class Partition(PartitionOffsets):
             self, 0, lambda start: self._log.first_offset_of(transactions, start, upper_bound)
         )
 
-    @keeping_up
     def aborted_transactions(self, first: int, last: int) -> list[AbortedTransaction]:
         """The aborted transactions with offsets from `first` to `last` (inclusive)."""
         first, last = whole_number(first, "an offset"), whole_number(last, "an offset")
         return self._log.aborted_transactions(first, min(last, INT64_MAX - 1) + 1)
 
-    @keeping_up
     def verify(
         self,
         transactions: "TransactionFollower | None" = None,
@@ -503,7 +428,6 @@ class Partition(PartitionOffsets):
 
     # Maintenance; for the store.
 
-    @keeping_up
     def hold_readers(self, offset: int | None = None) -> None:
         """Hide what is at or above `offset` from readers, until `release_readers`.
 
@@ -520,7 +444,6 @@ class Partition(PartitionOffsets):
         self._adopting.clear()
         self._signal.wake()
 
-    @keeping_up
     def refresh(self) -> int:
         """Take in what other processes appended, as every call here does; the log's end."""
         return self._log.refresh()
@@ -555,7 +478,6 @@ class Partition(PartitionOffsets):
             except FileNotFoundError:
                 return 0  # The topic was deleted.
 
-    @keeping_up
     def delete_segments(self, up_to_offset: int) -> int:
         """Delete the oldest segments that end at or below an offset; how many went.
 
@@ -582,7 +504,6 @@ class Partition(PartitionOffsets):
         """
         return self._log.free_deleted()
 
-    @keeping_up
     def roll(self) -> int:
         """Seal the active segment if it holds records; the base offset of the active one."""
         return self._log.roll()
@@ -598,12 +519,7 @@ class Partition(PartitionOffsets):
         No file is held afterwards, but by a read that is under way.
         """
         log: Any = self._log
-        while True:
-            try:
-                log.close(clean)
-                break
-            except FellBehindError:
-                self.take_up_anew()
+        log.close(clean)
         if not isinstance(log, (ClosedLog, LogOfParent)):
             self._log = cast(PartitionLog, ClosedLog(log))
 
@@ -634,12 +550,3 @@ class Partition(PartitionOffsets):
     def leave_to_parent(self) -> None:
         """The process was forked and this is the child: nothing here may touch the log."""
         self._log = cast(PartitionLog, LogOfParent(self._log))
-
-
-_PRODUCER_ID_POSITION = 43
-
-
-def _producer_id_of(batch: bytes | bytearray | memoryview) -> int:
-    view = memoryview(batch).cast("B")
-    field = view[_PRODUCER_ID_POSITION : _PRODUCER_ID_POSITION + 8]
-    return int.from_bytes(field, "big", signed=True)

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from eoslog.bindings.partition_log import PartitionLog
 from eoslog.common.topic_name import INTERNAL_TOPICS
-from eoslog.errors import CorruptRecordError, FellBehindError, OffsetOutOfRangeError
+from eoslog.errors import CorruptRecordError, OffsetOutOfRangeError
 from eoslog.storage.damage import Damage, lost_beginning, lost_end, misnamed_segment
-from eoslog.storage.partition_producers import PartitionProducers, keeping_up
+from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.storage.producer_state_store import ProducerStateStore
 
 NO_HOLD = -1
@@ -49,20 +49,12 @@ class PartitionOffsets(PartitionProducers):
     @property
     def log_end_offset(self) -> int:
         """The offset that the next record gets."""
-        while True:
-            try:
-                return self._log.log_end_offset
-            except FellBehindError:
-                self.take_up_anew()
+        return self._log.log_end_offset
 
     @property
     def high_watermark(self) -> int:
         """End of the records that a store of one copy shows: the log end."""
-        while True:
-            try:
-                return self._log.high_watermark
-            except FellBehindError:
-                self.take_up_anew()
+        return self._log.high_watermark
 
     @property
     def last_stable_offset(self) -> int:
@@ -70,12 +62,7 @@ class PartitionOffsets(PartitionProducers):
         that is being adopted, else the high watermark.
         """
         # In this order: what is adopted in between lies above the offset that is held then.
-        while True:
-            try:
-                stable = self._log.last_stable_offset
-                break
-            except FellBehindError:
-                self.take_up_anew()
+        stable = self._log.last_stable_offset
         held = self._log.hold_offset
         return stable if held < 0 else min(held, stable)
 
@@ -104,7 +91,6 @@ class PartitionOffsets(PartitionProducers):
         return self._log.own_end
 
     @own_end.setter
-    @keeping_up
     def own_end(self, offset: int) -> None:
         self._log.own_end = offset
 
@@ -157,11 +143,11 @@ class PartitionOffsets(PartitionProducers):
         if self.log_end_offset == self.log_start_offset:
             self._note(misnamed_segment(kept, self.log_start_offset))
 
-    def restore_producers(self, cached_max: int) -> str:
+    def _restore(self, cached_max: int) -> str:
         """Restore the producers; log the damage if the beginning of a log that other processes
         have open is gone.
         """
-        restored_from = super().restore_producers(cached_max)
+        restored_from = super()._restore(cached_max)
         if self._log.attached:
             # The segment first: the start is raised, and a deleted topic says so, before files go.
             self._first_offset = self._log.first_base_offset
@@ -173,9 +159,12 @@ class PartitionOffsets(PartitionProducers):
     def _check_beginning(self, offset: int) -> None:
         """Raise CorruptRecordError if what stands at an offset was lost from the log's beginning.
 
-        Else the engine, which lists the files that are there, would step over it. An internal log
-        is read from what is left of it, as when it is opened again: the error was logged.
+        Else the engine, which lists the files that are there, would step over it. A read calls this
+        before and after: that the log is reattached within it may show the loss. An internal log is
+        read from what is left of it, as when it is opened again: the error was logged.
         """
+        if offset >= self._first_offset:
+            return
         lost = self.lost_range
         if lost is not None and offset >= lost[0] and self.topic not in INTERNAL_TOPICS:
             raise CorruptRecordError(self._log.path, 0, str(self._damage_of_beginning()))

@@ -3,6 +3,10 @@
 Invariants: the producers of the table, with those in LMDB, are those of the log below its end. No
 LMDB call is made while the engine holds the partition's lock.
 
+The engine asks for a producer's row, or to be reattached, in the middle of a call, and goes on with
+it then. Work on the table and the rows together begins again instead: what it read of either may be
+too old by then.
+
 Every process that has the partition open holds a table of its own, made from LMDB's rows and the
 log, and all write the same rows: one that finds rows in LMDB which are true later than its own only
 notes that. Where another process writes under an id that was evicted here, the table knows the new
@@ -12,9 +16,8 @@ part alone until the row comes back (`incomplete`).
 import logging
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from functools import wraps
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TypeVar
 
 from eoslog.bindings.partition_log import (
     PRODUCER_ROW_BYTES,
@@ -43,25 +46,7 @@ ROWS_PER_LOOK = 10_000
 _log = logging.getLogger(__name__)
 _ROWS_LOST = -2  # A generation that the rows never have.
 
-_Self = TypeVar("_Self", bound="PartitionProducers")
-_P = ParamSpec("_P")
 _Result = TypeVar("_Result")
-
-
-def keeping_up(
-    call: Callable[Concatenate[_Self, _P], _Result],
-) -> Callable[Concatenate[_Self, _P], _Result]:
-    """A method that does nothing where this process fell behind: it is called again then."""
-
-    @wraps(call)
-    def kept_up(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> _Result:
-        while True:
-            try:
-                return call(self, *args, **kwargs)
-            except FellBehindError:
-                self.take_up_anew()
-
-    return kept_up
 
 
 class PartitionProducers:
@@ -75,7 +60,7 @@ class PartitionProducers:
         self._log = log
         self._rows = rows
         self._shared = shared  # Other processes may have the partition open too.
-        self._anew_lock = ThreadLock()
+        # Held by work on the table and the rows together; it keeps out an eviction.
         self._checkpoint_lock = ThreadLock()
         self._adopting: set[int] = set()
         self._restored_from = ""
@@ -90,6 +75,7 @@ class PartitionProducers:
         # then: another process may put in a row of below that yet.
         self._dropped: dict[int, int] = {}
         self._cached_max = 0
+        log.set_callbacks(self._install, self._reattach_asked)
 
     @property
     def topic(self) -> str:
@@ -104,23 +90,26 @@ class PartitionProducers:
         """Source of the producers on opening: "rows", "snapshot" or "log"."""
         return self._restored_from
 
-    @keeping_up
     def producer(self, producer_id: int) -> ProducerState | None:
         """Return the state of a producer id, from memory or from LMDB; None if there is none."""
-        # Looked at twice: while another thread takes the log up anew there are none.
+        # Looked at twice: while another thread reattaches the log there are none.
         evicted = self._log.evicted_producer_count
         state = self._log.producer(producer_id)
         if not (evicted or self._log.evicted_producer_count):
             return state
+        return self._with_rows(lambda: self._evicted_producer(producer_id))
+
+    def _evicted_producer(self, producer_id: int) -> ProducerState | None:
+        """The caller holds the lock, as a producer may be evicted."""
+        if producer_id in self._log.incomplete_producer_ids():
+            self._check_rows_whole()
+            self._install_from_rows(producer_id)
+        state = self._log.producer(producer_id)
         if state is not None:
-            if producer_id not in self._log.incomplete_producer_ids():
-                return state
-            self._install(producer_id)
-            return self._log.producer(producer_id)
+            return state
         row = self._read_row(producer_id)
         return None if row is None else row_state(row)
 
-    @keeping_up
     def producers(self) -> list[ProducerState]:
         """Return what the partition knows of every producer, ordered by id."""
         self.complete_producers()
@@ -156,6 +145,10 @@ class PartitionProducers:
         Rows of which only some fit into `cached_max` stay in LMDB, but for those that the log's
         tail, which is replayed, needs.
         """
+        with self._checkpoint_lock:
+            return self._restore(cached_max)
+
+    def _restore(self, cached_max: int) -> str:
         self._cached_max = cached_max
         self._tried = None
         self._dropped.clear()  # They come back.
@@ -210,16 +203,31 @@ class PartitionProducers:
             return self._log.restore_producers(None, 0)
 
     def take_up_anew(self) -> None:
-        """Another process deleted segments before this one had looked at them: begin anew with what
-        is there. Nobody may hold a lock of this partition.
+        """Attach again to what is there, where another process deleted segments before this one had
+        looked at them. The caller holds no lock of this partition.
         """
-        with self._anew_lock, self._checkpoint_lock:
-            try:
-                self._log.refresh()  # Another thread may have done it.
-            except FellBehindError:
+        with self._checkpoint_lock:
+            if self._log.fell_behind:  # Else another thread has done it.
                 self._log.reattach()
                 self._persisted_offset = -1
-                self.restore_producers(self._cached_max)
+                self._restore(self._cached_max)
+
+    def _reattach_asked(self) -> None:
+        """The engine asks to be reattached. Raises FellBehindError in work that begins again."""
+        if self._checkpoint_lock.held_here():
+            raise FellBehindError(f"{self.topic_partition} has to be reattached")
+        self.take_up_anew()
+
+    def _with_rows(self, work: Callable[[], _Result]) -> _Result:
+        """Do work on the table and the rows together; from the beginning if the log has to be
+        reattached in between.
+        """
+        while True:
+            try:
+                with self._checkpoint_lock:
+                    return work()
+            except FellBehindError:
+                self.take_up_anew()
 
     def _restore_from_rows(self, cached_max: int) -> str:
         while True:
@@ -272,7 +280,6 @@ class PartitionProducers:
         if head is not None or self._rows.rows_after(self.topic_id, self.partition, 0, 1):
             self._rows.delete_partition(self.topic_id, self.partition)
 
-    @keeping_up
     def persist_producers(self, cached_max: int, *, behind_max: int = 0) -> None:
         """Write changed rows to LMDB, synced, and drop idle producers from memory beyond the limit.
 
@@ -280,12 +287,14 @@ class PartitionProducers:
         end, that is enough. Raises StoreFullError if there is no room; everything is then as it
         was.
         """
-        with self._checkpoint_lock:
-            if self._rows_generation != self._rows.generation:
-                return  # LMDB was lost while this partition was open: its rows are no longer whole.
-            self._write_changed_rows(behind_max)
-            if self._log.producer_count > cached_max:
-                self._log.evict_producers(cached_max)
+        self._with_rows(lambda: self._persist(cached_max, behind_max))
+
+    def _persist(self, cached_max: int, behind_max: int) -> None:
+        if self._rows_generation != self._rows.generation:
+            return  # LMDB was lost while this partition was open: its rows are no longer whole.
+        self._write_changed_rows(behind_max)
+        if self._log.producer_count > cached_max:
+            self._log.evict_producers(cached_max)
 
     def _store_abort_files(self) -> None:
         try:
@@ -357,7 +366,6 @@ class PartitionProducers:
         """Offset up to which LMDB's rows are true; -1 if it has none."""
         return self._persisted_offset
 
-    @keeping_up
     def expire_producers(
         self, oldest_timestamp_ms: int, find_exempt: Callable[[], frozenset[int]]
     ) -> int:
@@ -370,19 +378,15 @@ class PartitionProducers:
         if not expired and not self._log.evicted_producer_count:
             return 0
         exempt = find_exempt() | self._adopting
-        expired -= exempt
+        evicted = set()
         if self._log.evicted_producer_count:
             for producer_id, row in self._all_rows():
                 state = row_state(row)
                 idle = state.last_timestamp < oldest_timestamp_ms
                 if idle and state.current_txn_first_offset < 0 and producer_id not in exempt:
-                    in_memory = self._log.producer(producer_id)
-                    if in_memory is None:
-                        self._install_row(row)
-                        expired.add(producer_id)
-        return self.forget_producers(expired, oldest_timestamp_ms)
+                    evicted.add(producer_id)
+        return self._forget(expired - exempt, oldest_timestamp_ms, evicted)
 
-    @keeping_up
     def forget_expired_at_load(
         self, oldest_timestamp_ms: int, find_exempt: Callable[[], frozenset[int]]
     ) -> int:
@@ -430,7 +434,6 @@ class PartitionProducers:
         row = self._rows.read_row(self.topic_id, self.partition, producer_id)
         return None if row is None or self._had_expired(row) else row
 
-    @keeping_up
     def forget_producers(
         self, producer_ids: Iterable[int], oldest_timestamp_ms: int | None = None
     ) -> int:
@@ -438,21 +441,40 @@ class PartitionProducers:
 
         With a time, those that were seen since, as is found out under the log's lock, stay.
         """
+        return self._forget(set(producer_ids), oldest_timestamp_ms, set())
+
+    def _forget(
+        self, producer_ids: set[int], oldest_timestamp_ms: int | None, evicted: set[int]
+    ) -> int:
+        """Forget producers, and those of LMDB alone that may have come back meanwhile."""
+        if not producer_ids and not evicted:
+            return 0
+        return self._with_rows(
+            lambda: self._drop_with_rows(producer_ids, oldest_timestamp_ms, evicted)
+        )
+
+    def _drop_with_rows(
+        self, producer_ids: set[int], oldest_timestamp_ms: int | None, evicted: set[int]
+    ) -> int:
         gone = set(producer_ids)
+        for producer_id in evicted:
+            if self._log.producer(producer_id) is None:
+                row = self._rows.read_row(self.topic_id, self.partition, producer_id)
+                if row is not None:
+                    self._install_row(row)
+                    gone.add(producer_id)
         if not gone:
             return 0
-        with self._checkpoint_lock:
-            if self._rows_generation == self._rows.generation:
-                # First the rows as of now. A replay from older ones, without this producer's, would
-                # meet the end of a transaction whose beginning it does not know.
-                self._write_changed_rows()
-            gone -= set(self._log.drop_producers(gone, oldest_timestamp_ms))
-            # A row that another process wrote since then stays: its producer is in use.
-            known_to = self._persisted_offset if self._shared else None
-            self._rows.delete_producers(self.topic_id, self.partition, gone, changed_up_to=known_to)
+        if self._rows_generation == self._rows.generation:
+            # First the rows as of now. A replay from older ones, without this producer's, would
+            # meet the end of a transaction whose beginning it does not know.
+            self._write_changed_rows()
+        gone -= set(self._log.drop_producers(gone, oldest_timestamp_ms))
+        # A row that another process wrote since then stays: its producer is in use.
+        known_to = self._persisted_offset if self._shared else None
+        self._rows.delete_producers(self.topic_id, self.partition, gone, changed_up_to=known_to)
         return len(gone)
 
-    @keeping_up
     def forget_adopted(self, producer_ids: Iterable[int]) -> None:
         """Drop producers that will never append again, and never had a transaction.
 
@@ -463,15 +485,17 @@ class PartitionProducers:
         away.
         """
         gone = set(producer_ids)
-        with self._checkpoint_lock:
-            with_row = self._rows.having_row(self.topic_id, self.partition, gone)
-            end = self._log.log_end_offset
-            self._log.drop_producers(gone - with_row)
-            if self._shared and self._rows_generation == self._rows.generation:
-                self._dropped.update(dict.fromkeys(gone - with_row, end))
-        self.forget_producers(with_row)
+        self.forget_producers(self._with_rows(lambda: self._drop_without_row(gone)))
 
-    @keeping_up
+    def _drop_without_row(self, gone: set[int]) -> frozenset[int]:
+        """Drop those of the producers that have no row in LMDB, and return the others."""
+        with_row = self._rows.having_row(self.topic_id, self.partition, gone)
+        end = self._log.log_end_offset
+        self._log.drop_producers(gone - with_row)
+        if self._shared and self._rows_generation == self._rows.generation:
+            self._dropped.update(dict.fromkeys(gone - with_row, end))
+        return with_row
+
     def write_down_producers(self, cached_max: int) -> None:
         """Save all producers twice, synced, as rows and as a snapshot: before segments go."""
         self._take_complete_snapshot()
@@ -512,17 +536,18 @@ class PartitionProducers:
 
     def _take_complete_snapshot(self) -> int:
         """Take a snapshot at the log's end and return its offset; -1 if the log is empty."""
-        with self._checkpoint_lock:
-            evicted = b""
-            if self._log.evicted_producer_count:
-                self._check_rows_whole()
-                self._complete_rows()
-                evicted = b"".join(row for _, row in self._all_rows())
-            with named_os_errors(f"a snapshot of {self.topic_partition}"):
-                taken = self._log.take_snapshot(True, evicted, again=True)
-            return -1 if taken is None else int(Path(taken).stem)
+        return self._with_rows(self._snapshot_with_rows)
 
-    @keeping_up
+    def _snapshot_with_rows(self) -> int:
+        evicted = b""
+        if self._log.evicted_producer_count:
+            self._check_rows_whole()
+            self._complete_rows()
+            evicted = b"".join(row for _, row in self._all_rows())
+        with named_os_errors(f"a snapshot of {self.topic_partition}"):
+            taken = self._log.take_snapshot(True, evicted, again=True)
+        return -1 if taken is None else int(Path(taken).stem)
+
     def hold_producer(self, producer_id: int) -> None:
         """See that the producer is in memory, if anything is known of it."""
         if self._log.evicted_producer_count and (
@@ -531,13 +556,11 @@ class PartitionProducers:
         ):
             self._install(producer_id)
 
-    @keeping_up
     def complete_producers(self) -> None:
         """Bring back the rows of evicted producers under whose ids other processes wrote."""
         if self._is_incomplete():
             self._check_rows_whole()
-            with self._checkpoint_lock:
-                self._complete_rows()
+            self._with_rows(self._complete_rows)
 
     def _is_incomplete(self) -> bool:
         return bool(self._log.evicted_producer_count and self._log.incomplete_producer_ids())
@@ -551,9 +574,8 @@ class PartitionProducers:
     def _install(self, producer_id: int) -> None:
         """Bring a producer that may have been evicted back into memory."""
         self._check_rows_whole()
-        # The lock keeps out an eviction: the row read here is then the newest one of this process.
-        with self._checkpoint_lock:
-            self._install_from_rows(producer_id)
+        # With the lock, the row read here is the newest one of this process.
+        self._with_rows(lambda: self._install_from_rows(producer_id))
 
     def _install_from_rows(self, producer_id: int) -> None:
         row = self._read_row(producer_id)
