@@ -31,6 +31,7 @@ from eoslog.staging.staged_transactions import StagedTransactions
 from eoslog.transactions.transaction_owner import TransactionOwner
 
 S = ClientState
+_NO_TIMEOUT_MS = 0x7FFFFFFF  # As Kafka writes that a transaction has none.
 
 
 class StagedProducer(TransactionalProducer):
@@ -66,6 +67,7 @@ class StagedProducer(TransactionalProducer):
             STAGED_PRODUCER_SETTINGS,
         )
         super().__init__(parts, transactional_id, DEFAULT_TIMEOUT_MS, settings)
+        self._timeout_ms = _NO_TIMEOUT_MS
         self._transactions: StagedTransactions | None = None
 
     def __repr__(self) -> str:

@@ -171,6 +171,11 @@ def test_each_commit_is_a_version_and_an_empty_one_is_none(store, producer):
     assert sorted(values_in(store)) == [b"0", b"1", b"2"]
 
 
+def test_a_transaction_may_take_hours(store, producer):
+    """Its commit asks for no age: a transactional producer's default ended it after a minute."""
+    assert producer._timeout_ms == 2**31 - 1
+
+
 def test_large_loads_make_many_batches(store):
     producer = store.producer(config={"transactional.id": ID, "batch.size": 2000}, staged=True)
     producer.init_transactions()
