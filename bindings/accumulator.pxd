@@ -1,6 +1,7 @@
-# Records of one producer for one partition, encoded one by one until they make a batch.
+# What a producer gathered: its records, encoded one by one into a batch of each partition.
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
+from eoslog.bindings.thread_lock cimport ThreadLock
 from eoslog.native.record_batch cimport BatchIdentity
 
 cdef class RecordAccumulator:
@@ -18,3 +19,32 @@ cdef class RecordAccumulator:
         self, object value, object key, object headers, int64_t timestamp_ms) except -1
     cdef int finish(self, const BatchIdentity* identity) except -1
     cdef void reset(self) noexcept
+
+cdef class PartitionBuffer:
+    cdef readonly RecordAccumulator accumulator
+    cdef readonly str topic
+    cdef readonly str topic_id               # Records are gathered for this topic of the name.
+    cdef readonly int32_t partition
+    cdef readonly int64_t first_ms           # When the oldest was added; monotonic.
+    cdef bint listed                         # In the list of buffers with records.
+    # Of a transaction: who takes the batch, and what an append to it means to the store.
+    cdef public object part
+    cdef public object owner
+    cdef tuple pair                          # (accumulator, part), made once.
+
+cdef class TopicBuffers:
+    cdef list buffers                        # PartitionBuffer by partition.
+    cdef int32_t partition_count
+    cdef int32_t sticky_partition            # Takes records without a key until its batch is full.
+
+cdef class Accumulator:
+    cdef dict _topics
+    cdef list _listed                        # Buffers that hold records, or did a moment ago.
+    cdef int64_t _batch_bytes
+    cdef bint _lingering                     # A record was added since the last look.
+    cdef int64_t _first_ms                   # Of what is open: its first record's, -1 if none.
+    cdef readonly ThreadLock lock
+    cdef bint _takes_records                 # False also while no transaction takes them.
+    cdef readonly object refusal             # Makes the error of each call; None while it is open.
+
+    cdef bint holds(self, topic, Py_ssize_t partition) except -1

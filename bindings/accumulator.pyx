@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""Records of one producer for one partition, encoded one by one until they make a batch."""
+"""What a producer gathered: its records, encoded one by one into a batch of each partition."""
 
 from eoslog import errors
 
@@ -9,6 +9,7 @@ from libc.stdint cimport int16_t, int32_t, int64_t, uint8_t
 from libc.stdlib cimport free, realloc
 
 from eoslog.bindings.columns cimport encode_headers
+from eoslog.bindings.thread_lock cimport ThreadLock
 from eoslog.native.batch_encode cimport RECORD_OVERHEAD_BYTES_MAX, record_encode
 from eoslog.native.record_batch cimport BATCH_HEADER_BYTES, BatchIdentity, batch_header_store
 
@@ -165,3 +166,137 @@ cdef class RecordAccumulator:
             batch_header_store(self._buffer, self._used_bytes, self._record_count,
                                self._base_timestamp, self._max_timestamp, identity)
         return 0
+
+
+@cython.final
+cdef class PartitionBuffer:
+    """Records that a producer gathered for one partition."""
+
+    def __cinit__(self, str topic not None, Py_ssize_t partition, Py_ssize_t batch_bytes_max,
+                  str topic_id not None):
+        self.accumulator = RecordAccumulator(batch_bytes_max)
+        self.topic = topic
+        self.topic_id = topic_id
+        self.partition = <int32_t>partition
+        self.first_ms = 0
+        self.listed = False
+
+
+@cython.final
+cdef class TopicBuffers:
+    """A topic as a producer knows it."""
+
+    def __cinit__(self, str topic not None, Py_ssize_t partition_count, Py_ssize_t batch_bytes_max,
+                  str topic_id not None):
+        if not 0 < partition_count <= 0x7FFFFFFF:
+            raise ValueError(f"{partition_count} partitions")
+        self.partition_count = <int32_t>partition_count
+        self.sticky_partition = 0
+        self.buffers = [
+            PartitionBuffer(topic, number, batch_bytes_max, topic_id)
+            for number in range(partition_count)]
+
+
+@cython.final
+cdef class Accumulator:
+    """What one producer gathered, by topic and partition, since when, and if it takes more.
+
+    Its producer's `send` adds records without running Python code, and so without another thread
+    in between. All else needs `lock`: the engine may be reading the batches without the GIL then.
+    """
+
+    def __cinit__(self):
+        self._topics = {}
+        self._listed = []
+        self._batch_bytes = 16384
+        self._lingering = False
+        self._first_ms = -1
+        self.lock = ThreadLock()
+        self._takes_records = True
+        self.refusal = None
+
+    def refuse(self, refusal not None):
+        """Take nothing more: `refusal()` is the error with which a call is refused."""
+        self.refusal = refusal
+        self._takes_records = False
+
+    def check_refusal(self):
+        """Raise the error with which calls are refused, if they are."""
+        if self.refusal is not None:
+            raise self.refusal()
+
+    def leave_to_parent(self):
+        """Free the lock in a forked child, where no thread appends what was gathered."""
+        for one in self._listed:
+            (<PartitionBuffer>one).accumulator._busy = False
+        self.lock.renew()
+
+    def set_batch_bytes(self, Py_ssize_t batch_bytes):
+        """Fill batches up to this size."""
+        self._batch_bytes = batch_bytes
+
+    def buffers_of(self, str topic not None):
+        """The buffers of a topic's partitions; none if nothing was sent to it."""
+        found = self._topics.get(topic)
+        return [] if found is None else list((<TopicBuffers>found).buffers)
+
+    def touched_buffers(self):
+        """The buffers that held records since the last look, or in this transaction."""
+        return list(self._listed)
+
+    def record_count_of(self, str topic not None):
+        """How many records of a topic are gathered."""
+        cdef Py_ssize_t count = 0
+        found = self._topics.get(topic)
+        if found is not None:
+            for one in (<TopicBuffers>found).buffers:
+                count += (<PartitionBuffer>one).accumulator._record_count
+        return count
+
+    def filled_buffers(self, Py_ssize_t first_ms_max=0x7FFFFFFFFFFFFFFF):
+        """The buffers that hold records, the oldest of which was added by a time at the latest."""
+        cdef PartitionBuffer buffer
+        cdef list found = []
+        cdef list listed = []
+        self._lingering = False
+        for one in self._listed:
+            buffer = <PartitionBuffer>one
+            if not buffer.accumulator._record_count:
+                buffer.listed = False
+                continue
+            listed.append(buffer)
+            if buffer.first_ms <= first_ms_max:
+                found.append(buffer)
+            else:
+                self._lingering = True
+        self._listed = listed
+        return found
+
+    def has_lingering(self):
+        """True if records wait for their linger.ms to pass."""
+        return bool(self._lingering)
+
+    def discard(self):
+        """Forget what was gathered; how many records."""
+        cdef Py_ssize_t discarded = 0
+        for one in self.filled_buffers():
+            discarded += (<PartitionBuffer>one).accumulator._record_count
+            (<PartitionBuffer>one).accumulator.clear()
+        return discarded
+
+    def keep_topic(self, str topic not None, TopicBuffers buffers not None):
+        """Gather records for a topic."""
+        self._topics[topic] = buffers
+
+    def drop_topic(self, str topic not None):
+        """Forget a topic, with what was gathered for it."""
+        self._topics.pop(topic, None)
+        self._listed = [one for one in self._listed if (<PartitionBuffer>one).topic != topic]
+
+    cdef bint holds(self, topic, Py_ssize_t partition) except -1:
+        """True if records were gathered for a partition that are not in the log."""
+        found = self._topics.get(topic)
+        if found is None:
+            return False
+        return (<PartitionBuffer>(<TopicBuffers>found).buffers[partition]
+                ).accumulator._record_count > 0

@@ -11,7 +11,8 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from libc.stdint cimport int32_t, int64_t, uint8_t
 
-from eoslog.bindings.accumulator cimport RecordAccumulator
+from eoslog.bindings.accumulator cimport Accumulator, PartitionBuffer, TopicBuffers
+from eoslog.bindings.client_transaction cimport ClientTransaction
 from eoslog.bindings.partition_log cimport AppendResult, PartitionLog
 from eoslog.bindings.sequenced_log cimport SequencedLog
 from eoslog.bindings.thread_lock cimport ThreadLock
@@ -26,45 +27,53 @@ cdef enum:
 
 
 @cython.final
-cdef class PartitionBuffer:
-    """Records that a sender gathered for one partition."""
+@cython.freelist(8)
+cdef class Transaction:
+    """The block of one transaction: begun where it starts, committed at its end.
 
-    def __cinit__(self, str topic not None, Py_ssize_t partition, Py_ssize_t batch_bytes_max,
-                  str topic_id not None):
-        self.accumulator = RecordAccumulator(batch_bytes_max)
-        self.topic = topic
-        self.topic_id = topic_id
-        self.partition = <int32_t>partition
-        self.first_ms = 0
-        self.listed = False
+    An exception in the block aborts the transaction; so does a commit that failed and left it to be
+    aborted. A transaction that the block itself ended or prepared is left as it is.
+    """
 
+    cdef Sender _sender
 
-@cython.final
-cdef class TopicBuffers:
-    """A topic as a sender knows it."""
+    def __enter__(self):
+        self._made().begin_transaction()
+        return self._sender
 
-    def __cinit__(self, str topic not None, Py_ssize_t partition_count, Py_ssize_t batch_bytes_max,
-                  str topic_id not None):
-        if not 0 < partition_count <= 0x7FFFFFFF:
-            raise ValueError(f"{partition_count} partitions")
-        self.partition_count = <int32_t>partition_count
-        self.sticky_partition = 0
-        self.buffers = [
-            PartitionBuffer(topic, number, batch_bytes_max, topic_id)
-            for number in range(partition_count)]
+    cdef Sender _made(self):
+        if self._sender is None:
+            raise TypeError("a producer makes its transactions: call transaction()")
+        return self._sender
+
+    def __exit__(self, error_type, error, traceback):
+        cdef Sender sender = self._made()
+        cdef ClientTransaction transactions = sender._client()
+        if error_type is None and transactions._state == transactions._open:
+            try:
+                sender.commit_transaction()
+            except BaseException as failure:
+                transactions.abort_after(failure)
+                raise
+        elif error_type is not None:
+            transactions.abort_after(error)
+        else:
+            transactions.leave_block()
 
 
 cdef class Sender:
     """Gathers records into batches; a subclass says what a topic is and appends the batches."""
 
+    cdef readonly Accumulator _accumulator
+    cdef readonly ThreadLock lock
+    cdef public ClientTransaction _transactions  # None without a transactional id.
+    cdef dict _ready                         # SequencedLog by (topic, partition).
+    cdef public dict _unsynced               # Partition -> up to where this sender wrote to it.
+
     def __cinit__(self, *arguments, **named):
-        self._topics = {}
-        self._listed = []
-        self._batch_bytes = 16384
-        self._lingering = False
-        self._first_ms = -1
-        self.lock = ThreadLock()
-        self._refused = None
+        self._accumulator = Accumulator()
+        self.lock = self._accumulator.lock
+        self._transactions = None
         self._ready = {}
         self._unsynced = {}
 
@@ -109,9 +118,65 @@ cdef class Sender:
             with self.lock:
                 self._failed(error)
             raise
-        if not self._lingering:
-            self._lingering = True
+        if not self._accumulator._lingering:
+            self._accumulator._lingering = True
             self._start_lingering()
+
+    # Transactions.
+
+    def transaction(self):
+        """A block that is one transaction: begun here, committed at its end.
+
+        An exception in the block aborts the transaction and is raised on. If the commit itself
+        fails, the transaction is aborted where that can be, and the commit's error is raised. A
+        transaction that the block itself ended or prepared is left as it is.
+        """
+        cdef Transaction made
+        self._client()
+        made = Transaction.__new__(Transaction)
+        made._sender = self
+        return made
+
+    def begin_transaction(self):
+        """Begin a transaction; nothing is written, and its timeout starts with its first record.
+
+        Raises IllegalStateError before init_transactions(), and in a transaction, which is
+        unharmed; TransactionAbortableError if one has to be aborted first; ProducerFencedError,
+        LogClosedError.
+        """
+        cdef ClientTransaction transactions = self._client()
+        # Runs no Python code where all is well, and so no other thread.
+        if self.lock._owner != 0 or not transactions.may_begin():
+            with self.lock:
+                transactions.check_begin()
+                transactions.begin()
+        else:
+            transactions.begin()
+
+    def commit_transaction(self):
+        """Append what was gathered and commit: all of the transaction becomes visible, or nothing.
+
+        On return the decision is as durable as the store's durability says. A transaction without
+        records and offsets writes nothing. One that is older than its timeout is aborted, and the
+        call is a ProducerFencedError. After an error that leaves the transaction to be
+        aborted (`abortable`, and any error of a record or of the disk before the decision) only
+        abort_transaction() goes on; a part is never committed.
+
+        Raises IllegalStateError outside of a transaction; TransactionAbortableError if something in
+        the transaction failed; ProducerFencedError, StoreFailedError, LogClosedError; the error of
+        a batch that was refused.
+        """
+        cdef ClientTransaction transactions = self._client()
+        self.lock.take(True)
+        try:
+            transactions.commit()
+        finally:
+            self.lock.give()
+
+    cdef ClientTransaction _client(self):
+        if self._transactions is None:
+            self._no_transactions()
+        return self._transactions
 
     cdef bint _add(self, str topic, object value, object key, object partition, object headers,
                    int64_t timestamp, bint may_drain) except -1:
@@ -124,15 +189,15 @@ cdef class Sender:
         cdef int64_t held_bytes
         cdef int32_t chosen
         cdef Py_ssize_t asked        # The index protocol: a float is no partition.
-        if self._refused is not None:
-            self._refuse()
-        found = self._topics.get(topic)
+        if not self._accumulator._takes_records:
+            self._check_appendable()
+        found = self._accumulator._topics.get(topic)
         if found is None:
             if not may_drain:
                 return False
             found = self._add_topic(topic)
-            if self._refused is not None:
-                self._refuse()           # A call within it closed the sender.
+            if not self._accumulator._takes_records:
+                self._check_appendable()           # A call within it closed the sender.
         buffers = <TopicBuffers?>found
         if partition is not None:
             try:
@@ -153,12 +218,12 @@ cdef class Sender:
         buffer = <PartitionBuffer>buffers.buffers[chosen]
         held_bytes = buffer.accumulator._used_bytes
         if held_bytes > BATCH_HEADER_BYTES and held_bytes + record_bytes_bound(
-                value, key, headers) > self._batch_bytes:
+                value, key, headers) > self._accumulator._batch_bytes:
             if not may_drain:
                 return False
             self._drain(buffer)
-            if self._refused is not None:
-                self._refuse()
+            if not self._accumulator._takes_records:
+                self._check_appendable()
             if partition is None and key is None:
                 buffers.sticky_partition = (chosen + 1) % buffers.partition_count
         buffer.accumulator.add_record(value, key, headers, timestamp)
@@ -166,9 +231,9 @@ cdef class Sender:
             buffer.first_ms = eos_elapsed_ms()
             if not buffer.listed:
                 buffer.listed = True
-                self._listed.append(buffer)
-                if self._first_ms < 0:
-                    self._first_ms = buffer.first_ms
+                self._accumulator._listed.append(buffer)
+                if self._accumulator._first_ms < 0:
+                    self._accumulator._first_ms = buffer.first_ms
         return True
 
     def _append_few(self, topic, partition, values):
@@ -182,7 +247,7 @@ cdef class Sender:
         if type(topic) is not str or type(partition) is not int:
             return None
         found = self._ready.get((topic, partition))
-        if found is None or self._refused is not None:
+        if found is None or not self._accumulator._takes_records:
             return None
         ready = <SequencedLog?>found
         log = ready.log_for(values)
@@ -190,7 +255,8 @@ cdef class Sender:
             return None
         self.lock.take(True)
         try:
-            if self._refused is not None or ready.in_doubt or self._holds(topic, partition):
+            if not self._accumulator._takes_records or ready.in_doubt or (
+                    self._accumulator.holds(topic, partition)):
                 return None
             try:
                 result = ready.append_values(log, values)
@@ -206,70 +272,15 @@ cdef class Sender:
         finally:
             self.lock.give()
 
-    cdef bint _holds(self, topic, Py_ssize_t partition) except -1:
-        """True if records were gathered for a partition that are not in the log."""
-        found = self._topics.get(topic)
-        if found is None:
-            return False
-        return (<PartitionBuffer>(<TopicBuffers>found).buffers[partition]
-                ).accumulator._record_count > 0
-
     def __reduce__(self):
         raise TypeError("a producer cannot be pickled or copied: make one where it is needed")
-
-    def _set_batch_bytes(self, Py_ssize_t batch_bytes):
-        self._batch_bytes = batch_bytes
-
-    def _set_refused(self, reason):
-        self._refused = reason
-
-    def _renew_lock(self):
-        """Free the lock in a forked child, where no thread appends what was gathered."""
-        for one in self._listed:
-            (<PartitionBuffer>one).accumulator._busy = False
-        self.lock.renew()
 
     def _set_ready(self, dict ready not None):
         """By (topic, partition): the SequencedLogs that _append_few may use."""
         self._ready = ready
 
-    def _buffers_of(self, str topic not None):
-        """The buffers of a topic's partitions; none if nothing was sent to it."""
-        found = self._topics.get(topic)
-        return [] if found is None else list((<TopicBuffers>found).buffers)
-
-    def _filled_buffers(self, Py_ssize_t first_ms_max=0x7FFFFFFFFFFFFFFF):
-        """The buffers that hold records, the oldest of which was added by a time at the latest."""
-        cdef PartitionBuffer buffer
-        cdef list found = []
-        cdef list listed = []
-        self._lingering = False
-        for one in self._listed:
-            buffer = <PartitionBuffer>one
-            if not buffer.accumulator._record_count:
-                buffer.listed = False
-                continue
-            listed.append(buffer)
-            if buffer.first_ms <= first_ms_max:
-                found.append(buffer)
-            else:
-                self._lingering = True
-        self._listed = listed
-        return found
-
-    def _has_lingering(self):
-        """True if records wait for their linger.ms to pass."""
-        return bool(self._lingering)
-
-    def _keep_topic(self, str topic not None, TopicBuffers buffers not None):
-        self._topics[topic] = buffers
-
-    def _drop_topic(self, str topic not None):
-        self._topics.pop(topic, None)
-        self._listed = [one for one in self._listed if (<PartitionBuffer>one).topic != topic]
-
     def _add_topic(self, topic):
-        """Open a topic: call _keep_topic and return its TopicBuffers, or raise."""
+        """Open a topic: have the accumulator keep it and return its TopicBuffers, or raise."""
         raise NotImplementedError
 
     def _drain(self, buffer):
@@ -287,8 +298,12 @@ cdef class Sender:
         """Records wait from now on."""
         raise NotImplementedError
 
-    def _refuse(self):
-        """Raise the error that _set_refused gave the reason for."""
+    def _check_appendable(self):
+        """Raise the error for a record that is not taken now."""
+        raise NotImplementedError
+
+    def _no_transactions(self):
+        """Raise the error for a call of transactions without a transactional id."""
         raise NotImplementedError
 
     def _no_partition(self, topic, partition, partition_count):

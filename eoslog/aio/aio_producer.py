@@ -36,10 +36,9 @@ from eoslog.errors import (
     TransactionAbortedError,
 )
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
-from eoslog.producer import producer_internals
-from eoslog.producer.producer import Producer
-from eoslog.producer.transaction_client_state import OPEN, ClientState
-from eoslog.producer.transactional_producer import TransactionalProducer
+from eoslog.producer.producer import Producer, check_appendable, known_partition, known_topic
+from eoslog.producer.transaction_states import OPEN, ClientState
+from eoslog.producer.transactional_producer import TransactionalProducer, transaction_manager_of
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.store.store import Store, engine_of
 
@@ -120,7 +119,7 @@ class AsyncProducer(ClosedByBlock):
         while self._records.is_full():
             await self._records.wait_for_room()
         self._check_appendable()
-        description = producer_internals.known_topic(self._producer, topic)
+        description = known_topic(self._producer, topic)
         where = self._place(description, partition, key)
         moment_ms = clock.now_ms() if timestamp_ms is None else _checked_timestamp(timestamp_ms)
         record = GivenRecord(
@@ -219,14 +218,14 @@ class AsyncProducer(ClosedByBlock):
         """Raise an error if the producer takes no records now."""
         if self._closed:
             raise LogClosedError("the producer is closed")
-        producer_internals.check_appendable(self._producer)
+        check_appendable(self._producer)
 
     def _place(
         self, topic: TopicDescription, partition: int | None, key: bytes | None
     ) -> TopicPartition:
         _bytes_or_none(key, "key")
         if partition is not None:
-            return producer_internals.known_partition(self._producer, topic, partition)
+            return known_partition(self._producer, topic, partition)
         if key is not None:
             return TopicPartition(topic.name, partition_for_key(key, topic.partitions))
         return TopicPartition(topic.name, self._records.keyless_partition(topic))
@@ -415,7 +414,7 @@ class AsyncTransactionalProducer(AsyncProducer):
         except Exception as error:
             if self._is_in_doubt(error):
                 self._outcome = turn, "unknown"
-            elif producer_internals.was_late(self._producer):
+            elif transaction_manager_of(self._producer).was_late:
                 self._outcome = turn, "aborted"
             raise
         self._outcome = turn, "committed"
@@ -435,7 +434,7 @@ class AsyncTransactionalProducer(AsyncProducer):
             return  # It is another task's by now.
         try:
             if self._is_in(OPEN):
-                producer_internals.abort_after(self._producer, error)
+                transaction_manager_of(self._producer).abort_after(error)
                 if self._is_in((ClientState.READY,)):
                     self._outcome = turn, "aborted"
             elif self._is_prepared_for_nobody():
@@ -449,7 +448,8 @@ class AsyncTransactionalProducer(AsyncProducer):
 
     def _close(self, turn: int) -> None:
         was_open = self._is_in((*OPEN, ClientState.ABORTING_TRANSACTION))
-        was_refused = producer_internals.is_refused(self._producer)
+        manager = transaction_manager_of(self._producer)
+        was_refused = manager.accumulator.refusal is not None
         self._producer.close()
         if was_open and not was_refused:
             self._outcome = turn, "aborted"
@@ -489,7 +489,7 @@ class AsyncTransactionalProducer(AsyncProducer):
     # For the block.
 
     async def _leave_block(self) -> None:
-        if producer_internals.is_ended(self._producer):
+        if transaction_manager_of(self._producer).is_ended:
             return  # Ended in the block; a close, of whomever, is no end that was asked for there.
         try:
             await self.commit_transaction()
@@ -511,7 +511,7 @@ class AsyncTransactionalProducer(AsyncProducer):
             await self._end(begin, surely=True)
 
     def _is_in(self, states: tuple[ClientState, ...]) -> bool:
-        return producer_internals.state_of(self._producer) in states
+        return transaction_manager_of(self._producer).state in states
 
 
 class AsyncTransaction:

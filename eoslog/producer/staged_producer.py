@@ -2,15 +2,13 @@
 
 A transaction of `TransactionalProducer` is in the log while it is open, and holds back all readers
 of "read_committed" behind it. One of this producer is in files of its own (`staged_transactions`),
-may take hours, and holds back nobody. The rest is as `transaction_client` has it: one table of
-states, and after an error in a transaction only its abort goes on.
+may take hours, and holds back nobody. States and errors are those of `transaction_states`.
 """
 
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Never
 
-from eoslog.bindings.sender import PartitionBuffer
+from eoslog.bindings.accumulator import Accumulator, PartitionBuffer
 from eoslog.common.config import STAGED_PRODUCER_SETTINGS, parse_config, with_defaults
 from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.common.topic_partition import TopicPartition
@@ -20,18 +18,17 @@ from eoslog.errors import (
     InvalidTxnStateError,
     ProducerFencedError,
     StagedCommitError,
-    UnknownTopicOrPartitionError,
 )
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.producer.producer_parts import ProducerParts
-from eoslog.producer.transaction_client_state import HINTS, ClientState, Request
+from eoslog.producer.transaction_states import HINTS, ClientState, Request, TransactionStates
 from eoslog.producer.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 from eoslog.staging.staged_names import directory_name
 from eoslog.staging.staged_transactions import StagedTransactions
+from eoslog.storage.topic_registry import TopicDescription
 from eoslog.transactions.transaction_owner import TransactionOwner
 
 S = ClientState
-_NO_TIMEOUT_MS = 0x7FFFFFFF  # As Kafka writes that a transaction has none.
 
 
 class StagedProducer(TransactionalProducer):
@@ -56,6 +53,8 @@ class StagedProducer(TransactionalProducer):
     nothing of it.
     """
 
+    _transactions: "StagedTransactionManager"  # type: ignore[assignment]
+
     def __init__(
         self,
         parts: ProducerParts,
@@ -67,14 +66,14 @@ class StagedProducer(TransactionalProducer):
             STAGED_PRODUCER_SETTINGS,
         )
         super().__init__(parts, transactional_id, DEFAULT_TIMEOUT_MS, settings)
-        self._timeout_ms = _NO_TIMEOUT_MS
-        self._transactions: StagedTransactions | None = None
+        self._transactions = StagedTransactionManager(self._accumulator, parts, transactional_id)
+        self._written = {}
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else self._state.name.lower()
-        return f"<eoslog.StagedProducer {self._transactional_id!r}, {state}>"
+        state = "closed" if self._closed else self._transactions.state.name.lower()
+        return f"<eoslog.StagedProducer {self.transactional_id!r}, {state}>"
 
-    # Transactions. What is not here is inherited.
+    # What is not here is as in a transactional producer.
 
     def init_transactions(self, keep_prepared: bool = False) -> None:
         """Take the transactional id over: whoever had it decides nothing from now on.
@@ -87,33 +86,7 @@ class StagedProducer(TransactionalProducer):
         be. StagedJobIncompleteError if an earlier decision cannot be completed just now;
         StoreFullError, StoreFailedError, LogClosedError.
         """
-        with self.lock:
-            self._check_usable()
-            if keep_prepared:
-                _refuse_to_prepare()
-            if self._state is not S.INITIALIZING:
-                self._move(S.INITIALIZING)
-            owner = TransactionOwner.here()
-            try:
-                run_id = self._store_parts.staged.begin_run(self._transactional_id, owner)
-                state_partition = self._store_parts.state_log.partition_of(self._application_name)
-            except EoslogError as error:
-                self._break(error, Request.INIT)
-            self._owner = owner
-            self._transactions = StagedTransactions(
-                self._engine,
-                self._store_parts.state_log,
-                self._store_parts.group_offsets,
-                self._store_parts.staged,
-                self._transactional_id,
-                run_id,
-                self._check_gathered_for,
-            )
-            self._set_entry(self._transactions, owner, state_partition, self._engine.signal, -1, -1)
-            self._move(S.READY)
-        for other in self._store_parts.live_producers():
-            if isinstance(other, StagedProducer):
-                other.notice_replacement()
+        super().init_transactions(keep_prepared)
 
     def begin_transaction(self) -> None:
         """Begin a transaction; nothing is written.
@@ -121,36 +94,8 @@ class StagedProducer(TransactionalProducer):
         Raises what `TransactionalProducer.begin_transaction` raises.
         """
         with self.lock:
-            if self._state is S.READY and self._transactions is not None:
-                self._transactions.begin_anew()
-                try:
-                    self._transactions.check_run()
-                except ProducerFencedError as error:
-                    self._break(error, Request.INIT)
+            self._transactions.check_run()
         super().begin_transaction()
-
-    def send_offsets_to_transaction(
-        self,
-        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
-        group: str | ConsumerGroupMetadata,
-    ) -> None:
-        """Have a group's offsets committed by the transaction's decision.
-
-        `offsets` has for each partition the offset of the record to be read next. They are checked
-        now, and once more at the commit, which leaves out those of topics that were deleted since.
-
-        Raises CommitFailedError if the group was rebalanced meanwhile; IllegalStateError outside of
-        a transaction; UnknownTopicOrPartitionError, also for a topic that was deleted since the
-        consumer was given it and made again; OffsetMetadataTooLargeError.
-        """
-        with self.lock:
-            self._check_appendable()
-            try:
-                self._owner.check()
-                if self._staged().add_offsets(group, offsets):
-                    self._register()
-            except EoslogError as error:
-                self._break(error, Request.OFFSETS)
 
     def abort_transaction(self) -> None:
         """Abort: the transaction's files and what was gathered are gone, the log is as it was.
@@ -160,26 +105,6 @@ class StagedProducer(TransactionalProducer):
         LogClosedError.
         """
         super().abort_transaction()
-
-    def prepare_transaction(self) -> PreparedTransaction:
-        """Refuse to prepare a staged transaction. Raises IllegalStateError; it goes on."""
-        _refuse_to_prepare()
-
-    def complete_transaction(self, prepared: PreparedTransaction | str | None) -> bool:
-        """Refuse to complete a staged transaction. Raises IllegalStateError."""
-        _refuse_to_prepare()
-
-    def close(self) -> None:
-        """Abort the open transaction, then take nothing more. A second call does nothing, or what
-        an interrupt (Ctrl-C) left of the first.
-        """
-        with suppress(InvalidTxnStateError):  # A commit that was cut short had decided it.
-            super().close()
-        with self.lock:
-            if self._transactions is not None:
-                self._transactions.close()
-
-    # Writing. `send` is inherited; a full batch goes to its file.
 
     def append(  # type: ignore[override]
         self,
@@ -199,91 +124,181 @@ class StagedProducer(TransactionalProducer):
         with self.lock:
             self._check_appendable()
             try:
-                self._owner.check()
+                self._transactions.check_owner()
                 description = self._known_topic(topic)
                 if partition is not None:
                     partition = self._known_partition(description, partition).partition
-                self._check_gathered_for(description.name, description.topic_id)
-                self._append_buffers(
-                    [one for one in self._touched_buffers() if one.topic == description.name]
-                )
-                self._staged().append(description, partition, values, keys, timestamps, headers)
+                self._transactions.append(description, partition, values, keys, timestamps, headers)
             except EoslogError as error:
-                self._break(error, Request.PRODUCE)
+                self._transactions.break_(error, Request.PRODUCE)
 
-    # How it stages and commits. The caller holds the lock.
+
+class StagedTransactionManager(TransactionStates):
+    """Transactions of one producer in staged files, decided as versions of its application."""
+
+    def __init__(
+        self, accumulator: Accumulator, parts: ProducerParts, transactional_id: str
+    ) -> None:
+        super().__init__(accumulator, parts, transactional_id)
+        self._staged: StagedTransactions | None = None
+
+    def initialize(self, keep_prepared: bool) -> None:
+        """Register a new run of the application."""
+        self.check_usable()
+        if keep_prepared:
+            self.prepare()
+        if self.state is not S.INITIALIZING:
+            self.move(S.INITIALIZING)
+        owner = TransactionOwner.here()
+        parts = self._store_parts
+        try:
+            run_id = parts.staged.begin_run(self.transactional_id, owner)
+            state_partition = parts.state_log.partition_of(
+                directory_name(self.transactional_id, "transactional_id")
+            )
+        except EoslogError as error:
+            self.break_(error, Request.INIT)
+        self._owner = owner
+        self._staged = StagedTransactions(
+            self._engine,
+            parts.state_log,
+            parts.group_offsets,
+            parts.staged,
+            self.transactional_id,
+            run_id,
+            self.check_gathered_for,
+        )
+        self.set_entry(self._staged, owner, state_partition, self._engine.signal, -1, -1)
+        self.move(S.READY)
 
     @property
-    def _application_name(self) -> str:
-        return directory_name(self._transactional_id, "transactional_id")
-
-    def _staged(self) -> StagedTransactions:
-        if self._transactions is None:
+    def staged(self) -> StagedTransactions:
+        """Files of the open transaction. Raises IllegalStateError before the initialization."""
+        if self._staged is None:
             raise IllegalStateError(HINTS[S.UNINITIALIZED])
-        return self._transactions
+        return self._staged
 
-    def _abort(self) -> None:
-        self._check_usable()
-        if self._state is not S.ABORTING_TRANSACTION:
-            self._move(S.ABORTING_TRANSACTION)
+    def check_owner(self) -> None:
+        """Raise ProducerFencedError if another producer of this process has the id by now."""
+        self._owner.check()
+
+    def check_run(self) -> None:
+        """Forget the last transaction; ProducerFencedError if a later run has the id."""
+        if self.state is S.READY and self._staged is not None:
+            self._staged.begin_anew()
+            try:
+                self._staged.check_run()
+            except ProducerFencedError as error:
+                self.break_(error, Request.INIT)
+
+    # Writing.
+
+    def append(
+        self,
+        topic: TopicDescription,
+        partition: int | None,
+        values: object,
+        keys: object,
+        timestamps: object,
+        headers: object,
+    ) -> None:
+        """Stage columns, behind what `send` gathered for their topic."""
+        self.check_gathered_for(topic.name, topic.topic_id)
+        touched = self.accumulator.touched_buffers()
+        self.append_buffers([one for one in touched if one.topic == topic.name])
+        self.staged.append(topic, partition, values, keys, timestamps, headers)
+
+    def append_buffers(self, buffers: list[PartitionBuffer]) -> None:
+        """Stage these batches."""
+        self.register()
+        for buffer in buffers:
+            if buffer.accumulator.record_count:
+                where = TopicPartition(buffer.topic, buffer.partition)
+                self.staged.append_gathered(buffer.accumulator, where)
+
+    def open_buffer(self, buffer: PartitionBuffer) -> None:
+        """Set where the decision stages the batch to."""
+        buffer.part = TopicPartition(buffer.topic, buffer.partition)
+
+    def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        group: str | ConsumerGroupMetadata,
+    ) -> None:
+        """Have offsets committed by the decision. They are checked now, and once more at the
+        commit, which leaves out those of topics that were deleted since.
+        """
+        self.check_appendable()
         try:
-            self._staged().abort()
+            self._owner.check()
+            if self.staged.add_offsets(group, offsets):
+                self.register()
+        except EoslogError as error:
+            self.break_(error, Request.OFFSETS)
+
+    # Its ends.
+
+    def _is_begun(self) -> bool:
+        return True  # What has nothing to decide is found out by the decision.
+
+    def _decide(self, commit: bool) -> tuple[int, int]:
+        self._owner.check()
+        return self.staged.commit(self.producer_id, self.producer_epoch, ())
+
+    def abort(self) -> None:
+        """Remove the files of the open transaction."""
+        self.check_usable()
+        if self.state is not S.ABORTING_TRANSACTION:
+            self.move(S.ABORTING_TRANSACTION)
+        try:
+            self.staged.abort()
         except InvalidTxnStateError:
             self._over(None)
             raise
         self._over(None)
 
+    def prepare(self) -> Never:
+        """Refuse to prepare: IllegalStateError, and the transaction goes on."""
+        raise IllegalStateError(
+            "a staged transaction cannot be prepared: its files wait for one decision, that of its "
+            "commit; use a transactional producer without staged=True"
+        )
+
+    def complete(self, prepared: PreparedTransaction | str | None) -> bool:
+        """Refuse to complete what cannot be prepared."""
+        self.prepare()
+
+    def close(self) -> EoslogError | None:
+        """Abort the open transaction, and end a commit that was cut short; what failed."""
+        failed = super().close()
+        # A commit that was cut short had decided it.
+        return None if isinstance(failed, InvalidTxnStateError) else failed
+
     def _end_cut_commit(self) -> None:
-        """End a commit that was cut short: remove what was not decided, complete what was."""
-        if self._transactions is not None:
-            self._transactions.settle()
+        if self._staged is not None:
+            self._staged.settle()
 
-    def _append_buffers(self, buffers: list[PartitionBuffer]) -> None:
-        self._register()
-        for buffer in buffers:
-            if buffer.accumulator.record_count:
-                where = TopicPartition(buffer.topic, buffer.partition)
-                self._staged().append_gathered(buffer.accumulator, where)
+    def release(self) -> None:
+        """Leave no empty directories."""
+        if self._staged is not None:
+            with self.accumulator.lock:
+                self._staged.close()
 
-    def _open_buffer(self, buffer: PartitionBuffer) -> None:
-        buffer.part = TopicPartition(buffer.topic, buffer.partition)
-
-    def _is_at_the_coordinator(self) -> bool:
-        return True  # What has nothing to decide is found out by the decision.
-
-    def _end(self, commit: bool) -> tuple[int, int]:
-        self._owner.check()
-        return self._staged().commit(self.producer_id, self.producer_epoch, ())
-
-    def _is_decision_in_doubt(self) -> bool:
-        return self._store_parts.state_log.partition_of(self._application_name).failed
-
-    def _named(self, error: EoslogError) -> EoslogError:
+    def _explained(self, error: EoslogError) -> EoslogError:
         if isinstance(error, StagedCommitError):
             # Its files are swept as soon as somebody has taken over.
             try:
                 self._owner.check()
-                self._staged().check_run()
+                self.staged.check_run()
             except ProducerFencedError as fenced:
                 return fenced
-        return super()._named(error)
+        return super()._explained(error)
 
-    def _forget_topic(self, topic: str) -> None:
-        """The topic is being deleted: a transaction with records for it can only be aborted."""
-        lost = sum(buffer.accumulator.record_count for buffer in self._buffers_of(topic))
-        self._drop_topic(topic)
-        staged = self._transactions is not None and self._transactions.has_staged(topic)
-        if (lost or staged) and self._state is S.IN_TRANSACTION:
-            self._take_in(
-                UnknownTopicOrPartitionError(
-                    f"topic {topic!r} was deleted with records of the open transaction"
-                ),
-                Request.PRODUCE,
+    def forget_topic(self, topic: str) -> None:
+        """Forget a topic that is being deleted; with records for it only an abort goes on."""
+        lost = self.accumulator.record_count_of(topic)
+        self.accumulator.drop_topic(topic)
+        if lost or (self._staged is not None and self._staged.has_staged(topic)):
+            self._lost_with_topic(
+                f"topic {topic!r} was deleted with records of the open transaction"
             )
-
-
-def _refuse_to_prepare() -> Never:
-    raise IllegalStateError(
-        "a staged transaction cannot be prepared: its files wait for one decision, that of its "
-        "commit; use a transactional producer without staged=True"
-    )

@@ -29,8 +29,7 @@ from eoslog.common.topic_name import (
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, LogClosedError, OutOfMemoryError
 from eoslog.fs.os_errors import named_os_errors
-from eoslog.producer.producer import Producer
-from eoslog.producer.transactional_producer import notice_replacements
+from eoslog.producer.producer import Producer, notice_replacements
 from eoslog.session.background_thread import BackgroundThread
 from eoslog.staging.staged_commit import StagedCommits
 from eoslog.storage.offset_checkpoints import LastOffsets, last_offsets

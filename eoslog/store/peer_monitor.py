@@ -14,8 +14,7 @@ from typing import Any
 
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.fs.file_lock import UpgradableLock
-from eoslog.producer.producer import Producer
-from eoslog.producer.transactional_producer import notice_replacements
+from eoslog.producer.producer import Producer, notice_replacements
 from eoslog.staging.staged_commit import StagedCommits
 from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.storage.partition import Partition

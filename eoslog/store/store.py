@@ -41,14 +41,10 @@ from eoslog.groups.group_metadata import OffsetAndMetadata, check_group_id
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.inspect.store_verification import Progress, StoreVerification
 from eoslog.producer.linger import LingerTimer
-from eoslog.producer.producer import Producer
+from eoslog.producer.producer import Producer, notice_replacements
 from eoslog.producer.producer_parts import ProducerParts
 from eoslog.producer.staged_producer import StagedProducer
-from eoslog.producer.transactional_producer import (
-    DEFAULT_TIMEOUT_MS,
-    TransactionalProducer,
-    notice_replacements,
-)
+from eoslog.producer.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.process_slots import ProcessSlot
 from eoslog.staging.staged_application import ApplicationState

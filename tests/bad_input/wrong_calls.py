@@ -22,12 +22,12 @@ from reference_model import batch_codec as codec
 
 from eoslog.bindings import (
     accumulator,
+    client_transaction,
     columns,
     partition_log,
     partitioner,
     record_batch,
     sender,
-    transactional_sender,
 )
 from eoslog.bindings.status import ProducerNotCached
 from eoslog.errors import EoslogError
@@ -427,7 +427,7 @@ def fuzz_batches(calls: Calls) -> None:
 
 def classes() -> list[type]:
     modules = (accumulator, columns, partition_log, partitioner, record_batch, sender)
-    modules += (transactional_sender,)
+    modules += (client_transaction,)
     found = {
         value
         for module in modules

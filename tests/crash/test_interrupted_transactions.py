@@ -20,7 +20,12 @@ from eoslog.producer.transactional_producer import TransactionalProducer
 pytestmark = pytest.mark.crash
 
 GROUP, INPUT = "g", TopicPartition("in", 0)
-FILES = ("/eoslog/producer/transactional_producer.py", "/eoslog/producer/transaction_client.py")
+FILES = (
+    "/eoslog/producer/producer.py",
+    "/eoslog/producer/transactional_producer.py",
+    "/eoslog/producer/transaction_manager.py",
+    "/eoslog/producer/transaction_states.py",
+)
 
 
 def is_of_the_producer(frame: FrameType) -> bool:

@@ -173,7 +173,7 @@ def test_each_commit_is_a_version_and_an_empty_one_is_none(store, producer):
 
 def test_a_transaction_may_take_hours(store, producer):
     """Its commit asks for no age: a transactional producer's default ended it after a minute."""
-    assert producer._timeout_ms == 2**31 - 1
+    assert producer._transactions.timeout_ms == 2**31 - 1
 
 
 def test_large_loads_make_many_batches(store):
@@ -538,7 +538,7 @@ def test_a_decision_in_doubt_ends_the_producer(store, producer, monkeypatch):
         real(partition, offset)
 
     monkeypatch.setattr(Partition, "sync_up_to", fail)
-    monkeypatch.setattr(StagedProducer, "_is_decision_in_doubt", lambda _: True)
+    monkeypatch.setattr(type(producer._transactions), "_is_decision_in_doubt", lambda _: True)
     producer.begin_transaction()
     producer.send(TOPIC, value=b"in doubt")
     with pytest.raises(StoreFailedError):
@@ -649,7 +649,7 @@ def test_a_producer_whose_files_were_swept_is_fenced(store, producer, monkeypatc
     if moment == "within its sync":
         monkeypatch.setattr(AttemptFiles, "_sync_all", overtaken)
     else:
-        producer._staged()._writer._write_all()
+        producer._transactions.staged._writer._write_all()
         overtake()
     with pytest.raises(ProducerFencedError):
         if moment == "before the next file":
@@ -665,7 +665,7 @@ def test_a_producer_whose_files_were_swept_is_fenced(store, producer, monkeypatc
 def test_files_that_are_gone_without_a_successor(store, producer):
     producer.begin_transaction()
     producer.append(TOPIC, 0, [b"gone"])
-    producer._staged()._writer._write_all()
+    producer._transactions.staged._writer._write_all()
     shutil.rmtree(store.path / "staging")
     with pytest.raises(StagedCommitError, match="removed"):
         producer.commit_transaction()
@@ -722,7 +722,7 @@ def test_a_version_that_a_successor_decided_is_not_the_interrupted_commits(
             producer.commit_transaction()
     names = {"path": str(store.path), "app_id": ID, "topic": TOPIC}
     with OtherProcess(SUCCESSOR.format(is_full=is_full, **names)) as other:
-        assert int(other.hear()) == producer._staged()._version
+        assert int(other.hear()) == producer._transactions.staged._version
         with monkeypatch.context() as patch:
             if is_full:
                 patch.setattr(Partition, "adopt", full)

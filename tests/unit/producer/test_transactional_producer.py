@@ -24,6 +24,9 @@ from eoslog.errors import (
     TransactionAbortableError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.producer.transaction_manager import TransactionManager
+from eoslog.producer.transaction_states import ClientState
+from eoslog.producer.transactional_producer import TransactionalProducer
 
 Store = eoslog.Store
 ID = "mover"
@@ -515,12 +518,13 @@ class FailingEntry:
 
 def failing(producer, **failures: list[Exception]) -> FailingEntry:
     """Have the producer speak with its entry through something that fails."""
-    entry = FailingEntry(producer._taken_over, failures)
-    producer._taken_over = entry
-    producer._set_entry(
+    manager = producer._transactions
+    entry = FailingEntry(manager.entry, failures)
+    manager.entry = entry
+    manager.set_entry(
         entry,
-        producer._owner,
-        producer._store_parts.state_log.partition_of(producer.transactional_id),
+        manager._owner,
+        manager.state_partition,
         producer._engine.signal,
         producer.producer_id,
         producer.producer_epoch,
@@ -643,7 +647,9 @@ def test_a_transaction_whose_predecessor_is_not_complete_can_be_tried_again(
                         producer.send("a", b"y" * 1000, partition=1)
                 elif call in ("commit", "block", "prepare"):
                     producer.send("a", b"y", partition=1)
-                    producer._leave_block() if call == "block" else CALLS[call](producer)
+                    producer._transactions.leave_block() if call == "block" else CALLS[call](
+                        producer
+                    )
                 else:
                     CALLS[call](producer)
             assert raised.value.retriable
@@ -680,7 +686,7 @@ def test_c13_a_commit_that_was_decided_before_the_interrupt_is_found_to_be(topic
     producer.begin_transaction()
     producer.send("a", value=b"1", partition=0)
     producer.flush()
-    entry = producer._taken_over
+    entry = producer._transactions.entry
     with entry.lock:
         entry.end(producer.producer_id, producer.producer_epoch, True)
     # As if the answer had never come:
@@ -694,7 +700,7 @@ def test_c13_a_commit_that_was_decided_before_the_interrupt_is_found_to_be(topic
 def test_a_store_that_failed_at_the_decision_ends_the_producer(topics, monkeypatch):
     producer = ready(topics)
     failing(producer, commit=[errors.StoreFailedError("a sync failed")])
-    monkeypatch.setattr(type(producer), "_is_decision_in_doubt", lambda self: True)
+    monkeypatch.setattr(TransactionManager, "_is_decision_in_doubt", lambda self: True)
     producer.begin_transaction()
     producer.send("a", value=b"1", partition=0)
     with pytest.raises(errors.StoreFailedError):
@@ -741,17 +747,16 @@ def test_c08_the_older_producer_is_fenced_and_told_by_whom(topics):
 
 @pytest.mark.parametrize("call", ["send", "append", "append by key", "flush", "commit", "offsets"])
 @pytest.mark.parametrize("wrote", [False, True])
-def test_c09_whatever_a_zombie_does_first_it_is_refused(topics, call, wrote):
+def test_c09_whatever_a_zombie_does_first_it_is_refused(topics, monkeypatch, call, wrote):
     zombie = ready(topics)
     zombie.begin_transaction()
     zombie.send("a", value=b"zombie", partition=0)
     if wrote:
         zombie.flush()
-    newer = ready(topics)
     # As in another process, where nobody can tell the zombie in advance.
-    zombie._refusal = None
-    zombie._set_refused(None)
-    zombie._owner.fenced_because = None
+    monkeypatch.setattr(TransactionalProducer, "notice_replacement", lambda self: None)
+    newer = ready(topics)
+    zombie._transactions._owner.fenced_because = None
     if call in ("send", "flush"):  # What is only gathered is refused when it is appended.
         zombie.send("a", value=b"zombie", partition=0)
         call = "flush"
@@ -831,7 +836,7 @@ def test_a_call_that_comes_after_the_timeout_aborts_the_transaction(topics, writ
     producer = late_transaction(topics, written)
     with pytest.raises(ProducerFencedError, match=f"after its timeout of {LATE_MS} ms") as raised:
         if call == "block":
-            producer._leave_block()
+            producer._transactions.leave_block()
         elif call == "send, flush":
             producer.send("a", b"later", partition=1)
             producer.flush()
@@ -899,7 +904,7 @@ def test_what_was_prepared_in_time_can_be_committed_after_the_timeout(topics, wa
 
 def make_late(producer):
     """Have the open transaction older than its timeout."""
-    producer._timeout_ms = 1
+    producer._transactions.timeout_ms = 1
     time.sleep(0.01)
 
 
@@ -909,11 +914,11 @@ def test_a_decision_is_not_turned_when_the_timeout_has_passed(topics, decided):
     producer = ready(topics, transaction_timeout_ms=5000)
     producer.begin_transaction()
     producer.append("a", 0, [b"x"])
-    entry = producer._taken_over
+    entry = producer._transactions.entry
     if decided:
         with entry.lock:
             entry.commit(producer.producer_id, producer.producer_epoch, [])
-    producer._move(producer._state.COMMITTING_TRANSACTION)
+    producer._transactions.move(ClientState.COMMITTING_TRANSACTION)
     make_late(producer)
     if decided:
         producer.commit_transaction()

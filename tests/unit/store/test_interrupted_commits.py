@@ -8,7 +8,9 @@ from eoslog import TopicPartition
 
 FILES = (
     "/eoslog/producer/transactional_producer.py",
-    "/eoslog/producer/transaction_client.py",
+    "/eoslog/producer/producer.py",
+    "/eoslog/producer/transaction_manager.py",
+    "/eoslog/producer/transaction_states.py",
     "/eoslog/transactions/transaction_coordinator.py",
     "/eoslog/storage/opened_partitions.py",
     "/eoslog/storage/log_opener.py",

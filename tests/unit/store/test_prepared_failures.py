@@ -32,7 +32,8 @@ def prepared(store, value=b"value"):
 
 
 def fail_once(monkeypatch, producer, failure):
-    coordinator, end = producer._coordinator, producer._coordinator.end
+    coordinator = producer._transactions._coordinator
+    end = coordinator.end
     failures = [failure]
 
     def failing(*given):

@@ -10,10 +10,11 @@ from itertools import product
 import pytest
 
 from eoslog import errors
-from eoslog.bindings.transactional_sender import TransactionalSender
+from eoslog.bindings.accumulator import Accumulator
+from eoslog.bindings.client_transaction import ClientTransaction
 from eoslog.common.prepared_transaction import PreparedTransaction, parse_token
 from eoslog.errors import IllegalStateError
-from eoslog.producer.transaction_client_state import (
+from eoslog.producer.transaction_states import (
     ALLOWED_FROM,
     HINTS,
     SOURCES,
@@ -47,16 +48,16 @@ ALLOWED = {
 PAIRS = list(product(ClientState, ClientState))
 
 
-class Machine(TransactionalSender):
+class Machine(ClientTransaction):
     """The states and nothing else."""
 
-    def _no_move(self, target: int) -> None:
+    def no_move(self, target: int) -> None:
         raise IllegalStateError(f"to {target}")
 
 
 def machine_in(state: ClientState) -> Machine:
-    machine = Machine()
-    machine._set_moves(
+    machine = Machine(Accumulator())
+    machine.set_moves(
         SOURCES,
         state,
         ClientState.READY,
@@ -77,12 +78,12 @@ def test_every_move_is_allowed_exactly_as_in_the_table(source, target):
 def test_the_hot_path_moves_by_the_same_table(source, target):
     machine = machine_in(source)
     if (source.name, target.name) in ALLOWED:
-        machine._move(target)
-        assert machine._state_number == target
+        machine.move(target)
+        assert machine.state_number == target
     else:
         with pytest.raises(IllegalStateError):
-            machine._move(target)
-        assert machine._state_number == source
+            machine.move(target)
+        assert machine.state_number == source
 
 
 def test_every_state_says_what_to_do_first():
