@@ -37,7 +37,7 @@ def is_ours(frame: FrameType) -> bool:
 
 
 def is_before_the_decision(frame: FrameType) -> bool:
-    return frame.f_code.co_name == "_open_buffer"
+    return frame.f_code.co_name == "open_buffer"
 
 
 def is_cut(producer: Any, line: int, again: bool, calls: tuple[str, ...]) -> bool:

@@ -173,7 +173,7 @@ def is_replaced(hand: Hand) -> bool:
     """Whether the producer knows, without a call of its own."""
     hand.store._state_log.look_after()
     hand.store._transactions.entries.look_after_owners()
-    return hand.kept[ID]._owner.fenced_because is not None
+    return hand.kept[ID]._transactions._owner.fenced_because is not None
 
 
 def expire_all(hand: Hand) -> int:

@@ -122,7 +122,7 @@ def test_numbers():
 
 @pytest.mark.parametrize("value", ["", " 1", "1_0", "1_000", "\u0661", "0x10", "1e3", "9" * 5000])
 def test_what_is_no_whole_number(value):
-    with pytest.raises(ValueError, match="txnVersion is a whole number"):
+    with pytest.raises(ValueError, match="txnVersion must be an integer"):
         whole({"txnVersion": value}, "txnVersion", 0, 0)
 
 

@@ -17,6 +17,7 @@ from eoslog.errors import (
     TransactionAbortableError,
     TransactionAbortedError,
 )
+from eoslog.producer.transactional_producer import transaction_manager_of
 
 T0 = TopicPartition("t", 0)
 
@@ -341,8 +342,10 @@ def test_a_failed_disk_at_the_decision_leaves_it_unknown(tmp_path, in_doubt, out
         await producer.begin_transaction()
         await producer.send("t", b"v")
         inner = producer._producer
-        inner._is_decision_in_doubt = lambda: in_doubt
-        inner.commit_transaction = lambda: inner._break_commit(StoreFailedError("the disk is gone"))
+        manager = transaction_manager_of(inner)
+        manager._is_decision_in_doubt = lambda: in_doubt
+        failed = StoreFailedError("the disk is gone")
+        inner.commit_transaction = lambda: manager._break_commit(failed)
         with pytest.raises((StoreFailedError, TransactionAbortableError)):
             await producer.commit_transaction()
         assert producer.outcome == outcome

@@ -159,6 +159,7 @@ def test_without_callbacks_the_question_is_an_error(shared):
         lambda log: log.log_end_offset,
         lambda log: log.last_stable_offset,
         lambda log: log.refresh(),
+        lambda log: setattr(log, "own_end", 0),
         lambda log: log.flush(),
         lambda log: log.roll(),
         lambda log: log.sync_up_to(log.log_start_offset + 1),

@@ -6,7 +6,7 @@ import pytest
 from unit_stores import abandon
 
 from eoslog import TopicPartition
-from eoslog.errors import CorruptRecordError, FellBehindError, StoreVersionError
+from eoslog.errors import CorruptRecordError, StoreVersionError
 from eoslog.storage.producer_state_store import StateStoreDamagedError
 from eoslog.transactions.compacted_log import (
     NAMED_PRODUCER,
@@ -117,32 +117,6 @@ def test_a_record_that_was_read_is_not_written_over_a_newer_one_of_this_process(
     assert log._true_at(number) == newest[-1] + 1
 
 
-def test_what_was_read_is_known_also_where_the_log_is_taken_up_anew_meanwhile(store, monkeypatch):
-    """By another thread, since another process has deleted segments."""
-    store._state_log.append(MADE_UP, "a", {"n": 1})
-    partition = store._partitions.state_partition(state_partition_of("a"))
-    log, told = partition._log, []
-
-    class Behind:
-        def __getattr__(self, name):
-            return getattr(log, name)
-
-        @property
-        def own_end(self):
-            return log.own_end
-
-        @own_end.setter
-        def own_end(self, offset):
-            told.append(offset)
-            if len(told) == 1:
-                raise FellBehindError("it is being taken up anew")
-            log.own_end = offset
-
-    monkeypatch.setattr(partition, "_log", Behind())
-    partition.own_end = partition.log_end_offset
-    assert told == [1, 1]
-
-
 def test_lmdb_lost_while_open_is_read_again_from_the_log(store):
     log = store._state_log
     log.append(MADE_UP, "a", {"n": 1})
@@ -169,7 +143,7 @@ def test_keys_are_all_listed_where_lmdb_is_lost_between_two_looks(store, monkeyp
     def lost(prefix, key, count):
         if key != prefix:
             monkeypatch.setattr(rows, "states_after", states_after)
-            rows._begin_anew()
+            rows.environment._begin_anew()
             if says_so:
                 raise StateStoreDamagedError("it is begun anew")
         return states_after(prefix, key, count)
