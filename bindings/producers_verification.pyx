@@ -95,6 +95,11 @@ cdef class ProducersCheck:
                 reason = self._wrong_batch(entry, header)
             self._note_batch(entry, header)
         if not known:
+            if header.attributes & ATTRIBUTE_CONTROL and (
+                    self._hole_end >= 0 or self._log_first_offset > 0):
+                # Its batches may have been before the log's beginning, or in a hole. In older
+                # versions of transactions the next one goes on with their sequences.
+                return reason
             entry = table_insert(&self._table, header.producer_id)
             if entry == NULL:
                 raise errors.OutOfMemoryError("the producers of a log")

@@ -513,6 +513,21 @@ def test_a_marker_behind_a_hole_ends_no_count_of_sequences(moved):
     assert is_sound(store)
 
 
+@pytest.mark.parametrize("base", [0, 2])
+def test_a_marker_whose_batches_are_gone_says_nothing_of_sequences(moved, base):
+    """They were in a hole before it, or below the log's beginning."""
+    store = moved(
+        {
+            base: marker(codec.COMMIT, 2, 6)
+            + transactional(3, 2, [4], 6, base_sequence=2)
+            + marker(codec.COMMIT, 5, 6)
+        }
+    )
+    assert store.partition(*WHERE).producer(6).last_sequence == 3
+    # That nothing tells of the producers below a log's beginning is another problem.
+    assert not [one for one in store.verify() if "sequence" in str(one["reason"])]
+
+
 def test_retention_deletes_nothing_of_a_topic_that_is_only_compacted(open_store):
     store = open_store()
     limits = {"retention.ms": 1, "retention.bytes": 1, "segment.bytes": 1024}
