@@ -10,7 +10,6 @@
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 from eoslog.errors import EoslogError, LogClosedError
 from eoslog.fs.file_lock import UpgradableLock
@@ -19,6 +18,7 @@ from eoslog.staging.staged_commit import StagedCommits
 from eoslog.storage.opened_partitions import ROWS_BEHIND_MAX
 from eoslog.storage.partition import Partition
 from eoslog.store.store_files import StoreFiles
+from eoslog.store.store_topics import TopicUser
 
 LEAD_FILE_NAME = "lead.lock"
 # How often a process looks after the others, or whether one has come; and one that is alone after
@@ -120,7 +120,7 @@ class PeerMonitor:
         notice_replacements(self._live_producers())
 
     def _notice_deletions(self) -> None:
-        users: list[Any] = [self._staged, *self._live_producers()]
+        users: list[TopicUser] = [self._staged.pending, *self._live_producers()]
         self._files.topics.notice_deletions(users)
 
     def _follow(self, partition: Partition) -> None:
