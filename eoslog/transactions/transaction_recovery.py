@@ -385,7 +385,7 @@ class TransactionRecovery:
         self._open_decided()
 
     def end_unknown(self) -> None:
-        """End what partitions have open and nobody knows. Holds no lock when it is called."""
+        """End what partitions have open and no coordinator knows. Its caller holds no lock."""
         self._learn()
         for where in list(self._unresolved):
             partition = self._partitions.find_for_transaction(where)
