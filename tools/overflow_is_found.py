@@ -16,12 +16,12 @@ WANTED = "heap-buffer-overflow"
 
 
 def read_too_far() -> None:
-    """By the portable implementation, the last one: it reads byte by byte."""
+    """By the portable implementation: every CPU has it, and it reads the last byte by itself."""
     allocate = ctypes.CDLL(None).malloc
     allocate.restype = ctypes.c_void_p
     too_long = (ctypes.c_uint8 * (BLOCK_BYTES + 1)).from_address(allocate(BLOCK_BYTES))
-    last = len(crc32c_testing.implementations()) - 1
-    crc32c_testing.checksum_by(last, too_long)
+    portable = crc32c_testing.implementations().index("table")
+    crc32c_testing.checksum_by(portable, too_long)
 
 
 def main() -> None:
