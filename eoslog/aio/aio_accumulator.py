@@ -1,12 +1,12 @@
 """Records that tasks sent, appended together by one call at a time.
 
-While a call is under way, what is sent meanwhile is gathered for the next one: the more tasks send,
-the larger the batches, and no record waits for a timer.
+While a call is under way, new records are gathered for the next one: the more tasks send, the
+larger the batches, and no record waits for a timer.
 
 Invariants: a batch is small enough to enter its log whole, so its records have consecutive offsets;
 a partition's records enter the log in the order in which they were sent; the future of every record
-that was taken is set; where a batch could not be appended, what was sent behind it is not appended
-by the same call.
+that was taken is set; after a batch that could not be appended, no later record is appended by the
+same call.
 """
 
 import asyncio
@@ -200,7 +200,7 @@ class AsyncAccumulator:
         # The first failure of a record that no flush has raised.
         self.failure: BaseException | None = None
         self._gathered = Round()
-        # What a call took that has not ended, and its outcomes, until the senders are told.
+        # What a call took that has not ended, and its outcomes, until the senders' futures are set.
         self._taken: Round | None = None
         self._untold: deque[Outcome] = deque()
         self._append_job: Job | None = None

@@ -119,7 +119,7 @@ class AsyncConsumer(ClosedByBlock):
         await self._move(self._consumer.seek_to_beginning, *partitions)
 
     async def seek_to_end(self, *partitions: TopicPartition) -> None:
-        """Go on behind the newest record of these partitions, or of all that are assigned."""
+        """Go on after the newest record of these partitions, or of all that are assigned."""
         await self._call(self._consumer.seek_to_end, *partitions)
 
     async def seek_to_committed(self, *partitions: TopicPartition) -> None:
@@ -141,7 +141,7 @@ class AsyncConsumer(ClosedByBlock):
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata] | None = None,
         **others: Never,
     ) -> None:
-        """Write down where the group stands: at these offsets, else behind what was handed out.
+        """Commit these offsets for the group, else those after the records that were returned.
 
         A commit that was begun ends, also if the task is cancelled meanwhile.
         """
@@ -178,7 +178,7 @@ class AsyncConsumer(ClosedByBlock):
         return await self._call(self._consumer.beginning_offsets, partitions)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The offset behind the newest record of each partition that this consumer may read."""
+        """Return the end offset of each partition: that after the newest readable record."""
         return await self._call(self._consumer.end_offsets, partitions)
 
     async def offsets_for_times(
@@ -255,7 +255,7 @@ class AsyncConsumer(ClosedByBlock):
         return self._consumer.closed
 
     async def close(self) -> None:
-        """Read no more; a poll that waits ends. A second call does nothing."""
+        """Close the consumer; a poll that waits ends. A second call does nothing."""
         await self._calls.run(self._consumer.close)
         self._waiter.wake(self)
 

@@ -267,7 +267,7 @@ class AsyncTransactionalProducer(AsyncProducer):
         self._turn = 0
         self._outcome: tuple[int, TransactionOutcome | None] = (0, None)
         self._is_ending = False
-        self._is_answered = True  # Whoever prepared the transaction has the answer.
+        self._is_answered = True  # The caller of prepare_transaction has the answer.
 
     @property
     def transactional_id(self) -> str:
@@ -279,7 +279,7 @@ class AsyncTransactionalProducer(AsyncProducer):
         """Outcome of the last transaction; None while that is open, or not decided yet, and if it
         could not even be begun.
 
-        "unknown": the disk failed at the decision; only opening the store anew can say.
+        "unknown": the disk failed at the decision; only the next opening of the store finds out.
         """
         turn, outcome = self._outcome
         return outcome if turn == self._turn else None
@@ -345,11 +345,11 @@ class AsyncTransactionalProducer(AsyncProducer):
         ended.value()
 
     async def prepare_transaction(self) -> PreparedTransaction:
-        """Append and sync all of it, and leave the decision to whoever has the answer.
+        """Append and sync all of it, and leave the decision to the caller, who has the answer.
 
         A task that is cancelled meanwhile waits for the end. If that leaves the block of the
-        transaction it is aborted: nobody has the answer. Outside of a block it stays prepared, and
-        a note of the CancelledError has the answer.
+        transaction, it is aborted: no caller has the answer. Outside of a block it stays
+        prepared, and a note of the CancelledError has the answer.
         """
         ended = await self._end(lambda: partial(self._prepare, self._records.take()))
         if ended.error is None and ended.cancelled is not None:

@@ -19,7 +19,7 @@ _UNCALLED = (FunctionType, MethodType, functools.partial)
 def whole_number(value: object, what: str) -> int:
     """Return the value as an int. Any whole number will do, numpy's too, but no truth value.
 
-    Raises TypeError, which says what the number was to be.
+    Raises TypeError, which names the argument.
     """
     if not isinstance(value, bool):
         try:

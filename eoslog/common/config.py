@@ -126,7 +126,7 @@ STORE_SETTINGS = _by_name(
     Setting("eoslog.producers.cached.max", 100_000, smallest=1, largest=INT32_MAX),
     # ... how many segment files each partition keeps for reuse:
     Setting("eoslog.spare.segments", 1, largest=64),
-    # ... and after what time staged files that nobody committed are swept.
+    # ... and after what time uncommitted staged files are swept.
     Setting("eoslog.staging.retention.ms", 604_800_000, smallest=0),
 )
 
@@ -136,14 +136,14 @@ PRODUCER_SETTINGS = _by_name(
     Setting("enable.idempotence", True),
 )
 
-# A transactional producer has no linger: nobody sees its records before the commit.
+# A transactional producer has no linger: its records are not visible before the commit.
 TRANSACTIONAL_PRODUCER_SETTINGS = _by_name(
     PRODUCER_SETTINGS["batch.size"],
     PRODUCER_SETTINGS["enable.idempotence"],
     Setting("transaction.timeout.ms", 60_000, smallest=1, largest=INT32_MAX),
 )
 
-# Batches of staged files: larger, since nobody waits for them.
+# Batches of staged files: larger, since no caller waits for them.
 STAGED_PRODUCER_SETTINGS = _by_name(
     Setting("batch.size", 262_144, smallest=1, largest=INT32_MAX),
     PRODUCER_SETTINGS["enable.idempotence"],

@@ -45,7 +45,7 @@ def check_user_topic_name(name: str) -> None:
 def colliding_topic(name: str, others: Iterable[str]) -> str | None:
     """A topic in `others` that differs from `name` only in '.' against '_', or None.
 
-    Kafka's metrics write both as '_', so that two such topics are told apart there no more.
+    Kafka's metrics write both as '_', so that such topics collide there.
     """
     folded = name.replace(".", "_")
     return next(

@@ -20,7 +20,7 @@ _FLOCK = struct.Struct("hhqqi4x")
 
 
 def file_locked(path: Path, *, wait: bool = True) -> AbstractContextManager[bool]:
-    """A block in which nobody else is in such a block of the same file, which is made if need be.
+    """Return a block that holds the file's lock exclusively; the file is created if it is absent.
 
     Gives False at once, and locks nothing, if it is locked and `wait` is false. Raises StoreError.
     """
@@ -71,7 +71,7 @@ class UpgradableLock:
         return True
 
     def share(self) -> None:
-        """Hold it with others; waits until nobody has it alone."""
+        """Hold it with others; waits while one has it exclusively."""
         self._set(fcntl.F_RDLCK, fcntl.F_OFD_SETLKW)
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """Facts about the file system: if other hosts may have it mounted, and what processes need in
 common to share memory maps and locks.
 
-On a network file system neither a map nor a file lock need be shared with everybody who has the
+On a network file system neither a map nor a file lock need be shared with all who have the
 file open. And a lock in shared memory names its holder by a thread's number, so all who take it
 have to be numbered in one row: by one kernel, and in one namespace of it. Containers often have
 one each.

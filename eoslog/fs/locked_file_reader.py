@@ -47,7 +47,7 @@ def open_locked(path: Path) -> Iterator[LockedFileReader]:
     """
     with open(path, "rb", buffering=0, opener=open_regular) as file:
         descriptor = file.fileno()
-        # Not every file system can: there, nobody recycles files of a store either.
+        # Not every file system can: there, no store recycles files either.
         with suppress(OSError):
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         if not os.path.samestat(os.fstat(descriptor), path.stat()):

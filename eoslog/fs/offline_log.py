@@ -1,9 +1,9 @@
-"""The files of a partition that nobody has open, read as they are; nothing is changed.
+"""The files of a partition that no process has open, read as they are; nothing is changed.
 
-What recovery would find is found here without it: where the whole batches end, and what stands
-behind them.
+What recovery would find is found here without it: where the whole batches end, and what
+follows them.
 
-Nothing is mapped. On tmpfs a hole that is read through a map takes a page, and behind the batches
+Nothing is mapped. On tmpfs a hole that is read through a map takes a page, and after the batches
 of a store that was put back sparsely all is holes: without room each would be a SIGBUS.
 """
 
@@ -21,8 +21,8 @@ from eoslog.bindings.snapshot_files import SEGMENT_NAME
 from eoslog.errors import CorruptRecordError
 from eoslog.fs.os_errors import named_os_errors
 
-BATCH_FRONT = struct.Struct(">qi")  # Base offset, and the length behind these two.
-# What may stand in front of the magic byte of a batch of this store: the last four are its epoch.
+BATCH_FRONT = struct.Struct(">qi")  # Base offset, and the length of what follows these two.
+# What may come before the magic byte of a batch of this store: the last four are its epoch.
 _MAGIC_AT = 16
 _HEADER_BYTES = 61
 _TERMINATOR_BYTES = 17
@@ -35,8 +35,8 @@ _BLOCK_BYTES = 1 << 20
 class BrokenTail:
     """Break in a log: the end of its whole batches, if anything but zeros follows it.
 
-    `bytes` are those up to the last that is not zero; `behind` are the files behind it. `sound` is
-    where the first whole batch at or behind the break stands, and its first offset.
+    `bytes` are those up to the last that is not zero; `later` are the files after it. `sound` is
+    where the first whole batch at or after the break is, and its first offset.
     """
 
     path: Path
@@ -44,7 +44,7 @@ class BrokenTail:
     bytes: int
     offset: int
     reason: str
-    behind: tuple[Path, ...]
+    later: tuple[Path, ...]
     sound: tuple[Path, int, int] | None
 
 
@@ -95,8 +95,8 @@ class OfflineLog:
         first = max((one for one, base in enumerate(bases) if base <= recovery_point), default=0)
         # A roll may have been cut short just there: the segment before has its zeros still.
         for index in range(max(0, first - 1), len(segments)):
-            behind = tuple(segments[index + 1 :])
-            found = _look(segments[index], behind, holes_below)
+            later = tuple(segments[index + 1 :])
+            found = _look(segments[index], later, holes_below)
             if found is not None:
                 return found
         return None
@@ -186,17 +186,17 @@ def batch_at(data: _FileBytes | bytes, position: int, offset_min: int) -> BatchH
     return header
 
 
-def _look(path: Path, behind: tuple[Path, ...], holes_below: int) -> BrokenTail | None:
+def _look(path: Path, later: tuple[Path, ...], holes_below: int) -> BrokenTail | None:
     with _FileBytes(path) as data:
         position, offset = 0, base_offset_of(path)
         for header, at in _whole_batches(data, offset):
             position, offset = at + header.batch_bytes, header.last_offset + 1
-        next_base = base_offset_of(behind[0]) if behind else offset
+        next_base = base_offset_of(later[0]) if later else offset
         is_complete = next_base == offset or (
             offset < next_base <= holes_below and position == len(data)
         )
         used = _used_bytes(data, position)
-        # Behind a terminator stands what the file held in a former life.
+        # After a terminator is what the file held before it was recycled.
         ended = not data[position : position + _TERMINATOR_BYTES].strip(b"\0")
         sound = _misplaced_batch(path, data, position, offset)
         if sound is not None and path.stat().st_nlink > 1:
@@ -210,13 +210,13 @@ def _look(path: Path, behind: tuple[Path, ...], holes_below: int) -> BrokenTail 
             reason = found if isinstance(found, str) else "the next file begins with another offset"
         if sound is None:
             sound = _sound_batch(path, data, position + 1, offset)
-    for later in behind:
+    for file in later:
         if sound is None:
-            with _FileBytes(later) as data:
-                sound = _sound_batch(later, data, 0, offset)
+            with _FileBytes(file) as data:
+                sound = _sound_batch(file, data, 0, offset)
     if used == position and sound is None:
         return None  # Empty files of a roll that was cut short: recovery removes them.
-    return BrokenTail(path, position, used - position, offset, reason, behind, sound)
+    return BrokenTail(path, position, used - position, offset, reason, later, sound)
 
 
 def _used_bytes(data: _FileBytes, position: int) -> int:

@@ -21,11 +21,10 @@ _NOT_OPENED = frozenset({errno.ENOENT, errno.EMFILE, errno.ENFILE})
 def named_os_errors(what: str) -> Iterator[None]:
     """Turn an OSError inside the block into StoreFullError, StoreReadOnlyError or StoreFailedError.
 
-    `what` says what was being done, for the message: "writing data/meta.properties"; the file that
-    was refused is named behind it where `what` does not. A file that is not there, or too many that
-    are open, is a StoreError, and want of memory an OutOfMemoryError: nothing was asked of the disk
-    yet.
-    Whoever expects a FileNotFoundError catches it inside the block. An OSError without a number is
+    `what` is the work, for the message: "writing data/meta.properties"; the file is added where
+    `what` does not name it. A missing file, or too many open files, is a StoreError, and a lack of
+    memory an OutOfMemoryError: the disk was not written to yet. A caller that expects a
+    FileNotFoundError catches it inside the block. An OSError without a number is
     not the operating system's, but a signal handler's (its TimeoutError, say), and goes on as it
     is.
     """

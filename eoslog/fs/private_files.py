@@ -1,8 +1,8 @@
 """Files and directories that belong to the store's user alone, whatever the umask allows: made,
 and removed.
 
-A record may be read, and a decision be forged, by whoever can read and write the files: there is no
-other guard. So all processes of a store run as one user.
+Anyone who can read and write the files may read a record or forge a decision: there is no other
+guard. So all processes of a store run as one user.
 """
 
 import errno

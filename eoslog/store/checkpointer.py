@@ -1,13 +1,12 @@
-"""The background thread of a store: what makes opening and recovery short, and the disk not full.
+"""Background thread of a store: it keeps opening and recovery short, and the disk from filling up.
 
-For partitions that were appended to: producers' rows to LMDB, spare segment files, syncs, the
-checkpoint files. For all: retention, expired producers, transactions that timed out or whose
-process died, staged files that nobody needs. It sleeps while nothing is appended, but for a look
-once a second whether there are other processes, and transactions that timed out; each process has
-such a thread, from the opening on, for what it appended itself, and one of them does what is for
-all. It never stands in
-the way of an append for longer than one look at the producer table takes. What goes wrong is kept
-for `Store.metrics()`, logged, and tried again.
+For partitions that were appended to, it writes producers' rows to LMDB, prepares spare segment
+files, syncs, and writes the checkpoint files. For the whole store it applies retention, removes
+expired producers and staged files that no job needs, and ends transactions that timed out or whose
+process died. While nothing is appended it wakes once a second, to look for other processes and for
+timeouts. Each process has such a thread for its own appends; one of them does the work of the whole
+store. It blocks an append for no longer than one look at the producer table. An error is logged,
+kept for `Store.metrics()`, and the work is tried again.
 """
 
 import logging
@@ -135,13 +134,12 @@ class Checkpointer:
             return True
 
     def start_if_possible(self) -> None:
-        """Have the thread run; where none may be started, the first partition that is opened asks
-        for it again.
+        """Start the thread; if the process has no more threads, opening a partition tries again.
         """
         try:
             self.start()
         except OutOfMemoryError as error:
-            _log.warning("nobody looks after the store yet: %s", error)
+            _log.warning("the store's background thread did not start: %s", error)
 
     def _note(self, partition: Partition) -> None:
         with self._lock:
@@ -175,7 +173,7 @@ class Checkpointer:
         return of_names | live | self._staged.producer_ids() | of_transactions
 
     def stop(self) -> None:
-        """Do no more; returns when what is under way has ended. May be called twice."""
+        """Stop the thread, and wait for what it is doing. A second call does nothing."""
         with self._lock:
             self._stopped = True
             self._condition.notify_all()
@@ -226,7 +224,7 @@ class Checkpointer:
             return False
 
     def _due_s(self) -> float:
-        """Return when the next thing is to be done that is done by time alone."""
+        """Return when the next work is due that depends on time alone."""
         due_s = min(
             self._retention_due_s,
             self._expiration_due_s,
@@ -304,7 +302,7 @@ class Checkpointer:
             watched = self._watched[partition] = _Watched(partition)
             self._prepare_spare(partition)
             if partition.segment_count > 1 and partition.topic in INTERNAL_TOPICS:
-                # It may have rolled before this look: then nobody has compacted it.
+                # It may have rolled before this look: then it is not compacted yet.
                 watched.active_base_offset = partition.log_start_offset
 
     def _look_at(self, watched: _Watched, now_s: float) -> None:
@@ -416,7 +414,7 @@ class Checkpointer:
         self._count("group_offsets_expired", expired)
 
     def _retain(self) -> None:
-        """Apply every topic's retention, to partitions that nobody opened too."""
+        """Apply every topic's retention, also to partitions that no process has open."""
         deleted_before = self._counts["segments_deleted"]
         limited: list[TopicPartition] = []
         for topic in self._files.engine.topics().values():

@@ -1,20 +1,21 @@
 """A snapshot: one offset for each partition, so that no transaction lies on both sides.
 
 A `read_committed` reader that stops at these offsets sees of every committed transaction, and of
-every staged job, all records or none. Two things could cut a transaction in two. A decision of
-which only some markers are written: so it is taken while no transaction can move. And a partition
-that an older open transaction holds back: a transaction that was committed behind that point is
-whole in the other partitions. There the cut is moved in front of it, which may leave out more of
-others, until nothing is cut any more. Staged jobs are no transactions in the log: where they lie is
-said by those who know (`staged_spans`).
+every staged job, all records or none. Two things could cut a transaction in two:
 
-What lies in partitions that are not asked for does not count: nobody who stops at these offsets
-reads there, and the more partitions are asked for, the lower the cuts may be.
+- A decision of which only some markers are written. So the snapshot is taken while no transaction
+  can move.
+- A partition whose last stable offset an older open transaction holds back. A transaction that was
+  committed after that point is whole in the other partitions. There the cut is moved before it,
+  which may leave out parts of others, until nothing is cut any more.
+
+Staged jobs are no transactions in the log; `staged_spans` knows where they are. Partitions that are
+not asked for do not count, so more partitions may mean lower cuts.
 
 Invariant: cuts only move down, and never below a partition's start, so this ends. They are the
-highest that cut nothing, so they mostly go on from one snapshot to the next: what is whole below
-them stays so, and whatever comes later lies above. But jobs that count as one by then may be left
-out together.
+highest that cut nothing, so they mostly rise from one snapshot to the next: what is whole below
+them stays whole, and later records are above. But jobs that count as one by then may be left out
+together.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -108,7 +109,7 @@ def _ranges_in(known: Mapping[TopicPartition, Partition], job: JobSpan) -> _Rang
 
 
 def _leave_out_jobs(undivided: Sequence[_Ranges], cuts: dict[TopicPartition, int]) -> None:
-    """Move the cuts in front of each job that is not wholly below them."""
+    """Move the cuts before each job that is not wholly below them."""
     moved = True
     while moved:
         moved = False

@@ -38,7 +38,7 @@ def open(
 
     Many processes of one host may have a store open, with one durability and the same defaults of
     topics; each opens it once, and its threads share the object. A fork leaves the store to the
-    parent: the child opens it anew. On a network file system one process at a time has a store
+    parent: the child opens it again. On a network file system one process at a time has a store
     open. A store still open when the interpreter exits is closed then.
 
     Raises NotAStoreError, StoreVersionError (written by a newer eoslog), StoreInUseError (says by
@@ -53,13 +53,13 @@ def open(
     if not isinstance(text, str):
         raise TypeError(f"path {text!r}: a str or a Path is expected, not {type(text).__name__}")
     if not text:
-        raise ValueError("path is empty: it is to name the store's directory")
+        raise ValueError("path is empty: it must name the store's directory")
     if "\0" in text:
         raise ValueError(f"path {text!r}: it holds a null character")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"path {os.fsencode(path)!r}: it is to be UTF-8") from error
+        raise ValueError(f"path {os.fsencode(path)!r}: it must be UTF-8") from error
     return Store(Path(path), config)._open(create, known, _opened.add)
 
 

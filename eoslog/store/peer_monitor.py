@@ -1,8 +1,8 @@
 """Work of the background thread for the other processes that may have the store open.
 
-- It takes in what they appended, so that this process falls behind none of them for long, and lets
-  go of topics that they deleted.
-- It ends what those left that died: their open transactions, their staged jobs, their places among
+- It takes in what they appended, so that this process stays close to their ends, and closes
+  topics that they deleted.
+- It ends what dead processes left: their open transactions, their staged jobs, their places among
   the readers of LMDB, their memberships of groups.
 - One of them has the lead, and does what is to be done once for the whole store. The lead is the
   lock of a file that is held until the thread ends: when the process dies, another one takes it.
@@ -38,7 +38,7 @@ class PeerMonitor:
         note: Callable[[Partition], None],
         keep: Callable[[Exception, str], None],
     ) -> None:
-        """`note` is told of partitions with something to be persisted, `keep` of errors."""
+        """`note` receives partitions with something to persist, `keep` receives errors."""
         self._files = files
         self._staged = staged
         self._live_producers = live_producers
@@ -78,8 +78,9 @@ class PeerMonitor:
             self._lead = None
 
     def look(self) -> None:
-        """Raises StoreFailedError if the store's files were replaced: nothing more is to be done.
-        Whatever else goes wrong is told, and the rest is done.
+        """Follow the other processes, and end what dead ones left. Any other error goes to `keep`.
+
+        Raises StoreFailedError if the store's files were replaced.
         """
         # First: one that comes from here on is found by the next look.
         self._looked_s, self._arrivals = time.monotonic(), self._session.arrivals
@@ -94,7 +95,7 @@ class PeerMonitor:
         if self.any:
             self._follow_all(dead)
         # Of this process too: a commit that was interrupted may have decided one. Before the
-        # transactions: whoever settles those forgets the dead.
+        # transactions: the recovery of those forgets the dead.
         self._attempt(self._staged.recover_dead_peers, "settling staged jobs")
         if self.any:
             self._settle_all()

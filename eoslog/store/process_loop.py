@@ -1,8 +1,8 @@
-"""The loop that reads records, makes others of them, and writes both facts down as one.
+"""Consume-transform-produce loop: each poll's output and its offsets are one transaction.
 
-Invariant: the output of some records, and the group's offsets behind them, are one transaction. So
-whatever ends the loop, an error or the death of the process, the next run goes on exactly behind
-the records whose output is in the log.
+Invariant: the output of some records, and the group's offsets after them, are in one transaction.
+After an error, or the death of the process, the next run starts exactly after the records whose
+output is in the log.
 """
 
 import logging
@@ -60,10 +60,10 @@ def read_process_write(
     iterators, futures, functions, threads that run. It aborts the transaction. The same holds for
     `stop`.
 
-    The loop ends when `stop()` says so, which is asked before each transaction and at least every
-    `poll_timeout_s` seconds, or with `until_caught_up` when there is nothing left to read; it waits
-    for the end of a transaction that may still move the group's offsets. An
-    exception of `process` aborts its transaction, ends the loop and is raised; a later run has the
+    The loop ends when `stop()` returns true; it is called before each transaction and at least
+    every `poll_timeout_s` seconds. With `until_caught_up` it also ends when there is nothing left
+    to read, after a wait for any transaction that may still move the group's offsets. An exception
+    of `process` aborts its transaction, ends the loop and is raised; a later run has the
     same records again.
 
     `transactional_id` is the group's name if it is not given: a second loop of the group then takes
@@ -120,7 +120,7 @@ def read_process_write(
             except CommitFailedError as error:
                 if not share:
                     raise
-                # Others read them by now. The next poll joins the group anew.
+                # Others read them by now. The next poll joins the group again.
                 _log.warning("%s of %s: %d records are left to others", error, group, len(records))
                 consumer.seek_to_committed()
                 continue
@@ -174,7 +174,7 @@ def _waits_for_a_decision(consumer: "Consumer") -> bool:
 
 
 def _topic_ids(store: "Store", topics: Iterable[str | TopicPartition]) -> dict[str, str]:
-    """The topics, all of which there are, with the ids that tell them from others of their names.
+    """The topics, which must all exist, with their ids.
 
     Raises UnknownTopicOrPartitionError, TypeError.
     """

@@ -1,6 +1,6 @@
 """Deleting old segments, as Kafka does: by size first, then by age, whole segments from the oldest.
 
-Invariant: before a segment goes, what only it could tell is written down and synced: the producers
+Invariant: before a segment goes, what only it holds is written down and synced: the producers
 of its batches (in LMDB's rows and in a snapshot), the positions of named producers, where the log
 begins without it, and that the log ends where it does. A crash between any two steps leaves more
 than is needed, never less. How old a segment is its records say; the time of its file counts only
@@ -46,7 +46,7 @@ def _deletable_up_to(partition: Partition, config: Mapping[str, int], now_ms: in
     stays_at = _first_to_stay(partition, config, now_ms)
     if stays_at is None:
         # Even the newest record is too old: the active segment is sealed, and an empty one follows.
-        # Somebody may have appended a younger record meanwhile: of a sealed one it is known.
+        # Another thread may have appended a younger record by now: look at the sealed segment.
         end = partition.roll()
         stays_at = _first_to_stay(partition, config, now_ms)
         stays_at = end if stays_at is None else min(stays_at, end)
@@ -127,7 +127,7 @@ class OldestRecords:
         return newest_ms < oldest_ms
 
     def forget_all_but(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget the partitions that there are no more."""
+        """Forget the partitions that no longer exist."""
         for where in self._newest_ms.keys() - set(partitions):
             del self._newest_ms[where]
 

@@ -1,8 +1,7 @@
 """A store: a directory of topics, open in one process or in several at once.
 
-What it has on disk, and in which order that comes up and goes down, is `store_files`. The order of
-locks: a name's, a producer's, then the internal log's, then a partition's; the store's own comes
-before all of them.
+`store_files` opens and closes what it has on disk. Order of locks: the store's own, a name's, a
+producer's, the internal log's, a partition's.
 """
 
 import copy
@@ -79,7 +78,7 @@ class Store:
 
     A process opens a store once, and its threads share the object; other processes may have it open
     too (`processes`). Every call raises LogClosedError once the store is closed, and
-    ForkedProcessError in a child of the process that opened it: the child opens the store anew.
+    ForkedProcessError in a child of the process that opened it, which must open the store itself.
     """
 
     def __init__(self, path: Path, config: Mapping[str, object] | None) -> None:
@@ -97,10 +96,10 @@ class Store:
     def _open(
         self, create: bool, durability: Durability | None, opened: Callable[["Store"], None]
     ) -> Self:
-        """Open it; `opened` is called with it then. An interrupt (Ctrl-C) leaves nothing open.
+        """Open it, and call `opened` with it. An interrupt (Ctrl-C) leaves nothing open.
 
-        That is why it answers itself: a signal may come when a class has made its object, and not
-        when a function has returned.
+        It returns itself, since a signal may arrive between the creation of the object and the
+        assignment of the result.
         """
         try:
             self._files.enter(
@@ -145,12 +144,12 @@ class Store:
                 self._staged.recover_dead_peers()
             self._partitions.watch_opened(self._checkpointer.watch)
             self._partitions.watch_loaded(self._checkpointer.forget_expired_producers)
-            # Also where no partition is used: what dead processes left is everybody's to end.
+            # Also where no partition is used: every process ends what dead ones left.
             self._checkpointer.start_if_possible()
             opened(self)
-            return self  # noqa: TRY300 -- not behind the guard.
+            return self  # noqa: TRY300 -- inside the guard.
         except BaseException:
-            # Nobody has the object, an interrupt's traceback alone: it must not keep the store.
+            # Only an interrupt's traceback has the object, which must not keep the store open.
             self._give_up_opening()
             raise
 
@@ -223,10 +222,9 @@ class Store:
         A deletion cut short is finished when the store is opened next. What producers gathered for
         the topic is lost: their next flush raises UnknownTopicOrPartitionError.
 
-        Raises UnknownTopicOrPartitionError, InvalidTopicError; StoreError and its kin where files
-        cannot be removed: the topic is gone all the same, its name is not free until they are, and
-        each opening tries again. ConcurrentAccessError in the middle of another
-        call.
+        Raises UnknownTopicOrPartitionError, InvalidTopicError; StoreError and its
+        subclasses if files cannot be removed: the topic is gone all the same, its name is free once
+        they are, and each opening tries again. ConcurrentAccessError in the middle of another call.
         """
         self._check_open()
         check_user_topic_name(name)
@@ -234,7 +232,7 @@ class Store:
             self._topic(name)
             self._staged.pending.forget_topic(name)
             self._topics.delete(name, self._live_producers)
-        # Whoever waits for its records is told that there will be none.
+        # Wake those who wait for its records: there will be none.
         self._signal.wake()
 
     def _changing_topics(self) -> LockBlock[None]:
@@ -493,9 +491,9 @@ class Store:
 
         All are tried; the first error is raised, the others are its notes. Raises
         TransactionalIdNotFoundError; ProducerFencedError, InvalidProducerIdMappingError (the id has
-        gone on since: no decision is made, and none is told); InvalidTxnStateError (not prepared,
-        or aborted already); TransactionCoordinatorFencedError (a partition has another end of it,
-        which this store did not decide: it stays prepared); StoreError.
+        gone on since: no decision is made, and the earlier one is unknown); InvalidTxnStateError
+        (not prepared, or aborted already); TransactionCoordinatorFencedError (a partition has
+        another end of it, which this store did not decide: it stays prepared); StoreError.
         """
         self._check_open()
         self._files.transaction_admin.decide(prepared, commit=True)
@@ -524,7 +522,7 @@ class Store:
         the job is in the log and visible, as durable as the store's durability says; a crash after
         the decision is made good by the process that opens the store next.
 
-        Raises StagedCommitError (also behind a job that is decided and cannot be completed just
+        Raises StagedCommitError (also while an earlier job is decided and cannot be completed just
         now), StagedRunFencedError, StagedSourceError if a new source follows on another one
         unallowed, StoreFullError, ValueError, TypeError, and what `Consumer.commit` raises for
         offsets that are wrong: nothing was decided; StagedJobIncompleteError: this version, or a
@@ -609,8 +607,8 @@ class Store:
         return store_metrics(self._files.engine, self._checkpointer.metrics())
 
     def flush(self) -> None:
-        """Make everything that was appended so far power-safe, by whomever it was appended, in
-        whatever process of the store. All partitions are tried.
+        """Sync everything that any process of the store has appended so far. All partitions are
+        tried.
 
         Raises the first error: StoreFailedError where the disk refuses, CorruptRecordError.
         """
@@ -663,7 +661,7 @@ class Store:
             except BaseException:
                 self._files.give_up()
                 raise
-        # Whoever began to write meanwhile is told.
+        # Producers that began to write since then.
         self._close_producers()
         self._signal.wake()
         return errors
@@ -697,7 +695,7 @@ class Store:
         errors = errors_of(producer.close for producer in self._live_producers())
         for error in errors:
             if isinstance(error, ProducerFencedError):
-                # Its successor has the name: whoever still used it was told, or will be.
+                # Its successor has the name; the next call of this one raises the same error.
                 _log.warning("a producer was closed with records it had gathered: %s", error)
         return [error for error in errors if not isinstance(error, ProducerFencedError)]
 
@@ -755,7 +753,7 @@ class Store:
     def _check_open(self) -> None:
         if self._forked:
             raise ForkedProcessError(
-                f"{self.path} was opened before a fork: open it anew in the child"
+                f"{self.path} was opened before a fork: open it again in the child"
             )
         if self._closed:
             raise LogClosedError(f"the store {self.path} is closed")
@@ -766,7 +764,7 @@ class Store:
         """Look whether the files are still those that were opened; for the background thread.
 
         Raises StoreFailedError if they are not, as every call then does: what is there now is not
-        touched, and whoever waits for records is told.
+        touched, and those who wait for records are woken.
         """
         try:
             self._files.session.look()

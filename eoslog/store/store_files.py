@@ -1,7 +1,7 @@
-"""Files of a store, taken up where the last process left them, and laid down in order.
+"""Opening and closing of a store's files, in order.
 
-The first process of a session takes it up, the last one lays it down; the others attach to what is
-there, and let go of it (`store_session`).
+The first process of a session recovers the store, the last one closes it cleanly; the others attach
+to it and detach from it (`store_session`).
 
 Invariants: nothing is written before the store is locked and the trace of its last clean close is
 removed; that trace is left again only by a close that synced everything. Opening costs the same

@@ -19,7 +19,7 @@ _NAMES = (
 
 
 def store_metrics(engine: Engine, checkpointer: dict[str, Any]) -> dict[str, Any]:
-    """Counts and sizes; `partitions` and what follows it tell of the open partitions alone."""
+    """Return counts and sizes; `partitions` and what follows it cover the open partitions alone."""
     return {
         "topics": len(engine.topics()),
         "partitions_unrecovered": len(engine.partitions.unrecovered),
@@ -32,7 +32,7 @@ def store_metrics(engine: Engine, checkpointer: dict[str, Any]) -> dict[str, Any
 
 
 def _sums(engine: Engine) -> dict[str, int]:
-    """Over the open partitions, but for those whose topic is deleted meanwhile."""
+    """Return the sums over the open partitions, without those of a topic that was just deleted."""
     of_each = []
     for partition in engine.partitions.opened():
         with suppress(LogClosedError):

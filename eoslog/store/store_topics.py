@@ -1,9 +1,9 @@
-"""Topics come and go: their directories, their entry in the registry, what else knows of them.
+"""Creation and deletion of topics: directories, the entry in the registry, and dependent state.
 
 The registry decides. Creating: directories first, then the entry. Deleting: the entry is marked,
 then everything goes, then the entry; what was cut short is finished at the next opening, or by
-another process that has the store open. One process at a time creates or deletes. What the
-operating system does not let go of keeps nobody from the other topics: it is tried again.
+another process that has the store open. One process at a time creates or deletes. Files that the
+operating system does not remove do not block other topics: the deletion is tried again.
 """
 
 import logging
@@ -119,7 +119,7 @@ class StoreTopics:
     def delete(self, name: str, users: Callable[[], Iterable[TopicUser]]) -> None:
         """See `Store.delete_topic`.
 
-        `users()` are asked for when the topic exists no more: who comes later does not know it.
+        `users()` is called once the topic is marked as deleted: later users do not find it.
         """
         with self._registry.changing_topics():
             self._finish_deletions()

@@ -89,7 +89,7 @@ def test_a_partition_that_nobody_can_look_after_is_refused_by_name(tmp_path, mon
         refuse_threads(limited)
         # Where nothing is appended the store can do without.
         store = eoslog.open(tmp_path / "store", create=True, durability="process")
-        assert "nobody looks after the store yet" in caplog.text
+        assert "the store's background thread did not start" in caplog.text
         store.create_topic("rows")
         producer = store.producer()
         for _ in range(2):
