@@ -519,8 +519,8 @@ class Consumer:
         return self._closed
 
     def close(self) -> None:
-        """Read no more; a poll that waits in another thread ends. A second call does nothing, or
-        what an interrupt (Ctrl-C) left of the first.
+        """Close the consumer; a poll that waits in another thread ends. A second call does nothing,
+        or what an interrupt (Ctrl-C) left of the first.
 
         A subscribed consumer leaves its group: `on_revoked` is called, unless another thread is in
         a poll, and its partitions go to other members at once.
@@ -737,8 +737,8 @@ class Consumer:
         self._positions.add({where: self._opened(where) for where in partitions})
 
     def _check_still_there(self, offsets: Iterable[TopicPartition]) -> None:
-        """Check that the topics were not made again: what was read of a deleted one says nothing of
-        a new one of its name.
+        """Check that the topics were not made again: offsets of a deleted one mean nothing
+        in a new one of its name.
         """
         for where in offsets:
             partition = self._positions.partitions.get(where)

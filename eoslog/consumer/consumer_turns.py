@@ -34,7 +34,7 @@ class ConsumerTurns:
         self._turns_of: object = None  # The assignment that they are of.
 
     def records(self, records_max: int) -> list[Record]:
-        """Records of all partitions in turn, until there are enough or there are no more.
+        """Return records of all partitions in turn, until there are enough or no others.
 
         Raises what the first of them raises; a later one's error waits for the next call.
         """

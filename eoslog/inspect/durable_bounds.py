@@ -2,9 +2,9 @@
 
 A record counts as acknowledged where something that was durable refers to it: the recovery point, a
 committed offset of a group, the decision of a transaction that wrote it, or a staged job that is
-complete. A job is complete once its application's record says so, or once its staged files are
-gone: they go only after that. While its decision is in the log, the decision names the batches that
-must be there. After that, a note of recent jobs says how far the log went.
+complete. A job is complete once its application's record has it so, or once its staged files are
+gone: they are removed only after that. While its decision is in the log, the decision names the
+batches that must be there. After that, a note of recent jobs has the end of the log.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -114,7 +114,7 @@ class DurableBounds:
         """Return why a partition's log must not be cut at an offset; None if it may be."""
         known, who = self.offsets.get(where, (0, ""))
         if known > offset:
-            return f"{who} says that the log went up to offset {known}"
+            return f"{who} shows that the log went up to offset {known}"
         for (producer_id, epoch), name in self._without_marker(where, log).items():
             return (
                 f"the transaction of {name!r} (producer {producer_id}, epoch {epoch}) was decided "
@@ -122,7 +122,7 @@ class DurableBounds:
             )
         for part in self.jobs.get(where, {}).values():
             if part.is_cut(log):
-                return f"{part.name} was complete, and the break is in front of some of it"
+                return f"{part.name} was complete, and the break is before some of it"
         return None
 
     def _without_marker(
@@ -165,8 +165,9 @@ def read_durable_bounds(
 
 
 def synced_by_page(paths: StorePaths, where: TopicPartition) -> int:
-    """Return up to where a partition was synced, as its control page says; 0 if it does not say. It
-    is raised after each sync, and so true after a power cut.
+    """Return the offset up to which a partition was synced, by its control page, else 0.
+
+    It is raised after each sync, and so true after a power cut.
     """
     try:
         topic_id = read_partition_metadata(paths.partition(where))
@@ -225,8 +226,9 @@ def job_parts(
 ) -> Iterator[tuple[TopicPartition, JobPart]]:
     """Yield the parts of complete jobs in the keys and values of one partition, oldest first.
 
-    With `only_recorded`, a job without staged files does not count as complete if no record says
-    so. Records of other types are passed over; unreadable ones are for the check of that log.
+    With `only_recorded`, a job without staged files does not count as complete unless a
+    record has it so. Records of other types and unreadable ones are passed over; the check of that
+    log reports the latter.
     """
     topic_ids = _TopicIds(paths)
     prepared: dict[str, Mapping[str, Any]] = {}

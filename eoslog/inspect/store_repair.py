@@ -1,12 +1,12 @@
-"""`eoslog verify --repair`: cut what is torn, set aside what is derived and wrong, refuse the rest.
+"""`eoslog verify --repair`: cut torn tails, set wrong derived files aside, refuse the rest.
 
-Torn is what stands behind the last whole batch of a log that was stopped uncleanly, at or above the
-recovery point, with no whole batch behind it, and of which nothing durable says that it was there.
-Whatever is taken away is kept below `state/cut/`, synced before it is gone from its place. If
-anything is to be refused, nothing is changed at all.
+A tail is torn if it follows the last whole batch of a log that was stopped uncleanly, at or above
+the recovery point, if no whole batch follows it, and if nothing durable refers to it. What is taken
+away is kept below `state/cut/`, and synced before it is removed from its place. If anything must be
+refused, nothing is changed at all.
 
-Invariants: no record is dropped of which anything says that it was acknowledged; a repair that was
-cut short is finished by the next one, and one of a sound store changes nothing.
+Invariants: no record is dropped that was acknowledged as far as any file shows; the next repair
+finishes one that was cut short, and a repair of a sound store changes nothing.
 """
 
 import os
@@ -196,7 +196,7 @@ class StoreRepair:
                 changes[path] = self._set_aside(path, reason)
             else:
                 refused.append(Refusal(path, reason, advice))
-        # Where nothing was deleted the log has all that either says.
+        # Where nothing was deleted the log has all that either holds.
         needed = (path for path in changes if path.suffix == ".snapshot")
         if self._lmdb in changes and any(OfflineLog(one.parent).first_offset for one in needed):
             lmdb = changes.pop(self._lmdb)
@@ -240,7 +240,7 @@ class StoreRepair:
         kept = place / f"{path.name}.{self._now_ms}"
         files = [path] if path.is_file() else [one for one in path.rglob("*") if one.is_file()]
         size = sum(one.stat().st_size for one in files)
-        return Change(path, "set aside, to be made anew from the log", kept, size, reason)
+        return Change(path, "set aside, to be rebuilt from the log", kept, size, reason)
 
     def set_aside(self, changes: Iterable[Change]) -> None:
         """Set the files aside; each by one rename, which is durable on return."""
@@ -265,7 +265,7 @@ def _refusal(
         return Refusal(tail.path, f"{place}; {reason}", SYNCED_ADVICE)
     if tail.sound is not None:
         path, position, offset = tail.sound
-        where_it_is = f"behind it, in {path} at byte {position}"
+        where_it_is = f"after it, in {path} at byte {position}"
         if (path, position) == (tail.path, tail.position_bytes):
             where_it_is = "there"
         reason = f"this is no torn end: a whole batch at offset {offset} stands {where_it_is}"
@@ -284,7 +284,7 @@ def _cut(tail: BrokenTail) -> None:
             file.truncate(tail.position_bytes)
             os.fsync(file.fileno())
         return
-    # A staged file too, of a job that is not complete: it is to be adopted again, as it is.
+    # A staged file too, of a job that is not complete: it will be adopted again, as it is.
     left = tail.path.with_name(tail.path.name + _UNNAMED_SUFFIX)
     _copy(tail.path, 0, tail.position_bytes, left)
     sync_file(left)

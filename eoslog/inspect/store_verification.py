@@ -1,10 +1,10 @@
 """Check all of a store against its own logs: `Store.verify`.
 
-The order matters where the store is in use: what says something of a log is read first, the log
-after it. The log only grows; so it holds whatever was said of it. Which topics there are is read
-before all of that: a topic that is still the same at the end was it all the time, and whatever was
-read of its name is of it. One that is not is left out, and so is one that came later. What looks
-ahead of the transaction log is judged by what that says afterwards (`transaction_verification`).
+The store may be in use, so the order matters. Files that refer to a log are read before the log,
+which only grows: it then holds all that they refer to. The list of topics is read first of all: a
+topic that is still the same at the end was the same all the time. One that is not is left out, and
+so is one that was created later. A partition that seems to be ahead of the transaction log is
+judged by what that log has afterwards (`transaction_verification`).
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -175,7 +175,7 @@ def lost_partitions(
     """
     problems = []
     for where, offset in sorted(recreated.items()):
-        reason = f"its directory was gone, and its log went up to offset {offset}; it began anew"
+        reason = f"its directory was gone, and its log went up to offset {offset}"
         problems.append(problem(paths.partition(where), reason))
     known: dict[TopicPartition, int] = {}
     stated: Iterable[Mapping[TopicPartition, int]] = (
@@ -223,7 +223,7 @@ def _differences(partition: Partition, kept: KeptOffsets | None, path: Path) -> 
     rows = dict(kept.rows)
     compared = state.all_rows()
     if start == 0:
-        # Where compaction has cut the beginning off, a row may stand behind the offset, as a copy.
+        # Where compaction has cut the beginning off, a row may be above the offset, as a copy.
         compared |= rows.keys()
     wrong = [
         f"{where}: {_shown(row)} is kept otherwise than the log has it up to offset {kept.offset}"
@@ -234,7 +234,7 @@ def _differences(partition: Partition, kept: KeptOffsets | None, path: Path) -> 
 
 
 def _replayed(partition: Partition, offset: int, upper_bound: int) -> GroupOffsetsState:
-    """Replay what the log says of its groups, from an offset on.
+    """Replay the records of groups in the log, from an offset on.
 
     Raises CorruptRecordError, and OffsetOutOfRangeError if it begins further up by now.
     """

@@ -1,7 +1,7 @@
 """Identity of a producer, and its position at each partition.
 
 Invariants: a named producer's partition is in the name's record before its first append there; at
-least every RENEW_RECORDS records the record says anew where the name stands.
+least every RENEW_RECORDS records a new record has the name's position.
 """
 
 import threading
@@ -17,7 +17,7 @@ from eoslog.storage.partition import Partition
 from eoslog.storage.sequenced_partition import NO_EPOCH, NO_PRODUCER_ID, SequencedPartition
 from eoslog.transactions.named_producers import Checkpoint, HeldName, LiveProducer, NamedIdentity
 
-# Half of the sequences before they begin anew: far from taking an older one for a newer one.
+# Half of the sequences before they wrap: an older one is never taken for a newer one.
 RENEW_RECORDS = 1 << 30
 
 
@@ -65,7 +65,7 @@ class ProducerIdentity:
 
     def ready(self) -> dict[TopicPartition, SequencedPartition]:
         """The partitions that were written to, as they come and go, if there is no name that may
-        have to be renewed there. Their logs tell if the topic was deleted meanwhile.
+        have to be renewed there. Their logs know if the topic was deleted.
         """
         return self._partitions if self._named is None else {}
 

@@ -108,7 +108,7 @@ def may_move(source: ClientState, target: ClientState) -> bool:
     return bool(SOURCES[target] >> source & 1)
 
 
-# What a call that does not fit is told: what to do first.
+# Hints for a call that the state does not allow: what to do first.
 HINTS: Mapping[ClientState, str] = MappingProxyType(
     {
         _S.UNINITIALIZED: "call init_transactions() first",
@@ -207,7 +207,7 @@ class TransactionStates(ClientTransaction):
         self, accumulator: Accumulator, parts: ProducerParts, transactional_id: str
     ) -> None:
         self.transactional_id = transactional_id
-        self.is_prepared = False  # The open transaction: nobody aborts it unasked.
+        self.is_prepared = False  # The open transaction: only its answer ends it.
         self.was_late = False  # It was aborted here, being older than its timeout.
         self._store_parts = parts
         self._engine = parts.engine
@@ -307,7 +307,7 @@ class TransactionStates(ClientTransaction):
     def notice_replacement(self) -> None:
         """Refuse records from now on if the transactional id was taken over.
 
-        Takes no lock: whoever calls it holds another producer's. It only lets the user know sooner;
+        Takes no lock: the caller holds another producer's. It only lets the user know sooner;
         what keeps a fenced producer from writing is the entry.
         """
         reason = self._owner.fenced_because
@@ -478,7 +478,7 @@ class TransactionStates(ClientTransaction):
     # Topics that come and go.
 
     def check_gathered_for(self, topic: str, topic_id: str | None) -> None:
-        """Refuse if another process has made the topic anew since records were gathered for it."""
+        """Refuse if another process has re-created the topic since records were gathered for it."""
         buffers = self.accumulator.buffers_of(topic)
         if buffers and buffers[0].topic_id != topic_id:
             lost = self.accumulator.record_count_of(topic)

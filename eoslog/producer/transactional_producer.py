@@ -35,11 +35,11 @@ class TransactionalProducer(Producer):
     - IllegalStateError, TypeError, ValueError: the call did nothing, all is as it was;
     - ProducerFencedError: the transactional id was taken over, or the transaction took longer than
       its timeout; the message says who did it and when. Nothing more is written; close it;
-    - StoreFailedError of a commit: whether it is decided, only opening the store anew can say;
+    - StoreFailedError of a commit: the next opening of the store finds out if it is decided;
     - ConcurrentAccessError: called from within a call of this producer, by the same thread;
       the call did nothing, and the append it came into goes on;
     - LogClosedError, ForkedProcessError: the store is not open any more;
-    - any other, in a transaction: call `abort_transaction` and begin anew. The transaction's other
+    - any other, in a transaction: call `abort_transaction` and begin again. The transaction's other
       calls raise TransactionAbortableError until then. `transaction()` does so by itself.
     """
 

@@ -1,12 +1,11 @@
-"""Readers of one store that wait for records, and the writers that wake them.
+"""Wake-ups of readers that wait for records in one store, by the writers that append them.
 
-In the processes of a session all sleep on one word of the page that they share: a reader first says
-at each partition that a wake-up is wanted, then looks, then sleeps; the engine's publish takes that
-wish, and only then pays for waking anybody. A reader that dies costs one wake-up in vain.
+All readers of a session's processes sleep on one word of the page that they share. A reader first
+sets a flag at each partition, then looks, then sleeps. The engine's publish clears the flag, and
+makes the system call only if it was set. A reader that dies costs one needless wake-up.
 
-Without that page it is a matter of this process. No lock is shared between readers and writers:
-each reader sleeps on a lock of its own, so that one who is interrupted, at whatever step, leaves
-nothing behind that another would wait for.
+Without that page only this process takes part. Readers and writers share no lock: each reader
+sleeps on a lock of its own, so an interrupted reader never blocks another.
 """
 
 import threading
@@ -18,7 +17,7 @@ from typing import Protocol, Self
 
 from eoslog.bindings.shared_page import SharedPage
 
-# Whoever sleeps looks again after so long, woken or not: a writer may die between its publish and
+# A reader looks again after so long, woken or not: a writer may die between its publish and
 # the wake-up, and Python handles signals only between two sleeps.
 LOOK_AGAIN_S = 1.0
 
@@ -27,11 +26,11 @@ class Watched(Protocol):
     """Partition of the store that is waited for."""
 
     def want_wakeup(self) -> None:
-        """Have the next publish wake whoever sleeps."""
+        """Have the next publish wake the sleeping readers."""
 
 
 class Sleeper(AbstractContextManager["Sleeper"], Protocol):
-    """One who waits. What happens between `look` and `sleep` is not missed: the sleep ends."""
+    """A waiting reader. What happens between `look` and `sleep` is not missed: the sleep ends."""
 
     def look(self) -> None:
         """Have each wake-up count from here on."""
@@ -41,7 +40,7 @@ class Sleeper(AbstractContextManager["Sleeper"], Protocol):
 
 
 class AppendSignal:
-    """One for a store. A writer pays next to nothing as long as nobody waits."""
+    """Signal of one store. While no reader waits, it costs a writer next to nothing."""
 
     def __init__(self, shared: SharedPage | None = None) -> None:
         self.shared = shared
@@ -55,7 +54,7 @@ class AppendSignal:
             self.wake()
 
     def wake(self) -> None:
-        """Have everybody look again, in all processes, after a change that is no append."""
+        """Have all readers look again, in all processes, after a change that is no append."""
         if self.shared is not None:
             self.shared.wake()
             return
@@ -63,10 +62,10 @@ class AppendSignal:
             try:
                 lock.release()
             except RuntimeError:
-                continue  # Somebody else has woken it just now.
+                continue  # Another thread has woken it just now.
 
     def want(self, partitions: Iterable[Watched]) -> None:
-        """Have the next append to any of these wake whoever sleeps; to be called after `look`.
+        """Have the next append to any of these wake the sleeping readers; call it after `look`.
 
         Raises what the partitions raise: LogClosedError.
         """
@@ -75,7 +74,7 @@ class AppendSignal:
                 partition.want_wakeup()
 
     def sleeper(self) -> Sleeper:
-        """One who waits, for as long as the block lasts."""
+        """Return a waiting reader, for as long as the block lasts."""
         if self.shared is not None:
             return _SharedSleeper(self.shared)
         return _OwnSleeper(self._sleeping)
@@ -83,7 +82,7 @@ class AppendSignal:
     def wait(
         self, partitions: Iterable[Watched], is_ready: Callable[[], bool], timeout_s: float
     ) -> bool:
-        """Wait until `is_ready()` or the time is over; whether it is ready.
+        """Wait until `is_ready()` or the time is over; return True if it is ready.
 
         It is asked after each append to one of these partitions, after each `wake`, and once a
         second. Raises what it raises, and LogClosedError for a partition that is closed.
@@ -100,7 +99,7 @@ class AppendSignal:
                 if left_s <= 0:
                     return False
                 sleeper.sleep(left_s)
-                # Before it is wanted anew: the next append would pay for nobody.
+                # Before the flag is set again: the next append would pay for nothing.
                 if is_ready():
                     return True
 

@@ -7,7 +7,7 @@ from eoslog.errors import OutOfMemoryError
 
 
 class BackgroundThread:
-    """Calls `work` once, from the first `start` until the owner tells `work` to end.
+    """Calls `work` once, from the first `start` until the owner has `work` return.
 
     `work` first checks if it must end: after Ctrl-C inside `start` the thread may begin late.
     """

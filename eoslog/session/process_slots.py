@@ -3,11 +3,11 @@
 A process id is no proof of life: ids are used again, and containers do not see each other's. So
 every process that opens a store holds a file lock on a slot of its own, below `state/processes/`,
 for as long as it lives and has the store open. A slot whose lock is free belongs to a process that
-is gone; what it left undone is then somebody else's to settle. What the file says is for people.
+is gone; another process then ends what it left. The content of the file is for people.
 
 A slot is made under another name and takes its own once it is locked: no slot of a living process
-is ever seen unlocked. A process that closes the store leaves the file behind with a free lock, so
-that whatever it could not finish is settled like that of a dead one.
+is ever seen unlocked. A process that closes the store leaves the file with a free lock, so that
+what it could not finish is ended as that of a dead one.
 """
 
 import errno
@@ -100,7 +100,7 @@ class ProcessSlots:
         return self._is_held(self._path_of(slot))
 
     def dead(self) -> list[ProcessSlot]:
-        """The slots whose processes are gone, and which nobody has settled yet."""
+        """Return the slots of dead processes whose leftovers no process has ended yet."""
         return [one for one in self._all() if not self.alive(one.slot)]
 
     def others(self) -> list[ProcessSlot]:

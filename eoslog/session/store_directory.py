@@ -40,8 +40,8 @@ def enter_store(
     """Take part in the store's session, or begin one; `create` makes an empty or absent directory
     a store.
 
-    Until `StoreSession.opened` nobody else opens or closes it. Without a `durability` it is that of
-    the session, or "commit". `on_fork` is called in the child of every fork from now on.
+    Until `StoreSession.opened` no other process opens or closes it. The default of `durability`
+    is the session's, or "commit". `on_fork` is called in the child of every fork from now on.
 
     Raises NotAStoreError, StoreVersionError, StoreInUseError, StoreFullError, StoreReadOnlyError
     or StoreFailedError; the directory is then as it was.

@@ -1,16 +1,16 @@
-"""The locks that say which processes have a store open.
+"""Locks of the processes that have a store open.
 
 - `state/lock`: held by every process that has the store open, exclusively by one that is alone.
-- `state/opening.lock`: held, exclusively, by whoever opens or closes the store just now. So nobody
-  comes or goes while a process finds out whether it is the first one or the last.
+- `state/opening.lock`: held exclusively by the process that opens or closes the store just now. So
+  no other opens or closes it while that process finds out if it is the first one or the last.
 
 Both are file locks: the kernel drops them when the holder dies, however it dies. The files also
-name a holder, for people to read; the name alone proves nothing. One process has a store open once:
-LMDB allows no more.
+name a holder, for people to read; the name alone proves nothing. A process has a store open only
+once: LMDB allows no more.
 
 A fork would hand the locks on: a child that lives longer than its parent would keep the store
 open, and could write to it beside the next owner. So the child closes its copies at once, and
-every object of the store is told that it is in the wrong process.
+every object of the store refuses its calls with ForkedProcessError.
 """
 
 import json
@@ -33,7 +33,7 @@ from eoslog.fs.private_files import FILE_MODE
 
 FILE_NAME = "lock"
 OPENING_FILE_NAME = "opening.lock"
-# Whoever waits longer for an opening or closing to end is told who is at it.
+# After a longer wait for an opening or closing to end, the error names the process that does it.
 OPENING_TIMEOUT_S = 60.0
 _HOLDER_BYTES = 512
 _FIRST_SLEEP_S = 0.0005
@@ -46,7 +46,7 @@ _made_lock = ThreadLock()
 class StoreLock:
     """One process's hold on a store. Made, it is the one that opens; `opened` lets others do so.
 
-    `alone` says that no other process had the store open: it is to be taken up from the disk.
+    `alone` is true if no other process had the store open: it must be recovered from the disk.
     `release` frees everything; so does the death of the process.
     """
 
@@ -58,9 +58,9 @@ class StoreLock:
         joining: bool = True,
         timeout_s: float = OPENING_TIMEOUT_S,
     ) -> None:
-        """Wait until nobody else is opening or closing the store, and come in.
+        """Wait until no other process opens or closes the store, and take the lock.
 
-        Raises StoreInUseError, which says who is in the way: another opening that takes too long,
+        Raises StoreInUseError, which names what is in the way: another opening that takes too long,
         an object of this process that has the store open, or, unless `joining`, any other process.
         `on_fork` is called in the child of every fork made while the lock is held.
         """
@@ -98,16 +98,16 @@ class StoreLock:
         return found.st_dev, found.st_ino
 
     def opened(self, *, share: bool) -> None:
-        """The store is open: others may open it too if `share` says so, or close it."""
+        """End the opening: others may close the store, and with `share` open it too."""
         with named_os_errors(f"locking {self.path}"):
             if share and self._exclusive:
-                # Not one step, but nobody else comes in between: that needs the other lock.
+                # Two steps; the other lock, which is held, keeps other processes out between them.
                 self._locked_file.lock(exclusive=False, wait=True)
                 self._exclusive = False
         self._end()
 
     def begin_closing(self) -> bool:
-        """Keep others from opening and closing until `release`; whether this is the last process.
+        """Keep others from opening and closing until `release`; return True for the last process.
 
         Raises StoreInUseError if another one takes too long with that.
         """
@@ -121,7 +121,7 @@ class StoreLock:
 
     def release(self) -> None:
         """Free everything; a second call does nothing, or what an interrupt left of the first."""
-        # Nobody compares it with a lock that is taken while its file is closed.
+        # No lock may be compared with this one while its file is being closed.
         with _made_lock:
             if self._file is not None and not self._file.closed:
                 if self._exclusive:
@@ -139,7 +139,7 @@ class StoreLock:
         return self._file
 
     def _enter(self, file: UnforkedFile, joining: bool) -> None:
-        """Become one of those that have the store open; nobody else does so meanwhile."""
+        """Join the processes that have the store open; no other does so at the same time."""
         store_path = self.path.parent.parent
         with _made_lock:
             for other in _made:

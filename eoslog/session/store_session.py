@@ -1,11 +1,11 @@
 """A session of a store: from the first process that opens it to the last one that closes it.
 
-The first takes the store up from the disk, as after any stop, and makes what all processes share:
+The first recovers the store from the disk, as after any stop, and creates what all processes share:
 `state/shared`, with the session's random id, and `state/session.json`, with what a process that
-joins has to know. Those that join take nothing up: they attach to what is there. The last one that
-closes lays everything down, and leaves the trace of a clean close; the others let go.
+joins must know. Those that join recover nothing: they attach to what is there. The last one to
+close writes everything down, and leaves the trace of a clean close; the others only detach.
 
-Invariants: nobody comes or goes while another does (`store_lock`); all processes of a session run
+Invariants: processes join and leave one at a time (`store_lock`); all processes of a session run
 on one host, in one container, with one durability and the same settings for topics that have none
 of their own; when all have died, the next one is a first again, and everything is recovered.
 
@@ -60,9 +60,9 @@ class SessionFile:
     """Content of `session.json`: the process that began the session, and what those that join must
     know.
 
-    `unrecovered` are the partitions that were to be recovered when the session began, `left` those
-    that a process which has closed the store could not put right. Until `asked` nobody has said
-    which durability and defaults of topics he wants: whoever does has them.
+    `unrecovered` are the partitions that needed recovery when the session began, `left` those
+    that a process which has closed the store could not repair. While `asked` is false, no process
+    has given a durability or defaults of topics: the first that does sets them.
     """
 
     session: str
@@ -121,8 +121,8 @@ class StoreSession:
     """Part of this process in the session of a store; `enter_store` makes it.
 
     `durability` and `topic_defaults` are those of the whole session, or those that this process
-    began with before anybody asked for any. `slots` says which processes
-    take part, `shared` has their locks, counters and wake-up word.
+    began with before any process gave some. `slots` has the processes that take part, `shared`
+    their locks, counters and wake-up word.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class StoreSession:
 
     def _begin(self, durability: Durability | None, topic_defaults: Mapping[str, int]) -> None:
         if self._mount.network:
-            self._check_nobody_on_another_host()
+            self._check_no_other_host()
         self.id = secrets.token_bytes(SESSION_BYTES)
         self.durability: Durability = durability or "commit"
         self.topic_defaults = dict(topic_defaults)
@@ -248,7 +248,7 @@ class StoreSession:
                     "there first"
                 )
 
-    def _check_nobody_on_another_host(self) -> None:
+    def _check_no_other_host(self) -> None:
         """Check for a sign of life from another host; locks may not reach from host to host."""
         found = SessionFile.read(self._paths.session)
         if found is None or found.boot_id == boot_id():
@@ -374,7 +374,7 @@ class StoreSession:
             self._file.write(self._paths.session)
 
     def leave(self, *, last: bool) -> None:
-        """Give everything up. `last`: nobody is left, and the session is over.
+        """Leave the session; with `last`, no process is left, and it is over.
 
         A second call does nothing, or what an interrupt left of the first.
         """

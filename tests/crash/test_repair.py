@@ -236,7 +236,7 @@ def test_a_tail_below_the_recovery_point(stopped):
     write_checkpoint(stopped / RECOVERY_POINT, {T0: 44})
     log = logs(stopped)[-1]
     cut_log(log, last_position(log) + 20)
-    assert_refused(stopped, "the recovery point says that the log went up to offset 44")
+    assert_refused(stopped, "the recovery point shows that the log went up to offset 44")
 
 
 def test_a_tail_that_a_group_has_read(path):
