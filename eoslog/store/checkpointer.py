@@ -134,8 +134,7 @@ class Checkpointer:
             return True
 
     def start_if_possible(self) -> None:
-        """Start the thread; if the process has no more threads, opening a partition tries again.
-        """
+        """Start the thread; if the process has no more threads, opening a partition tries again."""
         try:
             self.start()
         except OutOfMemoryError as error:
