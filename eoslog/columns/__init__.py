@@ -1,1 +1,1 @@
-"""Columns of records on their way to the partitions of a topic, and out as Arrow."""
+"""Columns of records: their partitions, and record batches of Arrow."""

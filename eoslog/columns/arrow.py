@@ -32,12 +32,12 @@ _HEADERS = SCHEMA.field("headers").type
 
 
 def empty_batch() -> pa.RecordBatch:
-    """A batch of no records, with the columns of all others."""
+    """Return a batch of no records, with the columns of all others."""
     return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in SCHEMA], schema=SCHEMA)
 
 
 def record_batch(where: TopicPartition, columns: Columns) -> pa.RecordBatch:
-    """The columns of one fetch as a record batch, over the same memory."""
+    """Return the columns of one fetch as a record batch, over the same memory."""
     count = columns.record_count
     return pa.RecordBatch.from_arrays(
         [
@@ -54,26 +54,26 @@ def record_batch(where: TopicPartition, columns: Columns) -> pa.RecordBatch:
 
 
 def offset_array(columns: Columns) -> pa.Array:
-    """The offsets of the records, over the same memory."""
+    """Return the offsets of the records, over the same memory."""
     return _fixed(pa.int64(), columns.record_count, columns.offsets)
 
 
 def key_array(columns: Columns) -> pa.Array:
-    """The keys, null where a record has none, over the same memory."""
+    """Return the keys, null where a record has none, over the same memory."""
     return _binary(
         columns.record_count, columns.key_validity, columns.key_offsets, columns.key_data
     )
 
 
 def value_array(columns: Columns) -> pa.Array:
-    """The values, null where a record has none, over the same memory."""
+    """Return the values, null where a record has none, over the same memory."""
     return _binary(
         columns.record_count, columns.value_validity, columns.value_offsets, columns.value_data
     )
 
 
 def header_array(columns: Columns, list_type: pa.DataType, *, null_if_none: bool) -> pa.Array:
-    """Per record a list of its headers, of a list type; null for all where no record has any.
+    """Return a list of headers for each record; nulls if no record has any.
 
     A record without headers beside one that has some gets an empty list, or with `null_if_none`
     a null.

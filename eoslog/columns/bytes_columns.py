@@ -1,9 +1,8 @@
-"""Columns of byte strings on their way to several partitions: measured, regrouped, put together.
+"""Columns of byte strings, which can be measured, reordered, sliced and joined.
 
-The three kinds that an append takes: lists of bytes, Arrow arrays (their buffers are not copied,
-and their own `take` and `slice` are used, so that this module needs no pyarrow), and
-two-dimensional numpy arrays of uint8. Each keeps what it was given: a list or array that its
-owner changes later is copied first.
+An append takes three kinds: lists of bytes, Arrow arrays, and two-dimensional numpy arrays of
+uint8. Of Arrow arrays the buffers are not copied, and their own `take` and `slice` are used, so
+that this module needs no pyarrow. A list or array that its owner may change later is copied.
 """
 
 from collections.abc import Sequence
@@ -32,21 +31,17 @@ class BytesColumn(Protocol):
 
     def __len__(self) -> int: ...
 
-    @property
-    def kind(self) -> object:
-        """Columns of equal kind can be put together."""
-
     def for_encoder(self) -> object:
-        """The column as `BatchEncoder.encode_columns` takes it."""
+        """Return the column as `BatchEncoder.encode_columns` takes it."""
 
     def sizes(self) -> Sizes:
-        """The bytes of each cell; of a null one 0, or whatever its place takes up."""
+        """Return the bytes of each cell; of a null one 0, or the size of its place."""
 
     def take(self, order: Order) -> Self:
-        """The cells in another order."""
+        """Return the cells in another order."""
 
     def slice(self, first: int, upper_bound: int) -> Self:
-        """The cells [first, upper_bound)."""
+        """Return the cells [first, upper_bound)."""
 
     def joined(self, others: Sequence[Self]) -> Self:
         """Return these cells, then those of other columns of the same kind."""
@@ -54,8 +49,6 @@ class BytesColumn(Protocol):
 
 class ListColumn:
     """A list of bytes and None."""
-
-    kind: object = "list"
 
     def __init__(self, cells: list[bytes | None]) -> None:
         self._cells = cells
@@ -95,14 +88,14 @@ class ArrowColumn:
 
     def __init__(self, array: Any) -> None:
         self._array = array
-        self.kind: object = str(array.type)
+        self._kind = str(array.type)
 
     @classmethod
     def checked(cls, array: Any, name: str) -> "ArrowColumn":
         kind = str(array.type)
         if kind not in _OFFSETS_OF_TYPE and kind != "null" and not kind.startswith(_FIXED):
             raise TypeError(f"{name}: an Arrow binary or string array, not one of {kind}")
-        array.validate()  # Buffers too short for what the array says: a ValueError.
+        array.validate()  # Raises ValueError if the buffers are too short.
         return cls(array)
 
     def __len__(self) -> int:
@@ -112,18 +105,17 @@ class ArrowColumn:
         return self._array
 
     def sizes(self) -> Sizes:
-        kind = str(self.kind)
-        count = len(self._array)
+        kind, count = self._kind, len(self._array)
         if count == 0 or kind == "null":
             return np.zeros(count, np.int64)
         if kind not in _OFFSETS_OF_TYPE:
-            return np.full(count, _fixed_bytes(kind), np.int64)
+            return np.full(count, int(kind[len(_FIXED) : -1]), np.int64)
         offsets = np.frombuffer(self._array.buffers()[1], _OFFSETS_OF_TYPE[kind])
         first = self._array.offset
         sizes = np.diff(offsets[first : first + count + 1]).astype(np.int64, copy=False)
-        # pyarrow believes offsets, and would read outside of the data.
+        # pyarrow does not check offsets, and would read outside of the data.
         if offsets[first] < 0 or sizes.min() < 0:
-            raise ValueError("an Arrow array is broken: its offsets go down")
+            raise ValueError("the Arrow array's offsets do not rise")
         return sizes
 
     def take(self, order: Order) -> "ArrowColumn":
@@ -143,7 +135,6 @@ class FixedColumn:
 
     def __init__(self, rows: npt.NDArray[np.uint8]) -> None:
         self._rows = rows
-        self.kind: object = ("fixed", rows.shape[1])
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -165,7 +156,7 @@ class FixedColumn:
 
 
 def bytes_column(source: object, name: str) -> BytesColumn:
-    """A column from what a caller handed in, or TypeError; `name` is that of the argument."""
+    """Return the column of an argument of this name. Raises TypeError."""
     if isinstance(source, (list, tuple)):
         return ListColumn.checked(list(source), name)
     if isinstance(source, np.ndarray):
@@ -202,7 +193,3 @@ def _as_pyarrow(array: Any) -> Any:
             "run `pip install 'eoslog[arrow]'`"
         ) from error
     return pa.array(array)
-
-
-def _fixed_bytes(kind: str) -> int:
-    return int(kind[len(_FIXED) : -1])

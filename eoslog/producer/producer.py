@@ -14,7 +14,7 @@ from eoslog.bindings.accumulator import PartitionBuffer, TopicBuffers
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sender import Sender
 from eoslog.bindings.status import ProducerNotCached
-from eoslog.columns.column_placement import placed_columns
+from eoslog.columns.column_batch import columns_by_partition
 from eoslog.common.arguments import whole_number
 from eoslog.common.config import PRODUCER_SETTINGS, parse_config, with_defaults
 from eoslog.common.other_clients import with_methods_of_other_clients
@@ -196,7 +196,7 @@ class Producer(Sender):
             try:
                 description = self._known_topic(topic)
                 if partition is None:
-                    return self._append_placed(description, values, keys, timestamps, headers)
+                    return self._append_by_partition(description, values, keys, timestamps, headers)
                 where = self._known_partition(description, partition)
                 return self._append_columns(where, values, keys, timestamps, headers)
             except EoslogError as error:
@@ -613,7 +613,7 @@ class Producer(Sender):
         self._unsynced[sequenced.partition] = result.last_offset + 1
         return result
 
-    def _append_placed(
+    def _append_by_partition(
         self,
         topic: TopicDescription,
         values: object,
@@ -626,7 +626,7 @@ class Producer(Sender):
         config = self._engine.partitions.config_of(topic)
         first_partition = self._keyless_turn % topic.partitions
         self._keyless_turn += 1
-        for number, columns in placed_columns(
+        for number, columns in columns_by_partition(
             topic.partitions, first_partition, config, values, keys, timestamps, headers
         ):
             try:

@@ -28,12 +28,7 @@ from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.batch_filler import DONE, NO_ROOM, BatchFiller, RecordSet, checked_records
 from eoslog.bindings.columns import timestamp_column
 from eoslog.bindings.plain_rows import plain_columns as plain_columns  # For eoslog.spark.
-from eoslog.columns.placed_rows import (
-    BATCH_HEADER_BYTES,
-    TopicLimits,
-    check_timestamps,
-    header_list,
-)
+from eoslog.columns.column_batch import BATCH_HEADER_BYTES, TopicLimits, header_list
 from eoslog.common import clock
 from eoslog.common.config import TOPIC_SETTINGS
 from eoslog.common.durability import check_durability
@@ -153,7 +148,7 @@ class StagedWriter:
             _check_buffers(column)
         moments = None if timestamps is None else timestamp_column(timestamps).copy()
         if moments is not None:
-            check_timestamps(moments, known.limits)
+            known.limits.check_timestamp_column(moments)
         records = checked_records(
             values,
             keys,
