@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from eoslog.checking.recorded_call import Call, CallWriter, offsets_as_json, partitions_as_json
 from eoslog.common.arguments import check_synchronous, whole_number
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
+from eoslog.consumer.consumer_internals import ConsumerInternals
 from eoslog.errors import EoslogError
 
 if TYPE_CHECKING:
@@ -27,8 +28,7 @@ class RecordedConsumer:
         self._recorder = recorder
         self._consumer = consumer
         self._client = client
-        self._isolation: str = consumer._isolation_level
-        self._group: str | None = consumer._group
+        self._internals = ConsumerInternals(consumer)
         self._stands: dict[TopicPartition, int] = {}
         self._moved: set[TopicPartition] = set()
         self._last_poll: Call | None = None
@@ -45,8 +45,8 @@ class RecordedConsumer:
         chosen = list(partitions)
         self._consumer.assign(chosen)
         self._forget(chosen)
-        positions = self._consumer._positions
-        if self._group is None and positions.begins_at_oldest:
+        positions = self._internals.positions
+        if self._internals.group is None and positions.begins_at_oldest:
             moved = map(as_topic_partition, chosen)
             self._note_oldest([where for where in moved if positions.get(where) is None])
 
@@ -132,7 +132,7 @@ class RecordedConsumer:
             self._client,
             "poll",
             begin,
-            isolation=self._isolation,
+            isolation=self._internals.isolation_level,
             records=partitions_as_json(given),
             next=partitions_as_json(positions),
         )
@@ -147,9 +147,9 @@ class RecordedConsumer:
         self, offsets: "Mapping[TopicPartition, int | OffsetAndMetadata] | None" = None
     ) -> None:
         """Record and do `commit`: an `offsets` outside of transactions."""
-        chosen = self._positions() if offsets is None else offsets
+        chosen = self._internals.positions.begun() if offsets is None else offsets
         call = self._recorder.start(
-            self._client, "offsets", group=self._group, offsets=offsets_as_json(chosen)
+            self._client, "offsets", group=self._internals.group, offsets=offsets_as_json(chosen)
         )
         try:
             self._consumer.commit(chosen)
@@ -162,7 +162,9 @@ class RecordedConsumer:
         """Record and do `committed`."""
         begin = time.monotonic_ns()
         found = self._consumer.committed(list(partitions))
-        self._write("committed", begin, group=self._group, offsets=partitions_as_json(found))
+        self._write(
+            "committed", begin, group=self._internals.group, offsets=partitions_as_json(found)
+        )
         return found
 
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
@@ -179,7 +181,12 @@ class RecordedConsumer:
         held |= self._held_topics(asked)
         ends = {where: at for where, at in found.items() if where.topic not in held}
         if ends:
-            self._write("ends", begin, isolation=self._isolation, offsets=partitions_as_json(ends))
+            self._write(
+                "ends",
+                begin,
+                isolation=self._internals.isolation_level,
+                offsets=partitions_as_json(ends),
+            )
         return found
 
     def position(self, topic_partition: TopicPartition) -> int:
@@ -214,11 +221,9 @@ class RecordedConsumer:
     def _held_topics(self, partitions: Iterable[TopicPartition]) -> set[str]:
         """Topics of these partitions where readers are held back."""
         chosen = map(as_topic_partition, partitions)
-        return {where.topic for where in chosen if self._consumer._opened(where).hold_offset >= 0}
-
-    def _positions(self) -> dict[TopicPartition, int]:
-        """Return the positions of the consumer, in the partitions that it began to read."""
-        return dict(self._consumer._positions.begun())
+        return {
+            where.topic for where in chosen if self._internals.partition(where).hold_offset >= 0
+        }
 
     def _looked_at(
         self, given: Mapping[TopicPartition, list[list[Any]]]
@@ -226,10 +231,10 @@ class RecordedConsumer:
         """The positions but those behind the end of their log: nothing was read there yet, and the
         poll that does may go back to the beginning.
         """
-        found = self._positions()
+        found = self._internals.positions.begun()
         for where in [one for one in found if one not in given]:
             with suppress(EoslogError):  # Its topic was deleted.
-                if found[where] > self._consumer._opened(where).log_end_offset:
+                if found[where] > self._internals.partition(where).log_end_offset:
                     del found[where]
         return found
 

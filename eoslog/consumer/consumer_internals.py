@@ -1,21 +1,29 @@
-"""The internal face of a consumer, for clients that wait by other means."""
+"""The internal face of a consumer, for clients that wait by other means or record it."""
 
 from contextlib import AbstractContextManager
 
+from eoslog.common.durability import IsolationLevel
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.consumer.consumer import Consumer
 from eoslog.storage.partition import Partition
 
 
 class ConsumerInternals:
-    """The parts and checks of a consumer that its asyncio client uses."""
+    """The parts and checks of a consumer that its asyncio client and its recorder use."""
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self.positions = consumer._positions
+        self.group: str | None = consumer._group
+        self.isolation_level: IsolationLevel = consumer._isolation_level
 
     def check_open(self) -> None:
         """Raise LogClosedError if the consumer or the store is closed."""
         self._consumer._check_open()
+
+    def partition(self, where: TopicPartition) -> Partition:
+        """Return a partition, which need not be assigned."""
+        return self._consumer._opened(where)
 
     def deletions_named(self) -> AbstractContextManager[None]:
         """Return a block in which a deleted topic raises UnknownTopicOrPartitionError."""

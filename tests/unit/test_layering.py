@@ -326,9 +326,7 @@ FACES = {"eoslog", "eoslog.__main__"}
 
 KNOWN_IMPORTS: set[str] = set()
 KNOWN_FILES: dict[str, int] = {}
-KNOWN_REACHES = {
-    "eoslog.checking.recorded_consumer": 3,
-}
+KNOWN_REACHES: dict[str, int] = {}
 KNOWN_MIXINS = {
     "eoslog.storage.partition_offsets.PartitionOffsets",
     "eoslog.storage.partition_producers.PartitionProducers",
