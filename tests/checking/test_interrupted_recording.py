@@ -25,7 +25,7 @@ FILES = (
     "/eoslog/producer/transaction_states.py",
     "/eoslog/transactions/transaction_coordinator.py",
     "/eoslog/producer/staged_producer.py",
-    "/eoslog/staging/staged_transactions.py",
+    "/eoslog/producer/staged_transactions.py",
     "/eoslog/staging/staged_commit.py",
     "/eoslog/staging/pending_jobs.py",
 )

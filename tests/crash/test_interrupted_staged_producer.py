@@ -24,7 +24,7 @@ pytestmark = pytest.mark.crash
 
 FILES = (
     "/eoslog/producer/staged_producer.py",
-    "/eoslog/staging/staged_transactions.py",
+    "/eoslog/producer/staged_transactions.py",
     "/eoslog/staging/staged_commit.py",
     "/eoslog/staging/pending_jobs.py",
 )

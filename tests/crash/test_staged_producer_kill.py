@@ -22,12 +22,12 @@ from staged_jobs import PARTITIONS, TOPIC, quick_directory, staged_files
 import eoslog
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.groups.group_offsets import GroupOffsets
+from eoslog.producer.staged_transactions import StagedTransactions
 from eoslog.staging import attempt_files, staged_commit
 from eoslog.staging.attempt_files import AttemptFiles
 from eoslog.staging.staged_adoption import HeldPartitions
 from eoslog.staging.staged_commit import StagedCommits
 from eoslog.staging.staged_job import VERSION_PARTITION
-from eoslog.staging.staged_transactions import StagedTransactions
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.partition import Partition
 from eoslog.transactions.compacted_log import CompactedLog

@@ -37,8 +37,8 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.groups.group_metadata import ConsumerGroupMetadata
+from eoslog.producer import staged_transactions
 from eoslog.producer.staged_producer import StagedProducer
-from eoslog.staging import staged_transactions
 from eoslog.staging.attempt_files import AttemptFiles
 from eoslog.staging.pending_jobs import PendingJobs
 from eoslog.staging.staged_commit import StagedCommits

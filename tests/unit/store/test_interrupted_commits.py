@@ -15,7 +15,7 @@ FILES = (
     "/eoslog/storage/opened_partitions.py",
     "/eoslog/storage/log_opener.py",
     "/eoslog/producer/staged_producer.py",
-    "/eoslog/staging/staged_transactions.py",
+    "/eoslog/producer/staged_transactions.py",
     "/eoslog/staging/staged_commit.py",
     "/eoslog/staging/pending_jobs.py",
 )

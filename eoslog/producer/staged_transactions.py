@@ -1,8 +1,8 @@
-"""The transactions of one staged producer: what the open one staged, and how it is decided.
+"""The transactions of one staged producer: files of the open one, and its decision.
 
 A transaction is one attempt of the producer's run, with files of its own, and its commit is one
-version of the application that has the transactional id for a name. Nothing of it is in the log
-before the decision.
+version of the application that the transactional id names. Nothing of it is in the log before the
+decision.
 """
 
 import logging
@@ -33,14 +33,15 @@ from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.engine import Engine
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.transaction_owner import TransactionOwner
 
 _log = logging.getLogger(__name__)
 _NO_VERSION_YET = -1
 
 
 class StagedTransactions:
-    """Stands where a transactional producer has its coordinator's entry; whoever calls has its
-    producer for himself.
+    """Transactions of one producer, in the place of its coordinator's entry; the caller holds the
+    producer's lock.
     """
 
     def __init__(
@@ -50,12 +51,13 @@ class StagedTransactions:
         group_offsets: GroupOffsets,
         commits: StagedCommits,
         app_id: str,
-        run_id: str,
         check_gathered: Callable[[str, str], None],
     ) -> None:
-        """`check_gathered(topic, its id)` raises if records were gathered for an earlier one."""
+        """`check_gathered(topic, topic_id)` raises if records were gathered for another topic of
+        the name.
+        """
         self.lock = threading.RLock()
-        # What could not be completed after its decision is with the store, which tries again.
+        # Of a transactional producer's entry; here the store completes a decision that failed.
         self.completion_error: Exception | None = None
         self._engine = engine
         self._state_log = state_log
@@ -64,42 +66,34 @@ class StagedTransactions:
         # Its producer has this object: a cycle would outlive both.
         self._check_gathered = WeakMethod(check_gathered)
         self._app_id = app_id
-        self._run_id = run_id
+        self._run_id: str | None = None
         self._attempt = ""
         self._writer: StagedWriter | None = None
-        self._topics: set[str] = set()
+        self.topics: set[str] = set()  # Of the open transaction's records.
         self._offsets: dict[
             str | ConsumerGroupMetadata, dict[TopicPartition, int | OffsetAndMetadata]
         ] = {}
-        # What they were sent for: a topic of the name that is made later has other records.
+        # Ids of their topics: a topic of the same name that is created later has other records.
         self._sent_for: dict[str | ConsumerGroupMetadata, dict[TopicPartition, str]] = {}
         self._version = _NO_VERSION_YET
-        self._decision = ""  # What the record of the decision calls it.
+        self._decision = ""  # Its name in the record of the decision.
 
-    def append(
-        self,
-        topic: TopicDescription,
-        partition: int | None,
-        values: object,
-        keys: object,
-        timestamps: object,
-        headers: object,
-    ) -> None:
-        """Stage columns. Raises what `StagedWriter.append` raises."""
-        self._writer_for(topic).append(topic.name, partition, values, keys, timestamps, headers)
+    def begin_run(self, owner: TransactionOwner) -> None:
+        """Register a new run of the application. Raises what `StagedCommits.begin_run` raises."""
+        self._run_id = self._commits.begin_run(self._app_id, owner)
 
     def append_gathered(self, accumulator: RecordAccumulator, where: TopicPartition) -> None:
-        """Stage what an accumulator holds, and empty it."""
+        """Stage the records of an accumulator, and empty it."""
         topic = self._engine.topic(where.topic)
         check = self._check_gathered()
         if check is not None:
             check(topic.name, topic.topic_id)
-        self._writer_for(topic).append_accumulated(where.topic, where.partition, accumulator)
+        self.writer_for(topic).append_accumulated(where.topic, where.partition, accumulator)
 
     def add_offsets(self, group: str | ConsumerGroupMetadata, offsets: Offsets) -> bool:
-        """Have offsets committed with the transaction; whether there are any.
+        """Have offsets committed with the transaction; return True if there are any.
 
-        Raises what a commit of them would raise.
+        Raises what a commit of them raises.
         """
         checked = self._group_offsets.prepare_staged_commit(group, offsets)
         if checked.keys:
@@ -107,16 +101,12 @@ class StagedTransactions:
             known = dict(self._offsets.get(member, {}))
             known |= {TopicPartition(*where): one for where, one in offsets.items()}
             sent_for = {**self._sent_for.get(member, {}), **checked.topic_ids}
-            # In one step: an interrupt leaves no offset with the topic of another one.
+            # In one step: an interrupt leaves no offset without its topic's id.
             self._offsets, self._sent_for = (
                 {**self._offsets, member: known},
                 {**self._sent_for, member: sent_for},
             )
         return bool(checked.keys)
-
-    def has_staged(self, topic: str) -> bool:
-        """True if the open transaction has records of a topic in its files."""
-        return topic in self._topics
 
     def commit(
         self,
@@ -124,12 +114,12 @@ class StagedTransactions:
         producer_epoch: int,
         filled: Iterable[tuple[RecordAccumulator, TopicPartition]],
     ) -> tuple[int, int]:
-        """Stage what is still gathered and decide; the numbers that were given come back.
+        """Stage what is still gathered and decide; return the given producer id and epoch.
 
-        Called again after an interrupt it goes on where it was, and decides once: also behind the
-        decision, so what the transaction was is kept until the next one begins. Raises
-        ProducerFencedError if a later run has the id by now: nobody knows then which of the two
-        decided the version.
+        A call after an interrupt goes on where the first one was, and decides once. It may come
+        after the decision, so the transaction is kept until the next one begins. Raises
+        ProducerFencedError if a later run has the id: either of the two may have decided the
+        version.
         """
         for accumulator, where in filled:
             self.append_gathered(accumulator, where)
@@ -158,18 +148,18 @@ class StagedTransactions:
                 raise ProducerFencedError(str(error)) from error
             except StagedJobIncompleteError as error:
                 if not self._is_decided():
-                    raise  # It is another one that stands in the way.
+                    raise  # An earlier job cannot be completed.
                 _log.warning("transactional id %r: %s", self._app_id, error)
             else:
                 if not done.committed and not self._is_decided():
                     raise StagedCommitError(
                         f"version {self._version} of {self._app_id!r} was committed without a run "
-                        "meanwhile, and nothing of this transaction: abort it"
+                        "meanwhile; nothing of this transaction is in the log: abort it"
                     )
         return producer_id, producer_epoch
 
     def check_run(self) -> None:
-        """Raise ProducerFencedError if a later run has the id, by whatever process."""
+        """Raise ProducerFencedError if a later run of any process has the id."""
         known = ApplicationRecord.read(self._state_log, self._app_id)
         if known is not None:
             try:
@@ -180,39 +170,40 @@ class StagedTransactions:
     def abort(self) -> None:
         """Forget the open transaction and remove its files; what cannot be removed is swept.
 
-        Raises InvalidTxnStateError if it is decided, which a commit that was cut short could not
-        say, and ProducerFencedError if a later run has the id, which sees to the files.
+        Raises InvalidTxnStateError if an interrupted commit had decided it, and ProducerFencedError
+        if a later run has the id, which removes the files.
         """
         if self._is_decided():
             raise InvalidTxnStateError(
                 f"the transaction is committed, as version {self._version} of {self._app_id!r}: "
-                "its commit was cut short before it could say so"
+                "its commit was interrupted after the decision"
             )
         if self._writer is not None:
             self._writer.abandon()
             staging = self._engine.paths.staging
-            path = attempt_path(staging, self._app_id, self._run_id, self._attempt)
+            path = attempt_path(staging, self._app_id, str(self._run_id), self._attempt)
             remove_tree(path, staging)
-        self.begin_anew()
+        self.forget_last()
 
     def settle(self) -> None:
-        """Have what a commit that was cut short has decided completed, and else taken back.
+        """Complete the decision of an interrupted commit, or take it back if it is not in the log.
 
-        What cannot be completed now is tried again by the background thread. Raises StoreError.
+        The background thread tries again if it cannot be completed now. Raises StoreError.
         """
         if self._version != _NO_VERSION_YET:
             self._commits.record_of_decision(self._app_id, self._version)
 
-    def close(self) -> None:
-        """Leave no empty directories."""
-        run = run_path(self._engine.paths.staging, self._app_id, self._run_id)
-        remove_if_empty(run)
-        remove_if_empty(run.parent)
+    def remove_empty_directories(self) -> None:
+        """Remove the run's directory, and the application's, if they are empty."""
+        if self._run_id is not None:
+            run = run_path(self._engine.paths.staging, self._app_id, self._run_id)
+            remove_if_empty(run)
+            remove_if_empty(run.parent)
 
-    def begin_anew(self) -> None:
+    def forget_last(self) -> None:
         """Forget the last transaction, which is over."""
         self._writer = None
-        self._topics = set()
+        self.topics = set()
         self._offsets = {}
         self._sent_for = {}
         self._version = _NO_VERSION_YET
@@ -220,8 +211,8 @@ class StagedTransactions:
     def _is_decided(self) -> bool:
         """True if a commit has decided the open transaction; if not, none will.
 
-        A version may also be somebody else's, who commits without a run. Raises
-        ProducerFencedError if a later run has the id: nobody knows then.
+        A version may also be that of another caller, which commits without a run. Raises
+        ProducerFencedError if a later run has the id: then it cannot be known.
         """
         if self._version == _NO_VERSION_YET:
             return False
@@ -232,12 +223,13 @@ class StagedTransactions:
             raise ProducerFencedError(f"{self._app_id!r} was taken over by run {record.run_id}")
         return record.decision == self._decision
 
-    def _writer_for(self, topic: TopicDescription) -> StagedWriter:
+    def writer_for(self, topic: TopicDescription) -> StagedWriter:
+        """Return the open transaction's writer, which takes records of the topic."""
         try:
             return self._opened_writer(topic)
         except ValueError as error:
-            # The writer goes by the list of topics as it is just now.
-            gone = f"deleted and made again just now: {error}"
+            # The writer read the list of topics just now.
+            gone = f"the topic was deleted and created again just now: {error}"
             raise UnknownTopicOrPartitionError(gone) from error
 
     def _opened_writer(self, topic: TopicDescription) -> StagedWriter:
@@ -246,15 +238,15 @@ class StagedTransactions:
             self._writer = StagedWriter(
                 self._engine.path,
                 self._app_id,
-                self._run_id,
+                str(self._run_id),
                 self._attempt,
                 partitions={topic.name: topic.partitions},
                 durability=self._engine.durability,
             )
-        if topic.name not in self._topics:
+        if topic.name not in self.topics:
             config = self._engine.partitions.config_of(topic)
             self._writer.add_topic(topic.name, topic.partitions, config, topic.topic_id)
-            self._topics.add(topic.name)
+            self.topics.add(topic.name)
         if self._writer.failed is not None:
             raise _interrupted(self._writer.failed)
         return self._writer
