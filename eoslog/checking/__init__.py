@@ -11,13 +11,13 @@ The format of a history, and what each anomaly is: docs/checking.md. Histories o
 checked; nothing here opens a store.
 """
 
-from eoslog.checking.check import check
+from eoslog.checking.check import ANOMALIES, Report, check
+from eoslog.checking.evidence import Anomaly, Found, OperationReference
 from eoslog.checking.history import HistoryError
 from eoslog.checking.recorded_call import Call
 from eoslog.checking.recorded_consumer import RecordedConsumer
 from eoslog.checking.recorded_producer import RecordedProducer
 from eoslog.checking.recorder import Recorder
-from eoslog.checking.report import ANOMALIES, Anomaly, Found, OperationReference, Report
 
 __all__ = [
     "ANOMALIES",

@@ -1,20 +1,31 @@
 """The check itself: everything that is derived from a history, then each kind of anomaly."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from os import PathLike
+from typing import Any, Final
 
 import numpy as np
 
-from eoslog.checking.evidence import Evidence, identities_of, passed_offsets
+from eoslog.checking.evidence import Anomaly, Evidence, Found, identities_of, passed_offsets
 from eoslog.checking.history import History
 from eoslog.checking.history_reader import read_history
-from eoslog.checking.isolation import aborted_reads, circular_information_flow, precommitted_reads
-from eoslog.checking.lost_writes import lost_writes, seen_in_part, torn_transactions
-from eoslog.checking.missing_records import invisible_records, missing_records
+from eoslog.checking.isolation import (
+    aborted_reads,
+    circular_information_flow,
+    precommitted_reads,
+    zombie_writes,
+)
+from eoslog.checking.lost_writes import (
+    lost_writes,
+    missing_records,
+    torn_transactions,
+)
 from eoslog.checking.offset_divergence import offset_divergence
 from eoslog.checking.order import (
     duplicates,
     inconsistent_offsets,
+    invisible_records,
     non_monotonic_polls,
     non_monotonic_sends,
     poll_skips,
@@ -27,11 +38,86 @@ from eoslog.checking.outcomes import (
     transactions_of,
     tries_of,
 )
-from eoslog.checking.report import Report
-from eoslog.checking.zombie_writes import zombie_writes
 
 VISIBLE_WITHIN_S = 1.0
 EXAMPLES_MAX = 10
+
+# Every kind of anomaly, in the order of the report; docs/checking.md defines each.
+ANOMALIES: Final = (
+    "lost write",
+    "duplicate",
+    "aborted read",
+    "precommitted read",
+    "torn transaction",
+    "circular information flow",
+    "inconsistent offsets",
+    "non-monotonic send",
+    "non-monotonic poll",
+    "poll skip",
+    "zombie write",
+    "offset-output divergence",
+    "invisible record",
+)
+
+
+@dataclass(frozen=True)
+class Report:
+    """Report of the check of a history.
+
+    `counts` says how much of each thing the history holds; `found` has every kind of anomaly, in
+    the order of `ANOMALIES`, with how many there are and the first of them.
+    """
+
+    counts: dict[str, int]
+    found: tuple[Found, ...]
+
+    @property
+    def clean(self) -> bool:
+        """True if nothing was found."""
+        return all(one.count == 0 for one in self.found)
+
+    @property
+    def anomalies(self) -> list[Anomaly]:
+        """The anomalies that are shown, those of one kind together."""
+        return [anomaly for one in self.found for anomaly in one.examples]
+
+    def count(self, kind: str) -> int:
+        """Return how many anomalies of a kind there are. Raises KeyError for a name that is no
+        kind.
+        """
+        return {one.kind: one.count for one in self.found}[kind]
+
+    def lines(self) -> Iterator[str]:
+        """The report as text, line by line."""
+        for one in self.found:
+            if one.count:
+                rest = "" if one.count == len(one.examples) else f", {len(one.examples)} shown"
+                yield f"{one.kind}: {one.count:,}{rest}"
+            for anomaly in one.examples:
+                yield f"  {anomaly.what}"
+                yield from (f"    {operation}" for operation in anomaly.operations)
+        counts = self.counts
+        total = sum(one.count for one in self.found)
+        verdict = "clean" if self.clean else f"{total:,} anomal{'y' if total == 1 else 'ies'}"
+        yield (
+            f"{verdict}: {counts['operations']:,} "
+            f"operations of {counts['clients']:,} clients, {counts['records_sent']:,} records "
+            f"sent, {counts['records_read']:,} read, {counts['transactions']:,} transactions"
+        )
+        if counts["records_of_nobody"]:
+            yield (
+                f"{counts['records_of_nobody']:,} records were read that no send of the history "
+                "wrote: of them only their places were checked"
+            )
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the report as values of JSON."""
+        return {
+            "clean": self.clean,
+            **self.counts,
+            "found": {one.kind: one.count for one in self.found},
+            "anomalies": [anomaly.as_json() for anomaly in self.anomalies],
+        }
 
 
 def check(
@@ -87,7 +173,6 @@ def _gather(
 
 def _report(evidence: Evidence, offsets: GroupOffsets) -> Report:
     missing = missing_records(evidence)
-    torn = np.flatnonzero(seen_in_part(evidence))
     found = [  # In the order of ANOMALIES.
         lost_writes(evidence, missing),
         duplicates(evidence),
@@ -100,7 +185,7 @@ def _report(evidence: Evidence, offsets: GroupOffsets) -> Report:
         non_monotonic_polls(evidence),
         poll_skips(evidence),
         zombie_writes(evidence),
-        offset_divergence(evidence, offsets, missing, torn),
+        offset_divergence(evidence, offsets, missing),
         invisible_records(evidence, missing),
     ]
     return Report(counts=_counts(evidence), found=tuple(found))

@@ -1,7 +1,10 @@
-"""Evidence that the finders of anomalies look at, and the words in which they report it."""
+"""Evidence of a history, and the anomalies that their finders report from it."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
@@ -26,11 +29,12 @@ from eoslog.checking.history import (
     History,
     Numbers,
     distinct,
+    greatest,
+    least,
     place_keys,
     same_as_before,
 )
 from eoslog.checking.outcomes import RecordPlaces, Transactions, Tries
-from eoslog.checking.report import Anomaly, Found, OperationReference
 
 # What polls passed: from where the consumer stood before each, up to where it left it.
 #
@@ -94,10 +98,8 @@ def passed_offsets(history: History) -> Passed:
     events = distinct(np.concatenate([read_event, moved_event]))
     of_read = np.searchsorted(events, read_event)
     count = len(events)
-    first = np.full(count, NEVER_NS, dtype=np.int64)
-    np.minimum.at(first, of_read, reads.offset)
-    after = np.full(count, NONE, dtype=np.int64)
-    np.maximum.at(after, of_read, reads.offset + 1)
+    first = least(of_read, reads.offset, count)
+    after = greatest(of_read, reads.offset + 1, count)
     told = after.copy()
     told[np.searchsorted(events, moved_event)] = moved.offset
     after = np.maximum(after, told)
@@ -226,6 +228,49 @@ def _last_of_client(history: History, chosen: Flags) -> Numbers:
     return found
 
 
+# Text of an anomaly, and the operations that prove it.
+Shown = tuple[str, list[int]]
+
+
+@dataclass(frozen=True)
+class OperationReference:
+    """An operation of the history, and where its line is."""
+
+    file: str
+    line: int
+    client: str
+    kind: str
+    outcome: str
+    begin_ns: int
+    end_ns: int | None
+
+    def __str__(self) -> str:
+        ended = "" if self.outcome == "ok" else f" ({self.outcome})"
+        return f"{self.file}:{self.line} {self.client} {self.kind}{ended}"
+
+
+@dataclass(frozen=True)
+class Anomaly:
+    """One anomaly: its kind, what was seen, and the operations that prove it."""
+
+    kind: str
+    what: str
+    operations: tuple[OperationReference, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the anomaly as values of JSON."""
+        return asdict(self) | {"operations": [asdict(one) for one in self.operations]}
+
+
+@dataclass(frozen=True)
+class Found:
+    """All anomalies of one kind: how many there are, and the first of them."""
+
+    kind: str
+    count: int
+    examples: list[Anomaly]
+
+
 @dataclass
 class Evidence:
     """A history with all that was derived from it."""
@@ -241,13 +286,15 @@ class Evidence:
     examples_max: int
 
     def found(
-        self, kind: str, rows: Sequence[int] | Numbers, show: Callable[[int], Anomaly]
+        self, kind: str, *parts: tuple[Sequence[int] | Numbers, Callable[[int], Shown]]
     ) -> Found:
-        """Return all anomalies of a kind: one per row, the first of which are shown."""
-        return Found(kind, len(rows), [show(int(row)) for row in rows[: self.examples_max]])
+        """Return all anomalies of a kind: one for each row of each part, the first with proof."""
+        shown = (show(int(row)) for rows, show in parts for row in rows[: self.examples_max])
+        examples = [self._anomaly(kind, *one) for one in islice(shown, self.examples_max)]
+        return Found(kind, sum(len(rows) for rows, _ in parts), examples)
 
-    def anomaly(self, kind: str, what: str, ops: Iterable[int]) -> Anomaly:
-        """An anomaly that these operations prove; each is named once, NONE is left out."""
+    def _anomaly(self, kind: str, what: str, ops: Iterable[int]) -> Anomaly:
+        """Return an anomaly with its operations: each is named once, NONE is left out."""
         named = dict.fromkeys(int(op) for op in ops if op != NONE)
         return Anomaly(kind, what, tuple(self.operation(op) for op in named))
 
@@ -276,9 +323,28 @@ class Evidence:
         """The operation of a row of the sends; NONE for none."""
         return NONE if send == NONE else int(self.history.sends.op[send])
 
-    def transaction_of_send(self, send: int) -> int:
-        """The transaction of a row of the sends, or NONE."""
-        return int(self.history.ops.transaction[self.history.sends.op[send]])
+    @cached_property
+    def send_transaction(self) -> Numbers:
+        """The transaction of each row of the sends, or NONE."""
+        return self.history.ops.transaction[self.history.sends.op]
+
+    @cached_property
+    def send_outcome(self) -> Numbers:
+        """The outcome of each row of the sends."""
+        return self.history.ops.outcome[self.history.sends.op]
+
+    @cached_property
+    def seen_in_part(self) -> Flags:
+        """True for each transaction of which a reader of committed data has a record."""
+        rows = self.records.rows
+        seen = rows.writer[rows.seen_committed & (rows.writer != NONE)]
+        found = np.zeros(len(self.history.names.transactions) + 1, dtype=bool)
+        found[self.send_transaction[seen]] = True
+        return found[:-1]  # The last one is that of NONE.
+
+    def commit_op(self, transaction: int) -> int:
+        """An operation to show for a transaction's end; NONE for none."""
+        return NONE if transaction == NONE else int(self.transactions.commit_op[transaction])
 
     def transaction(self, number: int) -> str:
         """A transaction's name."""
@@ -288,6 +354,10 @@ class Evidence:
         """A record's identity, cut to what a line can hold."""
         return f"record {self.history.names.values[number]!r:.80}"
 
+    def sent(self, send: int) -> str:
+        """The identity of the record of a row of the sends."""
+        return self.value(self.history.sends.value[send])
+
     def key(self, key: int) -> str:
         """A partition and an offset."""
         partition = self.history.names.partitions[key >> (OFFSET_MAX.bit_length())]
@@ -296,7 +366,7 @@ class Evidence:
     def place(self, place: int) -> str:
         """A record and where it is."""
         rows = self.records.rows
-        return f"{self.value(int(rows.value[place]))} at {self.key(int(rows.key[place]))}"
+        return f"{self.value(rows.value[place])} at {self.key(rows.key[place])}"
 
     def partition(self, number: int) -> str:
         """A partition's name; where it is not known, that it is not."""
@@ -305,7 +375,7 @@ class Evidence:
     def there_by(self, sends: Numbers) -> Numbers:
         """Return for rows of the sends when each record, if it is there for good, was so."""
         ops, op = self.history.ops, self.history.sends.op[sends]
-        found, of = ops.end[op], ops.transaction[op]
+        found, of = ops.end[op], self.send_transaction[sends]
         inside = of != NONE
         found[inside] = np.maximum(found[inside], self.transactions.committed_by[of[inside]])
         return found

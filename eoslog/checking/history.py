@@ -3,7 +3,7 @@
 The words are the kinds of operations, how they ended, and which fields each has.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -134,15 +134,15 @@ class Positions(Columns):
 class Names:
     """Names that the numbers in the columns stand for."""
 
-    files: list[str] = field(default_factory=list)
-    clients: list[str] = field(default_factory=list)
-    transactions: list[str] = field(default_factory=list)
-    transactional_ids: list[str] = field(default_factory=list)
-    groups: list[str] = field(default_factory=list)
-    topics: list[str] = field(default_factory=list)
-    partitions: list[str] = field(default_factory=list)
-    partition_topics: list[int] = field(default_factory=list)
-    values: list[str | int] = field(default_factory=list)
+    files: list[str]
+    clients: list[str]
+    transactions: list[str]
+    transactional_ids: list[str]
+    groups: list[str]
+    topics: list[str]
+    partitions: list[str]
+    partition_topics: list[int]
+    values: list[str | int]
 
 
 @dataclass
@@ -163,16 +163,22 @@ class History:
 # Rows that belong together: the least per group, the row before, runs of equal keys.
 
 
-def least(groups: Numbers, values: Numbers, count: int, default: int = NEVER_NS) -> Numbers:
-    """Return the least value of each group; `default` for a group without rows."""
-    found = np.full(count, default, dtype=np.int64)
+def least(groups: Numbers, values: Numbers, count: int) -> Numbers:
+    """Return the least value of each group; NEVER_NS for a group without rows."""
+    found = np.full(count, NEVER_NS, dtype=np.int64)
     np.minimum.at(found, groups, values)
     return found
 
 
-def greatest(groups: Numbers, values: Numbers, count: int, default: int) -> Numbers:
-    """Return the greatest value of each group; `default` for a group without rows."""
-    found = np.full(count, default, dtype=np.int64)
+def least_row(groups: Numbers, rows: Numbers, count: int) -> Numbers:
+    """Return the least row number of each group; NONE for a group without rows."""
+    found = least(groups, rows, count)
+    return np.where(found == NEVER_NS, NONE, found)
+
+
+def greatest(groups: Numbers, values: Numbers, count: int) -> Numbers:
+    """Return the greatest value of each group; NONE for a group without rows."""
+    found = np.full(count, NONE, dtype=np.int64)
     np.maximum.at(found, groups, values)
     return found
 

@@ -109,10 +109,6 @@ class Place:
             self.refuse(field, _wrong("a text", line, field))
         return found
 
-    def optional_text(self, line: dict[str, Any], field: str) -> str | None:
-        """A text, or None where there is none."""
-        return None if line.get(field) is None else self.text(line, field)
-
     def moment(self, line: dict[str, Any], field: str) -> int:
         """Nanoseconds of a clock that never goes back."""
         found = line.get(field)
@@ -216,22 +212,24 @@ class _Reader:
     """Gathers the rows of all tables."""
 
     def __init__(self) -> None:
-        self._names = Names()
         self._ops, self._sends, self._reads = array("q"), array("q"), array("q")
         self._next, self._seeks, self._ends = array("q"), array("q"), array("q")
         self._offset_writes, self._offset_reads = array("q"), array("q")
         self._row = 0
         self._replaced: list[int] = []
         self._numbered: dict[tuple[int, int], int] = {}
+        # Names in the order of their numbers.
+        self._files: list[str] = []
         self._clients: dict[str, int] = {}
         self._transactions: dict[str, int] = {}
         self._transactional_ids: dict[str, int] = {}
         self._groups: dict[str, int] = {}
         self._topics: dict[str, int] = {}
         self._partitions: dict[str, int] = {}
-        self._values: list[dict[str | int, int]] = []
+        self._partition_topics: list[int] = []
+        self._values: list[str | int] = []
+        self._value_numbers: list[dict[str | int, int]] = []  # By topic.
         self._place = Place("")
-        self._file = 0
         self._parts: dict[str, Callable[[dict[str, Any], int], None]] = {
             "send": self._take_send,
             "poll": self._take_poll,
@@ -249,8 +247,7 @@ class _Reader:
     def read(self, path: str) -> None:
         """Take in all lines of a file."""
         self._place = place = Place(path)
-        self._file = len(self._names.files)
-        self._names.files.append(path)
+        self._files.append(path)
         decode = json.JSONDecoder(object_pairs_hook=object_of).raw_decode
         with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
             for number, text in enumerate(lines, 1):
@@ -288,7 +285,7 @@ class _Reader:
             place.refuse("outcome", f"{get('outcome')!r:.80}: not one of {', '.join(OUTCOMES)}")
         client = _known(self._clients, get("client"))
         if client is None:
-            client = _number_of(self._clients, self._names.clients, place.text(line, "client"))
+            client = _number_of(self._clients, place.text(line, "client"))
         begin, end = get("begin_ns"), get("end_ns")
         if outcome == UNKNOWN or type(begin) is not int or type(end) is not int or begin > end:
             begin, end = self._times(line, outcome)
@@ -296,15 +293,12 @@ class _Reader:
             self._times(line, outcome)
         transaction = transactional_id = group = isolation = producer_id = epoch = NONE
         if get("transaction") is not None:
-            name = place.text(line, "transaction")
-            transaction = _number_of(self._transactions, self._names.transactions, name)
+            transaction = _number_of(self._transactions, place.text(line, "transaction"))
         if get("transactional_id") is not None:
             name = place.text(line, "transactional_id")
-            transactional_id = _number_of(
-                self._transactional_ids, self._names.transactional_ids, name
-            )
+            transactional_id = _number_of(self._transactional_ids, name)
         if "group" in fields:
-            group = _number_of(self._groups, self._names.groups, place.text(line, "group"))
+            group = _number_of(self._groups, place.text(line, "group"))
         if "producer_id" in line or "producer_epoch" in line:
             producer_id, epoch = place.producer(line)
         if "isolation" in fields:
@@ -331,7 +325,7 @@ class _Reader:
                 epoch,
                 group,
                 isolation,
-                self._file,
+                len(self._files) - 1,
                 place.line_number,
             )
         )
@@ -373,7 +367,7 @@ class _Reader:
             offset = place.number(line, "offset", OFFSET_MAX)
             if partition == NONE or outcome != OK:
                 place.refuse("offset", "only a send that is ok, to a partition, has an offset")
-        known, values = self._values[topic], self._names.values
+        known, values = self._value_numbers[topic], self._values
         given = place.values(line)
         if offset != NONE:
             place.offset(offset + len(given) - 1, "offset")
@@ -389,12 +383,12 @@ class _Reader:
     def _take_poll(self, line: dict[str, Any], outcome: int) -> None:
         if outcome != OK:
             return
-        place, row, reads, names = self._place, self._row, self._reads, self._names
+        place, row, reads, values = self._place, self._row, self._reads, self._values
         for name, records in place.mapping(line, "records").items():
             partition = self._partitions.get(name)
             if partition is None:
                 partition = self._partition(name, "records")
-            known, values = self._values[names.partition_topics[partition]], names.values
+            known = self._value_numbers[self._partition_topics[partition]]
             if type(records) is not list:
                 place.refuse("records", f"{name}: not a list of [offset, value]")
             for record in records:
@@ -445,8 +439,8 @@ class _Reader:
     # Names.
 
     def _add_topic(self, name: str) -> int:
-        self._values.append({})
-        return _number_of(self._topics, self._names.topics, name)
+        self._value_numbers.append({})
+        return _number_of(self._topics, name)
 
     def _partition(self, name: str, field: str) -> int:
         """The number of a partition that is called `topic-0`."""
@@ -464,8 +458,8 @@ class _Reader:
         topic = self._topics.get(topic_name)
         if topic is None:
             topic = self._add_topic(topic_name)
-        self._names.partition_topics.append(topic)
-        return _number_of(self._partitions, self._names.partitions, name)
+        self._partition_topics.append(topic)
+        return _number_of(self._partitions, name)
 
     # The end.
 
@@ -481,7 +475,17 @@ class _Reader:
             return table
 
         return History(
-            names=self._names,
+            names=Names(
+                files=self._files,
+                clients=list(self._clients),
+                transactions=list(self._transactions),
+                transactional_ids=list(self._transactional_ids),
+                groups=list(self._groups),
+                topics=list(self._topics),
+                partitions=list(self._partitions),
+                partition_topics=self._partition_topics,
+                values=self._values,
+            ),
             ops=ops.where(alive),
             sends=counted(Sends, self._sends),
             reads=counted(Reads, self._reads),
@@ -499,17 +503,13 @@ def _breaks_off(text: str, error: Exception) -> bool:
     return cut and _BEGINNING.fullmatch(text) is not None
 
 
-def _number_of(numbers: dict[str, int], names: list[str], name: str) -> int:
-    """The number of a name, which is a new one if it was not met before."""
-    number = numbers.get(name)
-    if number is None:
-        number = numbers[name] = len(names)
-        names.append(name)
-    return number
+def _number_of(numbers: dict[str, int], name: str) -> int:
+    """Return the number of a name, the next one if the name is new."""
+    return numbers.setdefault(name, len(numbers))
 
 
 def _known(numbers: dict[str, int], name: object) -> int | None:
-    """The number of a name that was met before; None for anything else."""
+    """Return the number of a known name; None for anything else."""
     return numbers.get(name) if type(name) is str else None
 
 

@@ -1,48 +1,56 @@
-"""Reads that break isolation: aborted (G1a), precommitted, and circular flow (G1c)."""
+"""Broken isolation: aborted (G1a) and precommitted reads, circular flow (G1c), zombie writes."""
 
 from collections.abc import Iterator
+from itertools import chain
 
 import numpy as np
 
-from eoslog.checking.evidence import Evidence
-from eoslog.checking.history import FAIL, NEVER_NS, NONE, READ_COMMITTED, Flags, Numbers, distinct
-from eoslog.checking.report import Anomaly, Found
+from eoslog.checking.evidence import Evidence, Found, Shown
+from eoslog.checking.history import (
+    COMMIT,
+    FAIL,
+    INIT,
+    NEVER_NS,
+    NONE,
+    OK,
+    READ_COMMITTED,
+    SEND,
+    Columns,
+    Flags,
+    Numbers,
+    distinct,
+    group_numbers,
+    rows_of,
+    running_greatest,
+    same_as_before,
+)
 
 # Aborted reads (G1a): a record that must not be there was read.
 
 
-ABORTED = "aborted read"
-
-
 def aborted_reads(evidence: Evidence) -> Found:
     """Records of sends that failed, read by anyone; of aborted transactions, read as committed."""
-    history, rows = evidence.history, evidence.records.rows
+    rows = evidence.records.rows
     known = np.flatnonzero((rows.writer != NONE) & rows.seen)
-    op = history.sends.op[rows.writer[known]]
-    of = history.ops.transaction[op]
+    of = evidence.send_transaction[rows.writer[known]]
     aborted = np.zeros(len(known), dtype=bool)
     aborted[of != NONE] = evidence.transactions.refused[of[of != NONE]]
-    wrong = (history.ops.outcome[op] == FAIL) | (aborted & rows.seen_committed[known])
+    failed = evidence.send_outcome[rows.writer[known]] == FAIL
+    wrong = failed | (aborted & rows.seen_committed[known])
 
-    def show(place: int) -> Anomaly:
-        send = int(rows.writer[place])
-        transaction = evidence.transaction_of_send(send)
+    def show(place: int) -> Shown:
+        send = rows.writer[place]
         ops = [evidence.send_op(send), evidence.place_op(place)]
-        if history.ops.outcome[ops[0]] == FAIL:
-            what = f"{evidence.place(place)} was read; its send failed"
-        else:
-            what = f"{evidence.place(place)} was read; {evidence.transaction(transaction)} aborted"
-            of_end = evidence.transactions.abort_op, evidence.transactions.commit_op
-            ops[1:1] = [int(column[transaction]) for column in of_end]
-        return evidence.anomaly(ABORTED, what, ops)
+        if evidence.send_outcome[send] == FAIL:
+            return f"{evidence.place(place)} was read; its send failed", ops
+        transaction = evidence.send_transaction[send]
+        ops[1:1] = [evidence.transactions.abort_op[transaction], evidence.commit_op(transaction)]
+        return f"{evidence.place(place)} was read; {evidence.transaction(transaction)} aborted", ops
 
-    return evidence.found(ABORTED, known[wrong], show)
+    return evidence.found("aborted read", (known[wrong], show))
 
 
 # Precommitted reads: a record was read as committed before anyone had asked for its commit.
-
-
-PRECOMMITTED = "precommitted read"
 
 
 def precommitted_reads(evidence: Evidence) -> Found:
@@ -51,26 +59,24 @@ def precommitted_reads(evidence: Evidence) -> Found:
     ops, reads, rows = history.ops, history.reads, evidence.records.rows
     writers = rows.writer[evidence.records.of_read]
     found = np.flatnonzero((writers != NONE) & (ops.isolation[reads.op] == READ_COMMITTED))
-    send_op = history.sends.op[writers[found]]
-    of = ops.transaction[send_op]
-    theirs = (of != NONE) & (ops.outcome[send_op] != FAIL)
+    of = evidence.send_transaction[writers[found]]
+    theirs = (of != NONE) & (evidence.send_outcome[writers[found]] != FAIL)
     found, of = found[theirs], of[theirs]
     found = found[~transactions.refused[of]]
     early = read_too_early(evidence, found)
     _, first = np.unique(evidence.records.of_read[found[early]], return_index=True)
     wrong = found[early][np.sort(first)]
 
-    def show(read: int) -> Anomaly:
-        place = int(evidence.records.of_read[read])
-        send = int(rows.writer[place])
-        transaction = evidence.transaction_of_send(send)
-        commit = int(transactions.commit_op[transaction])
+    def show(read: int) -> Shown:
+        place = evidence.records.of_read[read]
+        send = rows.writer[place]
+        transaction = evidence.send_transaction[send]
+        commit = evidence.commit_op(transaction)
         when = "before its commit began" if commit != NONE else "which nobody committed"
         what = f"{evidence.place(place)} of {evidence.transaction(transaction)} was read, {when}"
-        ops_of = [evidence.send_op(send), int(reads.op[read]), commit]
-        return evidence.anomaly(PRECOMMITTED, what, ops_of)
+        return what, [evidence.send_op(send), reads.op[read], commit]
 
-    return evidence.found(PRECOMMITTED, wrong, show)
+    return evidence.found("precommitted read", (wrong, show))
 
 
 def read_too_early(evidence: Evidence, read: Numbers) -> Flags:
@@ -81,7 +87,7 @@ def read_too_early(evidence: Evidence, read: Numbers) -> Flags:
     history, transactions = evidence.history, evidence.transactions
     ops = history.ops
     writers = evidence.records.rows.writer[evidence.records.of_read[read]]
-    of = ops.transaction[history.sends.op[writers]]
+    of = evidence.send_transaction[writers]
     commit_op, poll = transactions.commit_op[of], history.reads.op[read]
     slack = evidence.slack(poll, np.where(commit_op == NONE, poll, commit_op))
     begun = transactions.commit_begin[of]
@@ -94,9 +100,6 @@ def read_too_early(evidence: Evidence, read: Numbers) -> Flags:
 # A transaction feeds another that polled one of its records as its own input. Only reads make
 # edges: the records of several transactions interleave in a partition, in any order, without any
 # fault.
-
-
-CIRCULAR = "circular information flow"
 
 
 def circular_information_flow(evidence: Evidence) -> Found:
@@ -113,7 +116,7 @@ def circular_information_flow(evidence: Evidence) -> Found:
         & (ops.isolation[reads.op] == READ_COMMITTED)
     )
     fed = ops.transaction[reads.op[found]]
-    feeder = ops.transaction[history.sends.op[writers[found]]]
+    feeder = evidence.send_transaction[writers[found]]
     proper = feeder != NONE
     proper &= (feeder != fed) | (
         ~read_too_early(evidence, found) & evidence.tries.single[writers[found]]
@@ -121,23 +124,18 @@ def circular_information_flow(evidence: Evidence) -> Found:
     proper[proper] &= ~evidence.transactions.refused[feeder[proper]]
     found, feeder, fed = found[proper], feeder[proper], fed[proper]
     if not _may_cycle(evidence, feeder, fed):
-        return Found(CIRCULAR, 0, [])
+        return evidence.found("circular information flow")
     cycles = list(_linked(feeder, fed, len(history.names.transactions)))
     known = set().union(*cycles)
     cycles += [{one} for one in distinct(feeder[feeder == fed]).tolist() if one not in known]
 
-    def show(at: int) -> Anomaly:
+    def show(at: int) -> Shown:
         links = _cycle(feeder, fed, cycles[at])
-        names = [evidence.transaction(int(feeder[link])) for link in links]
-        what = " fed ".join([*names, names[0]])
-        ops_of = [
-            op
-            for link in links
-            for op in (evidence.send_op(int(writers[found[link]])), int(reads.op[found[link]]))
-        ]
-        return evidence.anomaly(CIRCULAR, what, ops_of)
+        names = [evidence.transaction(feeder[link]) for link in links]
+        pairs = ((evidence.send_op(writers[read]), reads.op[read]) for read in found[links])
+        return " fed ".join([*names, names[0]]), list(chain.from_iterable(pairs))
 
-    return evidence.found(CIRCULAR, range(len(cycles)), show)
+    return evidence.found("circular information flow", (range(len(cycles)), show))
 
 
 def _may_cycle(evidence: Evidence, feeder: Numbers, fed: Numbers) -> bool:
@@ -205,3 +203,162 @@ def _cycle(feeder: Numbers, fed: Numbers, members: set[int]) -> list[int]:
     while int(feeder[path[-1]]) != start:
         path.append(came[int(feeder[path[-1]])])
     return path[::-1]
+
+
+# Zombie writes: a producer wrote or committed after its successor had taken over.
+#
+# A producer that takes over a transactional id, or opens a producer id under a newer epoch, fences
+# the one before from the moment its `init` returned. In the log itself the records of an older
+# epoch never come after those of a newer one, whatever clocks say.
+
+
+class _Fences(Columns):
+    """Per operation: from when on its producer was fenced, and by which `init`."""
+
+    since: Numbers
+    by: Numbers
+
+
+class _Ranks(Columns):
+    """Places by producer id and partition, in the order of offsets, each with its epoch."""
+
+    place: Numbers
+    op: Numbers
+    group: Numbers
+    epoch: Numbers
+    newest: Numbers  # The greatest epoch of the group up to here.
+
+
+def zombie_writes(evidence: Evidence) -> Found:
+    """Sends and commits of producers that were fenced, and that took effect."""
+    history = evidence.history
+    ops = history.ops
+    fences = _fences(evidence)
+    late = ops.begin > np.where(fences.by == NONE, NEVER_NS, fences.since + evidence.clock_error_ns)
+    wrote = (ops.kind == COMMIT) & (ops.outcome == OK)
+    wrote[_ops_that_appended(evidence)] = True
+    zombies = np.flatnonzero(late & wrote)
+    ranks = _by_epoch(evidence)
+    behind = _behind_newer(evidence, ranks, zombies)
+
+    def show_late(op: int) -> Shown:
+        did = "committed" if ops.kind[op] == COMMIT else "wrote"
+        by = fences.by[op]
+        client, other = (history.names.clients[ops.client[one]] for one in (op, by))
+        what = f"{client!r} {did} after the init of its successor {other!r} had returned"
+        return what, [by, op]
+
+    def show_behind(row: int) -> Shown:
+        rows, places = evidence.records.rows, [_newer(ranks, row), ranks.place[row]]
+        newer, older = map(evidence.place, places)
+        what = f"{older} is of an older epoch than {newer}, behind which it stands"
+        sent = [evidence.send_op(rows.writer[one]) for one in places]
+        return what, [*sent, evidence.place_op(places[1])]
+
+    return evidence.found("zombie write", (zombies, show_late), (behind, show_behind))
+
+
+def _ops_that_appended(evidence: Evidence) -> Numbers:
+    """Sends of which a record is certainly in the log, and of no other try."""
+    rows, sends = evidence.records.rows, evidence.history.sends
+    writers = rows.writer[rows.writer != NONE]
+    return distinct(sends.op[writers[evidence.tries.single[writers]]])
+
+
+def _fences(evidence: Evidence) -> _Fences:
+    ops = evidence.history.ops
+    since = np.full(len(ops), NEVER_NS, dtype=np.int64)
+    by = np.full(len(ops), NONE, dtype=np.int64)
+    fences = _Fences(since=since, by=by)
+    # One of unknown outcome has no end: it fences nobody, but its own client may own the id anew.
+    inits = np.flatnonzero((ops.kind == INIT) & (ops.outcome != FAIL))
+    writes = np.flatnonzero((ops.kind == SEND) | (ops.kind == COMMIT))
+    for column, fence in (
+        (evidence.identities.transactional_id, _fence_by_id),
+        (evidence.identities.producer_id, _fence_by_epoch),
+    ):
+        mine, theirs = inits[column[inits] != NONE], writes[column[writes] != NONE]
+        mine = mine[np.argsort(column[mine], kind="stable")]
+        theirs = theirs[np.argsort(column[theirs], kind="stable")]
+        starts = np.flatnonzero(~same_as_before(column[mine]))
+        for first, end in zip(starts, np.append(starts, len(mine))[1:], strict=True):
+            name = column[mine[first]]
+            same = theirs[rows_of(column[theirs], name)]
+            if len(same):
+                fence(evidence, mine[first:end], same, fences)
+    return fences
+
+
+def _fence_by_id(evidence: Evidence, inits: Numbers, writes: Numbers, fences: _Fences) -> None:
+    """Fence the writes of one transactional id: each is of its client's last init before it."""
+    ops = evidence.history.ops
+    if len(inits) < 2:
+        return
+    inits = inits[np.argsort(ops.begin[inits], kind="stable")]
+    # For each init, the first end among those that began after it had returned.
+    ends = ops.end[inits]
+    soonest = np.minimum.accumulate(ends[::-1])[::-1]
+    last = np.searchsorted(ops.begin[inits], ends + evidence.clock_error_ns, "right")
+    # Inits by client, then time; a write comes behind all of its client's that began before it.
+    turns, width = np.arange(len(inits)) + 1, len(inits) + 1
+    keys = ops.client[inits] * width + turns
+    own = np.argsort(keys)
+    begun = np.searchsorted(ops.begin[inits], ops.begin[writes], "right")
+    found = np.searchsorted(keys[own], ops.client[writes] * width + begun, "right") - 1
+    at = own[np.maximum(found, 0)]
+    fenced = (found >= 0) & (ops.client[inits[at]] == ops.client[writes]) & (last[at] < len(inits))
+    _fence(fences, ops, writes[fenced], soonest[last[at[fenced]]], inits)
+
+
+def _fence_by_epoch(evidence: Evidence, inits: Numbers, writes: Numbers, fences: _Fences) -> None:
+    """Fence the writes of one producer id: each by the inits of greater epochs."""
+    ops, epoch = evidence.history.ops, evidence.identities.epoch
+    inits = inits[np.argsort(epoch[inits], kind="stable")]
+    soonest = np.minimum.accumulate(ops.end[inits][::-1])[::-1]
+    at = np.searchsorted(epoch[inits], epoch[writes], "right")
+    writes, at = writes[at < len(inits)], at[at < len(inits)]
+    _fence(fences, ops, writes, soonest[at], inits)
+
+
+def _fence(fences: _Fences, ops: Columns, writes: Numbers, since: Numbers, inits: Numbers) -> None:
+    """Note a fence for these writes, and the init that ended then, unless an earlier one is."""
+    earlier = since < fences.since[writes]
+    writes, since = writes[earlier], since[earlier]
+    ended = ops.__dict__["end"][inits]
+    order = np.argsort(ended, kind="stable")
+    fences.since[writes] = since
+    fences.by[writes] = inits[order[np.searchsorted(ended[order], since)]]
+
+
+def _by_epoch(evidence: Evidence) -> _Ranks:
+    """The places whose writers' producer ids and epochs are known."""
+    rows, history = evidence.records.rows, evidence.history
+    ops = history.ops
+    places = np.flatnonzero(rows.writer != NONE)
+    copies = np.bincount(rows.writer[places], minlength=len(history.sends))
+    places = places[copies[rows.writer[places]] == 1]  # Copies are duplicates.
+    places = places[evidence.tries.single[rows.writer[places]]]
+    op = history.sends.op[rows.writer[places]]
+    named = ops.producer_id[op] != NONE
+    places, op = places[named], op[named]
+    order = np.lexsort((places, rows.partition[places], ops.producer_id[op]))
+    places, op = places[order], op[order]
+    groups = group_numbers(same_as_before(rows.partition[places], ops.producer_id[op]))
+    epochs = ops.epoch[op]
+    newest = running_greatest(groups, epochs)
+    return _Ranks(place=places, op=op, group=groups, epoch=epochs, newest=newest)
+
+
+def _behind_newer(evidence: Evidence, ranks: _Ranks, zombies: Numbers) -> Numbers:
+    """Rows of an older epoch behind one of a newer, whose sends are not zombies by time."""
+    known = np.zeros(len(evidence.history.ops), dtype=bool)
+    known[zombies] = True
+    return np.flatnonzero((ranks.epoch < ranks.newest) & ~known[ranks.op])
+
+
+def _newer(ranks: _Ranks, row: int) -> int:
+    """The last place before a row that is of the newest epoch there."""
+    before = np.flatnonzero(
+        (ranks.group[:row] == ranks.group[row]) & (ranks.epoch[:row] == ranks.newest[row])
+    )
+    return int(ranks.place[before[-1]])

@@ -1,34 +1,195 @@
-"""Lost writes and torn transactions: what is missing, of what was promised to be there."""
+"""Lost writes and torn transactions: records that must be in the log, and are not."""
 
 from dataclasses import dataclass
 
 import numpy as np
 
-from eoslog.checking.evidence import Evidence, starts_of
+from eoslog.checking.evidence import Evidence, Found, Shown, sent_offsets, starts_of
 from eoslog.checking.history import (
     ENDS,
     FAIL,
     NEVER_NS,
     NONE,
+    OFFSET_MAX,
     OK,
     READ_COMMITTED,
     READ_UNCOMMITTED,
     Columns,
     Flags,
     Numbers,
-    any_of,
     distinct,
     greatest,
     greatest_before,
+    group_numbers,
     least,
+    place_keys,
     same_as_before,
 )
-from eoslog.checking.missing_records import MissingRecords, end_below
-from eoslog.checking.report import Anomaly, Found
+from eoslog.checking.outcomes import RecordPlaces
 
-# Ends that leave no room: a partition that ended before it can hold all that is certainly in it.
+# Missing records: no reader has them, though readers passed their places.
 #
-# Records have an offset each, so a partition goes at least as far as it has records.
+# The records that its client sent before and after an unanswered record bound its place, and so do
+# the ends of partitions that were asked for before the send and after it was done. The latter show
+# as well that an answered record is no longer in the log.
+
+
+@dataclass
+class MissingRecords:
+    """Rows of the sends whose records are missing, and each one's transaction, or NONE."""
+
+    sends: Numbers
+    transactions: Numbers
+    nowhere: Flags  # There is no place that it can have, whoever read what.
+
+
+def missing_records(evidence: Evidence) -> MissingRecords:
+    """Sends that are ok, of no transaction or a committed one, whose places were passed in vain."""
+    history, records = evidence.history, evidence.records
+    sends, of = history.sends, evidence.send_transaction
+    there = (evidence.send_outcome == OK) & evidence.transactions.is_committed(of)
+    rows = np.flatnonzero(there & ~records.value_seen[sends.value])
+    if not len(rows):
+        return MissingRecords(rows, rows, rows != NONE)
+    _, first = np.unique(sends.value[rows], return_index=True)
+    rows = rows[np.sort(first)]
+    lowest, highest = offset_brackets(evidence, rows)
+    known = sends.partition[rows] != NONE
+    passed = np.zeros(len(rows), dtype=bool)
+    passed[known] = _passed(
+        evidence, rows[known], sends.partition[rows[known]], lowest[known], highest[known]
+    )
+    passed[~known] = _passed_anywhere(evidence, rows[~known])
+    # What stands in its place instead is another anomaly.
+    answered = np.flatnonzero(sends.offset[rows] != NONE)
+    passed[answered] &= ~_taken(records)[records.of_send[rows[answered]]]
+    nowhere = known & (lowest == highest)
+    return MissingRecords(rows[passed], of[rows[passed]], nowhere[passed])
+
+
+def _taken(records: RecordPlaces) -> Flags:
+    """Return for each place if another value was seen there."""
+    rows = records.rows
+    of_key = group_numbers(same_as_before(rows.key))
+    seen = np.bincount(of_key, weights=rows.seen).astype(np.int64)
+    others: Flags = seen[of_key] > rows.seen
+    return others
+
+
+def offset_brackets(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Numbers]:
+    """Return for rows of the sends the least offset that each record can have, and the upper bound.
+
+    Both are the same for a record that can be nowhere.
+    """
+    sends = evidence.history.sends
+    lowest, highest = _between_its_clients(evidence, rows)
+    told = sends.offset[rows] != NONE
+    lowest[told], highest[told] = sends.offset[rows[told]], sends.offset[rows[told]] + 1
+    for partition in distinct(sends.partition[rows]):
+        if partition != NONE:
+            at = np.flatnonzero(sends.partition[rows] == partition)
+            begin, end = _ends_around(evidence, rows[at], int(partition))
+            lowest[at] = np.maximum(lowest[at], np.where(told[at], 0, begin))
+            end = np.where(told[at], np.maximum(end, lowest[at]), end)
+            highest[at] = np.minimum(highest[at], end)
+    return lowest, highest
+
+
+def _between_its_clients(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Numbers]:
+    """Return the brackets that follow from what its client sent before the first try of a record,
+    and after this one.
+    """
+    history, tries = evidence.history, evidence.tries
+    sends, ops = history.sends, history.ops
+    offsets = sent_offsets(history, evidence.records)
+    known = np.flatnonzero(
+        (offsets != NONE) & (evidence.send_outcome == OK) & (sends.partition != NONE)
+    )
+    width = max(1, len(history.names.partitions))
+    of_known = ops.client[sends.op[known]] * width + sends.partition[known]
+    asked = ops.client[sends.op[rows]] * width + sends.partition[rows]
+    before = greatest_before(
+        of_known, tries.turn[known], offsets[known], asked, tries.first_turn[rows]
+    )
+    # The least offset behind it is the greatest distance from the end of all.
+    far = OFFSET_MAX + 1 - offsets[known]
+    after = greatest_before(of_known, -tries.first_turn[known], far, asked, -tries.turn[rows])
+    lowest = np.where(sends.partition[rows] == NONE, 0, before + 1)
+    highest = np.where(after == NONE, OFFSET_MAX + 1, OFFSET_MAX + 1 - after)
+    return lowest, np.where(sends.partition[rows] == NONE, OFFSET_MAX + 1, highest)
+
+
+def _ends_around(evidence: Evidence, rows: Numbers, partition: int) -> tuple[Numbers, Numbers]:
+    """Return the partition's end as asked for before each send began and after it was done."""
+    history = evidence.history
+    ends, ops = history.ends, history.ops
+    asked = np.flatnonzero(ends.partition == partition)
+    asked = asked[np.argsort(ops.end[ends.op[asked]], kind="stable")]
+    op, offset = ends.op[asked], ends.offset[asked]
+    before = np.searchsorted(
+        ops.end[op] + evidence.clock_error_ns, evidence.tries.first_begin[rows]
+    )
+    lowest = np.concatenate([[0], np.maximum.accumulate(offset)])[before]
+    # An end that leaves out open transactions may be below a record that is there.
+    whole = ops.isolation[op] == READ_UNCOMMITTED
+    op, offset = op[whole], offset[whole]
+    order = np.argsort(ops.begin[op], kind="stable")
+    op, offset = op[order], offset[order]
+    done = evidence.there_by(rows)
+    after = np.searchsorted(ops.begin[op], done + evidence.clock_error_ns, "right")
+    later = np.minimum.accumulate(offset[::-1])[::-1]
+    return lowest, np.concatenate([later, [OFFSET_MAX + 1]])[after]
+
+
+def end_below(evidence: Evidence, send: int) -> int:
+    """Return the first `ends` after a record was there with an end that leaves it out; or NONE."""
+    history = evidence.history
+    ends, ops, sends = history.ends, history.ops, history.sends
+    done = int(evidence.there_by(np.array([send]))[0])
+    asked = ends.op[(ends.partition == sends.partition[send]) & (ends.offset <= sends.offset[send])]
+    asked = asked[ops.isolation[asked] == READ_UNCOMMITTED]
+    asked = asked[ops.begin[asked] > done + evidence.clock_error_ns]
+    return int(asked[np.argmin(ops.begin[asked])]) if len(asked) else NONE
+
+
+def _passed(
+    evidence: Evidence, rows: Numbers, partitions: Numbers, lowest: Numbers, highest: Numbers
+) -> Flags:
+    """Return for each record if its readers passed all places that it can have."""
+    bounded = (highest <= OFFSET_MAX) & (lowest <= highest)
+    first = place_keys(partitions, np.minimum(lowest, OFFSET_MAX))
+    end = place_keys(partitions, np.minimum(highest, OFFSET_MAX))
+    by_committed = evidence.passed.committed.hold(first, end)
+    by_all = evidence.passed.uncommitted.hold(first, end)
+    unseen = ~evidence.records.value_seen_at_all[evidence.history.sends.value[rows]]
+    # Without room between its neighbours a record is nowhere.
+    found: Flags = bounded & ((lowest == highest) | by_committed | (by_all & unseen))
+    return found
+
+
+def _passed_anywhere(evidence: Evidence, rows: Numbers) -> Flags:
+    """Return for sends to an unknown partition if readers passed them in every partition of the
+    topic.
+    """
+    history = evidence.history
+    topics = np.array(history.names.partition_topics, dtype=np.int64)
+    passed = np.zeros(len(rows), dtype=bool)
+    asked = distinct(history.ends.partition)
+    for topic in distinct(history.sends.topic[rows]):
+        mine = np.flatnonzero(history.sends.topic[rows] == topic)
+        partitions = asked[topics[asked] == topic] if len(asked) else asked
+        passed[mine] = len(partitions) > 0
+        for partition in partitions:
+            lowest, highest = _ends_around(evidence, rows[mine], int(partition))
+            everywhere = np.full(len(mine), partition)
+            passed[mine] &= _passed(evidence, rows[mine], everywhere, lowest, highest)
+    return passed
+
+
+# Ends that went back: a partition that ended before a place that was known to be in it.
+#
+# The end of all data is never before what was told, read or answered as an end earlier; the end
+# of committed data never before what its readers passed, or were answered as such an end.
 
 
 class _Reached(Columns):
@@ -84,7 +245,7 @@ def proof_of(evidence: Evidence, gone_back: EndsGoneBack, at: int) -> tuple[int,
 def _reached(evidence: Evidence) -> _Reached:
     history, passes = evidence.history, evidence.passed.passes
     ends, sends, ops = history.ends, history.sends, history.ops
-    of = ops.transaction[sends.op]
+    of = evidence.send_transaction
     # What is not committed may be gone, with its transaction, after a power cut.
     told = np.flatnonzero((sends.offset != NONE) & evidence.transactions.is_committed(of))
     proper = np.flatnonzero(starts_of(passes) < passes.after)
@@ -131,10 +292,9 @@ def _known_before(evidence: Evidence, rows: Numbers, reached: _Reached) -> Numbe
     return found
 
 
-# Ends that went back: a partition that ended before a place that was known to be in it.
+# Ends that leave no room: a partition that ended before it can hold all that is certainly in it.
 #
-# The end of all data is never before what was told, read or answered as an end earlier; the end
-# of committed data never before what its readers passed, or were answered as such an end.
+# Records have an offset each, so a partition goes at least as far as it has records.
 
 
 class CountedEnds(Columns):
@@ -172,25 +332,22 @@ def counted_ends(evidence: Evidence) -> CountedEnds:
 def _there(evidence: Evidence) -> tuple[Numbers, Numbers]:
     """Sends of different records that are certainly in their partition, and from when on."""
     history, transactions = evidence.history, evidence.transactions
-    sends, ops, places = history.sends, history.ops, evidence.records.rows
-    of = ops.transaction[sends.op]
+    sends, places = history.sends, evidence.records.rows
+    of = evidence.send_transaction
     done = evidence.there_by(np.arange(len(sends)))
-    sure = (ops.outcome[sends.op] == OK) & transactions.is_committed(of) & (done < NEVER_NS)
+    sure = (evidence.send_outcome == OK) & transactions.is_committed(of) & (done < NEVER_NS)
     sure &= sends.partition != NONE
     # Another try, or a reader, may show a value in another partition: it is counted in none.
-    tried = ops.outcome[sends.op] != FAIL
+    tried = evidence.send_outcome != FAIL
     value = np.concatenate([sends.value[tried], places.value])
     partition = np.concatenate([sends.partition[tried], places.partition])
     count = len(history.names.values)
-    one = least(value, partition, count) == greatest(value, partition, count, NONE)
+    one = least(value, partition, count) == greatest(value, partition, count)
     rows = np.flatnonzero(sure & one[sends.value])
     rows = rows[np.argsort(done[rows], kind="stable")]
     _, first = np.unique(sends.value[rows], return_index=True)
     rows = rows[np.sort(first)]
     return rows, done[rows]
-
-
-LOST, TORN = "lost write", "torn transaction"
 
 
 def lost_writes(evidence: Evidence, missing: MissingRecords) -> Found:
@@ -199,7 +356,7 @@ def lost_writes(evidence: Evidence, missing: MissingRecords) -> Found:
     acknowledged = np.ones(len(of), dtype=bool)
     inside = of != NONE
     acknowledged[inside] = evidence.transactions.acknowledged[of[inside]]
-    acknowledged[inside] &= ~seen_in_part(evidence)[of[inside]]
+    acknowledged[inside] &= ~evidence.seen_in_part[of[inside]]
     lost = np.flatnonzero(acknowledged)
     ends = evidence.history.ends
     gone_back = ends_gone_back(evidence)
@@ -210,111 +367,76 @@ def lost_writes(evidence: Evidence, missing: MissingRecords) -> Found:
     said = [evidence.history.sends.partition[missing.sends], ends.partition[gone_back.rows]]
     counted = counted.where(~np.isin(ends.partition[counted.row], np.concatenate(said)))
 
-    def show(at: int) -> Anomaly:
-        if at >= len(lost) + len(cut):
-            return _without_room(evidence, counted, at - len(lost) - len(cut))
-        if at >= len(lost):
-            return _end_gone_back(evidence, gone_back, int(cut[at - len(lost)]))
-        row = int(lost[at])
-        return _lost(evidence, int(missing.sends[row]), bool(missing.nowhere[row]))
-
-    return evidence.found(LOST, range(len(lost) + len(cut) + len(counted)), show)
+    return evidence.found(
+        "lost write",
+        (lost, lambda row: _lost(evidence, missing.sends[row], bool(missing.nowhere[row]))),
+        (cut, lambda at: _end_gone_back(evidence, gone_back, at)),
+        (range(len(counted)), lambda at: _without_room(evidence, counted, at)),
+    )
 
 
-def _lost(evidence: Evidence, send: int, nowhere: bool) -> Anomaly:
-    sends, ops = evidence.history.sends, evidence.history.ops
-    transaction = int(ops.transaction[sends.op[send]])
+def _lost(evidence: Evidence, send: int, nowhere: bool) -> Shown:
+    sends = evidence.history.sends
+    transaction = int(evidence.send_transaction[send])
     by = "" if transaction == NONE else f" and {evidence.transaction(transaction)} committed"
-    partition = evidence.partition(int(sends.partition[send]))
-    proof = [evidence.send_op(send)]
-    if transaction != NONE:
-        proof.append(int(evidence.transactions.commit_op[transaction]))
+    partition = evidence.partition(sends.partition[send])
+    proof = [evidence.send_op(send), evidence.commit_op(transaction)]
     why = f"readers passed its place in {partition} and did not get it"
     if nowhere:
         why = f"there is no place for it in {partition}"
         if sends.offset[send] != NONE:
             why = f"{partition} ended before its offset, {sends.offset[send]}, afterwards"
             proof.append(end_below(evidence, send))
-    what = f"{evidence.value(int(sends.value[send]))} was acknowledged{by}; {why}"
-    return evidence.anomaly(LOST, what, proof)
+    return f"{evidence.sent(send)} was acknowledged{by}; {why}", proof
 
 
-def _end_gone_back(evidence: Evidence, gone_back: EndsGoneBack, at: int) -> Anomaly:
-    ends, sends, ops = evidence.history.ends, evidence.history.sends, evidence.history.ops
+def _end_gone_back(evidence: Evidence, gone_back: EndsGoneBack, at: int) -> Shown:
+    ends, ops = evidence.history.ends, evidence.history.ops
     row, known = int(gone_back.rows[at]), int(gone_back.known[at])
     op, send = proof_of(evidence, gone_back, at)
-    proof = [op, int(ends.op[row])]
+    proof = [op, ends.op[row]]
     if send != NONE:
-        how = f"held {evidence.value(int(sends.value[send]))} at {known - 1}"
-        transaction = evidence.transaction_of_send(send)
-        if transaction != NONE:
-            proof.append(int(evidence.transactions.commit_op[transaction]))
+        how = f"held {evidence.sent(send)} at {known - 1}"
+        proof.append(evidence.commit_op(evidence.send_transaction[send]))
     else:
         how = f"had ended at {known}" if ops.kind[op] == ENDS else f"had been read up to {known}"
-    partition = evidence.partition(int(ends.partition[row]))
-    what = f"{partition} ended at offset {ends.offset[row]}, and {how} before"
-    return evidence.anomaly(LOST, what, proof)
+    partition = evidence.partition(ends.partition[row])
+    return f"{partition} ended at offset {ends.offset[row]}, and {how} before", proof
 
 
-def _without_room(evidence: Evidence, counted: CountedEnds, at: int) -> Anomaly:
-    ends, row, send = evidence.history.ends, int(counted.row[at]), int(counted.send[at])
+def _without_room(evidence: Evidence, counted: CountedEnds, at: int) -> Shown:
+    ends, row, send = evidence.history.ends, counted.row[at], counted.send[at]
     what = (
-        f"{evidence.partition(int(ends.partition[row]))} ended at offset {ends.offset[row]}, and "
+        f"{evidence.partition(ends.partition[row])} ended at offset {ends.offset[row]}, and "
         f"{counted.count[at]} records had been acknowledged before, the last of them "
-        f"{evidence.value(int(evidence.history.sends.value[send]))}"
+        f"{evidence.sent(send)}"
     )
-    return evidence.anomaly(LOST, what, [evidence.send_op(send), int(ends.op[row])])
+    return what, [evidence.send_op(send), ends.op[row]]
 
 
 def torn_transactions(evidence: Evidence, missing: MissingRecords) -> Found:
     """Transactions of which readers have one record, and lack another whose place they passed."""
-    of, seen = missing.transactions, seen_in_part(evidence)
-    inside = of != NONE
-    torn = distinct(of[inside][seen[of[inside]]])
-    twice = np.flatnonzero(evidence.transactions.decided_twice)
-    sends = evidence.history.sends
+    transactions, of = evidence.transactions, missing.transactions
+    inside = of[of != NONE]
+    torn = distinct(inside[evidence.seen_in_part[inside]])
+    twice = np.flatnonzero(transactions.decided_twice)
 
-    def show(at: int) -> Anomaly:
-        if at >= len(torn):
-            transaction = int(twice[at - len(torn)])
-            ends = evidence.transactions.commit_op, evidence.transactions.abort_op
-            what = f"{evidence.transaction(transaction)} was committed and aborted"
-            return evidence.anomaly(TORN, what, [int(column[transaction]) for column in ends])
-        transaction = int(torn[at])
+    def show_torn(transaction: int) -> Shown:
+        sends, rows = evidence.history.sends, evidence.records.rows
         lacking = missing.sends[of == transaction]
-        rows = evidence.records.rows
-        place = _place_of(evidence, transaction)
+        seen = np.flatnonzero(rows.seen_committed & (rows.writer != NONE))
+        place = seen[evidence.send_transaction[rows.writer[seen]] == transaction][0]
         what = (
             f"of {evidence.transaction(transaction)} {evidence.place(place)} was read, and "
-            f"{evidence.value(int(sends.value[lacking[0]]))} is not where it was sent to: "
-            f"{evidence.partition(int(sends.partition[lacking[0]]))}"
+            f"{evidence.sent(lacking[0])} is not where it was sent to: "
+            f"{evidence.partition(sends.partition[lacking[0]])}"
         )
-        ops = [evidence.send_op(int(rows.writer[place])), evidence.place_op(place)]
-        ops += [evidence.send_op(int(send)) for send in lacking[:10]]
-        return evidence.anomaly(
-            TORN, what, [*ops, int(evidence.transactions.commit_op[transaction])]
-        )
+        ops = [evidence.send_op(rows.writer[place]), evidence.place_op(place)]
+        ops += map(evidence.send_op, lacking[:10])
+        return what, [*ops, evidence.commit_op(transaction)]
 
-    return evidence.found(TORN, range(len(torn) + len(twice)), show)
+    def show_twice(transaction: int) -> Shown:
+        what = f"{evidence.transaction(transaction)} was committed and aborted"
+        return what, [transactions.commit_op[transaction], transactions.abort_op[transaction]]
 
-
-def seen_in_part(evidence: Evidence) -> Flags:
-    """Return for each transaction if a reader of committed data has any of its records."""
-    rows, history = evidence.records.rows, evidence.history
-    writers = _committed_writers(evidence)
-    of = history.ops.transaction[history.sends.op[rows.writer[writers]]]
-    count = len(history.names.transactions)
-    return any_of(of[of != NONE], np.ones(int((of != NONE).sum()), dtype=bool), count)
-
-
-def _committed_writers(evidence: Evidence) -> Numbers:
-    rows = evidence.records.rows
-    return np.flatnonzero(rows.seen_committed & (rows.writer != NONE))
-
-
-def _place_of(evidence: Evidence, transaction: int) -> int:
-    """Return a place that shows a record of a transaction."""
-    rows, history = evidence.records.rows, evidence.history
-    places = _committed_writers(evidence)
-    of = history.ops.transaction[history.sends.op[rows.writer[places]]]
-    return int(places[np.flatnonzero(of == transaction)[0]])
+    return evidence.found("torn transaction", (torn, show_torn), (twice, show_twice))

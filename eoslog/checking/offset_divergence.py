@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from eoslog.checking.evidence import Evidence, starts_of
+from eoslog.checking.evidence import Evidence, Found, Shown, starts_of
 from eoslog.checking.history import (
     NEVER_NS,
     NONE,
@@ -30,28 +30,17 @@ from eoslog.checking.history import (
     rows_of,
     same_as_before,
 )
-from eoslog.checking.missing_records import MissingRecords
+from eoslog.checking.lost_writes import MissingRecords
 from eoslog.checking.outcomes import GroupOffsets, OffsetReads
-from eoslog.checking.report import Anomaly, Found
-
-KIND = "offset-output divergence"
-# What is wrong, and the operations that prove it.
-Shown = tuple[str, list[int]]
 
 
-def offset_divergence(
-    evidence: Evidence, offsets: GroupOffsets, missing: MissingRecords, torn: Numbers
-) -> Found:
-    """Find all three forms; `torn` are transactions whose missing records are reported already."""
+def offset_divergence(evidence: Evidence, offsets: GroupOffsets, missing: MissingRecords) -> Found:
+    """Find all three forms."""
     shown = _impossible_reads(evidence, offsets)
-    shown += _offsets_without_records(evidence, missing, torn)
+    shown += _offsets_without_records(evidence, missing)
     shown += _processed_inputs(evidence, offsets, missing)
 
-    def show(at: int) -> Anomaly:
-        what, ops = shown[at]
-        return evidence.anomaly(KIND, what, ops)
-
-    return evidence.found(KIND, range(len(shown)), show)
+    return evidence.found("offset-output divergence", (range(len(shown)), shown.__getitem__))
 
 
 def _impossible_reads(evidence: Evidence, offsets: GroupOffsets) -> list[Shown]:
@@ -111,7 +100,7 @@ def _impossible_reads(evidence: Evidence, offsets: GroupOffsets) -> list[Shown]:
             over = int(over[np.argmin(end[over])])
             what += f", after offset {writes.offset[over]} had been committed"
             proof.append(int(writes.op[over]))
-            proof.append(_commit_of(evidence, int(writes.transaction[over])))
+            proof.append(evidence.commit_op(writes.transaction[over]))
         found.append((what, [*proof, int(reads.op[row])]))
     return found
 
@@ -152,24 +141,25 @@ def _not_from_before(
     return found
 
 
-def _offsets_without_records(
-    evidence: Evidence, missing: MissingRecords, torn: Numbers
-) -> list[Shown]:
-    """Transactions that only their offsets show to be committed, and whose records are missing."""
-    transactions, sends = evidence.transactions, evidence.history.sends
-    of = missing.transactions
-    chosen = of != NONE
-    chosen[chosen] = ~transactions.acknowledged[of[chosen]] & ~np.isin(of[chosen], torn)
+def _offsets_without_records(evidence: Evidence, missing: MissingRecords) -> list[Shown]:
+    """Transactions that only their offsets show to be committed, and whose records are missing.
+
+    Torn ones are reported as such.
+    """
+    transactions, of = evidence.transactions, missing.transactions
+    chosen = of[of != NONE]
     found = []
-    for transaction in distinct(of[chosen]):
+    for transaction in distinct(
+        chosen[~transactions.acknowledged[chosen] & ~evidence.seen_in_part[chosen]]
+    ):
         lacking = missing.sends[of == transaction]
         what = (
             f"a group has the offsets of {evidence.transaction(int(transaction))}, and readers "
-            f"passed the place of its {evidence.value(int(sends.value[lacking[0]]))} in vain"
+            f"passed the place of its {evidence.sent(lacking[0])} in vain"
         )
         writes = evidence.history.offset_writes.op
         mine = writes[evidence.history.ops.transaction[writes] == transaction]
-        proof = [*map(int, mine[:5]), *(evidence.send_op(int(one)) for one in lacking[:10])]
+        proof = [*mine[:5], *map(evidence.send_op, lacking[:10])]
         found.append((what, proof))
     return found
 
@@ -178,10 +168,6 @@ def _group_at(evidence: Evidence, offsets: GroupOffsets, place: int) -> str:
     group, partition = divmod(place, offsets.partition_count)
     names = evidence.history.names
     return f"group {names.groups[group]!r} at {names.partitions[partition]}"
-
-
-def _commit_of(evidence: Evidence, transaction: int) -> int:
-    return NONE if transaction == NONE else int(evidence.transactions.commit_op[transaction])
 
 
 # Inputs that a group's transactions took: each record once, and none left out.
@@ -237,7 +223,7 @@ def _one_per_transaction(evidence: Evidence, offsets: GroupOffsets, moves: Numbe
     of, op = writes.transaction[moves], writes.op[moves]
     ok = ops.outcome[op] == OK
     count = len(evidence.history.names.transactions)
-    last = greatest(of[ok], ops.begin[op[ok]], count, NONE)[of]
+    last = greatest(of[ok], ops.begin[op[ok]], count)[of]
     moves = moves[ops.end[op] + evidence.clock_error_ns >= last]
     moves = moves[np.lexsort((writes.offset[moves], writes.transaction[moves]))]
     return moves[~same_as_before(writes.transaction[moves])]
@@ -260,7 +246,7 @@ def _taken_twice(evidence: Evidence, group: int, taken: Numbers) -> list[Shown]:
             f"group {history.names.groups[group]!r} took {evidence.place(place)} in "
             f"{evidence.transaction(one)} and in {evidence.transaction(other)}, both committed"
         )
-        ends = [int(evidence.transactions.commit_op[number]) for number in (one, other)]
+        ends = [evidence.commit_op(number) for number in (one, other)]
         found.append((what, [int(reads.op[first]), int(reads.op[second]), *ends]))
     return found
 

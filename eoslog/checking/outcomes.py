@@ -28,6 +28,7 @@ from eoslog.checking.history import (
     greatest,
     group_numbers,
     least,
+    least_row,
     place_keys,
     same_as_before,
 )
@@ -49,11 +50,11 @@ class Transactions:
 
     def is_committed(self, transactions: Numbers) -> Flags:
         """Return for numbers of transactions if each is committed; True where there is none."""
-        return _looked_up(self.committed, transactions, True)
+        return np.append(self.committed, True)[transactions]  # NONE finds the last one.
 
     def is_possible(self, transactions: Numbers) -> Flags:
         """Return for numbers of transactions if each may be committed; True where there is none."""
-        return _looked_up(self.possible, transactions, True)
+        return np.append(self.possible, True)[transactions]
 
     def commit(self, transactions: Numbers, seen_at: Numbers) -> None:
         """Note that readers saw these as committed; a time before the commit began is no time."""
@@ -77,10 +78,7 @@ def transactions_of(history: History) -> Transactions:
     may_commit = any_of(of, tried, count)
     commit_failed = any_of(of, commits & (ends.outcome == FAIL), count)
     acknowledged_by = least(of[commits & ok], ends.end[commits & ok], count)
-    commit_op = least(of[commits], rows[commits], count, NEVER_NS)
-    good = least(of[commits & ok], rows[commits & ok], count, NEVER_NS)
-    commit_op = np.where(good != NEVER_NS, good, commit_op)
-    abort_op = least(of[aborts], rows[aborts], count, NEVER_NS)
+    good = least_row(of[commits & ok], rows[commits & ok], count)
     return Transactions(
         committed=committed.copy(),
         acknowledged=committed,
@@ -89,16 +87,9 @@ def transactions_of(history: History) -> Transactions:
         possible=committed | (may_commit & ~aborted),
         commit_begin=least(of[tried], ends.begin[tried], count),
         committed_by=acknowledged_by,
-        commit_op=np.where(commit_op == NEVER_NS, NONE, commit_op),
-        abort_op=np.where(abort_op == NEVER_NS, NONE, abort_op),
+        commit_op=np.where(good != NONE, good, least_row(of[commits], rows[commits], count)),
+        abort_op=least_row(of[aborts], rows[aborts], count),
     )
-
-
-def _looked_up(flags: Flags, transactions: Numbers, without: bool) -> Flags:
-    found = np.full(len(transactions), without, dtype=bool)
-    there = transactions != NONE
-    found[there] = flags[transactions[there]]
-    return found
 
 
 # Which sends may have written a record: two sends of one value are two tries to write it once.
@@ -136,7 +127,7 @@ def tries_of(history: History, transactions: Transactions) -> Tries:
     first_turn[several] = np.minimum(turn[several], least(of, turn[able], value_count)[value])
     first_begin[several] = np.minimum(begin[several], least(of, begin[able], value_count)[value])
     lowest = least(of, client[able], value_count)[value]
-    highest = greatest(of, client[able], value_count, NONE)[value]
+    highest = greatest(of, client[able], value_count)[value]
     strange = (lowest != client[several]) | (highest != client[several])
     first_turn[several[strange]] = NONE
     return Tries(turn=turn, first_turn=first_turn, first_begin=first_begin, single=single)
@@ -203,17 +194,19 @@ def record_places(history: History, transactions: Transactions) -> RecordPlaces:
     of_send = np.full(len(sends), NONE, dtype=np.int64)
     of_send[answered] = of_answered
     committed_read = ops.isolation[reads.op] == READ_COMMITTED
-    everyone = np.ones(len(reads), dtype=bool)
-    answer = least(of_answered, answered, count)
+    answer = least_row(of_answered, answered, count)
+    first_read = least_row(of_read, np.arange(len(reads)), count)
+    committed_rows = np.flatnonzero(committed_read)
+    first_committed = least_row(of_read[committed_rows], committed_rows, count)
     places = Places(
         key=keys[first],
         value=values[first],
-        writer=np.where(answer == NEVER_NS, NONE, answer),
-        answered=np.where(answer == NEVER_NS, NONE, answer),
-        seen_committed=any_of(of_read, committed_read, count),
-        seen=any_of(of_read, everyone, count),
+        writer=answer.copy(),
+        answered=answer,
+        seen_committed=first_committed != NONE,
+        seen=first_read != NONE,
         committed=np.zeros(count, dtype=bool),
-        first_read=_first_reads(of_read, committed_read, count),
+        first_read=np.where(first_committed != NONE, first_committed, first_read),
     )
     _find_writers(history, transactions, places)
     _note_commits_by_reads(history, transactions, places, of_read, committed_read)
@@ -224,14 +217,6 @@ def record_places(history: History, transactions: Transactions) -> RecordPlaces:
     seen_at_all = any_of(places.value, places.seen, value_count)
     value_seen = any_of(places.value, places.seen_committed, value_count) | (seen_at_all & plain)
     return RecordPlaces(places, of_read, of_send, value_seen, seen_at_all)
-
-
-def _first_reads(of_read: Numbers, committed_read: Flags, count: int) -> Numbers:
-    rows = np.arange(len(of_read))
-    first = least(of_read[committed_read], rows[committed_read], count)
-    anyone = least(of_read, rows, count)
-    found = np.where(first == NEVER_NS, anyone, first)
-    return np.where(found == NEVER_NS, NONE, found)
 
 
 def _find_writers(history: History, transactions: Transactions, places: Places) -> None:
@@ -323,10 +308,6 @@ class GroupOffsets:
     reads: OffsetReads
     partition_count: int
 
-    @property
-    def place_count(self) -> int:
-        return 1 + int(max(self.writes.place.max(initial=-1), self.reads.place.max(initial=-1)))
-
     def possible(self, history: History, transactions: Transactions) -> Flags:
         """Return for each write if it may have taken effect."""
         happened = history.ops.outcome[self.writes.op] != FAIL
@@ -391,11 +372,9 @@ def note_commits_by_offsets(
         if others.any():
             continue
         elsewhere = (reads.place == place) & (reads.offset != offset)
-        stood = least(
-            np.zeros(int(elsewhere.sum()), dtype=np.int64), ops.end[reads.op[elsewhere]], 1
-        )[0]
+        stood = ops.end[reads.op[elsewhere]].min(initial=NEVER_NS)
         other_ends = end[here & possible & (writes.offset != offset)]
-        elsewhere_by = min(int(stood), int(other_ends.min(initial=NEVER_NS))) + clock_error_ns
+        elsewhere_by = int(other_ends.min(initial=stood)) + clock_error_ns
         shown = (reads.place == place) & (reads.offset == offset)
         shown &= ops.begin[reads.op] > elsewhere_by
         if elsewhere_by < begin[row] and shown.any():
