@@ -22,7 +22,11 @@ from typing import Any, NamedTuple
 from eoslog.bindings.partition_log import OpenTransaction
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID, STAGED_PRODUCER_ID_MIN
-from eoslog.transactions.transaction_entries import PREPARE_STATES, UNDECIDED_STATES
+from eoslog.transactions.transaction_entries import (
+    EPOCH_BUMPING_VERSION,
+    PREPARE_STATES,
+    UNDECIDED_STATES,
+)
 
 AHEAD = "ahead of __transaction_state: "
 BEHIND = "behind __transaction_state: "
@@ -30,9 +34,6 @@ TORN = ". These files are not of one moment"
 _SHOWN_MAX = 10
 # By so much the clocks of a cluster's brokers may differ.
 _CLOCK_SKEW_MS = 60_000
-# Each transaction's end raises the epoch from this version of the protocol on. Before, many
-# transactions have one epoch, and their markers have it too.
-_EPOCH_BUMPING_VERSION = 2
 _COMMIT, _ABORT = 1, 2
 # The same of transactions that share an epoch.
 _SHARED_COMMIT, _SHARED_ABORT = _COMMIT << 2, _ABORT << 2
@@ -143,7 +144,7 @@ class DecidedTransactions:
     def _note_decision(self, described: str, state: Mapping[str, Any]) -> str | None:
         key = state["producer_id"], state["producer_epoch"]
         decision = _COMMIT if state["state"] == "PrepareCommit" else _ABORT
-        if state["client_transaction_version"] < _EPOCH_BUMPING_VERSION:
+        if state["client_transaction_version"] < EPOCH_BUMPING_VERSION:
             decision <<= 2
         older = self._decisions.get(key, _NONE)
         partitions = older.partitions.union(state["partitions"] or ())

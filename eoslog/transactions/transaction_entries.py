@@ -38,6 +38,9 @@ ONGOING = "Ongoing"
 DEAD = "Dead"
 PREPARE_STATES = frozenset(("PrepareCommit", "PrepareAbort"))
 UNDECIDED_STATES = PREPARE_STATES | {ONGOING}
+# From this version of the protocol on, each end of a transaction raises the epoch, and its markers
+# have the raised one. Before, many transactions have one epoch, and their markers have it too.
+EPOCH_BUMPING_VERSION = 2
 # Settled entries that stay for their next use; of more than these, the unused go.
 ENTRIES_KEPT = 10_000
 _LOOKS_MAX = 3

@@ -47,19 +47,18 @@ from eoslog.storage.producer_id_range import is_of_staged_job
 from eoslog.transactions.compacted_log import CompactedLog, state_partition_of
 from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 from eoslog.transactions.transaction_entries import (
+    EPOCH_BUMPING_VERSION,
     ONGOING,
     PREPARE_STATES,
     UNDECIDED_STATES,
     NewestRecord,
 )
 from eoslog.transactions.transaction_identity import EPOCH_MAX
-from eoslog.transactions.unended_transactions import Decision, Decisions, UnendedTransactions
+from eoslog.transactions.unresolved_transactions import Decision, Decisions, UnresolvedTransactions
 
 _log = logging.getLogger(__name__)
 
 _Known = TransactionEntry | NewestRecord
-# From this version of the protocol on, a marker's epoch is one above that of the data.
-_EPOCH_BUMPING_VERSION = 2
 
 
 class _Unloaded(NamedTuple):
@@ -89,9 +88,9 @@ class TransactionRecovery:
         coordinator.end_unknown = self.end_unknown
         self._shared = shared
         self._slots = slots
-        self._unended = None
+        self._unresolved_file = None
         if shared is not None:
-            self._unended = UnendedTransactions(Path(shared.path).parent, shared.session)
+            self._unresolved_file = UnresolvedTransactions(Path(shared.path).parent, shared.session)
         self._in_file: set[TopicPartition] = set()  # As far as is known here.
         self._is_alone = True  # Nobody else can have the store open now.
         self._lowest_at_close: dict[int, int] | None = None
@@ -120,8 +119,8 @@ class TransactionRecovery:
         """
         if was_unclean and not self._entries.last_life_was_durable():
             self._coordinator.renew_producer_ids()
-            if self._unended is not None:
-                self._unended.note_renewal()
+            if self._unresolved_file is not None:
+                self._unresolved_file.note_renewal()
         undecided = self._state_log.undecided_transactions()
         # All of them before the first partition is opened: what is not known there is aborted.
         for transactional_id in undecided:
@@ -148,7 +147,7 @@ class TransactionRecovery:
         """
         self._is_alone = False
         self._coordinator.had_others = True
-        if self._unended is not None and self._unended.renews():
+        if self._unresolved_file is not None and self._unresolved_file.renews():
             self._coordinator.renew_producer_ids()
         self._learn()
         # Before a partition is opened that this process may be the first to recover.
@@ -201,7 +200,7 @@ class TransactionRecovery:
                 _log.error("%s: the record at offset %d: %s", state, record.offset, error.reason)
                 continue
             marker_epoch = fields["producer_epoch"]
-            newer_epoch = fields["client_transaction_version"] >= _EPOCH_BUMPING_VERSION
+            newer_epoch = fields["client_transaction_version"] >= EPOCH_BUMPING_VERSION
             epoch = marker_epoch - 1 if newer_epoch else marker_epoch
             decision = Decision(
                 fields["state"] == "PrepareCommit",
@@ -235,7 +234,7 @@ class TransactionRecovery:
         where = partition.topic_partition
         if where.topic == TRANSACTION_STATE_TOPIC:
             return
-        if self._unended is not None and not self._is_alone:
+        if self._unresolved_file is not None and not self._is_alone:
             self._learn()
         if not partition.open_transactions():
             self._put_right(where)
@@ -276,38 +275,38 @@ class TransactionRecovery:
         if decisions is not None:
             self._ended[where] = decisions
             self._decided.pop(where, None)
-        if self._unended is not None:
-            self._unended.forget(where)
+        if self._unresolved_file is not None:
+            self._unresolved_file.forget(where)
 
     def _is_gone(self, where: TopicPartition) -> None:
         """The partition's topic was deleted."""
         self._unresolved.discard(where)
         self._decided.pop(where, None)
-        if self._unended is not None:
-            self._unended.forget(where)
+        if self._unresolved_file is not None:
+            self._unresolved_file.forget(where)
 
     def _share(self, where: TopicPartition) -> None:
         """Have all processes know that the partition is still to be put right."""
-        if self._unended is None or self._is_alone:
+        if self._unresolved_file is None or self._is_alone:
             return
         try:
-            self._unended.note(where, self._decided.get(where, {}))
+            self._unresolved_file.note(where, self._decided.get(where, {}))
             self._in_file.add(where)
         except EoslogError as error:
             _log.error("%s: other processes do not know what is open there: %s", where, error)
 
     def _learn(self) -> None:
         """Take in what other processes could not put right, or did meanwhile."""
-        if self._unended is None or self._is_alone:
+        if self._unresolved_file is None or self._is_alone:
             return
-        unended = self._unended.read()
-        for where, decisions in unended.items():
+        unresolved = self._unresolved_file.read()
+        for where, decisions in unresolved.items():
             if decisions:
                 self._decided.setdefault(where, decisions)
             else:
                 self._unresolved.add(where)
-        ended = self._in_file - set(unended)
-        self._in_file = set(unended)
+        ended = self._in_file - set(unresolved)
+        self._in_file = set(unresolved)
         for where in ended:
             self._put_right(where)
 

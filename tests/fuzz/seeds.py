@@ -103,12 +103,12 @@ def seeds_of_tasks() -> Iterator[Seed]:
     named = {"version": 1, "producer_id": 5, "epoch": 1, "positions": {"orders-0": [9, 1, 4]}}
     yield "named_producer_record", json.dumps(named).encode()
     yield "token", b"123:45"
-    unended = {
+    unresolved = {
         "session": "01" * 16,
         "renews": True,
         "partitions": [["orders", 0, [[5, 1, True, 2, False, 3, 40]]]],
     }
-    yield "unended_file", json.dumps(unended).encode()
+    yield "unresolved_transactions_file", json.dumps(unresolved).encode()
 
 
 def seeds_of_a_partition() -> Iterator[Seed]:

@@ -58,7 +58,7 @@ from eoslog.staging.staged_message import StagedMessage
 from eoslog.storage.clean_close import read_last_stop
 from eoslog.storage.topic_registry import TopicRegistry
 from eoslog.transactions.named_producers import NamedIdentity
-from eoslog.transactions.unended_transactions import UnendedTransactions
+from eoslog.transactions.unresolved_transactions import UnresolvedTransactions
 
 Target = Callable[[bytes], None]
 
@@ -318,14 +318,14 @@ def clean_close_marker(data: bytes) -> None:
 
 
 @target()
-def unended_file(data: bytes) -> None:
-    path = written("unended/unended.json", data).parent
-    unended = UnendedTransactions(path, b"\x01" * 16)
-    for where, decisions in unended.read().items():
+def unresolved_transactions_file(data: bytes) -> None:
+    path = written("unresolved/unended.json", data).parent
+    unresolved = UnresolvedTransactions(path, b"\x01" * 16)
+    for where, decisions in unresolved.read().items():
         assert isinstance(where.topic, str) and isinstance(where.partition, int)
         for of, decision in decisions.items():
             assert all(isinstance(number, int) for number in (*of, *decision))
-    unended.renews()
+    unresolved.renews()
 
 
 # What tasks hand over.

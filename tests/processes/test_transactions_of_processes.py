@@ -682,8 +682,8 @@ def retry(hand: Hand) -> None:
     hand.store._files.transaction_recovery.retry()
 
 
-def unended(store: eoslog.Store) -> list[eoslog.TopicPartition]:
-    file = store._files.transaction_recovery._unended
+def unresolved(store: eoslog.Store) -> list[eoslog.TopicPartition]:
+    file = store._files.transaction_recovery._unresolved_file
     assert file is not None
     return list(file.read())
 
@@ -694,7 +694,7 @@ def test_who_is_alone_ends_at_once_what_nobody_knows(path, crew):
     member.kill()
     with eoslog.open(path, config=QUIET, durability=crew.durability) as store:
         assert store.partition(TOPIC, 0).open_transactions() == []
-        assert unended(store) == []
+        assert unresolved(store) == []
 
 
 @pytest.mark.parametrize("who", ["first", "joiner", "third"])
@@ -707,7 +707,7 @@ def test_what_nobody_knows_is_ended_while_all_stand_still(path, crew, who):
         joiner = crew.join()
         # Another process may have begun it just now, for all that this one knows.
         assert joiner.call(open_transactions) == 1
-        assert unended(store) == [(TOPIC, 0)]
+        assert unresolved(store) == [(TOPIC, 0)]
         third = crew.join()
         if who == "first":
             store._files.transaction_recovery.retry()
@@ -716,7 +716,7 @@ def test_what_nobody_knows_is_ended_while_all_stand_still(path, crew, who):
         else:
             joiner.kill()
             third.call(retry)
-        assert unended(store) == []
+        assert unresolved(store) == []
         assert store.partition(TOPIC, 0).open_transactions() == []
         third.call(retry)
         store._files.transaction_recovery.retry()

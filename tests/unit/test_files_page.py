@@ -93,7 +93,7 @@ def test_the_page_names_every_file(store_path, open_store):
         consumer.subscribe(["orders"])
         consumer.poll(timeout=0)
         store._checkpointer._peers.leads()
-        store._files.transaction_recovery._unended.note_renewal()
+        store._files.transaction_recovery._unresolved_file.note_renewal()
         store._files.rows.environment._unusable(OSError("unreadable"))
         leave_a_job(store)
         made.update(files_of(store_path))

@@ -31,7 +31,7 @@ FILES = (
     "/eoslog/storage/opened_partitions.py",
     "/eoslog/storage/log_opener.py",
     "/eoslog/store/checkpointer.py",
-    "/eoslog/transactions/unended_transactions.py",
+    "/eoslog/transactions/unresolved_transactions.py",
     "/eoslog/staging/staged_commit.py",
     "/eoslog/staging/pending_jobs.py",
 )

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.transactions.unended_transactions import FILE_NAME, Decision, UnendedTransactions
+from eoslog.transactions.unresolved_transactions import FILE_NAME, Decision, UnresolvedTransactions
 
 SESSION = bytes(range(16))
 A, B = TopicPartition("a", 0), TopicPartition("b", 3)
@@ -15,7 +15,7 @@ DECISION = Decision(True, 6, True, 17, 1234)
 
 
 def test_what_one_notes_the_others_read(tmp_path):
-    one, other = (UnendedTransactions(tmp_path, SESSION) for _ in range(2))
+    one, other = (UnresolvedTransactions(tmp_path, SESSION) for _ in range(2))
     assert one.read() == {}
     one.note(A, {})
     other.note(B, {(7, 5): DECISION, (8, 0): Decision(False, 1, True, 3, 4)})
@@ -29,8 +29,8 @@ def test_what_one_notes_the_others_read(tmp_path):
 
 
 def test_the_file_of_another_session_says_nothing(tmp_path):
-    UnendedTransactions(tmp_path, SESSION).note(A, {})
-    later = UnendedTransactions(tmp_path, bytes(16))
+    UnresolvedTransactions(tmp_path, SESSION).note(A, {})
+    later = UnresolvedTransactions(tmp_path, bytes(16))
     assert later.read() == {}
     later.note(B, {})
     assert list(later.read()) == [B]
@@ -39,28 +39,28 @@ def test_the_file_of_another_session_says_nothing(tmp_path):
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"session": 1}', b"\xff"])
 def test_a_broken_file_says_nothing(tmp_path, content):
     (tmp_path / FILE_NAME).write_bytes(content)
-    unended = UnendedTransactions(tmp_path, SESSION)
-    assert unended.read() == {}
-    unended.note(A, {})
-    assert list(unended.read()) == [A]
+    unresolved = UnresolvedTransactions(tmp_path, SESSION)
+    assert unresolved.read() == {}
+    unresolved.note(A, {})
+    assert list(unresolved.read()) == [A]
 
 
 def test_nobody_overwrites_what_another_notes(tmp_path):
     def note_all(number):
-        unended = UnendedTransactions(tmp_path, SESSION)
+        unresolved = UnresolvedTransactions(tmp_path, SESSION)
         for index in range(20):
-            unended.note(TopicPartition(f"t{number}", index), {})
+            unresolved.note(TopicPartition(f"t{number}", index), {})
 
     threads = [threading.Thread(target=note_all, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(UnendedTransactions(tmp_path, SESSION).read()) == 80
+    assert len(UnresolvedTransactions(tmp_path, SESSION).read()) == 80
 
 
 def test_that_producer_ids_are_renewed_stays_known(tmp_path):
-    one, other = (UnendedTransactions(tmp_path, SESSION) for _ in range(2))
+    one, other = (UnresolvedTransactions(tmp_path, SESSION) for _ in range(2))
     one.note(A, {})
     assert not other.renews()
     one.note_renewal()
@@ -68,4 +68,4 @@ def test_that_producer_ids_are_renewed_stays_known(tmp_path):
     assert list(other.read()) == [A]
     other.forget(A)
     assert one.renews()
-    assert not UnendedTransactions(tmp_path, bytes(16)).renews()
+    assert not UnresolvedTransactions(tmp_path, bytes(16)).renews()

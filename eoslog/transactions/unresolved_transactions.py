@@ -39,7 +39,7 @@ class Decision(NamedTuple):
 Decisions = dict[tuple[int, int], Decision]
 
 
-class UnendedTransactions:
+class UnresolvedTransactions:
     """The file of one session. All calls may come from any thread and any process."""
 
     def __init__(self, state_path: Path, session: bytes) -> None:
