@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from eoslog.common.prepared_transaction import PreparedTransaction as PreparedTransaction
     from eoslog.consumer.consumer import Consumer as Consumer
     from eoslog.consumer.consumer import OffsetAndTimestamp as OffsetAndTimestamp
-    from eoslog.groups.group_description import GroupDescription as GroupDescription
-    from eoslog.groups.group_description import MemberDescription as MemberDescription
+    from eoslog.groups.group_coordinator import GroupDescription as GroupDescription
+    from eoslog.groups.group_coordinator import MemberDescription as MemberDescription
     from eoslog.groups.group_metadata import ConsumerGroupMetadata as ConsumerGroupMetadata
     from eoslog.groups.group_metadata import OffsetAndMetadata as OffsetAndMetadata
     from eoslog.producer.producer import Producer as Producer
@@ -67,9 +67,9 @@ _MODULES = {
     "ApplicationState": "eoslog.staging.staged_application",
     "Consumer": "eoslog.consumer.consumer",
     "ConsumerGroupMetadata": "eoslog.groups.group_metadata",
-    "GroupDescription": "eoslog.groups.group_description",
+    "GroupDescription": "eoslog.groups.group_coordinator",
     "HangingTransaction": "eoslog.transactions.transaction_admin",
-    "MemberDescription": "eoslog.groups.group_description",
+    "MemberDescription": "eoslog.groups.group_coordinator",
     "OffsetAndMetadata": "eoslog.groups.group_metadata",
     "OffsetAndTimestamp": "eoslog.consumer.consumer",
     "OpenTransaction": "eoslog.bindings.partition_log",

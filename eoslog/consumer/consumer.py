@@ -709,7 +709,7 @@ class Consumer:
         if self._subscription is not None:
             watched.append(self._subscription.member.partition)
         elif self._group is not None and self._positions.waits_for_the_group():
-            watched.append(self._group_offsets.partition_with(self._group))
+            watched.append(self._group_offsets.log.of_group(self._group).partition)
         return watched
 
     def _is_ready(self) -> bool:

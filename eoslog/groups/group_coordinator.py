@@ -10,20 +10,23 @@ Invariants: a change is in the log before anybody acts on it. What a dead member
 others only by the record that it is no member any more, so its commits are refused from then on.
 """
 
+import hashlib
 import os
 import socket
 import threading
+import time
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 from eoslog.common import clock
+from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, LogClosedError
-from eoslog.groups.group_description import GroupDescription, described
-from eoslog.groups.group_log import GroupLog, GroupPartition, GroupRecord
+from eoslog.fs.os_errors import named_os_errors
+from eoslog.fs.private_files import make_directories, make_file
+from eoslog.groups.group_log import GroupRecord
 from eoslog.groups.group_members import (
     GroupMembers,
     Member,
@@ -33,33 +36,102 @@ from eoslog.groups.group_members import (
     without_members,
 )
 from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.groups.group_offsets_state import MembersKey
-from eoslog.groups.member_heartbeats import MemberHeartbeats
-from eoslog.storage.topic_registry import TopicDescription
+from eoslog.groups.group_records import MembersKey
+from eoslog.session.process_slots import SLOT_BYTES, ProcessSlots
+from eoslog.storage.topic_registry import TopicRegistry
 
-SLOT_BYTES = 16
-
-
-class Processes(Protocol):
-    """Processes that have the store open; `ProcessSlots` knows them."""
-
-    own: bytes
-
-    def alive(self, slot: bytes) -> bool:
-        """True if the process of a slot lives and has the store open."""
-
-    def describe(self, slot: bytes) -> str:
-        """Describe the owner of a slot, for people."""
+MEMBERS_DIRECTORY_NAME = "members"
+_NAME_BYTES = 16
 
 
-class Topics(Protocol):
-    """Topics of the store."""
+@dataclass(frozen=True, slots=True)
+class MemberDescription:
+    """A consumer that shares a group's partitions.
 
-    def get(self, name: str) -> TopicDescription | None:
-        """The topic, unless it does not exist or is being deleted."""
+    `partitions` are those that it was assigned; `giving_up` are those that it was assigned before
+    and reads until its next poll. `generation` is that of its last poll.
+    """
 
-    def all(self) -> list[TopicDescription]:
-        """Every topic, internal ones too."""
+    member_id: str
+    client_id: str
+    host: str
+    process: str
+    generation: int
+    topics: tuple[str, ...]
+    partitions: tuple[TopicPartition, ...]
+    giving_up: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDescription:
+    """A group with its members.
+
+    `state` is one of Kafka's: "Empty" without members, "Stable", or "PreparingRebalance" while a
+    member has yet to take note of a change. `strategy` is "" without members.
+    """
+
+    group: str
+    state: str
+    generation: int
+    strategy: str
+    members: tuple[MemberDescription, ...]
+
+
+class MemberHeartbeats:
+    """Times of the last polls of one store's members, for all its processes; a file each.
+
+    A file's time of change is that of the member's last poll, on the clock that does not jump and
+    is the same for all processes of a machine. So a member that polls no more is found although its
+    process lives, also if that process was stopped. Nothing here has to survive a restart: no
+    member does.
+    """
+
+    def __init__(self, state_path: Path) -> None:
+        self._path = state_path / MEMBERS_DIRECTORY_NAME
+
+    def begin(self, member_id: str) -> None:
+        """A consumer is about to become a member. Raises StoreFullError, StoreReadOnlyError."""
+        path = self._path_of(member_id)
+        with named_os_errors(f"making {path}"):
+            make_directories(self._path)
+            make_file(path)
+            self._beat(path)
+
+    def beat(self, member_id: str) -> None:
+        """The member polls; nothing happens if it is none any more."""
+        with suppress(FileNotFoundError):
+            self._beat(self._path_of(member_id))
+
+    def age_ms(self, member_id: str) -> int | None:
+        """Return how long ago the member polled; None if it has not since the last restart."""
+        try:
+            beaten_ns = self._path_of(member_id).stat().st_mtime_ns
+        except FileNotFoundError:
+            return None
+        age_ns = time.monotonic_ns() - beaten_ns
+        return None if age_ns < 0 else age_ns // 1_000_000
+
+    def end(self, member_id: str) -> None:
+        """The consumer is a member no more."""
+        with suppress(OSError):
+            self._path_of(member_id).unlink(missing_ok=True)
+
+    def forget_all(self) -> None:
+        """Forget all members: the store is being opened by its first process."""
+        if not self._path.is_dir():
+            return
+        with named_os_errors(f"clearing {self._path}"):
+            for path in self._path.iterdir():
+                path.unlink(missing_ok=True)
+
+    @staticmethod
+    def _beat(path: Path) -> None:
+        now_ns = time.monotonic_ns()
+        os.utime(path, ns=(now_ns, now_ns))
+
+    def _path_of(self, member_id: str) -> Path:
+        digest = hashlib.blake2b(member_id.encode(), digest_size=_NAME_BYTES)
+        return self._path / digest.hexdigest()
 
 
 class GroupCoordinator:
@@ -68,15 +140,13 @@ class GroupCoordinator:
     def __init__(
         self,
         group_offsets: GroupOffsets,
-        topics: Topics,
+        topics: TopicRegistry,
         state_path: Path,
-        slots: Processes | None = None,
+        slots: ProcessSlots,
     ) -> None:
-        self._log: GroupLog = group_offsets.log
-        self._offsets = group_offsets
+        self.log = group_offsets.log
         self._topics = topics
         self._slots = slots
-        self._own_slot = uuid.uuid4().bytes if slots is None else slots.own
         self._heartbeats = MemberHeartbeats(state_path)
         self._lock = threading.RLock()
         self._local: dict[str, str] = {}  # Members of this process, and their groups.
@@ -105,40 +175,49 @@ class GroupCoordinator:
         names = [topic.name for topic in self._topics.all() if not topic.internal]
         return tuple(sorted(name for name in names if matches(name)))
 
-    def partition_of(self, group: str) -> GroupPartition:
-        """The partition with a group's records; made if need be."""
-        return self._log.of(self._log.partition_of(group))
-
     def look(self, group: str) -> tuple[GroupMembers, int]:
         """The members of a group, and a number that differs after every change."""
-        with self._log.caught_up(self.partition_of(group)) as state:
+        with self.log.caught_up(self.log.of_group(group)) as state:
             written = state.members(group)
         return (GroupMembers(), -1) if written is None else written
 
     def describe(self, group: str) -> GroupDescription | None:
         """A group with its members, without the dead; None if there is none."""
-        groups = self._log.if_there(self._log.partition_of(group))
+        groups = self.log.if_there(group)
         if groups is None:
             return None
         self.expel_dead(group)
-        with self._log.caught_up(groups) as state:
+        with self.log.caught_up(groups) as state:
             if not state.is_known(group):
                 return None
             written = state.members(group)
         members = GroupMembers() if written is None else written.value
-        process_of = (lambda slot: "") if self._slots is None else self._slots.describe
-        return described(group, members, process_of)
+        return GroupDescription(
+            group,
+            members.state,
+            members.generation,
+            members.strategy or "",
+            tuple(
+                MemberDescription(
+                    member.member_id,
+                    member.client_id,
+                    member.client_host,
+                    self._slots.describe(member.slot),
+                    member.generation,
+                    member.topics,
+                    tuple(sorted(member.assigned)),
+                    tuple(sorted(member.to_give_up)),
+                )
+                for member in members.members
+            ),
+        )
 
     def is_dead(self, member: Member) -> bool:
         """True if a member's process or consumer is gone, or the member does not poll."""
-        if member.slot == self._own_slot:
+        if member.slot == self._slots.own:
             if member.member_id in self._abandoned:
                 return True
-        elif (
-            self._slots is None
-            or len(member.slot) != SLOT_BYTES
-            or not self._slots.alive(member.slot)
-        ):
+        elif len(member.slot) != SLOT_BYTES or not self._slots.alive(member.slot):
             return True
         age_ms = self._heartbeats.age_ms(member.member_id)
         return age_ms is None or age_ms > member.max_poll_interval_ms
@@ -160,7 +239,7 @@ class GroupCoordinator:
             max_poll_interval_ms,
             topics,
             strategies,
-            self._own_slot,
+            self._slots.own,
         )
 
     def join(self, group: str, member: Member) -> None:
@@ -186,12 +265,10 @@ class GroupCoordinator:
     def acknowledge(self, group: str, member: Member) -> None:
         """A member, which reads what it holds here, has taken note of the group as it is."""
 
-        def change(now: GroupMembers) -> GroupMembers:
-            if now.get(member.member_id) is None:
-                return now
-            return acknowledged(now, member.member_id, member.held, self._counts_for(now))
-
-        self._change(group, change)
+        self._change(
+            group,
+            lambda now: acknowledged(now, member.member_id, member.held, self._counts_for(now)),
+        )
 
     def rebalance(self, group: str) -> None:
         """Topics have come, gone or grown."""
@@ -231,8 +308,8 @@ class GroupCoordinator:
 
     def look_after_members(self) -> None:
         """Take the dead out of all groups that this process has to do with."""
-        for groups in self._log.used():
-            with self._log.caught_up(groups) as state:
+        for groups in self.log.used():
+            with self.log.caught_up(groups) as state:
                 names = state.groups_with_members()
             for name in names:
                 self.expel_dead(name)
@@ -250,9 +327,9 @@ class GroupCoordinator:
 
     def _change(self, group: str, change: Callable[[GroupMembers], GroupMembers]) -> None:
         """Write what `change` makes of a group without its dead, unless that is what it was."""
-        groups = self.partition_of(group)
-        with self._log.writing(groups):
-            with self._log.caught_up(groups) as state:
+        groups = self.log.of_group(group)
+        with self.log.writing(groups):
+            with self.log.caught_up(groups) as state:
                 written = state.members(group)
             before = GroupMembers() if written is None else written.value
             dead = [one.member_id for one in before.members if self.is_dead(one)]
@@ -263,7 +340,7 @@ class GroupCoordinator:
                 after = replace(after, state_timestamp_ms=clock.now_ms())
             else:
                 after = replace(after, state_timestamp_ms=before.state_timestamp_ms)
-            self._log.append(groups, [GroupRecord(MembersKey(group), after)])
+            self.log.append(groups, [GroupRecord(MembersKey(group), after)])
         for member_id in dead:
             self.forget(member_id)
 

@@ -9,11 +9,10 @@ Invariants: whoever looks at a group and then writes of it holds the lock of its
 look to the append, in all processes. No lock that a waiting reader takes is held during an append.
 """
 
-import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from functools import lru_cache
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.partition_log import AppendResult
@@ -21,19 +20,19 @@ from eoslog.bindings.record_batch import decode_records, iter_batches
 from eoslog.bindings.shared_page import LOCK_GROUP_INDEX, LOCK_RETENTION, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.topic_name import CONSUMER_OFFSETS_TOPIC
-from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError, EoslogError, OffsetOutOfRangeError
 from eoslog.groups.group_members import GroupMembers
 from eoslog.groups.group_offsets_index import GroupOffsetsIndex
-from eoslog.groups.group_offsets_state import GroupOffsetsState, MembersKey
-from eoslog.groups.member_records import encode_members_key, encode_members_value
-from eoslog.groups.offset_records import (
+from eoslog.groups.group_offsets_state import GroupOffsetsState
+from eoslog.groups.group_records import (
+    MembersKey,
     OffsetKey,
     OffsetValue,
-    encode_offset_key,
-    encode_offset_value,
+    encode_key,
+    encode_value,
 )
 from eoslog.storage.damage import UNREADABLE
+from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import StateStoreDamagedError
 from eoslog.transactions.compacted_log import state_partition_of
@@ -42,23 +41,8 @@ from eoslog.transactions.compacted_log import state_partition_of
 # They come after all other locks there, and before those of one process.
 GROUP_LOCKS_FIRST = LOCK_RETENTION + 1
 
-# The same few groups are asked for again and again.
-_partition_of = lru_cache(1024)(state_partition_of)
 _READ_BYTES = 4 << 20
 _NOTHING_YET = -1
-
-
-class GroupPartitions(Protocol):
-    """Part of the store that groups need."""
-
-    def existing_offsets_partitions(self) -> list[int]:
-        """The partitions of `__consumer_offsets` that have a directory."""
-
-    def offsets_partition(self, number: int) -> Partition:
-        """One of them, opened, and made if it is not there."""
-
-    def find(self, where: TopicPartition) -> Partition | None:
-        """A partition of a user's topic, opened; None if there is none."""
 
 
 class GroupRecord(NamedTuple):
@@ -69,15 +53,7 @@ class GroupRecord(NamedTuple):
 
     def encoded(self) -> tuple[bytes, bytes | None]:
         """Return its key and value; ValueError if a text does not fit."""
-        if isinstance(self.key, MembersKey):
-            key = encode_members_key(self.key.group)
-        else:
-            key = encode_offset_key(self.key.group, self.key.topic_partition)
-        if self.value is None:
-            return key, None
-        if isinstance(self.value, GroupMembers):
-            return key, encode_members_value(self.value)
-        return key, encode_offset_value(self.value)
+        return encode_key(self.key), None if self.value is None else encode_value(self.value)
 
 
 class GroupPartition:
@@ -85,8 +61,7 @@ class GroupPartition:
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
-        self.own_lock = threading.RLock()  # In place of the lock that processes share.
-        self.lock = ThreadLock()  # Guards what follows; taken after the one above.
+        self.lock = ThreadLock()  # Guards what follows; taken after the one of `writing`.
         self.state = GroupOffsetsState()
         self.applied_offset = _NOTHING_YET  # Of the log; before it nothing was loaded.
         self.keeping = ThreadLock()  # One at a time writes to LMDB; taken before `lock`.
@@ -104,33 +79,36 @@ class GroupLog:
 
     def __init__(
         self,
-        partitions: GroupPartitions,
+        partitions: OpenedPartitions,
         index: GroupOffsetsIndex,
         sync: bool,
-        shared: SharedPage | None = None,
+        shared: SharedPage,
     ) -> None:
         self.partitions = partitions
         self.index = index
         self._sync = sync
         self._shared = shared
-        self._lock = threading.RLock()
         self._used: dict[int, GroupPartition] = {}
 
-    def partition_of(self, group: str) -> int:
-        """The partition of `__consumer_offsets` with a group's records: Kafka's choice."""
-        return _partition_of(group)
+    # The partition of `__consumer_offsets` with a group's records: Kafka's choice. The same few
+    # groups are asked for again and again.
+    partition_of = staticmethod(lru_cache(1024)(state_partition_of))
 
     def of(self, number: int) -> GroupPartition:
         """A partition with what it says, made if it is not there."""
         used = self._used.get(number)
         if used is None:
             partition = self.partitions.offsets_partition(number)
-            with self._lock:
-                used = self._used.setdefault(number, GroupPartition(partition))
+            used = self._used.setdefault(number, GroupPartition(partition))
         return used
 
-    def if_there(self, number: int) -> GroupPartition | None:
-        """A partition with what it says; None if nobody ever wrote there."""
+    def of_group(self, group: str) -> GroupPartition:
+        """The partition with a group's records, made if it is not there."""
+        return self.of(self.partition_of(group))
+
+    def if_there(self, group: str) -> GroupPartition | None:
+        """The partition with a group's records; None if nobody ever wrote there."""
+        number = self.partition_of(group)
         used = self._used.get(number)
         if used is None and number in self.partitions.existing_offsets_partitions():
             used = self.of(number)
@@ -152,8 +130,6 @@ class GroupLog:
 
         Transactions' markers come all the same. A thread may be in it more than once.
         """
-        if self._shared is None:
-            return groups.own_lock
         return self._shared.held(GROUP_LOCKS_FIRST + groups.number)
 
     def caught_up(self, groups: GroupPartition) -> LockBlock[GroupOffsetsState]:
@@ -165,13 +141,8 @@ class GroupLog:
 
         return LockBlock(groups.lock, prepare=catch_up)
 
-    def append(
-        self, groups: GroupPartition, records: Sequence[GroupRecord], *, sync: bool = False
-    ) -> AppendResult:
-        """Write records outside of transactions; the caller is in a `writing` block.
-
-        Not synced unless `sync` says so and the store's durability does not say otherwise.
-        """
+    def append(self, groups: GroupPartition, records: Sequence[GroupRecord]) -> AppendResult:
+        """Write records outside of transactions, unsynced; the caller is in a `writing` block."""
         columns = [record.encoded() for record in records]
         result = groups.partition.append_columns(
             [value for _, value in columns], [key for key, _ in columns]
@@ -185,14 +156,61 @@ class GroupLog:
                 for offset, record in enumerate(records, result.base_offset):
                     groups.state.apply(record.key, record.value, offset)
                 groups.applied_offset = result.last_offset + 1
-        if sync:
-            self.sync(groups, result)
         return result
 
     def sync(self, groups: GroupPartition, result: AppendResult) -> None:
         """Make an append power-safe, unless the store's durability says otherwise."""
         if self._sync:
             groups.partition.sync_up_to(result.last_offset + 1)
+
+    # Compaction.
+
+    def compact(
+        self,
+        partition: Partition,
+        standing_still: Callable[[], AbstractContextManager[object]],
+        cached_max: int,
+    ) -> int:
+        """Write again what still holds in the sealed segments of a partition, then delete them; how
+        many went. None go while a transaction is open in the partition.
+
+        `standing_still` gives a block in which no transaction moves; `cached_max` producers may
+        stay in memory. Raises StoreFullError or StoreFailedError: nothing was deleted then.
+        """
+        upper_bound = partition.active_base_offset
+        with standing_still():
+            if not self.write_again(partition.partition, upper_bound):
+                return 0  # Tried again when the next segment is full.
+        partition.flush()
+        # The batches of transactions' producers go with the segments.
+        partition.write_down_producers(cached_max)
+        return partition.delete_segments(min(upper_bound, partition.last_stable_offset))
+
+    def write_again(self, number: int, upper_bound: int) -> bool:
+        """Append, unsynced, a copy of what holds of groups and stands below an offset.
+
+        Returns False, and writes nothing, while a transaction is open in the partition: a copy
+        counts as written later than a pending offset of it, and must not win over it. The caller
+        keeps transactions still.
+        """
+        groups = self.of(number)
+        with self.writing(groups):
+            with self.caught_up(groups) as state:
+                if groups.partition.open_transactions():
+                    return False
+                old = [
+                    GroupRecord(OffsetKey(group, where), written.value)
+                    for group in state.groups()
+                    for where, written in state.committed(group).items()
+                    if written.record_offset < upper_bound
+                ]
+                for group in state.groups():
+                    members = state.members(group)
+                    if members is not None and members.record_offset < upper_bound:
+                        old.append(GroupRecord(MembersKey(group), members.value))
+            if old:
+                self.append(groups, old)
+        return True
 
     # Keeping beside the log what was replayed.
 
@@ -201,14 +219,11 @@ class GroupLog:
         groups = self._used.get(number)
         if groups is None:
             return
-        with groups.keeping, self._among_processes():
+        with groups.keeping, self._shared.held(LOCK_GROUP_INDEX):
             if not self._persist(groups):
                 # Rows were lost in another process: what is known here is the whole truth.
                 groups.kept_generation = _NOTHING_YET
                 self._persist(groups)
-
-    def _among_processes(self) -> AbstractContextManager[object]:
-        return nullcontext() if self._shared is None else self._shared.held(LOCK_GROUP_INDEX)
 
     def _persist(self, groups: GroupPartition) -> bool:
         with groups.lock:

@@ -122,7 +122,7 @@ class GroupMember:
     @property
     def partition(self) -> Partition:
         """The partition of the log with the group's changes."""
-        return self._coordinator.partition_of(self.group).partition
+        return self._coordinator.log.of_group(self.group).partition
 
     def has_news(self) -> bool:
         """Return True if `follow` has something to do; now and then look for dead members."""

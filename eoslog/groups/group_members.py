@@ -124,11 +124,12 @@ def acknowledged(
 ) -> GroupMembers:
     """The group after a member, which reads `held`, has taken note of it.
 
-    Of what it was to give up it holds only that still; the rest goes to others.
+    Of what it was to give up it holds only that still; the rest goes to others. The same group if
+    it is no member any more.
     """
     member = group.get(member_id)
     if member is None:
-        raise ValueError(f"{member_id!r} is not a member")
+        return group
     still = member.assigned | (member.held & held)
     members = _replaced(group.members, replace(member, held=still, generation=group.generation))
     if still == member.held:

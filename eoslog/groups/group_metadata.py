@@ -17,7 +17,7 @@ from eoslog.errors import (
     UnknownMemberIdError,
 )
 from eoslog.groups.group_members import GroupMembers
-from eoslog.groups.offset_records import NO_LEADER_EPOCH
+from eoslog.groups.group_records import NO_LEADER_EPOCH
 
 NO_GENERATION = -1
 NO_MEMBER_ID = ""

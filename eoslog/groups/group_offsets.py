@@ -9,9 +9,9 @@ was checked for, or is not written: none gets behind the tombstones of a deletio
 is made under the name. An offset is not durable before the records that it says were read.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.shared_page import SharedPage
@@ -24,7 +24,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
-from eoslog.groups.group_log import GroupLog, GroupPartition, GroupPartitions, GroupRecord
+from eoslog.groups.group_log import GroupLog, GroupPartition, GroupRecord
 from eoslog.groups.group_members import GroupMembers
 from eoslog.groups.group_metadata import (
     NO_GENERATION,
@@ -37,8 +37,9 @@ from eoslog.groups.group_metadata import (
     check_may_commit,
 )
 from eoslog.groups.group_offsets_index import GroupOffsetsIndex
-from eoslog.groups.group_offsets_state import GroupOffsetsState, MembersKey, WrittenOffset
-from eoslog.groups.offset_records import OffsetKey, OffsetValue
+from eoslog.groups.group_offsets_state import GroupOffsetsState, WrittenOffset
+from eoslog.groups.group_records import MembersKey, OffsetKey, OffsetValue
+from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 
 # Of the batch of a staged job's offsets; its marker's is one above.
@@ -49,13 +50,6 @@ _BEFORE_ALL_MS = -(2**63)
 _FindKeys = Callable[[GroupOffsetsState], list[OffsetKey | MembersKey]]
 TopicIds = Mapping[TopicPartition, str]
 _NO_TOPIC_IDS: TopicIds = MappingProxyType({})
-
-
-class OffsetPartitions(GroupPartitions, Protocol):
-    """Part of the store that the offsets of groups need."""
-
-    def if_open(self, where: TopicPartition) -> Partition | None:
-        """A partition if it is open and its topic is still there; nothing is opened."""
 
 
 class OffsetCommit(NamedTuple):
@@ -75,15 +69,14 @@ class GroupOffsets:
 
     def __init__(
         self,
-        partitions: OffsetPartitions,
+        partitions: OpenedPartitions,
         index: GroupOffsetsIndex,
         config: Mapping[str, int],
         sync: bool,
-        shared: SharedPage | None = None,
+        shared: SharedPage,
     ) -> None:
         self.log = GroupLog(partitions, index, sync, shared)
         self._partitions = partitions
-        self._index = index
         self._retention_minutes = config["offsets.retention.minutes"]
         self._metadata_max = config["offset.metadata.max.bytes"]
         self._sync = sync
@@ -123,7 +116,7 @@ class GroupOffsets:
         """
         member = as_group_metadata(group)
         records, topic_ids = self._records(member, offsets)
-        groups = self.log.of(self.partition_of(member.group_id))
+        groups = self.log.of_group(member.group_id)
         with self.log.writing(groups):
             self._check_may_commit(groups, member, topic_ids)
             if not records:
@@ -132,17 +125,26 @@ class GroupOffsets:
             result = self.log.append(groups, records)
         self.log.sync(groups, result)
 
-    def prepare_transactional_commit(
+    def prepare_commit(
         self,
         group: str | ConsumerGroupMetadata,
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
+        sent_for: TopicIds | None = None,
     ) -> OffsetCommit:
-        """Prepare the records that a transaction has to append to commit offsets with it.
+        """Prepare the records that a transaction, or a staged job, has to append to commit offsets.
 
-        The append is transactional, with the producer's id and epoch and without a sequence, in a
-        `committing` block. Raises as `commit` does; nothing was written then.
+        A transaction appends them with the producer's id and epoch and without a sequence, in a
+        `committing` block. With `sent_for` they were checked before, for topics of these ids: those
+        whose topic was deleted since are left out. Raises as `commit` does; nothing was written
+        then.
         """
-        return self._prepared(group, offsets, None)
+        member = as_group_metadata(group)
+        records, topic_ids = self._records(member, offsets, sent_for)
+        number = self.log.partition_of(member.group_id)
+        self._check_may_commit(self.log.of(number), member, topic_ids, transactional=True)
+        encoded = [record.encoded() for record in records]
+        keys, values = [key for key, _ in encoded], [value or b"" for _, value in encoded]
+        return OffsetCommit(number, keys, values, topic_ids)
 
     def committing(
         self,
@@ -150,7 +152,7 @@ class GroupOffsets:
         group: str | ConsumerGroupMetadata,
         topic_ids: TopicIds = _NO_TOPIC_IDS,
     ) -> LockBlock[None]:
-        """Return a block for the append of what `prepare_transactional_commit` answered.
+        """Return a block for the append of what `prepare_commit` answered.
 
         Within it the member stays one, no partition of it goes to another, and nothing of the group
         expires: a tombstone behind the append would take the offsets away. Raises
@@ -175,7 +177,7 @@ class GroupOffsets:
         Those that claim to be members of nothing are not waited for.
         """
         claiming = [
-            (self.partition_of(one.group_id), one, set(of))
+            (self.log.partition_of(one.group_id), one, set(of))
             for one, of in ((as_group_metadata(group), of) for group, of in partitions.items())
             if _claims(one)
         ]
@@ -187,19 +189,6 @@ class GroupOffsets:
         numbers = sorted({number for number, _, _ in claiming})
         locks = (self.log.writing(self.log.of(number)) for number in numbers)
         return LockBlock(*locks, prepare=check)
-
-    def prepare_staged_commit(
-        self,
-        group: str | ConsumerGroupMetadata,
-        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
-        sent_for: TopicIds | None = None,
-    ) -> OffsetCommit:
-        """Prepare the records that a staged job has to append to commit offsets.
-
-        With `sent_for` they were checked before, for topics of these ids: those whose topic was
-        deleted since are left out. Raises as `commit` does; nothing was written.
-        """
-        return self._prepared(group, offsets, sent_for)
 
     def adopt(
         self,
@@ -253,20 +242,12 @@ class GroupOffsets:
 
         Raises StoreError, CorruptRecordError.
         """
-        groups = self.log.of(self.partition_of(group))
+        groups = self.log.of_group(group)
         with self.log.writing(groups):
             with self.log.caught_up(groups) as state:
                 is_there = state.members(group) is not None
             if not is_there:
                 self.log.append(groups, [empty_group(group)])
-
-    def partition_of(self, group: str) -> int:
-        """The partition of `__consumer_offsets` with a group's offsets: Kafka's choice."""
-        return self.log.partition_of(group)
-
-    def partition_with(self, group: str) -> Partition:
-        """The partition that holds a group's records."""
-        return self.log.of(self.partition_of(group)).partition
 
     # Asking.
 
@@ -284,7 +265,7 @@ class GroupOffsets:
                 f"group {group!r} has an offset of {where} in a staged job that is decided and not "
                 "complete"
             )
-        groups = self.log.if_there(self.partition_of(group))
+        groups = self.log.if_there(group)
         if groups is None:
             return None
         with self.log.caught_up(groups) as state:
@@ -302,7 +283,7 @@ class GroupOffsets:
         key = OffsetKey(group, where)
         if self._is_held_back(key):
             return False
-        groups = self.log.if_there(self.partition_of(group))
+        groups = self.log.if_there(group)
         if groups is None:
             return True
         with self.log.caught_up(groups) as state:
@@ -338,19 +319,19 @@ class GroupOffsets:
                 )
             return [*state.keys_of_group(group), MembersKey(group)]
 
-        groups = self.log.if_there(self.partition_of(check_group_id(group)))
+        groups = self.log.if_there(check_group_id(group))
         count = 0
         if groups is not None:
             with self.log.writing(groups):
                 self._expel_dead(group)
-                count = self._bury(groups, keys, self._sync)
+                count = self._bury(groups, keys, sync=True)
         if not count:
             raise GroupIdNotFoundError(f"there is no group {group!r}")
 
     def forget_topic(self, topic: str) -> None:
         """Forget all groups' offsets of a topic that is being deleted; durable like a commit."""
         for groups in self.log.existing():
-            self._bury(groups, lambda state: [*state.keys_of_topic(topic)], self._sync)
+            self._bury(groups, lambda state: [*state.keys_of_topic(topic)], sync=True)
 
     def expire(self, now_ms: int) -> int:
         """Forget offsets committed longer ago than `offsets.retention.minutes`, or past an expiry
@@ -378,54 +359,7 @@ class GroupOffsets:
             self._bury(groups, groups_gone, sync=False)
         return count
 
-    def write_again(self, number: int, upper_bound: int) -> bool:
-        """Append anew, unsynced, what holds of groups and stands below an offset.
-
-        False, and nothing is written, while a transaction is open in the partition: a pending
-        offset of it would count as older than the copy. The caller keeps transactions still.
-        """
-        groups = self.log.of(number)
-        with self.log.writing(groups):
-            with self.log.caught_up(groups) as state:
-                if groups.partition.open_transactions():
-                    return False
-                old = [
-                    GroupRecord(OffsetKey(group, where), written.value)
-                    for group in state.groups()
-                    for where, written in state.committed(group).items()
-                    if written.record_offset < upper_bound
-                ]
-                for group in state.groups():
-                    members = state.members(group)
-                    if members is not None and members.record_offset < upper_bound:
-                        old.append(GroupRecord(MembersKey(group), members.value))
-            if old:
-                self.log.append(groups, old)
-        return True
-
-    # Keeping beside the log what was replayed.
-
-    def persist(self, number: int) -> None:
-        """Bring LMDB up to what a partition says, if it was used. Raises StoreFullError."""
-        self.log.persist(number)
-
-    def persist_all(self) -> None:
-        """Bring LMDB up to what all partitions say that were used; raises the first error."""
-        self.log.persist_all()
-
     # How it is done.
-
-    def _prepared(
-        self,
-        group: str | ConsumerGroupMetadata,
-        offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
-        sent_for: TopicIds | None,
-    ) -> OffsetCommit:
-        member = as_group_metadata(group)
-        records, topic_ids = self._records(member, offsets, sent_for)
-        number = self.partition_of(member.group_id)
-        self._check_may_commit(self.log.of(number), member, topic_ids, transactional=True)
-        return OffsetCommit(number, *_columns(records), topic_ids)
 
     def _records(
         self,
@@ -554,16 +488,6 @@ def _claims(who: ConsumerGroupMetadata) -> bool:
         or who.member_id != NO_MEMBER_ID
         or who.group_instance_id is not None
     )
-
-
-def _columns(records: Sequence[GroupRecord]) -> tuple[list[bytes], list[bytes]]:
-    """Keys and values of records of offsets."""
-    keys, values = [], []
-    for record in records:
-        key, value = record.encoded()
-        keys.append(key)
-        values.append(value or b"")
-    return keys, values
 
 
 def _without_times(written: WrittenOffset) -> OffsetAndMetadata:

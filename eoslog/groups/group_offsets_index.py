@@ -14,24 +14,15 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from eoslog.groups.group_offsets_state import (
+from eoslog.groups.group_offsets_state import Row, RowKey, WrittenMembers, WrittenOffset
+from eoslog.groups.group_records import (
     MembersKey,
-    Row,
-    RowKey,
-    WrittenMembers,
-    WrittenOffset,
-)
-from eoslog.groups.member_records import (
     decode_members_key,
     decode_members_value,
-    encode_members_key,
-    encode_members_value,
-)
-from eoslog.groups.offset_records import (
     decode_offset_key,
     decode_offset_value,
-    encode_offset_key,
-    encode_offset_value,
+    encode_key,
+    encode_value,
 )
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 
@@ -79,19 +70,14 @@ class GroupOffsetsIndex:
 def _encoded_row(
     row: RowKey, written: WrittenOffset | WrittenMembers | None
 ) -> tuple[bytes, bytes | None]:
-    if isinstance(row.key, MembersKey):
-        key = encode_members_key(row.key.group)
-    else:
-        key = encode_offset_key(row.key.group, row.key.topic_partition)
+    key = encode_key(row.key)
     # Names may be longer than LMDB's keys.
     digest = hashlib.blake2b(key, digest_size=_DIGEST_BYTES).digest()
     place = _ROW_KEY.pack(row.producer_id, digest)
     if written is None:
         return place, None
     head = _ROW.pack(written.record_offset, len(key))
-    if isinstance(written, WrittenMembers):
-        return place, head + key + encode_members_value(written.value)
-    return place, head + key + encode_offset_value(written.value)
+    return place, head + key + encode_value(written.value)
 
 
 def _decoded_row(place: bytes, row: bytes) -> Row:

@@ -18,10 +18,12 @@ from eoslog.bindings.record_batch import BatchHeader, Record
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import CorruptRecordError
 from eoslog.groups.group_members import GroupMembers
-from eoslog.groups.member_records import decode_members_key, decode_members_value
-from eoslog.groups.offset_records import (
+from eoslog.groups.group_records import (
+    MembersKey,
     OffsetKey,
     OffsetValue,
+    decode_members_key,
+    decode_members_value,
     decode_offset_key,
     decode_offset_value,
 )
@@ -37,12 +39,6 @@ class WrittenOffset(NamedTuple):
 
     value: OffsetValue
     record_offset: int
-
-
-class MembersKey(NamedTuple):
-    """Key of the members of a group."""
-
-    group: str
 
 
 class WrittenMembers(NamedTuple):
@@ -101,10 +97,6 @@ class GroupOffsetsState:
     def committed_at(self, key: OffsetKey) -> WrittenOffset | None:
         """One committed offset, or None."""
         return self._committed.get(key.group, {}).get(key.topic_partition)
-
-    def open_partitions(self, group: str) -> set[TopicPartition]:
-        """The partitions for which the group has an offset pending."""
-        return set(self._open.get(group, {}))
 
     def open_producers(self, key: OffsetKey) -> frozenset[int]:
         """The producer ids that have an offset pending for a partition of a group."""

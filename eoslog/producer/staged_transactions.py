@@ -95,7 +95,7 @@ class StagedTransactions:
 
         Raises what a commit of them raises.
         """
-        checked = self._group_offsets.prepare_staged_commit(group, offsets)
+        checked = self._group_offsets.prepare_commit(group, offsets)
         if checked.keys:
             member = as_group_metadata(group)
             known = dict(self._offsets.get(member, {}))

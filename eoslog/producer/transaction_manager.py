@@ -254,9 +254,7 @@ class TransactionManager(TransactionStates):
         self.check_in_time()
         offsets_of_groups = self._store_parts.group_offsets
         try:
-            number, keys, values, topic_ids = offsets_of_groups.prepare_transactional_commit(
-                group, offsets
-            )
+            number, keys, values, topic_ids = offsets_of_groups.prepare_commit(group, offsets)
         except EoslogError as error:
             self.break_(error, Request.OFFSETS)
         if not keys:

@@ -21,7 +21,7 @@ from eoslog.errors import (
 )
 from eoslog.groups.group_metadata import check_group_id
 from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.groups.offset_records import OffsetKey
+from eoslog.groups.group_records import OffsetKey
 from eoslog.staging.staged_adoption import (
     FindPartition,
     HeldPartitions,

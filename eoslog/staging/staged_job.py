@@ -28,7 +28,7 @@ from eoslog.errors import StagedCommitError
 from eoslog.fs.atomic_file import write_atomically
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.groups.group_offsets import GroupOffsets, TopicIds
-from eoslog.groups.offset_records import (
+from eoslog.groups.group_records import (
     OffsetKey,
     OffsetValue,
     decode_offset_key,
@@ -319,7 +319,7 @@ def prepare_offsets(
     sizes: dict[int, int] = {}
     topic_ids: dict[str, str] = {}
     for group, given in offsets.items():
-        number, keys, values, ids = commits.prepare_staged_commit(
+        number, keys, values, ids = commits.prepare_commit(
             group, given, None if sent_for is None else sent_for[group]
         )
         if not keys:

@@ -322,7 +322,7 @@ class Checkpointer:
             del self._watched[partition]
             self._persist(partition)
         if rolled and partition.topic in INTERNAL_TOPICS:
-            deleted = self._files.compaction.compact(partition)
+            deleted = self._files.compact(partition)
             self._count("segments_deleted", deleted)
 
     def _persist(self, partition: Partition) -> None:
@@ -334,7 +334,7 @@ class Checkpointer:
                 self._checkpoint_due_s = time.monotonic()
             return
         if partition.topic == CONSUMER_OFFSETS_TOPIC:
-            self._files.group_offsets.persist(partition.partition)
+            self._files.group_offsets.log.persist(partition.partition)
         self._files.partitions.persist_producers(partition, behind_max=ROWS_BEHIND_MAX)
         self._count("rows_persisted", 1)
 

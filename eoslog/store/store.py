@@ -35,7 +35,7 @@ from eoslog.errors import (
     ProducerFencedError,
     StoreFailedError,
 )
-from eoslog.groups.group_description import GroupDescription
+from eoslog.groups.group_coordinator import GroupDescription
 from eoslog.groups.group_metadata import OffsetAndMetadata, check_group_id
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.inspect.store_verification import Progress, StoreVerification

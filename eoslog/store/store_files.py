@@ -15,14 +15,15 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from eoslog.bindings.shared_page import LOCK_COMPACTION
 from eoslog.common.config import parse_store_config
 from eoslog.common.durability import Durability
+from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.errors import EoslogError, StoreInUseError
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.groups.group_coordinator import GroupCoordinator
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.groups.group_offsets_index import GroupOffsetsIndex
-from eoslog.groups.internal_compaction import InternalCompaction
 from eoslog.groups.offsets_upgrade import upgrade_offsets
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.store_directory import enter_store
@@ -38,6 +39,7 @@ from eoslog.storage.clean_close import (
 from eoslog.storage.engine import Engine
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
 from eoslog.storage.opened_partitions import OpenedPartitions
+from eoslog.storage.partition import Partition
 from eoslog.storage.partition_directory import remove_orphan_spares
 from eoslog.storage.producer_id_range import FoundProducerIds
 from eoslog.storage.producer_state_store import DIRECTORY_NAME, ProducerStateStore
@@ -156,18 +158,10 @@ class StoreFiles:
             GroupOffsetsIndex(self.rows),
             self.config,
             durable,
-            shared=shared,
+            shared,
         )
         self.group_members = GroupCoordinator(
             self.group_offsets, self.registry, self.paths.state, slots
-        )
-        self.compaction = InternalCompaction(
-            self.state_log,
-            self.transactions.entries,
-            self.transaction_recovery.safe_offset,
-            self.group_offsets,
-            self.config["eoslog.producers.cached.max"],
-            shared=shared,
         )
         self.topics = StoreTopics(
             self.paths, self.registry, self.partitions, self.names, self.group_offsets
@@ -209,6 +203,27 @@ class StoreFiles:
         if self.session.first:
             self.transaction_recovery.let_others_in()
         self.session.opened(self.partitions.unrecovered)
+
+    def compact(self, partition: Partition) -> int:
+        """Compact a partition of an internal topic of which a segment is full; how many segments
+        went. One process compacts at a time.
+
+        Raises StoreFullError or StoreFailedError: nothing was deleted then.
+        """
+        shared = self.session.shared
+        # Never waited for, so it may be held while the locks of all keys are taken.
+        if partition.segment_count < 2 or not shared.try_lock(LOCK_COMPACTION):
+            return 0  # Where another process compacts: when the next segment is full.
+        try:
+            if partition.topic == TRANSACTION_STATE_TOPIC:
+                return self.state_log.compact(partition, self.transaction_recovery.safe_offset)
+            return self.group_offsets.log.compact(
+                partition,
+                self.transactions.entries.standing_still,
+                self.config["eoslog.producers.cached.max"],
+            )
+        finally:
+            shared.unlock(LOCK_COMPACTION)
 
     def close(self) -> list[EoslogError]:
         """Bring everything to disk and give the store up (C3 to C9), or let go of it if other
@@ -274,7 +289,7 @@ class StoreFiles:
         errors += errors_of([self.transaction_recovery.prepare_to_close])
         self.partitions.stop()
         errors += self.partitions.close_cleanly(internal=False)
-        errors += errors_of([self.state_log.persist, self.group_offsets.persist_all])
+        errors += errors_of([self.state_log.persist, self.group_offsets.log.persist_all])
         errors += self.partitions.close_cleanly(internal=True)
         errors += errors_of([self._write_checkpoints])
         if not errors:

@@ -118,9 +118,9 @@ def test_every_way_of_committing_is_committed_in_a_broker(make_broker, path):
         commit_staged(store, "bulk", {"back": {ORDERS: 3}})
         # Written once more by compaction.
         commit_staged(store, "bulk", {"compacted": {ORDERS: 6}})
-        number = store._group_offsets.partition_of("compacted")
+        number = store._group_offsets.log.partition_of("compacted")
         end = store._partitions.offsets_partition(number).log_end_offset
-        assert store._group_offsets.write_again(number, end)
+        assert store._group_offsets.log.write_again(number, end)
         with store.consumer(group="members") as consumer:
             consumer.subscribe(["orders"])
             consumer.poll(timeout=0, max_records=1)

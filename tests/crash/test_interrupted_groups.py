@@ -16,7 +16,7 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.groups.group_offsets_index import GroupOffsetsIndex
-from eoslog.groups.offset_records import OffsetValue, encode_offset_key, encode_offset_value
+from eoslog.groups.group_records import OffsetValue, encode_offset_key, encode_offset_value
 
 pytestmark = pytest.mark.crash
 
@@ -34,7 +34,7 @@ class Log:
 
     def __init__(self, store: eoslog.Store) -> None:
         self.offsets: GroupOffsets = store._group_offsets
-        self.partition = store._partitions.offsets_partition(self.offsets.partition_of(GROUP))
+        self.partition = store._partitions.offsets_partition(self.offsets.log.partition_of(GROUP))
         self.producer_id = 100
 
     def write(self, offsets: dict[tuple[str, TopicPartition], int | None], **how: Any) -> None:
@@ -79,7 +79,7 @@ def interrupt_at_each_line(store: eoslog.Store, how: str) -> None:
         line, at = line + 1, at + 10
         log.write({(GROUP, OLD): at, (OTHER, FOO): at})
         log.transaction({(GROUP, FOO): at, (GROUP, BAR): at + 1}, commit=True)
-        offsets.persist_all()
+        offsets.log.persist_all()
         # From here on nobody has looked.
         log.transaction({(GROUP, FOO): at + 2, (GROUP, BAR): at + 3}, commit=True)
         log.transaction({(GROUP, FOO): 7}, commit=False)
@@ -88,16 +88,20 @@ def interrupt_at_each_line(store: eoslog.Store, how: str) -> None:
         interrupt = interrupted_at(line, is_of_the_replay)
         with interrupt as seen, suppress(KeyboardInterrupt):
             if how == "keep":
-                offsets.persist_all()
+                offsets.log.persist_all()
             else:
                 offsets.all()
         place = seen[line - 1 : line]
         assert said(offsets) == expected, place
         for where in (FOO, BAR, OLD):
             assert offsets.is_stable(GROUP, where), place
-        offsets.persist_all()
+        offsets.log.persist_all()
         taken_up = GroupOffsets(
-            files.partitions, GroupOffsetsIndex(files.rows), files.config, False
+            files.partitions,
+            GroupOffsetsIndex(files.rows),
+            files.config,
+            False,
+            files.session.shared,
         )
         assert said(taken_up) == expected, place
         if len(seen) < line:

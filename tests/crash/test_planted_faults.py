@@ -24,7 +24,7 @@ from eoslog.errors import StagedJobIncompleteError, StoreFullError
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, write_checkpoint
 from eoslog.groups.group_offsets_index import GroupOffsetsIndex
 from eoslog.groups.group_offsets_state import WrittenOffset
-from eoslog.groups.offset_records import OffsetKey
+from eoslog.groups.group_records import OffsetKey
 from eoslog.staging import staged_adoption
 from eoslog.storage.producer_state_store import ProducerStateStore
 from eoslog.transactions.state_key import state_partition_of, transaction_key

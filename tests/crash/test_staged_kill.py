@@ -39,7 +39,7 @@ from eoslog.bindings.record_batch import iter_batches
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StagedCommitError, StagedRunFencedError
 from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.groups.offset_records import decode_offset_key
+from eoslog.groups.group_records import decode_offset_key
 from eoslog.staging import attempt_files, staged_commit, staged_job, staged_leftovers
 from eoslog.staging.attempt_files import AttemptFiles
 from eoslog.staging.staged_adoption import HeldPartitions
@@ -66,7 +66,7 @@ def offsets_of(version: int) -> dict[str, dict[TopicPartition, int]]:
 
 def groups_partition(store: eoslog.Store) -> Partition:
     """Where the group's offsets are."""
-    return store._partitions.offsets_partition(store._group_offsets.partition_of(GROUP))
+    return store._partitions.offsets_partition(store._group_offsets.log.partition_of(GROUP))
 
 
 def check_offsets(store: eoslog.Store, versions: list[int]) -> None:

@@ -22,8 +22,13 @@ from eoslog.bindings.record_batch import iter_batches
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.groups.group_members import GroupMembers, Member
-from eoslog.groups.member_records import encode_members_key, encode_members_value
-from eoslog.groups.offset_records import OffsetValue, encode_offset_key, encode_offset_value
+from eoslog.groups.group_records import (
+    OffsetValue,
+    encode_members_key,
+    encode_members_value,
+    encode_offset_key,
+    encode_offset_value,
+)
 from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN
 from fuzz.partition_targets import fresh, opened_in_session, template
 

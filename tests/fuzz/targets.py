@@ -37,15 +37,13 @@ from eoslog.fs.identity_files import (
     write_meta_properties,
     write_partition_metadata,
 )
-from eoslog.groups.member_records import (
+from eoslog.groups.group_records import (
     decode_members_key,
     decode_members_value,
-    encode_members_key,
-    encode_members_value,
-)
-from eoslog.groups.offset_records import (
     decode_offset_key,
     decode_offset_value,
+    encode_members_key,
+    encode_members_value,
     encode_offset_key,
     encode_offset_value,
 )

@@ -35,7 +35,7 @@ from eoslog.errors import (
     UnstableOffsetCommitError,
 )
 from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.groups.offset_records import decode_offset_key
+from eoslog.groups.group_records import decode_offset_key
 from eoslog.staging import staged_commit, staged_job, staged_leftovers
 from eoslog.staging.staged_adoption import HeldPartitions
 from eoslog.staging.staged_application import ApplicationRecord
@@ -137,7 +137,7 @@ def check_offsets(store: eoslog.Store, versions: list[int]) -> None:
     groups = store.groups()
     assert groups[GROUP][READ].offset == 1000 + versions[-1]
     assert groups[APP][VERSION_PARTITION].offset == versions[-1]
-    partition = store._partitions.offsets_partition(store._group_offsets.partition_of(GROUP))
+    partition = store._partitions.offsets_partition(store._group_offsets.log.partition_of(GROUP))
     assert partition.open_transactions() == []
     records, _ = partition.fetch_records(0, 10_000, 1 << 20)
     keys = [decode_offset_key(record.key) for record in records]

@@ -115,7 +115,7 @@ def compact_again_and_again(hand: Hand, numbers: list[int], seconds: float) -> i
     while not deleted or time.monotonic() < end_s:
         for number in numbers:
             partition = hand.store._partitions.state_partition(number)
-            deleted += hand.store._files.compaction.compact(partition)
+            deleted += hand.store._files.compact(partition)
     return deleted
 
 

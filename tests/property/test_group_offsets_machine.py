@@ -26,7 +26,7 @@ from eoslog import TopicPartition
 from eoslog.errors import GroupIdNotFoundError, UnstableOffsetCommitError
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.groups.group_offsets_index import GroupOffsetsIndex
-from eoslog.groups.offset_records import decode_offset_key, decode_offset_value
+from eoslog.groups.group_records import decode_offset_key, decode_offset_value
 
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 QUIET = {
@@ -124,7 +124,7 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
 
     @rule(producer_id=producer_ids, group=groups, offsets=offsets)
     def commit_in_a_transaction(self, producer_id, group, offsets):
-        number, keys, values, _ = self.engine.prepare_transactional_commit(group, offsets)
+        number, keys, values, _ = self.engine.prepare_commit(group, offsets)
         self.store._partitions.offsets_partition(number).append_columns(
             values,
             keys,
@@ -168,7 +168,7 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
 
     @rule()
     def persist(self):
-        self.engine.persist_all()
+        self.engine.log.persist_all()
 
     @rule()
     def reopen_cleanly(self):
@@ -185,7 +185,7 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
         if rolled:
             partition.roll()
         size_before = partition.log_end_offset - partition.log_start_offset
-        deleted = self.store._files.compaction.compact(partition)
+        deleted = self.store._files.compact(partition)
         if deleted:
             self.compacted = True
             live = len(GROUPS) * len(PARTITIONS)
@@ -205,8 +205,10 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
         kept = GroupOffsetsIndex(files.rows)
         views = [
             self.engine,
-            GroupOffsets(files.partitions, NothingKept(), files.config, False),
-            GroupOffsets(files.partitions, kept, files.config, False),
+            GroupOffsets(
+                files.partitions, NothingKept(), files.config, False, files.session.shared
+            ),
+            GroupOffsets(files.partitions, kept, files.config, False, files.session.shared),
         ]
         for group in GROUPS:
             for where in PARTITIONS:

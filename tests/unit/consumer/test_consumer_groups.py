@@ -47,7 +47,7 @@ class Transaction:
     """An open transaction that commits offsets, as its coordinator writes it."""
 
     def __init__(self, store, offsets, group="g", producer_id=7):
-        number, keys, values, _ = store._group_offsets.prepare_transactional_commit(group, offsets)
+        number, keys, values, _ = store._group_offsets.prepare_commit(group, offsets)
         self.log = store._partitions.offsets_partition(number)
         self.producer_id = producer_id
         self.log.append_columns(
@@ -544,7 +544,7 @@ def test_many_threads_commit_wait_and_expire_at_once(topic):
     def keeper():
         for _ in range(rounds):
             topic._group_offsets.expire(0)
-            topic._group_offsets.persist_all()
+            topic._group_offsets.log.persist_all()
             topic.groups()
 
     threads = [guarded(lambda number=number: committer(number)) for number in range(3)]

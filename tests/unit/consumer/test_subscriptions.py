@@ -194,7 +194,7 @@ def test_members_of_before_a_crash_are_dead(open_store, store_path, lmdb):
     store.create_topic("t", partitions=4)
     member(store)
     if lmdb:
-        store._group_offsets.persist_all()
+        store._group_offsets.log.persist_all()
     abandon(store)
     store = open_store()
     assert now(store).members == ()
@@ -851,9 +851,9 @@ def test_what_members_read_does_not_expire(topic, monkeypatch):
 def test_members_survive_the_compaction_of_their_log(topic):
     consumer = member(topic)
     consumer.commit({T[0]: 3})
-    number = topic._group_offsets.partition_of("g")
+    number = topic._group_offsets.log.partition_of("g")
     log = topic._partitions.offsets_partition(number)
-    assert topic._group_offsets.write_again(number, log.log_end_offset)
+    assert topic._group_offsets.log.write_again(number, log.log_end_offset)
     log.roll()
     log.delete_segments(log.log_end_offset - 2)
     before = now(topic)
@@ -863,7 +863,9 @@ def test_members_survive_the_compaction_of_their_log(topic):
     from eoslog.storage.producer_state_store import ProducerStateStore
 
     rows = ProducerStateStore(topic.path / "other")
-    fresh = GroupLog(topic._files.partitions, GroupOffsetsIndex(rows), False)
+    fresh = GroupLog(
+        topic._files.partitions, GroupOffsetsIndex(rows), False, topic._files.session.shared
+    )
     with fresh.caught_up(fresh.of(number)) as state:
         assert len(state.members("g").value.members) == 1
     rows.close()

@@ -29,14 +29,14 @@ from eoslog.groups.group_log import GroupLog
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.groups.group_offsets_index import GroupOffsetsIndex
 from eoslog.groups.group_offsets_state import RowKey, WrittenOffset
-from eoslog.groups.member_records import decode_members_key
-from eoslog.groups.offset_records import (
+from eoslog.groups.group_records import (
     OffsetKey,
     OffsetValue,
+    decode_members_key,
     decode_offset_key,
     encode_offset_key,
 )
-from eoslog.groups.offset_records import encode_offset_value as encoded
+from eoslog.groups.group_records import encode_offset_value as encoded
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 
 FOO_0, FOO_1, BAR_0 = TopicPartition("foo", 0), TopicPartition("foo", 1), TopicPartition("bar", 0)
@@ -54,13 +54,13 @@ class World:
         self.fresh_count = 0
 
     def log(self, group="g"):
-        return self.store._partitions.offsets_partition(self.offsets.partition_of(group))
+        return self.store._partitions.offsets_partition(self.offsets.log.partition_of(group))
 
     def commit(self, offsets, group="g"):
         self.offsets.commit(group, offsets)
 
     def pending(self, producer_id, offsets, group="g"):
-        number, keys, values, _ = self.offsets.prepare_transactional_commit(group, offsets)
+        number, keys, values, _ = self.offsets.prepare_commit(group, offsets)
         assert self.log(group).partition == number
         with self.offsets.committing(number, group):
             self.log(group).append_columns(
@@ -82,10 +82,18 @@ class World:
         self.fresh_count += 1
         other = ProducerStateStore(self.tmp_path / f"state-{self.fresh_count}")
         files = self.store._files
-        yield GroupOffsets(files.partitions, GroupOffsetsIndex(other), files.config, False)
+        yield GroupOffsets(
+            files.partitions, GroupOffsetsIndex(other), files.config, False, files.session.shared
+        )
         other.close()
-        self.offsets.persist_all()
-        yield GroupOffsets(files.partitions, GroupOffsetsIndex(files.rows), files.config, False)
+        self.offsets.log.persist_all()
+        yield GroupOffsets(
+            files.partitions,
+            GroupOffsetsIndex(files.rows),
+            files.config,
+            False,
+            files.session.shared,
+        )
 
     def expect(self, where, offset, *, stable=True, group="g"):
         for view in self.views():
@@ -240,7 +248,7 @@ def test_g15_member_of_a_group_that_has_none(world):
     with pytest.raises(UnknownMemberIdError, match="member-1"):
         world.offsets.commit(member, {FOO_0: 2})
     with pytest.raises(UnknownMemberIdError):
-        world.offsets.prepare_transactional_commit(member, {FOO_0: 2})
+        world.offsets.prepare_commit(member, {FOO_0: 2})
     world.expect(FOO_0, 1)
 
 
@@ -248,7 +256,7 @@ def test_g18_unknown_group(world):
     with pytest.raises(IllegalGenerationError, match="generation 5"):
         world.offsets.commit(ConsumerGroupMetadata("g", 5), {FOO_0: 1})
     with pytest.raises(IllegalGenerationError):
-        world.offsets.prepare_transactional_commit(ConsumerGroupMetadata("g", 5), {FOO_0: 1})
+        world.offsets.prepare_commit(ConsumerGroupMetadata("g", 5), {FOO_0: 1})
     assert world.offsets.all() == {}
     world.offsets.commit(ConsumerGroupMetadata("g", -1, "whoever"), {FOO_0: 1})
     world.expect(FOO_0, 1)
@@ -260,7 +268,7 @@ def test_g21_metadata_size(world):
         with pytest.raises((OffsetMetadataTooLargeError, TypeError)):
             world.commit(offsets)
     with pytest.raises(OffsetMetadataTooLargeError, match="4097"):
-        world.offsets.prepare_transactional_commit("g", {FOO_1: OffsetAndMetadata(2, "x" * 4097)})
+        world.offsets.prepare_commit("g", {FOO_1: OffsetAndMetadata(2, "x" * 4097)})
     # Java counts its own characters: this one is two.
     with pytest.raises(OffsetMetadataTooLargeError, match="4098"):
         world.commit({FOO_1: OffsetAndMetadata(2, "\N{GRINNING FACE}" * 2049)})
@@ -294,7 +302,9 @@ def test_groups_are_told_apart(world):
 
 
 def test_groups_of_one_partition_are_told_apart(world):
-    groups = [name for name in map(str, range(2000)) if world.offsets.partition_of(name) == 7][:5]
+    groups = [name for name in map(str, range(2000)) if world.offsets.log.partition_of(name) == 7][
+        :5
+    ]
     for number, group in enumerate(groups):
         world.pending(number, {FOO_0: number}, group=group)
         world.commit({FOO_1: number}, group=group)
@@ -306,7 +316,7 @@ def test_groups_of_one_partition_are_told_apart(world):
 
 
 def test_a_group_has_kafkas_partition(world):
-    assert world.offsets.partition_of("my-group") == 12
+    assert world.offsets.log.partition_of("my-group") == 12
     world.commit({FOO_0: 1}, group="my-group")
     assert (world.store.path / "__consumer_offsets-12").is_dir()
     assert world.store._partitions.existing_offsets_partitions() == [12]
@@ -342,7 +352,7 @@ def test_what_is_refused_writes_nothing(world):
         ("g", {TopicPartition("none", 0): 2}, UnknownTopicOrPartitionError),
         ("g", {TopicPartition("__consumer_offsets", 0): 2}, UnknownTopicOrPartitionError),
     ]:
-        for call in (world.offsets.commit, world.offsets.prepare_transactional_commit):
+        for call in (world.offsets.commit, world.offsets.prepare_commit):
             with pytest.raises(error):
                 call(group, offsets)
     assert len(world.records()) == 1
@@ -359,7 +369,7 @@ def test_a_long_name_of_a_group(world):
 
 def test_no_offsets_write_nothing(world):
     world.commit({})
-    assert world.offsets.prepare_transactional_commit("g", {})[1:3] == ([], [])
+    assert world.offsets.prepare_commit("g", {})[1:3] == ([], [])
     assert world.records() == []
 
 
@@ -410,7 +420,7 @@ def test_nothing_expires_while_a_transaction_appends(world):
     """A tombstone behind the transaction's record would take its offset away."""
     world.commit({FOO_0: 1})
     later_ms = world.records()[0].timestamp_ms + 8 * DAY_MS
-    number, keys, values, _ = world.offsets.prepare_transactional_commit("g", {FOO_0: 100})
+    number, keys, values, _ = world.offsets.prepare_commit("g", {FOO_0: 100})
     log = world.store._partitions.offsets_partition(number)
     expired = []
     expiry = threading.Thread(target=lambda: expired.append(world.offsets.expire(later_ms)))
@@ -488,7 +498,7 @@ def test_no_offset_gets_into_a_topic_that_was_made_since_it_was_checked(world, m
         world.store.delete_topic("foo")
         world.store.create_topic("foo", partitions=2)
 
-    number, _, _, topic_ids = world.offsets.prepare_transactional_commit("g", {FOO_0: 1})
+    number, _, _, topic_ids = world.offsets.prepare_commit("g", {FOO_0: 1})
     make_again()
     with pytest.raises(UnknownTopicOrPartitionError, match="was deleted since"):
         world.offsets.committing(number, "g", topic_ids).__enter__()
@@ -522,7 +532,7 @@ def test_offsets_survive_reopening(open_store, tmp_path, clean, persisted):
     world.store.create_topic("foo", partitions=2)
     world.commit({FOO_0: 1})
     if persisted:
-        world.offsets.persist_all()
+        world.offsets.log.persist_all()
     world.pending(5, {FOO_0: 2, FOO_1: 3})
     world.end(5, commit=True)
     world.commit({FOO_0: 4}, group="h")
@@ -555,12 +565,12 @@ def test_opening_reads_only_what_lmdb_does_not_have(open_store, tmp_path, monkey
 
 def test_pending_offsets_are_kept_too(world):
     world.pending(5, {FOO_0: 1})
-    world.offsets.persist_all()
+    world.offsets.log.persist_all()
     kept = GroupOffsetsIndex(world.store._files.rows).read(world.log().partition)
     assert [row.producer_id for row, _ in kept.rows] == [5]
     world.end(5, commit=True)
     world.offsets.fetch("g", FOO_0)
-    world.offsets.persist_all()
+    world.offsets.log.persist_all()
     kept = GroupOffsetsIndex(world.store._files.rows).read(world.log().partition)
     assert [(row.producer_id, one.value.offset) for row, one in kept.rows] == [(-1, 1)]
 
@@ -573,7 +583,7 @@ def test_rows_that_know_more_than_the_log_are_dropped(open_store, store_path, tm
     log = world.log()
     size_bytes, name = log.size_bytes, str(log.topic_partition)
     world.commit({FOO_0: 2, FOO_1: 2})
-    world.offsets.persist_all()
+    world.offsets.log.persist_all()
     abandon(world.store)
     path = store_path / name / f"{0:020d}.log"
     path.write_bytes(path.read_bytes()[:size_bytes])
@@ -587,7 +597,7 @@ def test_rows_that_know_more_than_the_log_are_dropped(open_store, store_path, tm
 
 def test_lmdb_lost_while_open_is_written_whole_again(world):
     world.commit({FOO_0: 1, FOO_1: 2})
-    world.offsets.persist_all()
+    world.offsets.log.persist_all()
     world.store._files.rows.environment._begin_anew()
     world.commit({FOO_0: 3})
     world.expect(FOO_0, 3)
@@ -596,10 +606,10 @@ def test_lmdb_lost_while_open_is_written_whole_again(world):
 
 def test_lmdb_lost_within_a_write_keeps_the_changes(world, monkeypatch):
     world.commit({FOO_0: 1, FOO_1: 2})
-    world.offsets.persist_all()
+    world.offsets.log.persist_all()
     world.commit({FOO_0: 3})
     world.offsets.fetch("g", FOO_0)
-    index = world.offsets._index
+    index = world.offsets.log.index
     whole = index.write
 
     def write(*arguments):
@@ -609,7 +619,7 @@ def test_lmdb_lost_within_a_write_keeps_the_changes(world, monkeypatch):
 
     monkeypatch.setattr(index, "write", write)
     with pytest.raises(StateStoreDamagedError):
-        world.offsets.persist_all()
+        world.offsets.log.persist_all()
     world.expect(FOO_0, 3)
     world.expect(FOO_1, 2)
 
@@ -660,11 +670,11 @@ def test_rows_of_several_processes_only_go_forward(tmp_path):
 
 def test_rows_lost_in_another_process_are_written_whole_again(world):
     world.commit({FOO_0: 1, FOO_1: 2})
-    world.offsets.persist_all()
-    number = world.offsets.partition_of("g")
+    world.offsets.log.persist_all()
+    number = world.offsets.log.partition_of("g")
     world.store._files.rows.delete_group_rows(number)
     world.commit({FOO_0: 3})
-    world.offsets.persist_all()
+    world.offsets.log.persist_all()
     world.expect(FOO_0, 3)
     world.expect(FOO_1, 2)
 
@@ -700,7 +710,7 @@ def test_commits_are_synced_with_what_they_say_was_read(open_store, tmp_path):
     assert source.recovery_point >= 4
     assert world.log().recovery_point == world.log().log_end_offset == 1
     world.store.producer().append("foo", 0, [b"x"] * 10)
-    world.offsets.prepare_transactional_commit("g", {FOO_0: 1000})
+    world.offsets.prepare_commit("g", {FOO_0: 1000})
     assert source.recovery_point == 20
 
 
@@ -709,10 +719,10 @@ def test_the_log_without_its_old_segments_tells_the_same(open_store, store_path,
     world = World(open_store(), tmp_path)
     world.store.create_topic("foo", partitions=2)
     world.commit({FOO_0: 1, FOO_1: 2})
-    world.offsets.persist_all()
+    world.offsets.log.persist_all()
     world.pending(5, {FOO_0: 3})
     world.log().roll()
-    compact = world.store._files.compaction.compact
+    compact = world.store._files.compact
     assert compact(world.log()) == 0, "a transaction is open"
     world.end(5, commit=True)
     world.log().roll()
@@ -731,18 +741,20 @@ def test_the_log_without_its_old_segments_tells_the_same(open_store, store_path,
 def test_rows_that_are_older_than_the_log_are_dropped(world):
     """What was replayed stood before records that nobody had asked for, and that are gone."""
     world.commit({FOO_0: 1, FOO_1: 2})
-    world.offsets.persist_all()
+    world.offsets.log.persist_all()
     files = world.store._files
-    late = GroupOffsets(files.partitions, GroupOffsetsIndex(files.rows), files.config, False)
+    late = GroupOffsets(
+        files.partitions, GroupOffsetsIndex(files.rows), files.config, False, files.session.shared
+    )
     assert late.fetch("g", FOO_1) == OffsetAndMetadata(2)
     keys = [encode_offset_key("g", where) for where in (FOO_0, FOO_1)]
     world.log().append_columns([None, None], keys)
     world.commit({FOO_0: 3})
     world.log().roll()
-    assert files.compaction.compact(world.log()) == 1
+    assert files.compact(world.log()) == 1
     assert late.fetch("g", FOO_0) == OffsetAndMetadata(3)
     assert late.fetch("g", FOO_1) is None
-    late.persist_all()
+    late.log.persist_all()
     world.expect(FOO_0, 3)
     world.expect(FOO_1, None)
 
@@ -791,7 +803,7 @@ def test_each_batch_of_a_transactions_offsets_begins_with_sequence_0(tmp_path, c
             FOO_0: OffsetAndMetadata(22),
             FOO_1: OffsetAndMetadata(22),
         }
-        partition = store._group_offsets.partition_with("g")
+        partition = store._group_offsets.log.of_group("g").partition
         sequences = [
             (one.base_sequence, one.record_count)
             for one in iter_batches(partition.read(0, 1 << 20))
@@ -807,7 +819,7 @@ def test_offsets_of_0_1_0_have_no_sequences_and_others_may_follow(tmp_path):
         store.create_topic("foo", partitions=2)
         world = World(store, tmp_path)
         world.pending(5, {FOO_0: 1})
-        _, keys, values, _ = world.offsets.prepare_transactional_commit("g", {FOO_1: 2})
+        _, keys, values, _ = world.offsets.prepare_commit("g", {FOO_1: 2})
         world.log().append_columns(
             values, keys, producer_id=5, producer_epoch=0, base_sequence=0, transactional=True
         )

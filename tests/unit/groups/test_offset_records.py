@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from eoslog import TopicPartition
 from eoslog.errors import CorruptRecordError
-from eoslog.groups.offset_records import (
+from eoslog.groups.group_records import (
     OffsetKey,
     OffsetValue,
     decode_offset_key,

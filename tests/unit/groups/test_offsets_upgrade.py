@@ -207,7 +207,7 @@ def test_offsets_without_their_marker_are_committed_and_never_aborted(
             store.commit_staged("app", 0, [], offsets={"g": {ORDERS: 7}})
         assert store.groups()["g"] == {}
         assert not store._group_offsets.is_stable("g", ORDERS)
-        partition = store._group_offsets.partition_with("g")
+        partition = store._group_offsets.log.of_group("g").partition
         (waiting,) = partition.open_transactions()
         # No operator ends it otherwise.
         assert partition.open_transactions()[0].last_timestamp_ms < 1 << 50
@@ -231,6 +231,8 @@ def test_offsets_without_their_marker_are_committed_and_never_aborted(
     with eoslog.open(copy) as store:
         check_marked(store, 1)
         assert store.groups()["g"] == {ORDERS: OffsetAndMetadata(7)}
-        (batch, marker) = iter_batches(store._group_offsets.partition_with("g").read(0, 1 << 20))
+        (batch, marker) = iter_batches(
+            store._group_offsets.log.of_group("g").partition.read(0, 1 << 20)
+        )
         assert (batch.is_transactional, marker.is_control) == (True, True)
         assert marker.producer_epoch == batch.producer_epoch + 1

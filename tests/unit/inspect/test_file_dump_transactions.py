@@ -13,8 +13,13 @@ from eoslog.bindings.record_batch import BatchEncoder
 from eoslog.bindings.transaction_record import encode_transaction_value, transaction_key
 from eoslog.errors import CorruptRecordError
 from eoslog.groups.group_members import GroupMembers, Member
-from eoslog.groups.member_records import encode_members_key, encode_members_value
-from eoslog.groups.offset_records import OffsetValue, encode_offset_key, encode_offset_value
+from eoslog.groups.group_records import (
+    OffsetValue,
+    encode_members_key,
+    encode_members_value,
+    encode_offset_key,
+    encode_offset_value,
+)
 from eoslog.inspect.file_dump import dump_file
 from eoslog.inspect.record_decoders import (
     Decoded,

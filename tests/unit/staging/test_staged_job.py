@@ -38,7 +38,7 @@ from eoslog.errors import (
 )
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.groups.member_records import decode_members_key
+from eoslog.groups.group_records import decode_members_key
 from eoslog.staging import staged_job
 from eoslog.staging.staged_adoption import HeldPartitions
 from eoslog.staging.staged_application import ApplicationRecord
@@ -79,7 +79,7 @@ def abandoned_copy(store: Any) -> Path:
 
 def batches_of_groups(store: Any, group: str) -> list[int]:
     """The producer id of each record in the group's partition of the groups' log."""
-    number = store._group_offsets.partition_of(group)
+    number = store._group_offsets.log.partition_of(group)
     partition = store._partitions.offsets_partition(number)
     data = partition.read(0, 1 << 20) if partition.log_end_offset else b""
     return [one.producer_id for one in iter_batches(data)]
@@ -87,7 +87,7 @@ def batches_of_groups(store: Any, group: str) -> list[int]:
 
 def keys_of_groups(store: Any, group: str) -> list[bytes]:
     """The keys of the records in the group's partition of the groups' log, without markers."""
-    number = store._group_offsets.partition_of(group)
+    number = store._group_offsets.log.partition_of(group)
     data = memoryview(store._partitions.offsets_partition(number).read(0, 1 << 20))
     return [
         record.key
@@ -333,7 +333,7 @@ def test_an_adoption_that_is_repeated_overwrites_no_newer_offset(store, monkeypa
 
 def test_the_producer_ids_of_offsets_are_forgotten(store):
     store.commit_staged(APP, 0, [], offsets={"readers": {SOURCE: 7}})
-    number = store._group_offsets.partition_of("readers")
+    number = store._group_offsets.log.partition_of("readers")
     partition = store._partitions.offsets_partition(number)
     staged = {one for one in batches_of_groups(store, "readers") if one >= STAGED_PRODUCER_ID_MIN}
     assert len(staged) == 1

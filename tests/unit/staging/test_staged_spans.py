@@ -182,7 +182,7 @@ def test_compaction_keeps_them(store):
     before = spans(store)
     partition = store._partitions.state_partition(0)
     partition.roll()
-    assert store._files.compaction.compact(partition) == 1
+    assert store._files.compact(partition) == 1
     assert spans(store) == before
     assert cuts(store) == [0, 0, 0]
     held.abort_transaction()

@@ -155,7 +155,7 @@ def commit_offsets(store, group, count):
 
 
 def offsets_partition(store, group):
-    return store._partitions.offsets_partition(store._group_offsets.partition_of(group))
+    return store._partitions.offsets_partition(store._group_offsets.log.partition_of(group))
 
 
 def test_offsets_of_groups_are_compacted_and_stay(store, tmp_path):
@@ -164,7 +164,7 @@ def test_offsets_of_groups_are_compacted_and_stay(store, tmp_path):
     commit_offsets(store, "busy", 400)
     partition = offsets_partition(store, "busy")
     assert partition.segment_count > 2
-    assert store._files.compaction.compact(partition) > 1
+    assert store._files.compact(partition) > 1
     assert partition.segment_count == 1
     before = store.groups()
     assert before["busy"][where].offset == 399
@@ -186,9 +186,9 @@ def test_offsets_stay_as_they_are_while_a_transaction_is_open(store):
     made.send_offsets_to_transaction({where: 1000}, "busy")
     made.flush()
     partition = offsets_partition(store, "busy")
-    assert store._files.compaction.compact(partition) == 0
+    assert store._files.compact(partition) == 0
     made.commit_transaction()
-    assert store._files.compaction.compact(partition) > 0
+    assert store._files.compact(partition) > 0
     assert store.groups()["busy"][where].offset == 1000
 
 
