@@ -45,8 +45,7 @@ from eoslog.groups.group_coordinator import GroupCoordinator
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata, check_group_id
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.storage.engine import Engine
-from eoslog.storage.partition import Partition
-from eoslog.storage.partition_offsets import from_what_is_left
+from eoslog.storage.partition import Partition, from_what_is_left
 
 if TYPE_CHECKING:
     from re import Pattern

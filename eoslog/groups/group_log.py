@@ -166,16 +166,13 @@ class GroupLog:
     # Compaction.
 
     def compact(
-        self,
-        partition: Partition,
-        standing_still: Callable[[], AbstractContextManager[object]],
-        cached_max: int,
+        self, partition: Partition, standing_still: Callable[[], AbstractContextManager[object]]
     ) -> int:
         """Write again what still holds in the sealed segments of a partition, then delete them; how
         many went. None go while a transaction is open in the partition.
 
-        `standing_still` gives a block in which no transaction moves; `cached_max` producers may
-        stay in memory. Raises StoreFullError or StoreFailedError: nothing was deleted then.
+        `standing_still` gives a block in which no transaction moves. Raises StoreFullError or
+        StoreFailedError: nothing was deleted then.
         """
         upper_bound = partition.active_base_offset
         with standing_still():
@@ -183,7 +180,7 @@ class GroupLog:
                 return 0  # Tried again when the next segment is full.
         partition.flush()
         # The batches of transactions' producers go with the segments.
-        partition.write_down_producers(cached_max)
+        partition.producer_state.save_copies()
         return partition.delete_segments(min(upper_bound, partition.last_stable_offset))
 
     def write_again(self, number: int, upper_bound: int) -> bool:

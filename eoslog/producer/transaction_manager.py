@@ -139,7 +139,7 @@ class TransactionManager(TransactionStates):
         if isinstance(error, ProducerNotCached):
             self._coordinator.hold_producer(error.producer_id, error.topic, error.partition)
         elif isinstance(error, FellBehindError):
-            self._coordinator.take_up_anew(error)
+            self._coordinator.reattach(error)
         elif isinstance(error, PartitionLost):
             self._engine.check_open()
             if self._engine.find_partition(TopicPartition(error.topic, error.partition)):

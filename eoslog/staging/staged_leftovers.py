@@ -232,14 +232,14 @@ class Leftovers:
             try:
                 partition = self._engine.find_partition(where)
                 if partition is not None and partition.topic_id == job.topic_ids[where.topic]:
-                    partition.forget_adopted(producer_ids)
+                    partition.producer_state.forget_adopted(producer_ids)
             except EoslogError as error:
                 # They expire by themselves; the job is complete.
                 _log.warning("%s: %s", where, error)
         for one in job.offsets:
             try:
                 offsets_partition = self._engine.partitions.offsets_partition(one.number)
-                offsets_partition.forget_adopted([one.producer_id])
+                offsets_partition.producer_state.forget_adopted([one.producer_id])
             except EoslogError as error:
                 _log.warning("offsets of groups, partition %d: %s", one.number, error)
 

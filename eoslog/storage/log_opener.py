@@ -86,6 +86,7 @@ class LogOpener:
             self._rows,
             self._durability,
             self._signal,
+            producers_cached_max=self._config["eoslog.producers.cached.max"],
             write_start=partial(self._checkpoints.raise_start, where),
             shared_spares=None if self._shared is None else self._paths.spare(where),
         )

@@ -107,7 +107,6 @@ class OpenedPartitions:
             shared=shared,
         )
         self._topic_defaults = topic_defaults
-        self._cached_max = config["eoslog.producers.cached.max"]
         self._found_ids = found_ids
         self._lock = threading.RLock()
         self._opened: dict[TopicPartition, Partition] = {}
@@ -473,12 +472,6 @@ class OpenedPartitions:
 
     # Closing.
 
-    def persist_producers(self, partition: Partition, *, behind_max: int = 0) -> None:
-        """Bring LMDB's rows of a partition up to its log, or to `behind_max` records before its
-        end where another process has done so.
-        """
-        partition.persist_producers(self._cached_max, behind_max=behind_max)
-
     def detach(self, sync: bool) -> list[EoslogError]:
         """Let go of everything; other processes go on with it. What went wrong with any of them.
 
@@ -491,7 +484,7 @@ class OpenedPartitions:
                 if sync and not partition.failed:
                     partition.sync_up_to(partition.log_end_offset)
                 if not partition.failed:
-                    self.persist_producers(partition, behind_max=ROWS_BEHIND_MAX)
+                    partition.producer_state.persist(behind_max=ROWS_BEHIND_MAX)
             except LogClosedError:
                 pass  # It was deleted.
             except EoslogError as error:
@@ -512,7 +505,7 @@ class OpenedPartitions:
                         StoreError(f"{partition.topic_partition}: a sync failed; it needs recovery")
                     )
                     continue
-                self.persist_producers(partition)
+                partition.producer_state.persist()
                 offsets = last_offsets(partition)
                 where = partition.topic_partition
                 with named_os_errors(f"closing {where}"):
@@ -585,7 +578,7 @@ class OpenedPartitions:
                 if unknown and not partition.attached:
                     with named_os_errors(f"opening {where}"):
                         self._holes.look(topic, where, partition.log)
-                self._take_up(partition, clean)
+                self._restore(partition, clean)
                 self._opened[where] = partition
             if self._on_opened is not None:
                 self._on_opened(partition)
@@ -616,18 +609,18 @@ class OpenedPartitions:
         if self._was_deleted(topic):
             raise LogClosedError(f"topic {topic.name} was deleted")
 
-    def _take_up(self, partition: Partition, clean: bool) -> None:
-        """The partition's log is open: its producers come from LMDB, and what was open is ended."""
+    def _restore(self, partition: Partition, clean: bool) -> None:
+        """Restore the producers of a partition whose log is open, and what comes with recovery."""
         where = partition.topic_partition
         with named_os_errors(f"opening {where}"):
-            partition.restore_producers(self._cached_max)
+            partition.producer_state.restore()
         if partition.attached:
             self._unrecovered.discard(where)  # Another process saw to it.
             return
-        if partition.restored_from != "rows":
-            self._found_ids.note(partition.highest_producer_id(STAGED_PRODUCER_ID_MIN))
+        if partition.producer_state.restored_from != "rows":
+            self._found_ids.note(partition.log.highest_producer_id(STAGED_PRODUCER_ID_MIN))
         try:
-            partition.keep_both_copies(self._cached_max)
+            partition.producer_state.save_lost_copy()
         except StoreError as error:
             # A full disk must not keep the log from being read.
             _log.warning("%s: no second copy of its producers: %s", where, error)

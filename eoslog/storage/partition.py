@@ -1,12 +1,15 @@
 """One partition of a store: the engine's log, as the store and its users see it.
 
-Invariant: what the log says is always of the whole log, whichever process wrote it.
+Invariants: offsets and records are of the whole log, whichever process wrote it; readers see
+nothing at or above `visible_end`, which stands still, in all processes, while a staged job is being
+adopted.
 """
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Never, cast
+from typing import TYPE_CHECKING, Any, Never, TypeVar, cast
 
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.partition_log import (
@@ -15,6 +18,7 @@ from eoslog.bindings.partition_log import (
     Columns,
     OpenTransaction,
     PartitionLog,
+    ProducerState,
 )
 from eoslog.bindings.record_batch import BatchHeader, Record, iter_batches
 from eoslog.bindings.thread_lock import ThreadLock
@@ -22,12 +26,21 @@ from eoslog.common import clock
 from eoslog.common.arguments import whole_number
 from eoslog.common.config import INT64_MAX
 from eoslog.common.durability import Durability, check_isolation_level
-from eoslog.errors import LogClosedError, StoreError, StoreFullError
+from eoslog.common.topic_name import INTERNAL_TOPICS
+from eoslog.common.topic_partition import TopicPartition
+from eoslog.errors import (
+    CorruptRecordError,
+    LogClosedError,
+    OffsetOutOfRangeError,
+    StoreError,
+    StoreFullError,
+)
 from eoslog.fs.file_lock import directory_locked
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.append_signal import AppendSignal
 from eoslog.storage.closed_log import ClosedLog, LogOfParent
-from eoslog.storage.partition_offsets import NO_HOLD, PartitionOffsets, from_what_is_left
+from eoslog.storage.damage import Damage, lost_beginning, lost_end, misnamed_segment
+from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.storage.producer_state_store import ProducerStateStore
 
 if TYPE_CHECKING:
@@ -35,9 +48,14 @@ if TYPE_CHECKING:
 
 # Kafka's own default.
 PRODUCER_EXPIRATION_MS = 86_400_000
+NO_HOLD = -1
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
 
 
-class Partition(PartitionOffsets):
+class Partition:
     """The engine's own view of one partition; `Store.partition(topic, number)` gives it.
 
     All offsets are exclusive bounds unless their name says `last`. Reads take no lock and may go on
@@ -52,13 +70,31 @@ class Partition(PartitionOffsets):
         durability: Durability,
         signal: AppendSignal,
         *,
+        producers_cached_max: int,
         write_start: Callable[[Callable[[], int]], None],
         shared_spares: Path | None = None,
     ) -> None:
-        """`write_start` writes the log start down that a function returns, synced.
+        """`write_start` writes to the checkpoint, synced, the log start that a function returns.
         `shared_spares`: the directory of spare files that other processes may fill too.
         """
-        super().__init__(log, topic_id, rows, shared=shared_spares is not None)
+        self._log = log
+        self.topic_partition = TopicPartition(log.topic, log.partition)
+        self.topic_id = topic_id
+        self.producer_state = PartitionProducers(
+            log,
+            self.topic_partition,
+            topic_id,
+            rows,
+            producers_cached_max,
+            shared=shared_spares is not None,
+            on_restored=self._note_restored,
+        )
+        self._damage: list[Damage] = []
+        self._lost_beginning: tuple[int, int] | None = None
+        # Where the oldest segment began that was there when the log was opened, if something was
+        # missing, or other processes had it open; else 0. The log's start is raised before a file
+        # is deleted: it is no lower, unless files were lost.
+        self._first_offset = 0
         self._write_start = write_start
         self._shared_spares = shared_spares
         self.durability = durability
@@ -71,6 +107,14 @@ class Partition(PartitionOffsets):
 
     def __reduce__(self) -> Never:
         raise TypeError("a partition cannot be pickled or copied: ask the store for it")
+
+    @property
+    def topic(self) -> str:
+        return self.topic_partition.topic
+
+    @property
+    def partition(self) -> int:
+        return self.topic_partition.partition
 
     @property
     def path(self) -> Path:
@@ -118,6 +162,85 @@ class Partition(PartitionOffsets):
     def attached(self) -> bool:
         """True if another process had it open already when this one opened it."""
         return self._log.attached
+
+    def producer(self, producer_id: int) -> ProducerState | None:
+        """Return the state of a producer id, from memory or from LMDB; None if there is none."""
+        return self.producer_state.producer(producer_id)
+
+    def producers(self) -> list[ProducerState]:
+        """Return the states of all producers, ordered by id."""
+        return self.producer_state.producers()
+
+    # Offsets.
+
+    @property
+    def log_start_offset(self) -> int:
+        """The oldest offset that can be read."""
+        return self._log.log_start_offset
+
+    @property
+    def first_base_offset(self) -> int:
+        """Base offset of the oldest segment that is there; as a rule that is the log start."""
+        return self._log.first_base_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._log.log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """End of the records that a store of one copy shows: the log end."""
+        return self._log.high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """End of decided data: the first offset of the oldest open transaction, or of a staged job
+        that is being adopted, else the high watermark.
+        """
+        # In this order: what is adopted in between lies above the offset that is held then.
+        stable = self._log.last_stable_offset
+        held = self._log.hold_offset
+        return stable if held < 0 else min(held, stable)
+
+    @property
+    def visible_end(self) -> int:
+        """End of what consumers read."""
+        end = self.high_watermark
+        held = self._log.hold_offset
+        return end if held < 0 else min(held, end)
+
+    @property
+    def recovery_point(self) -> int:
+        """Offset below which everything is synced."""
+        return self._log.recovery_point
+
+    @property
+    def active_base_offset(self) -> int:
+        """The base offset of the segment that takes the appends."""
+        return self._log.active_base_offset
+
+    @property
+    def own_end(self) -> int:
+        """End of the records that this process knows: it appended them, with no other process in
+        between, or was told so by setting this. Below the log's end: others appended too.
+        """
+        return self._log.own_end
+
+    @own_end.setter
+    def own_end(self, offset: int) -> None:
+        self._log.own_end = offset
+
+    @property
+    def hold_offset(self) -> int:
+        """Offset where readers of all processes stop while a staged job is being adopted; -1:
+        nowhere.
+        """
+        return self._log.hold_offset
+
+    @hold_offset.setter
+    def hold_offset(self, offset: int) -> None:
+        self._log.hold_offset = offset
 
     # Appending.
 
@@ -226,7 +349,7 @@ class Partition(PartitionOffsets):
         Not synced: the caller syncs all partitions of a job together. The id does not expire before
         `release_readers`.
         """
-        self._adopting.add(producer_id)
+        self.producer_state.adopting.add(producer_id)
         adopted = self._log.adopt(staged, producer_id)
         self._note_change()
         return adopted
@@ -239,7 +362,7 @@ class Partition(PartitionOffsets):
         None if that cannot be: `adopt` is to be called then. `checked` as in
         `PartitionLog.adopt_file`. Not synced; the id does not expire before `release_readers`.
         """
-        self._adopting.add(producer_id)
+        self.producer_state.adopting.add(producer_id)
         adopted = self._log.adopt_file(str(path), file_bytes, producer_id, checked=checked)
         self._note_change()
         return adopted
@@ -421,10 +544,85 @@ class Partition(PartitionOffsets):
         with named_os_errors(f"verifying {self.topic_partition}"):
             return self._log.verify(
                 transactions=transactions,
-                rows=self.stored_rows,
+                rows=self.producer_state.stored_rows,
                 expiration_ms=producer_expiration_ms,
                 counted=counted,
             )
+
+    # Damage.
+
+    @property
+    def lost_range(self) -> tuple[int, int] | None:
+        """The first offset that was lost from the log's beginning, and the first that is there.
+
+        None if nothing was lost, and once more of the log is deleted.
+        """
+        start = self.log_start_offset
+        if start < self._first_offset:
+            return start, self._first_offset
+        lost = self._lost_beginning
+        return lost if lost is not None and lost[1] == start else None
+
+    def all_damage(self) -> list[Damage]:
+        """The damage that was found when the partition was opened."""
+        beginning = self._damage_of_beginning()
+        return self._damage if beginning is None else [beginning, *self._damage]
+
+    def note_lost_beginning(self, start_offset: int, first_offset: int) -> None:
+        """Note and log that the log's oldest segment begins above where its checkpoint says that
+        the log does. Before segments are deleted the new start is written down.
+        """
+        if start_offset < first_offset:
+            self._first_offset = first_offset
+            self._lost_beginning = (start_offset, first_offset)
+            lost = lost_beginning(self._log.path, start_offset, first_offset, checkpointed=True)
+            _log.error("%s: %s", self.topic_partition, lost)
+
+    def note_lost_end(self, synced_offset: int) -> None:
+        """Note and log that the log ends below an offset up to which it was synced."""
+        self._note(lost_end(self._log.path, synced_offset, self.log_end_offset))
+
+    def note_cut(self, kept: Path) -> None:
+        """Note and log that what recovery cut off, which is in `kept`, was no torn write."""
+        if self.log_end_offset == self.log_start_offset:
+            self._note(misnamed_segment(kept, self.log_start_offset))
+
+    def _note_restored(self) -> None:
+        """Note and log the damage that shows once the producers are restored."""
+        if not self._log.attached:
+            self._note(self.producer_state.damage())
+            return
+        # The segment first: the start is raised, and a deleted topic says so, before files go.
+        self._first_offset = self._log.first_base_offset
+        lost = self._damage_of_beginning()
+        if lost is not None:
+            _log.error("%s: %s", self.topic_partition, lost)
+
+    def _note(self, damage: Damage | None) -> None:
+        if damage is not None:
+            self._damage.append(damage)
+            _log.error("%s: %s", self.topic_partition, damage)
+
+    def _check_beginning(self, offset: int) -> None:
+        """Raise CorruptRecordError if what stands at an offset was lost from the log's beginning.
+
+        Else the engine, which lists the files that are there, would step over it. A read calls this
+        before and after: that the log is reattached within it may show the loss. An internal log is
+        read from what is left of it, as when it is opened again: the error was logged.
+        """
+        if offset >= self._first_offset:
+            return
+        lost = self.lost_range
+        if lost is not None and offset >= lost[0] and self.topic not in INTERNAL_TOPICS:
+            raise CorruptRecordError(self._log.path, 0, str(self._damage_of_beginning()))
+
+    def _damage_of_beginning(self) -> Damage | None:
+        lost = self.lost_range
+        if lost is None:
+            return None
+        # Where other processes have the log open, its page still says where it started.
+        checkpointed = self.log_start_offset == lost[1]
+        return lost_beginning(self._log.path, *lost, checkpointed=checkpointed)
 
     # Maintenance; for the store.
 
@@ -441,7 +639,7 @@ class Partition(PartitionOffsets):
         """Readers see everything again, and the ids of the adoption may expire."""
         with suppress(LogClosedError):  # Its topic was deleted: there are no readers.
             self._log.hold_offset = NO_HOLD
-        self._adopting.clear()
+        self.producer_state.adopting.clear()
         self._signal.wake()
 
     def refresh(self) -> int:
@@ -521,14 +719,18 @@ class Partition(PartitionOffsets):
         log: Any = self._log
         log.close(clean)
         if not isinstance(log, (ClosedLog, LogOfParent)):
-            self._log = cast(PartitionLog, ClosedLog(log))
+            self._replace_log(ClosedLog(log))
 
     def detach(self) -> None:
         """Let go of the log as it is: other processes go on with it. Nothing is synced by this."""
         log: Any = self._log
         if not isinstance(log, (ClosedLog, LogOfParent)):
             log.detach()
-            self._log = cast(PartitionLog, ClosedLog(log))
+            self._replace_log(ClosedLog(log))
+
+    def _replace_log(self, stub: ClosedLog | LogOfParent) -> None:
+        # The last step: what an interrupt leaves undone, the next closing does.
+        self.producer_state.log = self._log = cast(PartitionLog, stub)
 
     @property
     def deleted(self) -> bool:
@@ -549,4 +751,18 @@ class Partition(PartitionOffsets):
 
     def leave_to_parent(self) -> None:
         """The process was forked and this is the child: nothing here may touch the log."""
-        self._log = cast(PartitionLog, LogOfParent(self._log))
+        self._replace_log(LogOfParent(self._log))
+
+
+def from_what_is_left(partition: Partition, first: int, read: Callable[[int], T]) -> T:
+    """Return what `read` returns for an offset, or for the log's start if that is higher.
+
+    It is called again if retention deleted what stands there meanwhile.
+    """
+    while True:
+        offset = max(first, partition.log_start_offset)
+        try:
+            return read(offset)
+        except OffsetOutOfRangeError:
+            if partition.log_start_offset <= offset:
+                raise

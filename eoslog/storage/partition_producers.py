@@ -1,16 +1,16 @@
-"""The producers of a partition: in the engine's table, and in LMDB behind it.
+"""The producers of a partition: in the engine's table, and as rows in LMDB.
 
 Invariants: the producers of the table, with those in LMDB, are those of the log below its end. No
 LMDB call is made while the engine holds the partition's lock.
 
-The engine asks for a producer's row, or to be reattached, in the middle of a call, and goes on with
-it then. Work on the table and the rows together begins again instead: what it read of either may be
+The engine asks for a producer's row, or to be reattached, in the middle of a call, and then goes on
+with it. Work on the table and the rows together begins again instead: what it read of either may be
 too old by then.
 
 Every process that has the partition open holds a table of its own, made from LMDB's rows and the
-log, and all write the same rows: one that finds rows in LMDB which are true later than its own only
-notes that. Where another process writes under an id that was evicted here, the table knows the new
-part alone until the row comes back (`incomplete`).
+log, and all write the same rows: one that finds newer rows in LMDB than its own only notes that.
+Where another process writes under an id that was evicted here, the table has only what is new until
+the row is loaded (`incomplete`).
 """
 
 import logging
@@ -50,173 +50,151 @@ _Result = TypeVar("_Result")
 
 
 class PartitionProducers:
-    """Producers that a partition knows; `Partition` is made on top of it."""
+    """Producers of one partition, at most `cached_max` of them in memory once they are stored."""
 
     def __init__(
-        self, log: PartitionLog, topic_id: str, rows: ProducerStateStore, *, shared: bool = False
+        self,
+        log: PartitionLog,
+        topic_partition: TopicPartition,
+        topic_id: str,
+        rows: ProducerStateStore,
+        cached_max: int,
+        *,
+        shared: bool,
+        on_restored: Callable[[], None],
     ) -> None:
-        self.topic_partition = TopicPartition(log.topic, log.partition)
-        self.topic_id = topic_id
-        self._log = log
+        """With `shared` other processes may have the partition open too.
+
+        `on_restored` is called each time after the table was filled, with the lock held.
+        """
+        self.log = log  # A stub once the partition is closed.
+        self.cached_max = cached_max
+        self.adopting: set[int] = set()  # Ids that do not expire, as their batches are adopted.
+        self.restored_from = ""  # Source of the table: "rows", "snapshot" or "log".
+        self.persisted_offset = -1  # Offset up to which LMDB's rows are true; -1 if it has none.
+        self._topic_partition = topic_partition
+        self._partition = topic_partition.partition
+        self._topic_id = topic_id
         self._rows = rows
-        self._shared = shared  # Other processes may have the partition open too.
+        self._shared = shared
+        self._on_restored = on_restored
         # Held by work on the table and the rows together; it keeps out an eviction.
-        self._checkpoint_lock = ThreadLock()
-        self._adopting: set[int] = set()
-        self._restored_from = ""
-        self.damage: list[Damage] = []
+        self._lock = ThreadLock()
         self._rows_generation = -1
         self._tried: RowsHead | None = None  # The rows that the last restoring began with.
-        self._persisted_offset = -1
         self._loaded_offset = 0
         # Of producers in LMDB alone: before which time they had expired, and which ids had not.
         self._expired_at_load: tuple[int, frozenset[int]] | None = None
         # Ids that were dropped without a look at LMDB since rows were written, and the log's end
-        # then: another process may put in a row of below that yet.
+        # then: another process may still write a row that is true below that.
         self._dropped: dict[int, int] = {}
-        self._cached_max = 0
-        log.set_callbacks(self._install, self._reattach_asked)
-
-    @property
-    def topic(self) -> str:
-        return self.topic_partition.topic
-
-    @property
-    def partition(self) -> int:
-        return self.topic_partition.partition
-
-    @property
-    def restored_from(self) -> str:
-        """Source of the producers on opening: "rows", "snapshot" or "log"."""
-        return self._restored_from
+        log.set_callbacks(self._load, self._reattach_within_call)
 
     def producer(self, producer_id: int) -> ProducerState | None:
         """Return the state of a producer id, from memory or from LMDB; None if there is none."""
-        # Looked at twice: while another thread reattaches the log there are none.
-        evicted = self._log.evicted_producer_count
-        state = self._log.producer(producer_id)
-        if not (evicted or self._log.evicted_producer_count):
+        # Read twice: while another thread reattaches the log there are none.
+        evicted = self.log.evicted_producer_count
+        state = self.log.producer(producer_id)
+        if not (evicted or self.log.evicted_producer_count):
             return state
         return self._with_rows(lambda: self._evicted_producer(producer_id))
 
     def _evicted_producer(self, producer_id: int) -> ProducerState | None:
-        """The caller holds the lock, as a producer may be evicted."""
-        if producer_id in self._log.incomplete_producer_ids():
+        """Return the state of a producer that may be evicted. The caller holds the lock."""
+        if producer_id in self.log.incomplete_producer_ids():
             self._check_rows_whole()
             self._install_from_rows(producer_id)
-        state = self._log.producer(producer_id)
+        state = self.log.producer(producer_id)
         if state is not None:
             return state
         row = self._read_row(producer_id)
         return None if row is None else row_state(row)
 
     def producers(self) -> list[ProducerState]:
-        """Return what the partition knows of every producer, ordered by id."""
-        self.complete_producers()
-        states = {state.producer_id: state for state in self._log.producers()}
-        if self._log.evicted_producer_count:
+        """Return the states of all producers, ordered by id."""
+        self.load_incomplete()
+        states = {state.producer_id: state for state in self.log.producers()}
+        if self.log.evicted_producer_count:
             for producer_id, row in self._all_rows():
                 if not self._had_expired(row):
                     states.setdefault(producer_id, row_state(row))
         return [states[producer_id] for producer_id in sorted(states)]
 
-    def highest_producer_id(self, upper_bound: int) -> int:
-        """The highest producer id in memory below a bound, -1 if there is none."""
-        return self._log.highest_producer_id(upper_bound)
-
-    @property
-    def producer_count(self) -> int:
-        """Producers in memory."""
-        return self._log.producer_count
-
-    @property
-    def evicted_producer_count(self) -> int:
-        """Producers that only LMDB remembers."""
-        return self._log.evicted_producer_count
-
-    @property
-    def producer_memory_bytes(self) -> int:
-        """Bytes of memory that the producer table holds."""
-        return self._log.producer_memory_bytes
-
-    def restore_producers(self, cached_max: int) -> str:
+    def restore(self) -> None:
         """Fill the producer table after opening: from LMDB's rows, a snapshot or the log.
 
         Rows of which only some fit into `cached_max` stay in LMDB, but for those that the log's
         tail, which is replayed, needs.
         """
-        with self._checkpoint_lock:
-            return self._restore(cached_max)
+        with self._lock:
+            self._restore()
 
-    def _restore(self, cached_max: int) -> str:
-        self._cached_max = cached_max
+    def _restore(self) -> None:
         self._tried = None
         self._dropped.clear()  # They come back.
         while True:
             try:
-                self._restored_from = self._restored(cached_max)
+                self.restored_from = self._restore_table()
             except (FellBehindError, OffsetOutOfRangeError, FileNotFoundError):
                 # The last: a snapshot that went with its segment between the look and the reading.
-                if not self._log.attached:
+                if not self.log.attached:
                     raise
-                # Another process deleted segments meanwhile; it stored what they said before.
-                self._log.reattach()
-                self._persisted_offset = -1
+                # Another process deleted segments meanwhile; first it stored what they held.
+                self.log.reattach()
+                self.persisted_offset = -1
             else:
-                self._loaded_offset = self._told_up_to()
-                self._look_for_lost_producers()
-                return self._restored_from
+                self._loaded_offset = self._replayed_from()
+                self._on_restored()
+                return
 
-    def _told_up_to(self) -> int:
-        """Offset up to which the rows or the snapshot tell of the producers; what follows was
-        replayed.
-        """
-        if self._restored_from == "rows":
-            return self._persisted_offset
-        if self._restored_from == "log":
+    def _replayed_from(self) -> int:
+        """Return the offset up to which the rows or the snapshot have the producers."""
+        if self.restored_from == "rows":
+            return self.persisted_offset
+        if self.restored_from == "log":
             return 0
         return max(
-            (one for one in self._log.snapshots() if one <= self._log.log_end_offset), default=0
+            (one for one in self.log.snapshots() if one <= self.log.log_end_offset), default=0
         )
 
-    def _look_for_lost_producers(self) -> None:
-        """Note the damage if both copies of the producers of deleted segments are gone."""
-        first = self._log.first_base_offset
-        if self._log.attached or first == 0 or self.topic == TRANSACTION_STATE_TOPIC:
-            return  # Whoever opened the log looked; or there are no producers.
-        from_rows = self._restored_from == "rows" and self._persisted_offset >= first
-        if not from_rows and self._restored_from != "snapshot":
-            self._note(lost_producers(self._log.path, first))
+    def damage(self) -> Damage | None:
+        """Return the damage if both copies of the producers of deleted segments are gone."""
+        first = self.log.first_base_offset
+        if (
+            self.log.attached
+            or first == 0
+            or self._topic_partition.topic == TRANSACTION_STATE_TOPIC
+        ):
+            return None  # The process that opened the log has looked; or there are no producers.
+        from_rows = self.restored_from == "rows" and self.persisted_offset >= first
+        if from_rows or self.restored_from == "snapshot":
+            return None
+        return lost_producers(self.log.path, first)
 
-    def _note(self, damage: Damage | None) -> None:
-        if damage is not None:
-            self.damage.append(damage)
-            _log.error("%s: %s", self.topic_partition, damage)
-
-    def _restored(self, cached_max: int) -> str:
+    def _restore_table(self) -> str:
         try:
             self._rows_generation = self._rows.generation
-            return self._restore_from_rows(cached_max)
+            return self._restore_from_rows()
         except StateStoreDamagedError:
-            # It was begun anew, empty; the log has all that it held.
+            # It was re-created, empty; the log has all that it held.
             self._rows_generation = self._rows.generation
-            return self._log.restore_producers(None, 0)
+            return self.log.restore_producers(None, 0)
 
-    def take_up_anew(self) -> None:
-        """Attach again to what is there, where another process deleted segments before this one had
-        looked at them. The caller holds no lock of this partition.
+    def reattach(self) -> None:
+        """Attach again if another process deleted segments that this one had not read. The caller
+        holds no lock of this partition.
         """
-        with self._checkpoint_lock:
-            if self._log.fell_behind:  # Else another thread has done it.
-                self._log.reattach()
-                self._persisted_offset = -1
-                self._restore(self._cached_max)
+        with self._lock:
+            if self.log.fell_behind:  # Else another thread has done it.
+                self.log.reattach()
+                self.persisted_offset = -1
+                self._restore()
 
-    def _reattach_asked(self) -> None:
-        """The engine asks to be reattached. Raises FellBehindError in work that begins again."""
-        if self._checkpoint_lock.held_here():
-            raise FellBehindError(f"{self.topic_partition} has to be reattached")
-        self.take_up_anew()
+    def _reattach_within_call(self) -> None:
+        """Reattach for a call of the engine. Raises FellBehindError in work that begins again."""
+        if self._lock.held_here():
+            raise FellBehindError(f"{self._topic_partition} has to be reattached")
+        self.reattach()
 
     def _with_rows(self, work: Callable[[], _Result]) -> _Result:
         """Do work on the table and the rows together; from the beginning if the log has to be
@@ -224,162 +202,155 @@ class PartitionProducers:
         """
         while True:
             try:
-                with self._checkpoint_lock:
+                with self._lock:
                     return work()
             except FellBehindError:
-                self.take_up_anew()
+                self.reattach()
 
-    def _restore_from_rows(self, cached_max: int) -> str:
+    def _restore_from_rows(self) -> str:
         while True:
-            head = self._rows.read_head(self.topic_id, self.partition)
-            if head is None or head.offset > self._log.log_end_offset or self._is_outlived(head):
+            head = self._rows.read_head(self._topic_id, self._partition)
+            if head is None or head.offset > self.log.log_end_offset or self._is_outlived(head):
                 self._drop_untrue_rows(head)
-                return self._log.restore_producers(None, 0)
+                return self.log.restore_producers(None, 0)
             if head == self._tried:
                 # Too old, and no newer ones were stored: what was deleted had no producers.
-                return self._log.restore_producers(None, 0)
+                return self.log.restore_producers(None, 0)
             needed = None
-            if head.row_count > cached_max:
-                needed = self._log.producer_ids_since(head.offset)
+            if head.row_count > self.cached_max:
+                needed = self.log.producer_ids_since(head.offset)
             # An open transaction bounds what readers see: its producer comes too.
-            found = self._rows.read_rows(self.topic_id, self.partition, head, needed)
+            found = self._rows.read_rows(self._topic_id, self._partition, head, needed)
             if found is not None:
                 break
         evicted_count = max(0, head.row_count - len(found.rows))
-        self._persisted_offset = head.offset
+        self.persisted_offset = head.offset
         self._tried = head
-        return self._log.restore_producers(
+        return self.log.restore_producers(
             b"".join(found.rows), head.offset, evicted_count, found.abort_files
         )
 
     def _is_outlived(self, head: RowsHead) -> bool:
-        """True if rows are older than the deletion of segments, and a snapshot tells what they do
-        not. A process that deletes segments with producers stores both before: the rows are an
-        earlier copy of LMDB's, or there were none.
+        """True if rows are older than the deletion of segments, and a snapshot has the producers
+        that they lack. A process stores both before it deletes segments: the rows are from an
+        earlier copy of LMDB, or there were none.
         """
-        first, end = self._log.first_base_offset, self._log.log_end_offset
-        if self._log.attached or head.offset >= first:
+        first, end = self.log.first_base_offset, self.log.log_end_offset
+        if self.log.attached or head.offset >= first:
             return False
-        outlived = any(first <= offset <= end for offset in self._log.snapshots())
+        outlived = any(first <= offset <= end for offset in self.log.snapshots())
         if outlived:
             _log.info(
                 "%s begins at offset %d, and LMDB's rows of its producers are of offset %d, from "
-                "before the segments below were deleted: a snapshot serves in their place",
-                self.topic_partition,
+                "before the segments below were deleted: a snapshot is used instead",
+                self._topic_partition,
                 first,
                 head.offset,
             )
         return outlived
 
     def _drop_untrue_rows(self, head: RowsHead | None) -> None:
-        """Drop the rows if there is no head, or the log lost an unsynced tail that they know of:
-        they must go before an append gives those offsets out again.
+        """Drop the rows if there is no head, or the log lost an unsynced tail that they include:
+        they must go before an append assigns those offsets again.
         """
-        if self._log.attached:
-            return  # Whoever opened the log saw to it.
-        if head is not None or self._rows.rows_after(self.topic_id, self.partition, 0, 1):
-            self._rows.delete_partition(self.topic_id, self.partition)
+        if self.log.attached:
+            return  # The process that opened the log has done it.
+        if head is not None or self._rows.rows_after(self._topic_id, self._partition, 0, 1):
+            self._rows.delete_partition(self._topic_id, self._partition)
 
-    def persist_producers(self, cached_max: int, *, behind_max: int = 0) -> None:
-        """Write changed rows to LMDB, synced, and drop idle producers from memory beyond the limit.
+    def persist(self, *, behind_max: int = 0) -> None:
+        """Write changed rows to LMDB, synced, and evict idle producers until `cached_max` are left.
 
         Where another process wrote rows that are true at most `behind_max` records before the log's
         end, that is enough. Raises StoreFullError if there is no room; everything is then as it
         was.
         """
-        self._with_rows(lambda: self._persist(cached_max, behind_max))
+        self._with_rows(lambda: self._persist(behind_max))
 
-    def _persist(self, cached_max: int, behind_max: int) -> None:
+    def _persist(self, behind_max: int) -> None:
         if self._rows_generation != self._rows.generation:
             return  # LMDB was lost while this partition was open: its rows are no longer whole.
         self._write_changed_rows(behind_max)
-        if self._log.producer_count > cached_max:
-            self._log.evict_producers(cached_max)
+        if self.log.producer_count > self.cached_max:
+            self.log.evict_producers(self.cached_max)
 
     def _store_abort_files(self) -> None:
         try:
-            with named_os_errors(f"syncing the aborted transactions of {self.topic_partition}"):
-                self._log.store_abort_files(True)
+            with named_os_errors(f"syncing the aborted transactions of {self._topic_partition}"):
+                self.log.store_abort_files(True)
         except StoreError as error:
-            if not self._log.deleted:
+            if not self.log.deleted:
                 raise
-            raise LogClosedError(f"{self.topic_partition} was deleted") from error
+            raise LogClosedError(f"{self._topic_partition} was deleted") from error
 
     def _write_changed_rows(self, behind_max: int = 0) -> None:
-        if self._shared and self._learn_of_rows(behind_max):
+        if self._shared and self._note_newer_rows(behind_max):
             return
         rows, offset = self._changed_rows()
-        if not rows and offset == self._persisted_offset:
+        if not rows and offset == self.persisted_offset:
             return
-        # The replay that follows an opening begins at the rows' offset: what was aborted below must
-        # be in the files by then.
+        # The replay of the next opening begins at the rows' offset: what was aborted below must be
+        # in the files by then.
         self._store_abort_files()
         try:
             true_at = self._rows.write_rows(
-                self.topic_id,
-                self.partition,
+                self._topic_id,
+                self._partition,
                 rows,
                 PRODUCER_ROW_BYTES,
                 offset,
-                self._log.abort_files(),
-                since=self._persisted_offset,
+                self.log.abort_files(),
+                since=self.persisted_offset,
                 dropped=self._dropped,
             )
         except StateStoreDamagedError:
             self._rows_generation = _ROWS_LOST
-            if self._log.deleted:
-                raise LogClosedError(f"{self.topic_partition} was deleted") from None
+            if self.log.deleted:
+                raise LogClosedError(f"{self._topic_partition} was deleted") from None
             raise
         self._note_persisted(true_at)
 
     def _changed_rows(self) -> tuple[bytes, int]:
-        """The whole rows of all producers that changed since they were stored, and at which offset
-        that is true.
+        """Return the whole rows of all producers that changed since they were stored, and the
+        offset at which that is true.
         """
         while True:
             self._complete_rows()
-            rows, offset = self._log.dirty_producers()
-            # What another process appended meanwhile may have brought one half of a producer back.
+            rows, offset = self.log.dirty_producers()
+            # What another process appended meanwhile may have put a part of a producer in memory.
             if not self._is_incomplete():
                 return rows, offset
 
-    def _learn_of_rows(self, behind_max: int) -> bool:
-        """Note what another process stored; whether that is enough."""
-        head = self._rows.read_head(self.topic_id, self.partition)
-        if head is None or head.offset <= self._persisted_offset:
+    def _note_newer_rows(self, behind_max: int) -> bool:
+        """Note what another process stored, and return True if that is enough."""
+        head = self._rows.read_head(self._topic_id, self._partition)
+        if head is None or head.offset <= self.persisted_offset:
             return False
         end = self._note_persisted(head.offset)
         return end - head.offset <= behind_max and behind_max > 0
 
     def _note_persisted(self, offset: int) -> int:
-        """LMDB's rows are true at an offset; the log's end."""
-        # Asked first: whoever stored rows knew of the log up to there.
-        end = self._log.log_end_offset
-        self._log.producers_persisted(offset)
-        self._persisted_offset = offset
+        """Note that LMDB's rows are true at an offset, and return the log's end."""
+        # First: the process that stored the rows had read the log up to there.
+        end = self.log.log_end_offset
+        self.log.producers_persisted(offset)
+        self.persisted_offset = offset
         if self._dropped:
             self._dropped = {one: at for one, at in self._dropped.items() if at > offset}
         return end
 
-    @property
-    def persisted_offset(self) -> int:
-        """Offset up to which LMDB's rows are true; -1 if it has none."""
-        return self._persisted_offset
+    def expire(self, oldest_timestamp_ms: int, find_exempt: Callable[[], frozenset[int]]) -> int:
+        """Forget producers last seen before a time, in memory and in LMDB, and return how many.
 
-    def expire_producers(
-        self, oldest_timestamp_ms: int, find_exempt: Callable[[], frozenset[int]]
-    ) -> int:
-        """Forget producers last seen before a time, in memory and in LMDB; how many.
-
-        `find_exempt` is asked for the ids that stay after the idle ones were found, so that one
-        who just began to write with old timestamps is among them.
+        `find_exempt` returns the ids that stay. It is called after the idle ones were found, so
+        that one that just began to write with old timestamps is among them.
         """
-        expired = set(self._log.expired_producers(oldest_timestamp_ms))
-        if not expired and not self._log.evicted_producer_count:
+        expired = set(self.log.expired_producers(oldest_timestamp_ms))
+        if not expired and not self.log.evicted_producer_count:
             return 0
-        exempt = find_exempt() | self._adopting
+        exempt = find_exempt() | self.adopting
         evicted = set()
-        if self._log.evicted_producer_count:
+        if self.log.evicted_producer_count:
             for producer_id, row in self._all_rows():
                 state = row_state(row)
                 idle = state.last_timestamp < oldest_timestamp_ms
@@ -390,26 +361,27 @@ class PartitionProducers:
     def forget_expired_at_load(
         self, oldest_timestamp_ms: int, find_exempt: Callable[[], frozenset[int]]
     ) -> int:
-        """Forget the producers that had expired when they were loaded, just now; how many.
+        """Forget the producers that had expired when they were loaded, just now, and return how
+        many.
 
-        As in Kafka one whose batches were replayed stays until `expire_producers`: it may have
-        written them, with old timestamps, just before a crash. Those in LMDB alone are taken for
-        forgotten from now on. Ids of staged jobs stay: which of these are complete the jobs say.
+        As in Kafka one whose batches were replayed stays until `expire`: it may have written them,
+        with old timestamps, just before a crash. Those in LMDB alone count as forgotten from now
+        on. Ids of staged jobs stay: their jobs know which of these are complete.
         """
         found = {
             one
-            for one in self._log.expired_producers(oldest_timestamp_ms)
-            if self._is_of_before(self._log.producer(one))
+            for one in self.log.expired_producers(oldest_timestamp_ms)
+            if self._wrote_only_before(self.log.producer(one))
         }
-        evicted_count = self._log.evicted_producer_count
+        evicted_count = self.log.evicted_producer_count
         if not found and not evicted_count:
             return 0
         exempt = find_exempt()
         if evicted_count:
             self._expired_at_load = (oldest_timestamp_ms, exempt)
-        return self.forget_producers(found - exempt, oldest_timestamp_ms)
+        return self.forget(found - exempt, oldest_timestamp_ms)
 
-    def _is_of_before(self, state: ProducerState | None) -> bool:
+    def _wrote_only_before(self, state: ProducerState | None) -> bool:
         """True if a producer wrote nothing that was replayed, nor anything since."""
         return (
             state is not None
@@ -426,27 +398,25 @@ class PartitionProducers:
         return (
             state.last_timestamp < oldest_timestamp_ms
             and state.current_txn_first_offset < 0
-            and self._is_of_before(state)
+            and self._wrote_only_before(state)
             and state.producer_id not in exempt
         )
 
     def _read_row(self, producer_id: int) -> bytes | None:
-        row = self._rows.read_row(self.topic_id, self.partition, producer_id)
+        row = self._rows.read_row(self._topic_id, self._partition, producer_id)
         return None if row is None or self._had_expired(row) else row
 
-    def forget_producers(
-        self, producer_ids: Iterable[int], oldest_timestamp_ms: int | None = None
-    ) -> int:
-        """Drop producers that will never append again, in memory and in LMDB; how many.
+    def forget(self, producer_ids: Iterable[int], oldest_timestamp_ms: int | None = None) -> int:
+        """Drop producers that will never append again, in memory and in LMDB, and return how many.
 
-        With a time, those that were seen since, as is found out under the log's lock, stay.
+        With a time, those that were seen since stay; the log's lock is held for that look.
         """
         return self._forget(set(producer_ids), oldest_timestamp_ms, set())
 
     def _forget(
         self, producer_ids: set[int], oldest_timestamp_ms: int | None, evicted: set[int]
     ) -> int:
-        """Forget producers, and those of LMDB alone that may have come back meanwhile."""
+        """Forget producers, and `evicted` ones, which may have been loaded meanwhile."""
         if not producer_ids and not evicted:
             return 0
         return self._with_rows(
@@ -458,8 +428,8 @@ class PartitionProducers:
     ) -> int:
         gone = set(producer_ids)
         for producer_id in evicted:
-            if self._log.producer(producer_id) is None:
-                row = self._rows.read_row(self.topic_id, self.partition, producer_id)
+            if self.log.producer(producer_id) is None:
+                row = self._rows.read_row(self._topic_id, self._partition, producer_id)
                 if row is not None:
                     self._install_row(row)
                     gone.add(producer_id)
@@ -467,12 +437,12 @@ class PartitionProducers:
             return 0
         if self._rows_generation == self._rows.generation:
             # First the rows as of now. A replay from older ones, without this producer's, would
-            # meet the end of a transaction whose beginning it does not know.
+            # read the end of a transaction without its beginning.
             self._write_changed_rows()
-        gone -= set(self._log.drop_producers(gone, oldest_timestamp_ms))
+        gone -= set(self.log.drop_producers(gone, oldest_timestamp_ms))
         # A row that another process wrote since then stays: its producer is in use.
-        known_to = self._persisted_offset if self._shared else None
-        self._rows.delete_producers(self.topic_id, self.partition, gone, changed_up_to=known_to)
+        known_to = self.persisted_offset if self._shared else None
+        self._rows.delete_producers(self._topic_id, self._partition, gone, changed_up_to=known_to)
         return len(gone)
 
     def forget_adopted(self, producer_ids: Iterable[int]) -> None:
@@ -481,58 +451,63 @@ class PartitionProducers:
         Those without a row in LMDB, as most that are so young, cost no write there: after a crash a
         replay from the rows as they are brings them back, and they expire. Another process may have
         gathered rows before the last of their batches, and write them only now. They are true at
-        the offset that it writes; the next rows from here, which are true at a later one, take them
-        away.
+        the offset that it writes; the next rows from here, which are true at a later one, remove
+        them.
         """
         gone = set(producer_ids)
-        self.forget_producers(self._with_rows(lambda: self._drop_without_row(gone)))
+        self.forget(self._with_rows(lambda: self._drop_without_row(gone)))
 
     def _drop_without_row(self, gone: set[int]) -> frozenset[int]:
         """Drop those of the producers that have no row in LMDB, and return the others."""
-        with_row = self._rows.having_row(self.topic_id, self.partition, gone)
-        end = self._log.log_end_offset
-        self._log.drop_producers(gone - with_row)
+        with_row = self._rows.having_row(self._topic_id, self._partition, gone)
+        end = self.log.log_end_offset
+        self.log.drop_producers(gone - with_row)
         if self._shared and self._rows_generation == self._rows.generation:
             self._dropped.update(dict.fromkeys(gone - with_row, end))
         return with_row
 
-    def write_down_producers(self, cached_max: int) -> None:
-        """Save all producers twice, synced, as rows and as a snapshot: before segments go."""
+    def save_copies(self) -> None:
+        """Save all producers twice, synced, as rows and as a snapshot: before a deletion."""
         self._take_complete_snapshot()
-        self.persist_producers(cached_max)
+        self.persist()
 
-    def write_down_what_fits(self, cached_max: int) -> int | None:
-        """Write the producers down like `write_down_producers`, and return None. Where the disk is
-        full, return up to where one of the two copies tells of all producers, whole and synced: up
-        to there segments may go, for the room.
+    def save_copies_that_fit(self) -> int | None:
+        """Save the producers like `save_copies`, and return None. Where the disk is full, return
+        the offset up to which one of the two copies has all producers, whole and synced: up to
+        there segments may be deleted, which makes room.
 
         Raises StoreFullError if no segment ends at or below that.
         """
-        told_up_to = -1
+        saved_up_to = -1
         try:
-            told_up_to = self._take_complete_snapshot()
-            self.persist_producers(cached_max)
+            saved_up_to = self._take_complete_snapshot()
+            self.persist()
         except StoreFullError:
             if self._rows_generation == self._rows.generation:
-                told_up_to = max(told_up_to, self._persisted_offset)
-            if told_up_to <= self._log.first_base_offset:
+                saved_up_to = max(saved_up_to, self.persisted_offset)
+            if saved_up_to <= self.log.first_base_offset:
                 raise
-            return told_up_to
+            return saved_up_to
         return None
 
-    def keep_both_copies(self, cached_max: int) -> None:
-        """See that two copies tell of producers whose batches were deleted: rows and a snapshot.
+    def save_lost_copy(self) -> None:
+        """Save again the rows or the snapshot with the producers of deleted segments, if one of
+        them was lost.
 
-        Retention wrote both; the one that was lost is written anew. Called on opening, so that both
-        are lost only if both go before the next one. Raises StoreError if there is no room.
+        Called on opening, so that both are lost only if both go before the next one. Raises
+        StoreError if there is no room.
         """
-        start = self._log.log_start_offset
-        if self._log.attached or start == 0 or self.topic == TRANSACTION_STATE_TOPIC:
-            return  # Whoever opened the log saw to it; or there are no producers.
-        if not any(offset >= start for offset in self._log.snapshots()):
+        start = self.log.log_start_offset
+        if (
+            self.log.attached
+            or start == 0
+            or self._topic_partition.topic == TRANSACTION_STATE_TOPIC
+        ):
+            return  # The process that opened the log has done it; or there are no producers.
+        if not any(offset >= start for offset in self.log.snapshots()):
             self._take_complete_snapshot()
-        if self._restored_from == "snapshot":
-            self.persist_producers(cached_max)
+        if self.restored_from == "snapshot":
+            self.persist()
 
     def _take_complete_snapshot(self) -> int:
         """Take a snapshot at the log's end and return its offset; -1 if the log is empty."""
@@ -540,39 +515,41 @@ class PartitionProducers:
 
     def _snapshot_with_rows(self) -> int:
         evicted = b""
-        if self._log.evicted_producer_count:
+        if self.log.evicted_producer_count:
             self._check_rows_whole()
             self._complete_rows()
             evicted = b"".join(row for _, row in self._all_rows())
-        with named_os_errors(f"a snapshot of {self.topic_partition}"):
-            taken = self._log.take_snapshot(True, evicted, again=True)
+        with named_os_errors(f"a snapshot of {self._topic_partition}"):
+            taken = self.log.take_snapshot(True, evicted, again=True)
         return -1 if taken is None else int(Path(taken).stem)
 
-    def hold_producer(self, producer_id: int) -> None:
-        """See that the producer is in memory, if anything is known of it."""
-        if self._log.evicted_producer_count and (
-            self._log.producer(producer_id) is None
-            or producer_id in self._log.incomplete_producer_ids()
+    def load(self, producer_id: int) -> None:
+        """Load a producer's row, if it has one, unless the producer is in memory."""
+        if self.log.evicted_producer_count and (
+            self.log.producer(producer_id) is None
+            or producer_id in self.log.incomplete_producer_ids()
         ):
-            self._install(producer_id)
+            self._load(producer_id)
 
-    def complete_producers(self) -> None:
-        """Bring back the rows of evicted producers under whose ids other processes wrote."""
+    def load_incomplete(self) -> None:
+        """Load the rows of evicted producers under whose ids other processes wrote."""
         if self._is_incomplete():
             self._check_rows_whole()
             self._with_rows(self._complete_rows)
 
     def _is_incomplete(self) -> bool:
-        return bool(self._log.evicted_producer_count and self._log.incomplete_producer_ids())
+        return bool(self.log.evicted_producer_count and self.log.incomplete_producer_ids())
 
     def _complete_rows(self) -> None:
-        """The caller holds the lock that keeps out an eviction."""
-        if self._log.evicted_producer_count:
-            for producer_id in self._log.incomplete_producer_ids():
+        """Load the rows of incomplete producers. The caller holds the lock."""
+        if self.log.evicted_producer_count:
+            for producer_id in self.log.incomplete_producer_ids():
                 self._install_from_rows(producer_id)
 
-    def _install(self, producer_id: int) -> None:
-        """Bring a producer that may have been evicted back into memory."""
+    def _load(self, producer_id: int) -> None:
+        """Load the row of a producer that may have been evicted; without one install an empty
+        entry.
+        """
         self._check_rows_whole()
         # With the lock, the row read here is the newest one of this process.
         self._with_rows(lambda: self._install_from_rows(producer_id))
@@ -580,29 +557,29 @@ class PartitionProducers:
     def _install_from_rows(self, producer_id: int) -> None:
         row = self._read_row(producer_id)
         if row is None:
-            self._log.install_producer(empty_row(producer_id), was_evicted=False)
+            self.log.install_producer(empty_row(producer_id), was_evicted=False)
         else:
             self._install_row(row)
 
     def _install_row(self, row: bytes) -> None:
-        # The row may be one that another process wrote, of a producer that was never evicted here.
-        # So the count is kept from sinking to 0 while others may be left.
-        counted = not self._shared or self._log.evicted_producer_count > 1
-        self._log.install_producer(row, was_evicted=counted)
+        # The row may be of a producer that was never evicted here; another process wrote it. So
+        # the count must not sink to 0 while others may be left.
+        counted = not self._shared or self.log.evicted_producer_count > 1
+        self.log.install_producer(row, was_evicted=counted)
 
     def _check_rows_whole(self) -> None:
         if self._rows_generation != self._rows.generation:
             raise StoreFailedError(
-                f"{self.topic_partition}: the rows of idle producers were lost while the store was "
-                "open; reopen it, and they come from the log"
+                f"{self._topic_partition}: the rows of idle producers were lost while the store "
+                "was open; reopen it to restore them from the log"
             )
 
     def stored_rows(self) -> tuple[str, Iterable[bytes], int] | None:
-        """Return the path of LMDB, its rows, and the offset below which they tell of all batches;
-        None if there are none, or they were lost meanwhile.
+        """Return the path of LMDB, its rows, and the offset up to which they are true; None if
+        there are none, or they were lost meanwhile.
         """
         try:
-            head = self._rows.read_head(self.topic_id, self.partition)
+            head = self._rows.read_head(self._topic_id, self._partition)
         except StateStoreDamagedError:
             return None
         if head is None:
@@ -617,7 +594,7 @@ class PartitionProducers:
     def _all_rows(self) -> Iterable[tuple[int, bytes]]:
         next_id = 0
         while True:
-            rows = self._rows.rows_after(self.topic_id, self.partition, next_id, ROWS_PER_LOOK)
+            rows = self._rows.rows_after(self._topic_id, self._partition, next_id, ROWS_PER_LOOK)
             yield from rows
             if len(rows) < ROWS_PER_LOOK:
                 return

@@ -122,7 +122,7 @@ class Checkpointer:
         if not self.start():
             return
         partition.watch_changes(self._note)
-        if partition.persisted_offset != partition.log_end_offset:
+        if partition.producer_state.persisted_offset != partition.log_end_offset:
             self._note(partition)
 
     def start(self) -> bool:
@@ -160,7 +160,7 @@ class Checkpointer:
         """
         oldest_ms = self._expiry_clock.now_ms() - self._config["producer.id.expiration.ms"]
         try:
-            partition.forget_expired_at_load(oldest_ms, self.unexpiring_producer_ids)
+            partition.producer_state.forget_expired_at_load(oldest_ms, self.unexpiring_producer_ids)
         except REFUSALS as error:
             _log.warning("%s: expired producers are kept: %s", partition.topic_partition, error)
 
@@ -335,7 +335,7 @@ class Checkpointer:
             return
         if partition.topic == CONSUMER_OFFSETS_TOPIC:
             self._files.group_offsets.log.persist(partition.partition)
-        self._files.partitions.persist_producers(partition, behind_max=ROWS_BEHIND_MAX)
+        partition.producer_state.persist(behind_max=ROWS_BEHIND_MAX)
         self._count("rows_persisted", 1)
 
     def _prepare_spare(self, partition: Partition) -> None:
@@ -399,7 +399,7 @@ class Checkpointer:
         oldest_ms = self._expiry_clock.now_ms() - expiration_ms
 
         def expire(partition: Partition) -> None:
-            expired = partition.expire_producers(oldest_ms, self.unexpiring_producer_ids)
+            expired = partition.producer_state.expire(oldest_ms, self.unexpiring_producer_ids)
             self._count("producers_expired", expired)
 
         with self._staged.quiet() as is_quiet:
@@ -450,8 +450,7 @@ class Checkpointer:
         partition = self._files.partitions.find(where)
         if partition is None or partition.failed:
             return 0
-        cached_max = self._config["eoslog.producers.cached.max"]
-        return apply_retention(partition, self._files.names, config, cached_max, now_ms)
+        return apply_retention(partition, self._files.names, config, now_ms)
 
     # Errors and counts.
 

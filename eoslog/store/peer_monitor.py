@@ -127,10 +127,11 @@ class PeerMonitor:
     def _follow(self, partition: Partition) -> None:
         try:
             partition.refresh()
-            partition.complete_producers()
-            if partition.producer_count > self._files.config["eoslog.producers.cached.max"]:
+            producers = partition.producer_state
+            producers.load_incomplete()
+            if partition.log.producer_count > producers.cached_max:
                 # Nothing is appended here: nothing else would make room.
-                self._files.partitions.persist_producers(partition, behind_max=ROWS_BEHIND_MAX)
+                producers.persist(behind_max=ROWS_BEHIND_MAX)
         except LogClosedError:
             return  # It was deleted.
         except EoslogError as error:
@@ -140,7 +141,7 @@ class PeerMonitor:
         """A process died: what it appended and did not write down is as good as written here."""
         self._files.rows.environment.free_dead_readers()
         for partition in self._files.partitions.opened():
-            if partition.persisted_offset != partition.log_end_offset:
+            if partition.producer_state.persisted_offset != partition.log_end_offset:
                 self._note(partition)
 
     def _attempt(self, work: Callable[[], object], what: str) -> None:

@@ -23,7 +23,6 @@ def apply_retention(
     partition: Partition,
     names: NamedProducers,
     config: Mapping[str, int],
-    cached_max: int,
     now_ms: int,
 ) -> int:
     """Delete the segments that a topic's `retention.bytes` and `retention.ms` release; how many."""
@@ -31,13 +30,13 @@ def apply_retention(
     if up_to_offset <= partition.first_base_offset:
         return 0
     partition.flush()
-    told_up_to = partition.write_down_what_fits(cached_max)
+    saved_up_to = partition.producer_state.save_copies_that_fit()
     names.renew(partition.topic_partition)
-    if told_up_to is None:
+    if saved_up_to is None:
         return partition.delete_segments(up_to_offset)
-    deleted = partition.delete_segments(min(up_to_offset, told_up_to))
-    # What went made the room.
-    partition.write_down_producers(cached_max)
+    deleted = partition.delete_segments(min(up_to_offset, saved_up_to))
+    # The deletion made the room.
+    partition.producer_state.save_copies()
     return deleted
 
 

@@ -218,9 +218,7 @@ class StoreFiles:
             if partition.topic == TRANSACTION_STATE_TOPIC:
                 return self.state_log.compact(partition, self.transaction_recovery.safe_offset)
             return self.group_offsets.log.compact(
-                partition,
-                self.transactions.entries.standing_still,
-                self.config["eoslog.producers.cached.max"],
+                partition, self.transactions.entries.standing_still
             )
         finally:
             shared.unlock(LOCK_COMPACTION)

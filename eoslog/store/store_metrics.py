@@ -46,8 +46,8 @@ def _figures(partition: Partition) -> dict[str, int]:
         int(partition.failed),
         partition.segment_count,
         partition.size_bytes,
-        partition.producer_count,
-        partition.evicted_producer_count,
-        partition.producer_memory_bytes,
+        partition.log.producer_count,
+        partition.log.evicted_producer_count,
+        partition.log.producer_memory_bytes,
     )
     return dict(zip(_NAMES, values, strict=True))

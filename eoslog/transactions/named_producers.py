@@ -251,7 +251,7 @@ class NamedProducers:
             for where in positions:
                 partition = self._find_partition(where)
                 if partition is not None:
-                    partition.forget_producers([older.producer_id])
+                    partition.producer_state.forget([older.producer_id])
         return newer
 
     def _topic_ids_of(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:

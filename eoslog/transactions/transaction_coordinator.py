@@ -258,15 +258,15 @@ class TransactionCoordinator:
 
     def hold_producer(self, producer_id: int, topic: str, partition: int) -> None:
         """Bring a producer that only LMDB remembers back into the partition's memory."""
-        self.partition_of(topic, partition).hold_producer(producer_id)
+        self.partition_of(topic, partition).producer_state.load(producer_id)
 
-    def take_up_anew(self, behind: FellBehindError) -> None:
-        """Begin anew with a partition of which another process deleted more than was seen here."""
+    def reattach(self, behind: FellBehindError) -> None:
+        """Reattach a partition of which another process deleted segments before they were read."""
         where = TopicPartition(getattr(behind, "topic", ""), getattr(behind, "partition", -1))
         found = self._partitions.if_open(where)
         if found is None:
             raise behind
-        found.take_up_anew()
+        found.producer_state.reattach()
 
     def appended(self, partitions: Touched) -> None:
         """An entry appended to these: who waits for records, or looks after them, is told."""
@@ -469,7 +469,7 @@ class TransactionCoordinator:
                 held = True
                 self._hold(entry.producer_id, touched)
             except FellBehindError as behind:
-                self.take_up_anew(behind)
+                self.reattach(behind)
             except PartitionLost as lost:
                 # Its log is closed. Unless the whole store is, its topic was deleted: what the
                 # transaction wrote there is gone, and a topic made anew has nothing of it.
@@ -482,7 +482,7 @@ class TransactionCoordinator:
         for where in set(touched):
             found = self._partitions.find_for_transaction(TopicPartition(*where))
             if found is not None:
-                found.hold_producer(producer_id)
+                found.producer_state.load(producer_id)
 
     def _after_decision(
         self, entry: TransactionEntry, touched: Touched, producer_id: int
@@ -518,7 +518,7 @@ class TransactionCoordinator:
                     held = True
                     self._hold(entry.producer_id, entry.partitions)
                 except FellBehindError as behind:
-                    self.take_up_anew(behind)
+                    self.reattach(behind)
         except (EoslogError, PartitionLost, ProducerNotCached) as error:
             _log.warning(
                 "transactional id %r is decided (%s), and will be completed later: %s",

@@ -485,8 +485,8 @@ class TransactionRecovery:
                 partition = self._partitions.find_for_transaction(where)
                 if partition is not None:
                     # First the rows as of now: a replay from older ones needs the id's own.
-                    self._partitions.persist_producers(partition)
-                    partition.forget_producers([producer_id])
+                    partition.producer_state.persist()
+                    partition.producer_state.forget([producer_id])
 
     def _lowest_decisions(self, with_ended: bool, with_others: bool = True) -> dict[int, int]:
         """Return by partition of the state log the lowest decision that is not carried out

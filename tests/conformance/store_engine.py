@@ -60,7 +60,7 @@ class StoreEngine(Engine):
 
     @property
     def restored_from(self) -> str:
-        return self.log.restored_from
+        return self.log.producer_state.restored_from
 
     @property
     def _directory(self) -> Path:
@@ -128,7 +128,7 @@ class StoreEngine(Engine):
     def reopen(self, clean: bool, recovery_point: int) -> str:
         self._stop(clean=clean, recovery_point=recovery_point)
         self._open()
-        return self.log.restored_from
+        return self.log.producer_state.restored_from
 
     def bounds(self) -> dict[str, Any]:
         segments = self.log.segments()
@@ -146,12 +146,12 @@ class StoreEngine(Engine):
         return self.log.flush()
 
     def delete_segments(self, up_to: int) -> int:
-        self.log.write_down_producers(100_000)
+        self.log.producer_state.save_copies()
         return self.log.delete_segments(up_to)
 
     def expire(self, now_ms: int) -> list[int]:
         before = {state.producer_id for state in self.log.producers()}
-        count = self.log.expire_producers(now_ms - self.expiration_ms + 1, frozenset)
+        count = self.log.producer_state.expire(now_ms - self.expiration_ms + 1, frozenset)
         gone = before - {state.producer_id for state in self.log.producers()}
         assert count == len(gone)
         return sorted(gone)

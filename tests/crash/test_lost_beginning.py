@@ -50,7 +50,7 @@ def segment(store_path: Path, base_offset: int) -> Path:
 
 def retain(store: eoslog.Store) -> int:
     partition = store.partition(*WHERE)
-    return apply_retention(partition, store._names, KEEP_TWO, 100, 0)
+    return apply_retention(partition, store._names, KEEP_TWO, 0)
 
 
 def killed(store: eoslog.Store, name: str = "killed") -> Path:

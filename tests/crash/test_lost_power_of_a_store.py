@@ -59,7 +59,7 @@ class LiveStore:
     def persist_rows(self) -> None:
         """LMDB then knows more than the disk has of the log."""
         for number in range(PARTITIONS):
-            self.store.partition(TOPIC, number).persist_producers(1000)
+            self.store.partition(TOPIC, number).producer_state.persist()
 
     def synced_bytes(self) -> dict[Path, int]:
         """Of each log file, as far as its partition's recovery point says that it was synced."""

@@ -332,7 +332,7 @@ def test_rows_and_a_snapshot_that_are_wrong_come_from_a_whole_log(path, deleted)
         with eoslog.open(path) as store:
             config = {"retention.bytes": 0, "retention.ms": -1}
             partition = store.partition("t", 0)
-            assert apply_retention(partition, store._names, config, 1000, 0) > 0
+            assert apply_retention(partition, store._names, config, 0) > 0
     plant_a_wrong_row(path)
     wrong = max((path / "t-0").glob("*.snapshot"))
     data = bytearray(wrong.read_bytes())

@@ -48,6 +48,7 @@ from eoslog.staging.staged_leftovers import Leftovers
 from eoslog.staging.staged_message import StagedMessage
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.partition import Partition
+from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.transactions.compacted_log import CompactedLog
 
 pytestmark = pytest.mark.crash
@@ -266,7 +267,7 @@ AFTER_ADOPTION = [
     *[Kill(Leftovers, "put_away", 1, when) for when in ("before", "after")],
     *[Kill(staged_leftovers, "remove_tree", 1, when) for when in ("before", "within", "after")],
     *[
-        Kill(Partition, "forget_adopted", nth, when)
+        Kill(PartitionProducers, "forget_adopted", nth, when)
         for nth in (1, 2, PARTITIONS, PARTITIONS + 1)
         for when in ("before", "after")
     ],
@@ -340,7 +341,7 @@ SECOND = [
     *[Kill(CompactedLog, "append", 1, when) for when in ("before", "after")],
     *[Kill(Leftovers, "put_away", 1, when) for when in ("before", "after")],
     *[Kill(staged_leftovers, "remove_tree", 1, when) for when in ("within", "after")],
-    Kill(Partition, "forget_adopted", 2, "after"),
+    Kill(PartitionProducers, "forget_adopted", 2, "after"),
     *[Kill(GroupOffsets, "adopt", 1, when) for when in ("before", "after")],
     *[Kill(Partition, "append_marker", 1, when) for when in ("before", "after")],
     *[Kill(GroupOffsets, "ensure_group", 1, when) for when in ("before", "after")],

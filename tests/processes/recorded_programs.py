@@ -278,7 +278,7 @@ def producers_in_bounded_memory(hand: Hand, count: int, first_id: int) -> dict[s
                 [b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0
             )
             if producer_id % 5_000 == 0:
-                hand.store._partitions.persist_producers(partition)
+                partition.producer_state.persist()
 
     warm = min(50_000, count // 10)
     append(range(first_id, first_id + warm))
@@ -286,7 +286,7 @@ def producers_in_bounded_memory(hand: Hand, count: int, first_id: int) -> dict[s
     append(range(first_id + warm, first_id + count))
     found = {
         "grown_bytes": resident_bytes() - before,
-        "in_memory": partition.producer_count,
+        "in_memory": partition.log.producer_count,
         "records": partition.log_end_offset,
     }
     return found | {"known": len(partition.producers())}

@@ -24,8 +24,8 @@ with eoslog.open({path!r}) as store:
     partition = store.partition({topic!r}, 0)
     say("open")
     wait()
-    partition.persist_producers(1000)
-    say(partition.persisted_offset)
+    partition.producer_state.persist()
+    say(partition.producer_state.persisted_offset)
     wait()
 """
 QUIET = {
@@ -42,7 +42,7 @@ def test_rows_of_half_a_job_are_not_left(tmp_path, monkeypatch, last):
         store.create_topic(TOPIC, partitions=PARTITIONS)
         store.producer().append(TOPIC, partition=0, values=[b"9999998"])
         partition = store.partition(TOPIC, 0)
-        partition.persist_producers(1000)
+        partition.producer_state.persist()
         code = LATE_WRITER.format(path=str(path), topic=TOPIC)
         with OtherProcess(code) as other:
             assert other.hear() == "open"
@@ -65,11 +65,11 @@ def test_rows_of_half_a_job_are_not_left(tmp_path, monkeypatch, last):
             assert not any(partition.producer(one) for one in staged_ids), "they were forgotten"
             other.tell()
             written = int(other.hear())
-            assert partition.persisted_offset < written < partition.log_end_offset
+            assert partition.producer_state.persisted_offset < written < partition.log_end_offset
             if last == "append":
                 store.producer().append(TOPIC, partition=0, values=[b"9999999"])
-                partition.persist_producers(1000)
-                assert partition.persisted_offset == partition.log_end_offset
+                partition.producer_state.persist()
+                assert partition.producer_state.persisted_offset == partition.log_end_offset
                 assert store.verify() == []
             other.kill()  # Its own next rows would put it right.
     with eoslog.open(path, config=QUIET) as store:

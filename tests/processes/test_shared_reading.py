@@ -385,7 +385,7 @@ def delete_all_sealed(hand, seconds):
         up_to_offset = partition.log_end_offset
         # As retention does: what the deleted batches say of producers is to be found in LMDB.
         partition.flush()
-        partition.write_down_producers(100_000)
+        partition.producer_state.save_copies()
         count += partition.delete_segments(up_to_offset)
     return count
 

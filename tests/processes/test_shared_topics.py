@@ -254,7 +254,7 @@ def leave_late(hand):
     """Close the store; its producers' rows are written once they are gone."""
     partition = hand.store.partition("t", 0)
     partition.append_columns([b"1"])
-    partition.persist_producers(1000)
+    partition.producer_state.persist()
     with hand.store.producer() as producer:
         producer.append("t", partition=0, values=[b"2"])
     rows = hand.store._files.rows
@@ -267,7 +267,7 @@ def take_name_late(hand, what):
     with hand.store.producer(name="n") as producer:
         producer.append("t", partition=0, values=[b"1"])
     partition = hand.store.partition("t", 0)
-    partition.persist_producers(1000)
+    partition.producer_state.persist()
     call = getattr(partition, what)
     setattr(partition, what, _once_the_rows_are_gone(hand, call))
     with hand.store.producer(name="n") as producer:

@@ -44,6 +44,7 @@ from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.staging.staged_leftovers import Leftovers
 from eoslog.staging.staged_spans import RecentJobs
 from eoslog.storage.partition import Partition
+from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.transactions.compacted_log import CompactedLog
 
 pytestmark = pytest.mark.crash
@@ -190,7 +191,7 @@ AFTER_DECISION = [
     *[Kill(CompactedLog, "append", 2, when) for when in ("before", "after")],
     *[Kill(Leftovers, "put_away", 1, when) for when in ("before", "after")],
     *[Kill(staged_leftovers, "remove_tree", 1, when) for when in ("before", "after")],
-    *[Kill(Partition, "forget_adopted", nth, "before") for nth in (1, 2, PARTITIONS + 1)],
+    *[Kill(PartitionProducers, "forget_adopted", nth, "before") for nth in (1, 2, PARTITIONS + 1)],
 ]
 
 
@@ -341,7 +342,7 @@ BEHIND_AN_OPEN_ONE = [
     *[Kill(CompactedLog, "append", nth, when) for nth in (2, 3) for when in ("before", "after")],
     Kill(Leftovers, "put_away", 1, "before"),
     Kill(staged_leftovers, "remove_tree", 1, "before"),
-    Kill(Partition, "forget_adopted", 2, "before"),
+    Kill(PartitionProducers, "forget_adopted", 2, "before"),
 ]
 
 

@@ -14,21 +14,21 @@ RECORDS = 20_000
 CALLS_MAX = 30
 WRITER = """
 import eoslog
-from eoslog.storage.partition import Partition
-taken_up = []
-real = Partition.take_up_anew
+from eoslog.storage.partition_producers import PartitionProducers
+reattached = []
+real = PartitionProducers.reattach
 def noted(self):
-    taken_up.append(1)
+    reattached.append(1)
     return real(self)
-Partition.take_up_anew = noted
+PartitionProducers.reattach = noted
 store = eoslog.open({path!r}, durability="process")
 values = [b"%08d" % index for index in range({records})]
 writer = {writer}
 say("opened")
 while wait() == "again":
-    taken_up.clear()
+    reattached.clear()
     result = {call}
-    say(len(taken_up), result.base_offset, result.last_offset, result.record_count)
+    say(len(reattached), result.base_offset, result.last_offset, result.record_count)
 """
 WRITERS = {
     "the engine's view": ("store.partition('t', 0)", "writer.append_columns(values)"),
@@ -86,10 +86,10 @@ def test_it_goes_on_behind_what_is_in(tmp_path, writer, call):
                     kill(other.pid, signal.SIGCONT)
                 else:
                     kept_from = begin
-                taken_up, base_offset, last_offset, count = map(int, other.hear().split())
+                reattached, base_offset, last_offset, count = map(int, other.hear().split())
                 assert count == RECORDS
                 assert begin <= base_offset
-                if taken_up and base_offset < kept_from <= last_offset:
+                if reattached and base_offset < kept_from <= last_offset:
                     break
             else:
                 pytest.fail("it was never stopped between two batches")

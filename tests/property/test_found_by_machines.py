@@ -178,9 +178,9 @@ def test_the_abort_of_a_producer_that_expired_is_known_after_a_kill(tmp_path):
         producer.begin_transaction()
         producer.append("orders", partition=0, values=[b"aborted"])
         partition = store.partition("orders", 0)
-        partition.persist_producers(1000)
+        partition.producer_state.persist()
         producer.abort_transaction()
-        assert partition.expire_producers(2**62, frozenset) == 1
+        assert partition.producer_state.expire(2**62, frozenset) == 1
         shutil.copytree(tmp_path / "live", tmp_path / "killed")
     with eoslog.open(tmp_path / "killed") as store:
         assert len(store.partition("orders", 0).aborted_transactions(0, 10)) == 1

@@ -59,8 +59,8 @@ def fill(store: eoslog.Store) -> None:
     partition = store.partition("orders", 0)
     partition.prepare_spare()
     partition.flush()
-    store._partitions.persist_producers(partition)
-    partition.write_down_producers(10)
+    partition.producer_state.persist()
+    partition.producer_state.save_copies()
     segment = partition.path / f"{0:020d}.log"
     with segment.open("rb"):
         partition.delete_segments(partition.log_end_offset)

@@ -327,10 +327,7 @@ FACES = {"eoslog", "eoslog.__main__"}
 KNOWN_IMPORTS: set[str] = set()
 KNOWN_FILES: dict[str, int] = {}
 KNOWN_REACHES: dict[str, int] = {}
-KNOWN_MIXINS = {
-    "eoslog.storage.partition_offsets.PartitionOffsets",
-    "eoslog.storage.partition_producers.PartitionProducers",
-}
+KNOWN_MIXINS: set[str] = set()
 
 
 def table() -> dict[str, set[str]]:

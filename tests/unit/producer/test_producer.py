@@ -306,7 +306,7 @@ def test_sequences_wrap_after_the_largest(store):
     sequenced = producer._identity.sequenced(TopicPartition("t", 0))
     partition = store.partition("t", 0)
     # A partition takes a first batch anywhere: let the producer stand just below the wrap.
-    partition.forget_producers([producer.producer_id])
+    partition.producer_state.forget([producer.producer_id])
     sequenced.stands_at(2**31 - 4, sequenced.position)
     producer.append("t", 0, [b"a", b"b", b"c", b"d", b"e"])
     assert partition.producer(producer.producer_id).batches[-1][:2] == (2**31 - 3, 1)

@@ -1565,7 +1565,7 @@ def test_producers_that_were_put_out_of_memory_go_on(open_store):
 
     def forget() -> None:
         for partition in store._partitions.opened():
-            partition.persist_producers(1)
+            partition.producer_state.persist()
 
     for turn in range(3):
         for producer in producers:

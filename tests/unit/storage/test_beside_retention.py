@@ -5,7 +5,7 @@ import pytest
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import OffsetOutOfRangeError
-from eoslog.storage.partition_offsets import from_what_is_left
+from eoslog.storage.partition import from_what_is_left
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from prompted_process import PromptedProcess
 from unit_stores import abandon
 
 from eoslog.errors import OutOfOrderSequenceError, StoreFullError
-from eoslog.storage.partition import Partition
+from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN
 from eoslog.store.checkpointer import Checkpointer
 
@@ -51,7 +51,7 @@ def test_any_sequence_is_accepted_of_an_expired_producer(
     if came_from == "snapshot":
         (store_path / "state" / "lmdb" / "data.mdb").unlink()
     partition = open_store(eoslog__producers__cached__max=cached_max).partition("t", 0)
-    assert partition.restored_from == came_from
+    assert partition.producer_state.restored_from == came_from
     assert partition.producer(IDLE) is None
     assert known(partition) == [YOUNG, OPEN]
     now_ms = time.time_ns() // 1_000_000
@@ -89,7 +89,7 @@ def test_who_wrote_what_was_replayed_stays_until_the_regular_look(open_store):
     """Its batches may be of the moment before the crash, whatever their timestamps say."""
     store = open_store()
     partition = fill(store)
-    partition.persist_producers(100)
+    partition.producer_state.persist()
     append(partition, IDLE, 1)
     append(partition, 10, 0)
     append(partition, 11, 0)
@@ -99,7 +99,7 @@ def test_who_wrote_what_was_replayed_stays_until_the_regular_look(open_store):
     assert known(partition) == [IDLE, YOUNG, OPEN, 10, 11]
     assert append(partition, IDLE, 1).duplicate
     oldest_ms = time.time_ns() // 1_000_000 - 86_400_000
-    assert partition.expire_producers(oldest_ms, frozenset) == 3
+    assert partition.producer_state.expire(oldest_ms, frozenset) == 3
     assert known(partition) == [YOUNG, OPEN]
 
 
@@ -188,7 +188,7 @@ def test_what_cannot_be_written_down_keeps_no_partition_closed(open_store, monke
     def refuse(*_):
         raise StoreFullError("no room")
 
-    monkeypatch.setattr(Partition, "forget_producers", refuse)
+    monkeypatch.setattr(PartitionProducers, "forget", refuse)
     assert known(open_store().partition("t", 0)) == [IDLE, YOUNG, OPEN]
     assert "t-0: expired producers are kept: no room" in caplog.text
 

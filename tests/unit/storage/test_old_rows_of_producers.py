@@ -30,7 +30,7 @@ def path(tmp_path):
         other = store.producer()
         for _ in range(60):
             other.append("rows", 0, [b"c" * 300])
-        assert apply_retention(partition, store._names, CONFIG, 1000, 0) > 0
+        assert apply_retention(partition, store._names, CONFIG, 0) > 0
         assert partition.log_start_offset > 8
         assert partition.producer(123_456) is not None
     as_of_a_crash(path)
@@ -42,8 +42,8 @@ def path(tmp_path):
 def test_what_the_snapshot_knows_is_no_new_producer(path, caplog):
     with caplog.at_level(logging.INFO, "eoslog"), eoslog.open(path) as store:
         partition = store.partition("rows", 0)
-        assert "a snapshot serves" in caplog.text
-        assert partition.restored_from == "snapshot"
+        assert "a snapshot is used" in caplog.text
+        assert partition.producer_state.restored_from == "snapshot"
         end = partition.log_end_offset
         assert partition.append_columns(VALUES, **WRITTEN).duplicate
         assert partition.log_end_offset == end
@@ -51,7 +51,7 @@ def test_what_the_snapshot_knows_is_no_new_producer(path, caplog):
     with eoslog.open(path) as store:
         # From LMDB again, which has them now.
         partition = store.partition("rows", 0)
-        assert partition.restored_from == "rows"
+        assert partition.producer_state.restored_from == "rows"
         assert partition.append_columns(VALUES, **WRITTEN).duplicate
         assert store.verify() == []
 
@@ -64,7 +64,7 @@ def test_without_a_snapshot_it_is_told(path, rows):
     if rows == "log":
         shutil.rmtree(path / "state" / "lmdb")
     with eoslog.open(path) as store:
-        assert store.partition("rows", 0).restored_from == rows
+        assert store.partition("rows", 0).producer_state.restored_from == rows
         (problem,) = store.verify()
         assert "taken for new" in str(problem)
     with eoslog.open(path) as store:

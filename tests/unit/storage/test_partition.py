@@ -115,7 +115,7 @@ def test_a_producer_evicted_in_the_middle_of_a_call_does_not_break_it(open_store
 
     def evict():
         while not stop.is_set():
-            partition.persist_producers(1)
+            partition.producer_state.persist()
 
     thread = threading.Thread(target=evict)
     thread.start()
@@ -141,13 +141,13 @@ def test_rows_lost_while_open_stop_the_idle_producers_and_come_back(open_store):
     partition = store.partition("t", 0)
     for producer_id in range(5):
         partition.append_columns([b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
-    partition.persist_producers(1)
-    assert partition.evicted_producer_count == 4
+    partition.producer_state.persist()
+    assert partition.log.evicted_producer_count == 4
     store._files.rows.environment._begin_anew()
     with pytest.raises(StoreFailedError, match="reopen"):
         partition.append_columns([b"x"], producer_id=0, producer_epoch=0, base_sequence=1)
     with pytest.raises(StoreFailedError, match="reopen"):
-        partition.write_down_producers(1)
+        partition.producer_state.save_copies()
     abandon(store)
     partition = open_store().partition("t", 0)
     assert partition.append_columns([b"x"], producer_id=0, producer_epoch=0, base_sequence=1)
@@ -160,9 +160,9 @@ def test_an_adoption_in_progress_keeps_its_ids(partition):
     partition.hold_readers()
     assert partition.adopt(memoryview(staged), 1 << 62) == (0, 1)
     assert partition.adopt(memoryview(staged), 1 << 62) == (-1, 0)
-    assert partition.expire_producers(10**15, frozenset) == 0
+    assert partition.producer_state.expire(10**15, frozenset) == 0
     partition.release_readers()
-    assert partition.expire_producers(10**15, frozenset) == 1
+    assert partition.producer_state.expire(10**15, frozenset) == 1
 
 
 def test_a_producer_that_writes_while_idle_ones_are_looked_for_stays(partition):
@@ -180,23 +180,23 @@ def test_a_producer_that_writes_while_idle_ones_are_looked_for_stays(partition):
         return frozenset()
 
     append(0, 1000)
-    assert partition.expire_producers(5000, writes_meanwhile) == 0
+    assert partition.producer_state.expire(5000, writes_meanwhile) == 0
     assert append(1, 9000).duplicate
-    assert partition.expire_producers(9001, frozenset) == 1
+    assert partition.producer_state.expire(9001, frozenset) == 1
     assert partition.producers() == []
 
 
 def test_a_producer_that_is_about_to_write_for_the_first_time_stays(partition):
     """It is in memory before its first batch where it could have a row in LMDB."""
-    partition._install(7)
-    assert partition.expire_producers(10**15, frozenset) == 0
+    partition.producer_state._load(7)
+    assert partition.producer_state.expire(10**15, frozenset) == 0
 
     def writes_meanwhile():
         partition.append_columns([b"x"], producer_id=7, producer_epoch=0, base_sequence=0)
         return frozenset()
 
     partition.append_columns([b"y"], producer_id=8, producer_epoch=0, base_sequence=0)
-    assert partition.expire_producers(10**15, writes_meanwhile) == 1
+    assert partition.producer_state.expire(10**15, writes_meanwhile) == 1
     assert [one.producer_id for one in partition.producers()] == [7]
 
 
@@ -207,10 +207,10 @@ def test_a_producer_that_is_forgotten_after_an_abort_leaves_the_abort_behind(tmp
         partition.append_columns(
             [b"aborted"], producer_id=7, producer_epoch=0, base_sequence=0, transactional=True
         )
-        partition.persist_producers(1000)
+        partition.producer_state.persist()
         partition.append_marker(7, 1, 0, False)
         # The row in LMDB still has the transaction open; it may not go like that.
-        partition.forget_producers([7])
+        partition.producer_state.forget([7])
         shutil.copytree(store.path, tmp_path / "killed")
     with eoslog.open(tmp_path / "killed") as store:
         partition = store.partition("t", 0)
@@ -227,16 +227,16 @@ def adopted(partition, producer_id):
 
 def test_an_adopted_producer_is_forgotten_without_a_write_to_lmdb(partition, monkeypatch):
     first, second = adopted(partition, 1 << 62), adopted(partition, (1 << 62) + 1)
-    monkeypatch.setattr(partition._rows, "write_rows", None)
-    monkeypatch.setattr(partition._rows, "delete_producers", None)
-    partition.forget_adopted([first])
+    monkeypatch.setattr(partition.producer_state._rows, "write_rows", None)
+    monkeypatch.setattr(partition.producer_state._rows, "delete_producers", None)
+    partition.producer_state.forget_adopted([first])
     assert [one.producer_id for one in partition.producers()] == [second]
 
 
 def test_the_row_of_an_adopted_producer_goes_with_it(partition, store, open_store):
     first, second = adopted(partition, 1 << 62), adopted(partition, (1 << 62) + 1)
-    partition.persist_producers(1000)
-    partition.forget_adopted([first])
+    partition.producer_state.persist()
+    partition.producer_state.forget_adopted([first])
     abandon(store)
     partition = open_store().partition("t", 0)
     assert [one.producer_id for one in partition.producers()] == [second]
@@ -244,14 +244,14 @@ def test_the_row_of_an_adopted_producer_goes_with_it(partition, store, open_stor
 
 def test_an_adopted_producer_that_a_crash_brought_back_expires(partition, store, open_store):
     first = adopted(partition, 1 << 62)
-    partition.persist_producers(1000)
+    partition.producer_state.persist()
     second = adopted(partition, (1 << 62) + 1)
-    partition.forget_adopted([second])
+    partition.producer_state.forget_adopted([second])
     abandon(store)
     partition = open_store().partition("t", 0)
     known = [(one.producer_id, one.last_sequence) for one in partition.producers()]
     assert known == [(first, 1), (second, 1)]
-    assert partition.expire_producers(10**15, frozenset) == 2
+    assert partition.producer_state.expire(10**15, frozenset) == 2
     assert partition.producers() == []
 
 

@@ -105,9 +105,9 @@ def test_producers_that_are_evicted_in_one_process_and_write_in_another(open_sto
 
     def persist(which):
         if which == 0:
-            store._partitions.persist_producers(store.partition("t", 0))
+            store.partition("t", 0).producer_state.persist()
         else:
-            peers[which - 1].run("store._partitions.persist_producers(store.partition('t', 0))")
+            peers[which - 1].run("store.partition('t', 0).producer_state.persist()")
 
     for _ in range(250):
         which = noise.randrange(3)
@@ -127,14 +127,14 @@ def test_producers_that_are_evicted_in_one_process_and_write_in_another(open_sto
             assert all(
                 len(one.batches) == min(5, len(model.last[one.producer_id])) for one in states
             )
-    assert store.partition("t", 0).evicted_producer_count
+    assert store.partition("t", 0).log.evicted_producer_count
     for peer in peers:
         peer.run("store.close()")
         peer.leave()
     store.close()
     store = open_store(eoslog__producers__cached__max=cached_max)
     partition = store.partition("t", 0)
-    assert partition.restored_from == "rows"
+    assert partition.producer_state.restored_from == "rows"
     for producer_id in range(12):
         for back in range(5):
             model.repeat(appending(store), producer_id, back)
@@ -147,31 +147,31 @@ def test_rows_that_another_process_stored_are_enough(store, other):
     append, there = appending(store), appending_there(peer)
     partition = store.partition("t", 0)
     append(1, 0, 3)
-    store._partitions.persist_producers(partition)
+    partition.producer_state.persist()
     there(2, 0, 3)
-    peer.run("store._partitions.persist_producers(store.partition('t', 0))")
+    peer.run("store.partition('t', 0).producer_state.persist()")
     append(3, 0, 1)
     # Only a record behind: that is left as it is, and what is stored is known.
-    store._partitions.persist_producers(partition, behind_max=10)
-    assert partition.persisted_offset == 6
+    partition.producer_state.persist(behind_max=10)
+    assert partition.producer_state.persisted_offset == 6
     assert store._files.rows.read_head(partition.topic_id, 0).offset == 6
-    store._partitions.persist_producers(partition)
+    partition.producer_state.persist()
     assert store._files.rows.read_head(partition.topic_id, 0) == (7, 3)
-    peer.run("store._partitions.persist_producers(store.partition('t', 0))")
-    assert peer.value("store.partition('t', 0).persisted_offset") == 7
+    peer.run("store.partition('t', 0).producer_state.persist()")
+    assert peer.value("store.partition('t', 0).producer_state.persisted_offset") == 7
 
 
 def test_a_process_that_joins_knows_what_was_never_written_down(store, other):
     store.create_topic("t")
     append = appending(store)
     append(1, 0, 3)
-    store._partitions.persist_producers(store.partition("t", 0))
+    store.partition("t", 0).producer_state.persist()
     append(1, 3, 2)
     append(2, 0, 1)
     peer = other()
     there = appending_there(peer)
     assert peer.value("store.partition('t', 0).attached")
-    assert peer.value("store.partition('t', 0).restored_from") == "rows"
+    assert peer.value("store.partition('t', 0).producer_state.restored_from") == "rows"
     assert there(1, 3, 2) == (3, True)
     assert there(1, 0, 3) == (0, True)
     assert there(2, 1, 1) == (6, False)
@@ -187,9 +187,9 @@ def test_rows_are_stored_for_a_process_that_died(open_store, other):
     peer = other()
     appending_there(peer)(1, 0, 3)
     time.sleep(0.2)
-    assert store.partition("t", 0).persisted_offset < 3
+    assert store.partition("t", 0).producer_state.persisted_offset < 3
     peer.kill()
-    eventually(lambda: store.partition("t", 0).persisted_offset == 3)
+    eventually(lambda: store.partition("t", 0).producer_state.persisted_offset == 3)
 
 
 def test_a_process_that_only_reads_keeps_few_producers(open_store, other):
@@ -200,8 +200,8 @@ def test_a_process_that_only_reads_keeps_few_producers(open_store, other):
     there = appending_there(peer)
     for producer_id in range(100):
         there(producer_id, 0, 1)
-    peer.run("store._partitions.persist_producers(store.partition('t', 0))")
-    eventually(lambda: partition.producer_count <= 10 and partition.log_end_offset == 100)
+    peer.run("store.partition('t', 0).producer_state.persist()")
+    eventually(lambda: partition.log.producer_count <= 10 and partition.log_end_offset == 100)
     assert len(partition.producers()) == 100
 
 
@@ -478,7 +478,7 @@ def test_a_process_that_fell_behind_takes_the_log_up_anew(open_store, other):
                     [bytes(1000)], producer_id=2, producer_epoch=0, base_sequence=number
                 )
             append(1, 3, 2)
-            partition.write_down_producers(1000)
+            partition.producer_state.save_copies()
             assert partition.delete_segments(partition.log_end_offset) > 3
             ends[first] = (partition.log_start_offset, partition.log_end_offset)
     finally:
@@ -525,7 +525,7 @@ def test_threads_go_on_while_the_log_is_taken_up_anew(open_store, other):
     for _ in range(12):
         for _ in range(10):
             partition.append_columns([bytes(1000)])
-        partition.write_down_producers(1000)
+        partition.producer_state.save_copies()
         partition.delete_segments(partition.log_end_offset)
         peer.run("all_write()")
     assert peer.value("wrong") == []

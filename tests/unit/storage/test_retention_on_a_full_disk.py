@@ -35,9 +35,9 @@ def append(store: eoslog.Store, producer_id: int) -> None:
     )
 
 
-def retain(store: eoslog.Store, cached_max: int = 1000, **config: int) -> int:
+def retain(store: eoslog.Store, **config: int) -> int:
     wanted = {"retention.bytes": 1, "retention.ms": -1, **config}
-    return apply_retention(store.partition(*WHERE), store._names, wanted, cached_max, 1 << 60)
+    return apply_retention(store.partition(*WHERE), store._names, wanted, 1 << 60)
 
 
 def bases(store: eoslog.Store) -> list[int]:
@@ -83,15 +83,16 @@ def test_with_rows_alone_what_they_tell_of_goes_and_the_snapshot_follows(
     store, monkeypatch, without
 ):
     partition = store.partition(*WHERE)
-    partition.persist_producers(1000)
+    partition.producer_state.persist()
     told = partition.log_end_offset
     for producer_id in range(PRODUCERS - 10, PRODUCERS):
         partition.append_columns(
             [bytes(300)], producer_id=producer_id, producer_epoch=0, base_sequence=1
         )
     before = bases(store)
+    producers = partition.producer_state
     monkeypatch.setattr(
-        partition, "_take_complete_snapshot", full_once(partition._take_complete_snapshot)
+        producers, "_take_complete_snapshot", full_once(producers._take_complete_snapshot)
     )
     assert retain(store) == sum(base <= told for base in before[1:])
     assert bases(store)[0] == max(base for base in before if base <= told)
@@ -107,9 +108,9 @@ def test_without_any_copy_nothing_goes(store, monkeypatch):
         raise StoreFullError("no room")
 
     before = bases(store)
-    partition = store.partition(*WHERE)
-    monkeypatch.setattr(partition, "_take_complete_snapshot", full)
-    monkeypatch.setattr(partition, "persist_producers", full)
+    producers = store.partition(*WHERE).producer_state
+    monkeypatch.setattr(producers, "_take_complete_snapshot", full)
+    monkeypatch.setattr(producers, "persist", full)
     with pytest.raises(StoreFullError):
         retain(store)
     assert bases(store) == before
@@ -118,9 +119,10 @@ def test_without_any_copy_nothing_goes(store, monkeypatch):
 def test_the_snapshot_of_a_roll_is_made_complete(store):
     """It has those in memory alone, and is not synced."""
     partition = store.partition(*WHERE)
-    partition.persist_producers(5)
-    assert partition.evicted_producer_count > 0
+    partition.producer_state.cached_max = 5
+    partition.producer_state.persist()
+    assert partition.log.evicted_producer_count > 0
     # All of it is too old: the active segment is rolled for that.
-    assert retain(store, cached_max=5, **{"retention.bytes": -1, "retention.ms": 1}) > 0
+    assert retain(store, **{"retention.bytes": -1, "retention.ms": 1}) > 0
     assert bases(store) == [partition.log_end_offset]
     assert is_known_after_a_kill(store, without="rows")

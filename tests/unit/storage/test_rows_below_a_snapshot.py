@@ -27,7 +27,7 @@ with eoslog.open({path!r}, durability="process") as store:
     say("opened")
     wait()
     store.producer().append("orders", 0, [b"of the successor"])
-    store._partitions.persist_producers(partition)
+    partition.producer_state.persist()
 """
 
 
@@ -43,12 +43,12 @@ def test_what_a_snapshot_told_is_stored_though_older_rows_come_later(tmp_path):
             OtherProcess("wait()\n" + SUCCESSOR.format(path=str(path))) as successor,
         ):
             producer_id = int(writer.hear())
-            real, end = partition._rows.write_rows, 0
+            real, end = partition.producer_state._rows.write_rows, 0
 
             def late(*given, **named):
                 """The rows were gathered; what happens until they are in LMDB."""
                 nonlocal end
-                partition._rows.write_rows = real
+                partition.producer_state._rows.write_rows = real
                 writer.tell()
                 end = int(writer.hear())
                 writer.kill()
@@ -56,8 +56,8 @@ def test_what_a_snapshot_told_is_stored_though_older_rows_come_later(tmp_path):
                 assert successor.hear() == "opened"
                 return real(*given, **named)
 
-            partition._rows.write_rows = late
-            store._partitions.persist_producers(partition)
+            partition.producer_state._rows.write_rows = late
+            partition.producer_state.persist()
             successor.tell()
             successor.end()
         assert store.verify() == []

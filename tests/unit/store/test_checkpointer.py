@@ -9,6 +9,7 @@ from eoslog import TopicPartition
 from eoslog.common import clock
 from eoslog.errors import StoreFullError
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, read_checkpoint
+from eoslog.storage.partition_producers import PartitionProducers
 
 T0 = TopicPartition("t", 0)
 
@@ -28,13 +29,13 @@ def test_rows_are_persisted_by_age(open_store):
     store = open_store(eoslog__checkpoint__interval__ms=20)
     store.create_topic("t")
     store.producer().append("t", 0, [b"x"] * 3)
-    eventually(lambda: store.partition("t", 0).persisted_offset == 3)
+    eventually(lambda: store.partition("t", 0).producer_state.persisted_offset == 3)
     assert store.metrics()["producer_rows"] == 1
     store.producer().append("t", 0, [b"x"])
-    eventually(lambda: store.partition("t", 0).persisted_offset == 4)
+    eventually(lambda: store.partition("t", 0).producer_state.persisted_offset == 4)
     abandon(store)
     store = open_store()
-    assert store.partition("t", 0).restored_from == "rows"
+    assert store.partition("t", 0).producer_state.restored_from == "rows"
 
 
 def test_rows_are_persisted_by_bytes(open_store):
@@ -44,9 +45,9 @@ def test_rows_are_persisted_by_bytes(open_store):
     producer.append("t", 0, [b"small"])
     # A look is due each second; the first one finds too little.
     time.sleep(1.5)
-    assert store.partition("t", 0).persisted_offset == -1
+    assert store.partition("t", 0).producer_state.persisted_offset == -1
     producer.append("t", 0, [bytes(1000)] * 20)
-    eventually(lambda: store.partition("t", 0).persisted_offset == 21)
+    eventually(lambda: store.partition("t", 0).producer_state.persisted_offset == 21)
 
 
 def test_a_roll_persists_rows_syncs_and_prepares_a_spare(open_store, store_path):
@@ -62,7 +63,7 @@ def test_a_roll_persists_rows_syncs_and_prepares_a_spare(open_store, store_path)
         producer.append("t", 0, [bytes(1500)])
     partition = store.partition("t", 0)
     eventually(lambda: partition.recovery_point == 4)
-    eventually(lambda: partition.persisted_offset == 4)
+    eventually(lambda: partition.producer_state.persisted_offset == 4)
     assert counts(store)["spare_files_prepared"] == 1
     assert [path.suffix for path in (store_path / "state" / "spare" / "t-0").iterdir()] == [
         ".spare"
@@ -96,7 +97,7 @@ def test_it_sleeps_while_nothing_is_appended(open_store):
     store = open_store(eoslog__checkpoint__interval__ms=10)
     store.create_topic("t")
     store.producer().append("t", 0, [b"x"])
-    eventually(lambda: store.partition("t", 0).persisted_offset == 1)
+    eventually(lambda: store.partition("t", 0).producer_state.persisted_offset == 1)
 
     def stands_still():
         before = counts(store)["rounds"]
@@ -120,7 +121,7 @@ def test_an_error_is_shown_and_tried_again(open_store, monkeypatch, caplog):
         eventually(lambda: counts(store)["error_count"] >= 2)
     assert counts(store)["errors"] == ["t-0: StoreFullError: no room for rows"]
     assert caplog.text.count("no room for rows") == 1
-    eventually(lambda: store.partition("t", 0).persisted_offset == 1)
+    eventually(lambda: store.partition("t", 0).producer_state.persisted_offset == 1)
 
 
 def test_an_unexpected_error_does_not_end_the_thread(open_store, monkeypatch):
@@ -131,11 +132,11 @@ def test_an_unexpected_error_does_not_end_the_thread(open_store, monkeypatch):
         raise ZeroDivisionError
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._partitions, "persist_producers", break_down)
+        patch.setattr(PartitionProducers, "persist", break_down)
         store.producer().append("t", 0, [b"x"])
         eventually(lambda: counts(store)["error_count"])
     store.producer().append("t", 0, [b"x"])
-    eventually(lambda: store.partition("t", 0).persisted_offset == 2)
+    eventually(lambda: store.partition("t", 0).producer_state.persisted_offset == 2)
 
 
 # Retention.
@@ -268,8 +269,8 @@ def test_more_producers_than_fit_in_memory_are_found_again(open_store):
     partition = store.partition("t", 0)
     for producer_id in range(500, 600):
         partition.append_columns([b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
-    eventually(lambda: partition.evicted_producer_count == 90)
-    assert partition.producer_count == 10
+    eventually(lambda: partition.log.evicted_producer_count == 90)
+    assert partition.log.producer_count == 10
     for producer_id in range(500, 600):
         again = partition.append_columns(
             [b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0
@@ -291,13 +292,13 @@ def test_retention_writes_evicted_producers_down_too(open_store, store_path, evi
             [bytes(300)], producer_id=producer_id, producer_epoch=0, base_sequence=0
         )
     if evicted_first:
-        eventually(lambda: partition.evicted_producer_count)
-    partition.write_down_producers(5)
+        eventually(lambda: partition.log.evicted_producer_count)
+    partition.producer_state.save_copies()
     assert partition.delete_segments(partition.log_end_offset) > 0
     abandon(store)
     (store_path / "state" / "lmdb" / "data.mdb").unlink()
     partition = open_store().partition("t", 0)
-    assert partition.restored_from == "snapshot"
+    assert partition.producer_state.restored_from == "snapshot"
     assert len(partition.producers()) == 20
 
 
@@ -311,17 +312,17 @@ def test_opening_makes_up_for_a_lost_snapshot(open_store, store_path, cached_max
         partition.append_columns(
             [bytes(300)], producer_id=producer_id, producer_epoch=0, base_sequence=0
         )
-    partition.write_down_producers(cached_max)
+    partition.producer_state.save_copies()
     partition.delete_segments(partition.log_end_offset)
     abandon(store)
     for path in store_path.glob("t-0/*.snapshot"):
         path.unlink()
     store = open_store(eoslog__producers__cached__max=cached_max)
-    assert store.partition("t", 0).restored_from == "rows"
+    assert store.partition("t", 0).producer_state.restored_from == "rows"
     abandon(store)
     (store_path / "state" / "lmdb" / "data.mdb").unlink()
     partition = open_store().partition("t", 0)
-    assert partition.restored_from == "snapshot"
+    assert partition.producer_state.restored_from == "snapshot"
     assert len(partition.producers()) == 20
 
 

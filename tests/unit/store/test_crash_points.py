@@ -21,6 +21,7 @@ from eoslog.storage import (
     producer_state_store,
 )
 from eoslog.storage.partition import Partition
+from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.store import store as store_module
 from eoslog.store import store_files, store_topics
 from eoslog.store.retention import apply_retention
@@ -89,7 +90,7 @@ def check_all_there(open_store, other):
 CLOSING = {
     "C1": after(store_module.Checkpointer, "stop"),
     "C2": after(Producer, "close"),
-    "C3 rows": after(Partition, "persist_producers"),
+    "C3 rows": after(PartitionProducers, "persist"),
     "C3 files": after(Partition, "close"),
     "C4": after(store_files.CompactedLog, "persist"),
     "C5": before(store_files.StoreFiles, "_write_checkpoints"),
@@ -154,7 +155,7 @@ def test_a_crash_while_opening(filled, open_store, store_path, monkeypatch, step
 
 RETAINING = {
     "R1": after(Partition, "flush"),
-    "R2": after(Partition, "write_down_what_fits"),
+    "R2": after(PartitionProducers, "save_copies_that_fit"),
     "R3": after(named_producers.NamedProducers, "renew"),
     "R4": after(Partition, "delete_segments"),
 }
@@ -170,7 +171,7 @@ def test_a_crash_while_retaining(filled, open_store, store_path, monkeypatch, st
     with monkeypatch.context() as patch:
         RETAINING[step](patch)
         with pytest.raises(Crash):
-            apply_retention(partition, store._names, config, 1000, later_ms)
+            apply_retention(partition, store._names, config, later_ms)
     assert partition.log_start_offset == (60 if step == "R4" else 0)
     abandon(store)
     if lost == "lmdb":

@@ -53,7 +53,7 @@ def look(store, topic="t", oldest_records=None, limits=None, later_ms=0):
         where, description.topic_id, directory, config, moment_ms
     ):
         return 0
-    return apply_retention(store.partition(*where), store._names, config, 1000, moment_ms)
+    return apply_retention(store.partition(*where), store._names, config, moment_ms)
 
 
 def reopen(store, open_store):

@@ -102,7 +102,7 @@ class Life:
     def checkpoint(self):
         for number in range(PARTITIONS):
             partition = self.store.partition(TOPIC, number)
-            self.store._partitions.persist_producers(partition)
+            partition.producer_state.persist()
         self.store._state_log.persist()
         self.store._checkpointer._write_offsets()
 
@@ -113,7 +113,7 @@ class Life:
         if self.random.random() < 0.3:
             config["retention.ms"] = 1
         later_ms = int(time.time() * 1000) + 1000
-        apply_retention(partition, self.store._names, config, 2, later_ms)
+        apply_retention(partition, self.store._names, config, later_ms)
 
     def end(self):
         if self.random.random() < 0.5:

@@ -35,7 +35,7 @@ def retain_nothing(store, where=WHERE):
     partition = store.partition(*where)
     config = store._partitions.config_of(store.topics()[where.topic])
     later_ms = int(time.time() * 1000) + 10_000
-    return apply_retention(partition, store._names, config, 1000, later_ms)
+    return apply_retention(partition, store._names, config, later_ms)
 
 
 def named_state(store, name):
@@ -346,7 +346,7 @@ def test_positions_are_wider_than_sequences(topic, open_store, monkeypatch):
     topic.partition("t", 0).append_columns(
         [b"x"], producer_id=producer.producer_id, producer_epoch=1, base_sequence=0
     )
-    topic.partition("t", 0).forget_producers([producer.producer_id])
+    topic.partition("t", 0).producer_state.forget([producer.producer_id])
     sequenced.stands_at(start, sequenced.position)
     sequenced.position = start + 1
     producer.append("t", 0, [b"y"] * 10)
@@ -449,9 +449,9 @@ def test_names_never_expire(topic):
     ids = {producer.producer_id, other.producer_id}
     assert topic._checkpointer.unexpiring_producer_ids() >= ids
     partition = topic.partition("t", 0)
-    assert partition.expire_producers(10**15, topic._checkpointer.unexpiring_producer_ids) == 0
+    assert partition.producer_state.expire(10**15, topic._checkpointer.unexpiring_producer_ids) == 0
     del other
-    assert partition.expire_producers(10**15, topic._checkpointer.unexpiring_producer_ids) == 1
+    assert partition.producer_state.expire(10**15, topic._checkpointer.unexpiring_producer_ids) == 1
     assert partition.producer(producer.producer_id) is not None
 
 

@@ -228,7 +228,7 @@ def test_they_are_above_what_only_lmdb_remembers(open_store):
         store.partition("t", 0).append_columns(
             [b"theirs"], producer_id=producer_id, producer_epoch=0, base_sequence=0
         )
-        store._partitions.persist_producers(store.partition("t", 0))
+        store.partition("t", 0).producer_state.persist()
     store.close()
     assert next_id(open_store(eoslog__producers__cached__max=1)) == FIRST + 5001
 
@@ -295,7 +295,7 @@ def test_a_store_of_our_own_opens_nothing_for_it(open_store, store_path, monkeyp
             producer.append("t", number, [b"x"])
     if "rows" in stop:
         for partition in store._partitions.opened():
-            store._partitions.persist_producers(partition)
+            partition.producer_state.persist()
     store.close() if stop == "close" else abandon(store)
     if "checkpoints" in stop:
         (store_path / RECOVERY_POINT).unlink(missing_ok=True)

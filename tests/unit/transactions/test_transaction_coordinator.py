@@ -920,7 +920,7 @@ def test_k07_a_brokers_marker_fences_none_of_ours(open_store, end, evicted):
     at = CoordinatedStore(open_store(eoslog__producers__cached__max=1))
     if evicted:
         at.store.producer().append("a", 0, [b"other"])
-        at.store._partitions.persist_producers(at.partition("a-0"))
+        at.partition("a-0").producer_state.persist()
         assert at.partition("a-0")._log.producer(FIRST) is None
         at.coordinator.hold_producer(FIRST, "a", 0)
     end(at)
@@ -1103,7 +1103,7 @@ def test_an_evicted_producer_takes_part(open_store):
         at.store.producer().append("a", 0, [b"other"])
     for partition in at.store._partitions.opened():
         if partition.topic == "a":
-            at.store._partitions.persist_producers(partition)
+            partition.producer_state.persist()
     assert at.partition("a-0")._log.producer(FIRST) is None
     at.coordinator.hold_producer(FIRST, "a", 0)
     at.write(going_on, "a-0")
@@ -1396,13 +1396,13 @@ def test_a_live_ids_producer_does_not_expire(at):
     assert going_on.producer_id in at.store._checkpointer.unexpiring_producer_ids()
     partition = at.partition("a-0")
     exempt = at.store._checkpointer.unexpiring_producer_ids
-    assert partition.expire_producers(1 << 50, exempt) == 0
-    assert partition.expire_producers(1 << 50, frozenset) == 1
+    assert partition.producer_state.expire(1 << 50, exempt) == 0
+    assert partition.producer_state.expire(1 << 50, frozenset) == 1
 
 
 def test_an_open_transaction_keeps_its_producer(at):
     at.begun("a-0")
-    assert at.partition("a-0").expire_producers(1 << 50, frozenset) == 0
+    assert at.partition("a-0").producer_state.expire(1 << 50, frozenset) == 0
     assert len(at.partition("a-0").open_transactions()) == 1
 
 
@@ -1416,8 +1416,8 @@ def test_a_reopened_partition_knows_its_open_transactions_among_many_producers(o
     at.store.close()
     at = CoordinatedStore(open_store("commit", **settings))
     partition = at.partition("a-0")
-    assert partition.restored_from == "rows"
-    assert partition.evicted_producer_count > 0
+    assert partition.producer_state.restored_from == "rows"
+    assert partition.log.evicted_producer_count > 0
     assert [one.producer_id for one in partition.open_transactions()] == [token.producer_id]
     assert partition.last_stable_offset == 0
     at.store.commit_prepared([token])
@@ -1463,7 +1463,7 @@ def test_threads_with_ids_of_their_own_and_in_common(open_store):
             at.store.transactions,
             lambda: abort_timed_out(at.coordinator, 0),
             lambda: expire(at, 0),
-            lambda: at.store._partitions.persist_producers(at.partition("a-0")),
+            lambda: at.partition("a-0").producer_state.persist(),
         ]
         try:
             while not stop.is_set():

@@ -300,7 +300,7 @@ def test_a_close_that_could_not_sync_everything_holds_decisions_back(
         at.store.close()
         assert recovery_point_of_state(at) == end
         return
-    monkeypatch.setattr(at.partition(failing), "persist_producers", fail)
+    monkeypatch.setattr(at.partition(failing).producer_state, "persist", fail)
     with pytest.raises(StoreFullError):
         at.store.close()
     assert recovery_point_of_state(at) == 0
@@ -434,13 +434,13 @@ def test_rotated_ids_are_forgotten_only_with_rows_that_know_their_end(open_store
     at = CoordinatedStore(open_store("commit"))
     at.record(producer_epoch=32765)
     begun = at.begun("a-0")
-    at.store._partitions.persist_producers(at.partition("a-0"))
+    at.partition("a-0").producer_state.persist()
     at.end(begun, commit=False)
     at.store._files.transaction_recovery.advance()
     assert at.partition("a-0").producer(7) is None
     abandon(at.store)
     at = CoordinatedStore(open_store("commit"))
-    assert at.partition("a-0").restored_from == "rows"
+    assert at.partition("a-0").producer_state.restored_from == "rows"
     assert at.committed("a-0") == []
     assert_settled(at)
 
@@ -487,7 +487,7 @@ def test_random_lives_of_a_store(open_store, store_path, seed):
         elif action == "persist":
             at.store._state_log.persist()
         elif action == "rows":
-            at.store._partitions.persist_producers(at.partition(chance.choice(PLACES)))
+            at.partition(chance.choice(PLACES)).producer_state.persist()
         else:
             going_on = {}
             at = next_life(at, model, open_store, store_path, chance, action)
