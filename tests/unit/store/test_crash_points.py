@@ -123,7 +123,7 @@ OPENING = {
     "O7 jobs": after(store_module.StagedCommits, "roll_forward"),
     "P1": after(opened_partitions, "check_identity"),
     "P2": after(log_opener.PartitionLog, "__init__"),
-    "P3": after(Partition, "restore_producers"),
+    "P3": after(PartitionProducers, "restore"),
 }
 
 

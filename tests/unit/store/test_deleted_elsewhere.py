@@ -47,9 +47,9 @@ class LogWhoseFilesWent:
 @pytest.mark.parametrize(("deleted", "named"), [(True, LogClosedError), (False, StoreError)])
 def test_an_abort_index_that_went_with_its_topic_is_no_loss(store, monkeypatch, deleted, named):
     partition = store.partition("rows", 0)
-    monkeypatch.setattr(partition, "_log", LogWhoseFilesWent(deleted))
+    monkeypatch.setattr(partition.producer_state, "log", LogWhoseFilesWent(deleted))
     with pytest.raises(StoreError) as raised:
-        partition._store_abort_files()
+        partition.producer_state._store_abort_files()
     assert type(raised.value) is named
 
 
