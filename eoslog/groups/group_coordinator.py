@@ -147,17 +147,13 @@ class GroupCoordinator:
         self.log = group_offsets.log
         self._topics = topics
         self._slots = slots
-        self._heartbeats = MemberHeartbeats(state_path)
+        self.heartbeats = MemberHeartbeats(state_path)
         self._lock = threading.RLock()
         self._local: dict[str, str] = {}  # Members of this process, and their groups.
         self._abandoned: set[str] = set()  # Members whose consumers are gone.
         self._closed = False
         self._process_id = os.getpid()
         group_offsets.watch_members(self.expel_dead)
-
-    def begin(self) -> None:
-        """Begin as the first process that opens the store: all earlier members are gone."""
-        self._heartbeats.forget_all()
 
     # What there is.
 
@@ -190,8 +186,7 @@ class GroupCoordinator:
         with self.log.caught_up(groups) as state:
             if not state.is_known(group):
                 return None
-            written = state.members(group)
-        members = GroupMembers() if written is None else written.value
+            members = state.members_of(group)
         return GroupDescription(
             group,
             members.state,
@@ -219,7 +214,7 @@ class GroupCoordinator:
                 return True
         elif len(member.slot) != SLOT_BYTES or not self._slots.alive(member.slot):
             return True
-        age_ms = self._heartbeats.age_ms(member.member_id)
+        age_ms = self.heartbeats.age_ms(member.member_id)
         return age_ms is None or age_ms > member.max_poll_interval_ms
 
     # Members of this process.
@@ -248,7 +243,7 @@ class GroupCoordinator:
             if self._closed:
                 raise LogClosedError("the store is closed")
             self._local[member.member_id] = group
-        self._heartbeats.begin(member.member_id)
+        self.heartbeats.begin(member.member_id)
         self._change(group, lambda now: with_member(now, member, self._counts_for(now, member)))
 
     def subscribe(self, group: str, member: Member, topics: tuple[str, ...]) -> None:
@@ -277,13 +272,13 @@ class GroupCoordinator:
     def leave(self, group: str, member_id: str) -> None:
         """A member is one no more; what it held goes to others at once."""
         # First: should this be cut short, others find it dead.
-        self._heartbeats.end(member_id)
+        self.heartbeats.end(member_id)
         self._change(group, lambda now: without_members(now, [member_id], self._counts_for(now)))
         self.forget(member_id)
 
     def forget(self, member_id: str) -> None:
         """A consumer of this process is no member, whoever took it out."""
-        self._heartbeats.end(member_id)
+        self.heartbeats.end(member_id)
         with self._lock:
             self._local.pop(member_id, None)
             self._abandoned.discard(member_id)
@@ -292,11 +287,7 @@ class GroupCoordinator:
         """A member's consumer is gone without a word. Takes no lock: it may be called anywhere."""
         if os.getpid() == self._process_id:  # Else a forked child let go of its copy.
             self._abandoned.add(member_id)
-            self._heartbeats.end(member_id)
-
-    def beat(self, member_id: str) -> None:
-        """A member polls."""
-        self._heartbeats.beat(member_id)
+            self.heartbeats.end(member_id)
 
     # The dead.
 
@@ -330,8 +321,7 @@ class GroupCoordinator:
         groups = self.log.of_group(group)
         with self.log.writing(groups):
             with self.log.caught_up(groups) as state:
-                written = state.members(group)
-            before = GroupMembers() if written is None else written.value
+                before = state.members_of(group)
             dead = [one.member_id for one in before.members if self.is_dead(one)]
             after = change(without_members(before, dead, self._counts_for(before)))
             if after == before:

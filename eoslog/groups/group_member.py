@@ -252,4 +252,4 @@ class GroupMember:
         now_s = time.monotonic()
         if self.member_id and now_s - self._beaten_s >= self._beat_every_s:
             self._beaten_s = now_s
-            self._coordinator.beat(self.member_id)
+            self._coordinator.heartbeats.beat(self.member_id)

@@ -2,7 +2,6 @@
 each.
 """
 
-import codecs
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -93,8 +92,7 @@ def as_offset(given: object, metadata_characters_max: int) -> OffsetAndMetadata:
         raise ValueError(f"leader_epoch {leader_epoch}: not from -1 to {_INT32_MAX}")
     if not isinstance(given.metadata, str):
         raise TypeError(f"metadata is a str, not {type(given.metadata).__name__}")
-    # Not by the codec's name: a handler of a signal may come in the middle of its first import.
-    characters = len(codecs.utf_16_le_encode(given.metadata)[0]) // 2
+    characters = len(given.metadata.encode("utf-16-le")) // 2
     if characters > metadata_characters_max:
         raise OffsetMetadataTooLargeError(
             f"metadata of {characters} characters; at most {metadata_characters_max} are allowed"
@@ -105,7 +103,7 @@ def as_offset(given: object, metadata_characters_max: int) -> OffsetAndMetadata:
 def check_may_commit(
     who: ConsumerGroupMetadata,
     partitions: Collection[TopicPartition],
-    members: GroupMembers | None,
+    members: GroupMembers,
     known: bool,
     transactional: bool,
 ) -> None:
@@ -117,7 +115,7 @@ def check_may_commit(
     transactional id alone.
     """
     generation_id = whole_number(who.generation_id, "a generation")
-    if members is None or not members.members:
+    if not members.members:
         if generation_id < 0:
             return
         if not known:

@@ -419,16 +419,15 @@ class GroupOffsets:
         if transactional and not claims:
             return  # Anybody may, and nothing need be replayed for it.
         members, known = self._members(groups, who.group_id)
-        if members is not None and members.members and not claims:
+        if members.members and not claims:
             self._expel_dead(who.group_id)
             members, known = self._members(groups, who.group_id)
         check_may_commit(who, partitions, members, known, transactional)
 
-    def _members(self, groups: GroupPartition, group: str) -> tuple[GroupMembers | None, bool]:
+    def _members(self, groups: GroupPartition, group: str) -> tuple[GroupMembers, bool]:
         """The members of a group, and whether anything is known of it."""
         with self.log.caught_up(groups) as state:
-            written = state.members(group)
-            return None if written is None else written.value, state.is_known(group)
+            return state.members_of(group), state.is_known(group)
 
     def _bury(self, groups: GroupPartition, find: _FindKeys, sync: bool) -> int:
         """Write tombstones for what `find` names; how many.

@@ -83,8 +83,13 @@ class GroupOffsetsState:
         return group in self._committed or group in self._open or group in self._members
 
     def members(self, group: str) -> WrittenMembers | None:
-        """The members of a group; None if it never had any."""
+        """The members of a group and where they stand; None if it never had any."""
         return self._members.get(group)
+
+    def members_of(self, group: str) -> GroupMembers:
+        """The members of a group."""
+        written = self._members.get(group)
+        return GroupMembers() if written is None else written.value
 
     def groups_with_members(self) -> list[str]:
         """The groups that have members now."""
@@ -123,8 +128,7 @@ class GroupOffsetsState:
         counts from then at the earliest.
         """
         for group, offsets in self._committed.items():
-            written_members = self._members.get(group)
-            members = GroupMembers() if written_members is None else written_members.value
+            members = self.members_of(group)
             since_ms = members.state_timestamp_ms
             for where, written in offsets.items():
                 value = written.value

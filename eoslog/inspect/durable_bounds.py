@@ -37,7 +37,7 @@ from eoslog.staging.staged_job import (
 from eoslog.staging.staged_names import run_path
 from eoslog.staging.staged_spans import JobSpan
 from eoslog.storage.topic_registry import partition_directories
-from eoslog.transactions.state_key import (
+from eoslog.transactions.compacted_partition import (
     APPLICATION,
     RECENT_JOBS,
     TYPE_BYTES,

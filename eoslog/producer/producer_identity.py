@@ -42,7 +42,7 @@ class ProducerIdentity:
         self._engine = parts.engine
         self._idempotent = idempotent
         self._named: NamedIdentity | None = None
-        self._held: HeldName | None = None  # For a name that other processes may open.
+        self._held: HeldName | None = None  # Of the name, if there is one.
         self._partitions: dict[TopicPartition, SequencedPartition] = {}
 
     @property

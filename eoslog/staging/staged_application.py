@@ -14,7 +14,8 @@ from eoslog.common.json_text import check_kinds, fields_read_of
 from eoslog.errors import StagedRunFencedError, StagedSourceError
 from eoslog.staging.staged_names import directory_name, new_run_id, run_generation
 from eoslog.staging.staged_source import VersionCount, VersionSource, counted_by
-from eoslog.transactions.compacted_log import APPLICATION, CompactedLog, State
+from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.compacted_partition import APPLICATION, State
 
 NO_VERSION = -1
 PREPARED = "prepared"

@@ -19,7 +19,8 @@ from eoslog.errors import EoslogError
 from eoslog.staging.staged_adoption import FindPartition, HeldPartitions
 from eoslog.staging.staged_job import StagedJob
 from eoslog.storage.partition import Partition
-from eoslog.transactions.compacted_log import RECENT_JOBS, CompactedLog
+from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.compacted_partition import RECENT_JOBS
 
 # Beyond it even new jobs are taken together: the record is written with each job.
 SPANS_BYTES_MAX = 128 << 10

@@ -122,7 +122,7 @@ class StoreFiles:
             check_open,
             check_files,
         )
-        self.state_log = CompactedLog(self.partitions, self.rows, durable, shared=shared)
+        self.state_log = CompactedLog(self.partitions, self.rows, durable, shared)
         self.producer_ids = ProducerIds(
             self.state_log, found_ids, self.partitions.find_producer_ids
         )
@@ -181,7 +181,7 @@ class StoreFiles:
         self.transaction_recovery.join()
 
     def _take_up(self) -> None:
-        self.group_members.begin()
+        self.group_members.heartbeats.forget_all()
         marker, unrecovered = self.paths.clean_marker, self.paths.unrecovered
         last_stop = read_last_stop(marker, unrecovered)
         # Before anything is written: from here on a crash is an unclean stop.

@@ -35,28 +35,22 @@ from eoslog.bindings.shared_page import (
 )
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.json_text import loads_json
-from eoslog.session.store_session import held_in_all
+from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
 from eoslog.transactions.compacted_partition import (
+    DURABILITY,
+    PRODUCER_ID_BLOCK,
     RECORD_VERSION,
+    TRANSACTION,
     CompactedPartition,
     State,
     StateRecord,
     WatchedKey,
     decisions_from,
     is_undecided,
-    own_keys,
-)
-from eoslog.transactions.state_key import (
-    APPLICATION,
-    DURABILITY,
-    NAMED_PRODUCER,
-    PRODUCER_ID_BLOCK,
-    RECENT_JOBS,
-    STATE_PARTITIONS,
-    TRANSACTION,
     name_of,
+    own_keys,
     state_key,
     state_partition_of,
     transaction_key,
@@ -64,23 +58,6 @@ from eoslog.transactions.state_key import (
     type_of,
     type_prefix,
 )
-
-__all__ = [
-    "APPLICATION",
-    "DURABILITY",
-    "NAMED_PRODUCER",
-    "PRODUCER_ID_BLOCK",
-    "RECENT_JOBS",
-    "STATE_PARTITIONS",
-    "TRANSACTION",
-    "CompactedLog",
-    "State",
-    "StateRecord",
-    "WatchedKey",
-    "state_key",
-    "state_partition_of",
-    "transaction_key",
-]
 
 _KEYS_PER_LOOK = 1000
 # Records that the index does not have: with more of them it is brought up to the log.
@@ -108,30 +85,24 @@ class ChangedTransactions(Protocol):
         Returns from where on the log is needed for it.
         """
 
+    def note_foreign(self, transactional_id: str, offset: int) -> None:
+        """Note that the log has a record at an offset that another process may have written.
 
-class StatePartitions(Protocol):
-    """Part of the store that the state log needs."""
-
-    def existing_state_partitions(self) -> list[int]:
-        """The partitions that have a directory."""
-
-    def state_partition(self, number: int) -> Partition:
-        """A partition, opened, and made if it is not there."""
+        The state log's lock is held: it may take no other.
+        """
 
 
 class CompactedLog:
-    """The newest record of each key; a change is durable in the log before it is known here.
+    """The newest record of each key; a change is durable in the log before it is known here."""
 
-    `shared` is the page of the store's processes; None: there is only this one.
-    """
+    _transactions: ChangedTransactions  # See `follow`.
 
     def __init__(
         self,
-        partitions: StatePartitions,
+        partitions: OpenedPartitions,
         index: ProducerStateStore,
         sync: bool,
-        *,
-        shared: SharedPage | None = None,
+        shared: SharedPage,
     ) -> None:
         self._partitions = partitions
         self._index = index
@@ -142,11 +113,7 @@ class CompactedLog:
         self._opened: dict[int, CompactedPartition] = {}
         # How often processes had opened a partition when they were last looked for.
         self._opened_count = -1
-        self._transactions: ChangedTransactions | None = None
         self._generation = index.generation
-        # Called with each record of a transactional id that another process appended, and with
-        # some of this one, as (id, offset). The state log's lock is held: it may take no other.
-        self.on_foreign: Callable[[str, int], None] | None = None
 
     def load(self, index_is_whole: bool) -> None:
         """Make the index true, by reading the log where it may not be; nobody else is there."""
@@ -184,17 +151,13 @@ class CompactedLog:
 
     def _held(self, key: bytes) -> AbstractContextManager[bool]:
         of_all = type_of(key) in (PRODUCER_ID_BLOCK, DURABILITY)
-        return held_in_all(self._shared, LOCK_PRODUCER_IDS if of_all else SharedPage.lock_of(key))
+        return self._shared.held(LOCK_PRODUCER_IDS if of_all else SharedPage.lock_of(key))
 
     def catch_up(self, number: int) -> None:
         """Know all that is in a partition by now, whoever appended it."""
         with self._lock:
             self._mend()
-            self._open(number).read_on(self.on_foreign)
-
-    def catch_up_for(self, transactional_id: str) -> None:
-        """Know all that is in the partition of a transactional id by now."""
-        self.catch_up(state_partition_of(transactional_id))
+            self._open(number).read_on(self._transactions.note_foreign)
 
     def watch(self, record_type: int, name: str) -> WatchedKey:
         """Have it noticed from now on when another process writes a key's record."""
@@ -328,10 +291,6 @@ class CompactedLog:
             opened = self._open(state_partition_of(transactional_id))
             opened.note(transaction_key(transactional_id), record)
 
-    def took_away(self, transactional_id: str, offset: int) -> None:
-        """A record without a value was appended for the id."""
-        self.moved(transactional_id, StateRecord(None, offset))
-
     # The index.
 
     def persist(self) -> None:
@@ -342,14 +301,13 @@ class CompactedLog:
                 self._catch_up_with_all()
                 # Before the entries are asked: what they append meanwhile is read on opening.
                 ends = {number: one.known_end for number, one in self._opened.items()}
-            changed = [] if self._transactions is None else self._transactions.changed()
+            changed = self._transactions.changed()
             # Nobody else writes the index now, and what others have put into it is in the log.
-            with held_in_all(self._shared, LOCK_STATE_INDEX), self._lock:
+            with self._shared.held(LOCK_STATE_INDEX), self._lock:
                 self._mend()
                 self._catch_up_with_all()
                 self._write_index(ends, changed)
-            if self._transactions is not None:
-                self._transactions.persisted(changed)
+            self._transactions.persisted(changed)
 
     def _write_index(
         self, ends: Mapping[int, int], changed: Sequence[tuple[str, StateRecord]]
@@ -417,12 +375,11 @@ class CompactedLog:
             self._write_again(key)
         # The index has each id's newest record, with its offset, once it was brought up to the log.
         self.persist()
-        if self._transactions is not None:
-            for transactional_id, record in self.transactions():
-                number = state_partition_of(transactional_id)
-                if number == partition.partition and record.offset < upper_bound:
-                    kept = self._transactions.write_again(transactional_id, upper_bound)
-                    keep_from = min(keep_from, kept)
+        for transactional_id, record in self.transactions():
+            number = state_partition_of(transactional_id)
+            if number == partition.partition and record.offset < upper_bound:
+                kept = self._transactions.write_again(transactional_id, upper_bound)
+                keep_from = min(keep_from, kept)
         partition.sync_up_to(partition.log_end_offset)
         return partition.delete_segments(min(keep_from, safe_offset(partition.partition)))
 
@@ -504,12 +461,11 @@ class CompactedLog:
         opened = self._opened.get(number)
         if opened is not None:
             return opened
-        opened = CompactedPartition(number, self._partitions.state_partition(number))
-        if self._shared is not None:
-            # Before anything is appended here: others look into this partition from now on.
-            count = self._shared.raise_counter(COUNTER_STATE_PARTITIONS)
-            if count == self._opened_count + 1:
-                self._opened_count = count
+        opened = CompactedPartition(self._partitions.state_partition(number))
+        # Before anything is appended here: others look into this partition from now on.
+        count = self._shared.raise_counter(COUNTER_STATE_PARTITIONS)
+        if count == self._opened_count + 1:
+            self._opened_count = count
         try:
             known = self._true_at(number)
         except StateStoreDamagedError:
@@ -519,12 +475,12 @@ class CompactedLog:
         return opened
 
     def _openings(self) -> int:
-        return 0 if self._shared is None else self._shared.counter(COUNTER_STATE_PARTITIONS)
+        return self._shared.counter(COUNTER_STATE_PARTITIONS)
 
     def _open_those_of_others(self) -> None:
         """Open what other processes may have appended to, and this one has not opened."""
         count = self._openings()
-        while self._shared is not None and count != self._opened_count:
+        while count != self._opened_count:
             self._opened_count = count
             for number in self._partitions.existing_state_partitions():
                 self._open(number)
@@ -533,7 +489,7 @@ class CompactedLog:
     def _catch_up_with_all(self) -> None:
         self._open_those_of_others()
         for opened in list(self._opened.values()):
-            opened.read_on(self.on_foreign)
+            opened.read_on(self._transactions.note_foreign)
 
     def _caught_up(self, number: int) -> CompactedPartition | None:
         """The partition, read to its end; None: nobody opened it, and the index has all of it."""
@@ -541,12 +497,8 @@ class CompactedLog:
             self._open_those_of_others()
         opened = self._opened.get(number)
         if opened is not None:
-            opened.read_on(self.on_foreign)
+            opened.read_on(self._transactions.note_foreign)
         return opened
-
-    def _apply_from(self, number: int, offset: int) -> None:
-        """Read a partition once more from an offset on."""
-        self._open(number).read_from(offset)
 
 
 def _indexed(key: bytes, record: StateRecord) -> bytes | None:

@@ -39,13 +39,8 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import ConcurrentAccessError, LogClosedError, ProducerFencedError
 from eoslog.session.process_slots import ProcessSlots
 from eoslog.storage.partition import Partition
-from eoslog.transactions.compacted_log import (
-    NAMED_PRODUCER,
-    CompactedLog,
-    State,
-    WatchedKey,
-    state_key,
-)
+from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.compacted_partition import NAMED_PRODUCER, State, WatchedKey, state_key
 from eoslog.transactions.producer_ids import ProducerIds
 
 # A checkpoint is renewed after 2**30 records, by the batch that goes beyond.
@@ -152,8 +147,8 @@ class NamedProducers:
         find_partition: Callable[[TopicPartition], Partition | None],
         topic_id: Callable[[TopicPartition], str | None],
         *,
-        shared: SharedPage | None = None,
-        slots: ProcessSlots | None = None,
+        shared: SharedPage,
+        slots: ProcessSlots,
     ) -> None:
         self._state_log = state_log
         self._producer_ids = producer_ids
@@ -188,7 +183,7 @@ class NamedProducers:
             older = self._read(name)
             if older is not None:
                 return self._succeed(older)
-            identity = NamedIdentity(name, self._producer_ids.take(), 0, process=self._process)
+            identity = NamedIdentity(name, self._producer_ids.take(), 0, process=self._slots.own)
             self._append(identity)
             return identity
 
@@ -219,10 +214,6 @@ class NamedProducers:
             raise
         return position, epoch
 
-    @property
-    def _process(self) -> bytes:
-        return b"" if self._slots is None else self._slots.own
-
     def _succeed(self, older: NamedIdentity) -> NamedIdentity:
         """The identity that follows: a higher epoch than any the partitions have seen."""
         positions: dict[TopicPartition, int] = {}
@@ -238,7 +229,7 @@ class NamedProducers:
             older.name,
             self._producer_ids.take() if rotates else older.producer_id,
             0 if rotates else epoch + 1,
-            process=self._process,
+            process=self._slots.own,
         )
         newer.checkpoints = {
             where: Checkpoint(position, newer.epoch, NO_SEQUENCE)
@@ -282,9 +273,9 @@ class NamedProducers:
 
     # While a producer has its name.
 
-    def held(self, identity: NamedIdentity) -> HeldName | None:
-        """Return the guard of the name's appends; None if there are no other processes."""
-        return None if self._shared is None else HeldName(self, self._shared, identity)
+    def held(self, identity: NamedIdentity) -> HeldName:
+        """Return the guard of the name's appends."""
+        return HeldName(self, self._shared, identity)
 
     def check(self, identity: NamedIdentity) -> None:
         """Learn what other processes wrote of the name; called with the name held.
@@ -307,7 +298,7 @@ class NamedProducers:
         identity.checkpoints, identity.topic_ids, identity.offset = newest.checkpoints, ids, read_at
 
     def _described(self, process: bytes) -> str:
-        if self._slots is None or not process:
+        if not process:
             return "another process"
         if process == self._slots.own:
             return "this process"

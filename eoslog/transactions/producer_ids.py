@@ -1,26 +1,36 @@
-"""Ids for producers: each given out once in the life of a store, in blocks of 1000.
+"""Ids and epochs of producers: an id is given out once in the life of a store, in blocks of 1000.
 
 A block is synced before its first id is used, whatever the store's durability: an id given out
 twice would make new records look like old duplicates. Each process has blocks of its own: from the
 look at the newest block until the next one is synced, no other process takes one. What is left of a
 block when the process closes the store, or dies, is never given out.
 
-Invariant: an id is above every id that a log of the store held before (`producer_id_range`).
+Invariants: an id is above every id that a log of the store held before (`producer_id_range`). The
+next id and epoch of a transactional id are never ones that another producer of it may still write
+with, but where the same producer asks again for an answer that it did not get.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
+from typing import NamedTuple
 
+from eoslog.bindings.known_transaction import KnownTransaction
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.bindings.transaction_record import decode_transaction_value
-from eoslog.errors import CorruptRecordError, StoreError
+from eoslog.errors import CorruptRecordError, ProducerFencedError, StoreError
 from eoslog.storage.producer_id_range import (
     FIRST_PRODUCER_ID,
     STAGED_PRODUCER_ID_MIN,
     FoundProducerIds,
 )
-from eoslog.transactions.compacted_log import PRODUCER_ID_BLOCK, CompactedLog, StateRecord
+from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.compacted_partition import PRODUCER_ID_BLOCK
 
 BLOCK_IDS = 1000
+EPOCH_EXHAUSTED = 32_766  # The last epoch a producer is given; one more fences it.
+EPOCH_MAX = 32_767  # Only of markers; nobody writes with it.
+NO_EPOCH = -1
+NO_PRODUCER_ID = -1
 
 
 class ProducerIds:
@@ -72,14 +82,68 @@ class ProducerIds:
         if self._state_log.get(PRODUCER_ID_BLOCK, "") is None:
             # No store wrote this state log so far: its transactional ids may be another's.
             for _, record in self._state_log.transactions():
-                self._note_transaction(record)
+                with suppress(CorruptRecordError):  # Using the id says where the record stands.
+                    fields = decode_transaction_value(record.value or b"")
+                    self._found.note(fields["producer_id"])
+                    self._found.note(fields["next_producer_id"])
         self._find_in_partitions()
         self._found.note_all_found()
 
-    def _note_transaction(self, record: StateRecord) -> None:
-        try:
-            fields = decode_transaction_value(record.value or b"")
-        except CorruptRecordError:
-            return  # Using the id says where the record stands.
-        for field in ("producer_id", "next_producer_id"):
-            self._found.note(fields[field])
+
+# Of transactional ids.
+
+
+class NextIdentity(NamedTuple):
+    """Identity in the next record of the id. `last_producer_epoch`: a producer that shows it asks
+    again.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    last_producer_epoch: int
+    previous_producer_id: int
+
+
+def check_expected(known: KnownTransaction, expected: tuple[int, int], is_ongoing: bool) -> None:
+    """Check that a producer with this id and epoch may go on as the newest one.
+
+    Raises ProducerFencedError; nothing was changed. With a transaction open only its own producer
+    may: an older one would abort it.
+    """
+    producer_id, epoch = expected
+    if known.producer_epoch == NO_EPOCH:
+        return  # The store had forgotten the id.
+    current = producer_id == known.producer_id and epoch == known.producer_epoch
+    asked_again = epoch == known.last_producer_epoch != NO_EPOCH and not is_ongoing
+    if producer_id != known.producer_id:
+        # The producer id was rotated, and the answer got lost.
+        rotated = producer_id == known.previous_producer_id and epoch >= EPOCH_EXHAUSTED
+        asked_again = asked_again and rotated
+    if not current and not asked_again:
+        raise ProducerFencedError(
+            f"transactional id {known.transactional_id!r}: producer id {producer_id} with epoch "
+            f"{epoch} is not the newest, which is {known.producer_id} with epoch "
+            f"{known.producer_epoch}"
+        )
+
+
+def next_identity(
+    known: KnownTransaction,
+    expected_epoch: int | None,
+    take_id: Callable[[], int],
+    renews: bool = False,
+) -> NextIdentity:
+    """Return the next identity of an id with nothing open; `expected_epoch` was checked.
+
+    Without one the last epoch is forgotten, so that no older producer passes for the same one.
+    `renews`: the producer id is rotated though its epochs are not used up.
+    """
+    epoch, previous = known.producer_epoch, known.previous_producer_id
+    if known.producer_id == NO_PRODUCER_ID:
+        return NextIdentity(take_id(), 0, NO_EPOCH, NO_PRODUCER_ID)
+    if expected_epoch is not None and expected_epoch != epoch and not renews:
+        return NextIdentity(known.producer_id, epoch, known.last_producer_epoch, previous)
+    last_epoch = NO_EPOCH if expected_epoch is None else epoch
+    if epoch >= EPOCH_EXHAUSTED or renews:
+        return NextIdentity(take_id(), 0, last_epoch, known.producer_id)
+    return NextIdentity(known.producer_id, epoch + 1, last_epoch, previous)

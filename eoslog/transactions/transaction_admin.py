@@ -6,8 +6,8 @@ to no transactional id - is ended there alone, which is all there is of it.
 
 import re
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from contextlib import suppress
+from dataclasses import dataclass
 
 from eoslog.bindings.log_transactions import OpenTransaction
 from eoslog.bindings.transaction_entry import (
@@ -35,6 +35,7 @@ from eoslog.transactions.transaction_entries import (
     ONGOING,
     PREPARE_STATES,
     UNDECIDED_STATES,
+    NewestRecord,
     check_transactional_id,
 )
 from eoslog.transactions.transaction_owner import TransactionOwner, terminated
@@ -126,44 +127,52 @@ class TransactionAdmin:
             raise InvalidRequestError(f"{pattern!r} is no regular expression: {error}") from error
         now_ms = clock.now_ms()
         found = []
-        for one in self._all(now_ms):
-            if states and one.transaction_state not in states:
+        for one in self._all():
+            if states and one.state not in states:
                 continue
             if producer_ids and one.producer_id not in producer_ids:
                 continue
             if wanted is not None and wanted.fullmatch(one.transactional_id) is None:
                 continue
-            if duration_ms >= 0 and (one.transaction_duration_ms or 0) <= duration_ms:
+            is_open = one.state in UNDECIDED_STATES
+            if duration_ms >= 0 and (not is_open or now_ms - one.start_ms <= duration_ms):
                 continue
-            found.append(
-                TransactionListing(
-                    one.transactional_id,
-                    one.coordinator_id,
-                    one.producer_id,
-                    one.transaction_state,
-                )
-            )
+            listed = (one.transactional_id, _COORDINATOR_ID, one.producer_id, one.state)
+            found.append(TransactionListing(*listed))
         return found
 
-    def _all(self, now_ms: int) -> Iterable[TransactionDescription]:
+    def _all(self) -> Iterable[NewestRecord]:
+        """The newest record of each id, sorted by id."""
         known = {entry.transactional_id for entry in self._entries.known()}
         ids = known | {one for one, _ in self._state_log.transactions()}
         for transactional_id in sorted(ids):
-            try:
-                yield self._described(transactional_id, now_ms)
-            except (CorruptRecordError, TransactionalIdNotFoundError):
-                continue  # Unreadable (describing it says where), or forgotten meanwhile.
+            # Unreadable (describing it says where), or forgotten meanwhile.
+            with suppress(CorruptRecordError, TransactionalIdNotFoundError):
+                yield self._newest(transactional_id)
 
     def describe(self, transactional_id: str) -> TransactionDescription:
         """See `Store.describe_transaction`."""
         check_transactional_id(transactional_id)
-        described = self._described(transactional_id, clock.now_ms())
-        if described.transaction_state not in PREPARE_STATES:
-            return described
-        waiting = [where for where in described.topic_partitions if self._waits(where, described)]
-        return replace(described, topic_partitions=tuple(waiting))
+        one = self._newest(transactional_id)
+        partitions = [TopicPartition(*where) for where in sorted(one.partitions)]
+        if one.is_decided:
+            partitions = [where for where in partitions if self._waits(where, one)]
+        is_open = one.state in UNDECIDED_STATES
+        return TransactionDescription(
+            coordinator_id=_COORDINATOR_ID,
+            transactional_id=transactional_id,
+            producer_id=one.producer_id,
+            producer_epoch=one.producer_epoch,
+            transaction_state=one.state,
+            transaction_timeout_ms=one.timeout_ms,
+            current_transaction_start_time_ms=one.start_ms if is_open else None,
+            transaction_duration_ms=clock.now_ms() - one.start_ms if is_open else None,
+            topic_partitions=tuple(partitions),
+            prepared=one.prepared,
+            owner=self._entries.described_owner(transactional_id, one.owner),
+        )
 
-    def _waits(self, where: TopicPartition, decided: TransactionDescription) -> bool:
+    def _waits(self, where: TopicPartition, decided: NewestRecord) -> bool:
         """True if a decided transaction has no marker at a partition yet."""
         try:
             partition = self._coordinator.partition_of(*where)
@@ -177,34 +186,15 @@ class TransactionAdmin:
         open_ones = partition.open_transactions()
         return any(one.producer_id == decided.producer_id for one in open_ones)
 
-    def _described(self, transactional_id: str, now_ms: int) -> TransactionDescription:
-        fields = self._fields(transactional_id)
-        is_open = fields["state"] in UNDECIDED_STATES
-        start_ms = int(fields["start_ms"])
-        return TransactionDescription(
-            coordinator_id=_COORDINATOR_ID,
-            transactional_id=transactional_id,
-            producer_id=fields["producer_id"],
-            producer_epoch=fields["producer_epoch"],
-            transaction_state=fields["state"],
-            transaction_timeout_ms=fields["timeout_ms"],
-            current_transaction_start_time_ms=start_ms if is_open else None,
-            transaction_duration_ms=now_ms - start_ms if is_open else None,
-            topic_partitions=tuple(
-                TopicPartition(*where) for where in sorted(fields["partitions"] or ())
-            ),
-            prepared=fields["prepared"],
-            owner=self._entries.described_owner(transactional_id, fields["owner"]),
-        )
-
-    def _fields(self, transactional_id: str) -> dict[str, Any]:
-        """The newest record's, without making an entry for an id that nobody uses."""
+    def _newest(self, transactional_id: str) -> NewestRecord:
+        """The newest record of an id, without making an entry for an id that nobody uses."""
         known = self._entries.newest(transactional_id)
         if known is not None:
-            return known.fields
+            return known
         # Making the entry says where the record stands that cannot be read.
         with self._entries.locked(transactional_id) as entry:
-            return decode_transaction_value(entry.value())
+            fields = decode_transaction_value(entry.value())
+            return NewestRecord(transactional_id, entry.record_offset, fields)
 
     # Ending.
 
@@ -285,7 +275,7 @@ class TransactionAdmin:
                 if self._id_that_ends(where, one.producer_id):
                     continue
                 if ids is None:
-                    ids = {each.producer_id: each.transactional_id for each in self._all(now_ms)}
+                    ids = {each.producer_id: each.transactional_id for each in self._all()}
                 found.append(
                     HangingTransaction(
                         where.topic,

@@ -18,7 +18,7 @@ under which partitions are opened, then a partition's.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from eoslog.bindings.accumulator import RecordAccumulator
 from eoslog.bindings.shared_page import SharedPage
@@ -46,9 +46,10 @@ from eoslog.errors import (
 )
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.process_slots import ProcessSlots
+from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.producer_ids import ProducerIds
+from eoslog.transactions.producer_ids import ProducerIds, check_expected, next_identity
 from eoslog.transactions.transaction_entries import (
     ONGOING,
     PREPARE_STATES,
@@ -56,7 +57,6 @@ from eoslog.transactions.transaction_entries import (
     TransactionEntries,
     check_transactional_id,
 )
-from eoslog.transactions.transaction_identity import check_expected, next_identity
 from eoslog.transactions.transaction_owner import TransactionOwner, taken_over
 
 _log = logging.getLogger(__name__)
@@ -64,16 +64,6 @@ _log = logging.getLogger(__name__)
 Touched = Iterable[tuple[str, int]]
 Filled = Sequence[tuple[RecordAccumulator, TransactionPart]]
 _Result = TypeVar("_Result")
-
-
-class TransactionPartitions(Protocol):
-    """Part of the store's partitions that the coordinator needs."""
-
-    def find_for_transaction(self, where: TopicPartition) -> Partition | None:
-        """A user's partition or one of `__consumer_offsets`, opened; None if its topic is gone."""
-
-    def if_open(self, where: TopicPartition) -> Partition | None:
-        """The partition, if it is open."""
 
 
 class InitializedTransactions(NamedTuple):
@@ -92,13 +82,13 @@ class TransactionCoordinator:
         self,
         state_log: CompactedLog,
         producer_ids: ProducerIds,
-        partitions: TransactionPartitions,
+        partitions: OpenedPartitions,
         signal: AppendSignal,
         *,
         durable: bool,
         timeout_max_ms: int,
-        shared: SharedPage | None = None,
-        slots: ProcessSlots | None = None,
+        shared: SharedPage,
+        slots: ProcessSlots,
     ) -> None:
         self.entries = TransactionEntries(state_log, durable=durable, shared=shared, slots=slots)
         self._slots = slots
@@ -152,6 +142,7 @@ class TransactionCoordinator:
             self._finish(entry)
             if expected is not None:
                 check_expected(entry, expected, entry.state == ONGOING)
+            older = self.entries.owner_of(transactional_id)
             prepared = None
             if entry.state == ONGOING and entry.prepared and keep_prepared:
                 prepared = PreparedTransaction(
@@ -163,9 +154,17 @@ class TransactionCoordinator:
                     # So that the process that prepared it hears of it too.
                     entry.hand_over(self.entries.own_slot)
                     self.entries.note_append(entry)
-                self._take_over(entry, owner)
+            elif entry.state == ONGOING:
+                reason = taken_over(transactional_id, entry.producer_epoch + 1, owner)
+                self.fence(entry, reason)
+                self._finish(entry)
+                self._move_on(entry, None, timeout_ms, None if expected is None else expected[1])
             else:
-                self._take_over(entry, owner, expected, timeout_ms)
+                self._move_on(entry, None if expected is None else expected[1], timeout_ms)
+            self.entries.hand_over(transactional_id, owner)
+            if older is not None and older is not owner:
+                # Where its transaction was aborted first, it was told of the abort's epoch.
+                older.fenced_because = taken_over(transactional_id, entry.producer_epoch, owner)
             return InitializedTransactions(entry, entry.producer_id, entry.producer_epoch, prepared)
 
     def end(
@@ -293,20 +292,18 @@ class TransactionCoordinator:
         completed, a prepared one waits on. What cannot be ended now is tried again with the next
         call. Holds no lock when it is called. Raises StoreError if the slots cannot be looked at.
         """
-        if self._slots is None:
-            return 0
         dead = {one.slot for one in self._slots.dead()}
         if not dead:
             return 0
         self.had_others = True
-        settled, left = self._settle(self._slots)
+        settled, left = self._settle()
         if not left:
             for slot in dead:
                 if all(settle(slot) for settle in self.settle_hooks):
                     self._slots.settle(slot)
         return settled
 
-    def _settle(self, slots: ProcessSlots) -> tuple[int, int]:
+    def _settle(self) -> tuple[int, int]:
         """Return how many transactions of processes that are gone were ended, and how many are
         left.
         """
@@ -314,11 +311,11 @@ class TransactionCoordinator:
         # All that the dead ever wrote is in the log by now.
         for one in self.entries.undecided():
             # A decision may be anybody's: whoever made it for the owner may be the one that died.
-            if not one.is_decided and not self._is_left_open(one, slots):
+            if not one.is_decided and not self._is_left_open(one):
                 continue
             try:
                 with self.entries.locked(one.transactional_id) as entry:
-                    settled += self._settle_one(entry, slots)
+                    settled += self._settle_one(entry)
             except TransactionalIdNotFoundError:
                 continue  # Forgotten meanwhile.
             except (EoslogError, PartitionLost, ProducerNotCached) as error:
@@ -326,19 +323,20 @@ class TransactionCoordinator:
                 left += 1
         return settled, left
 
-    def _is_left_open(self, one: TransactionEntry | NewestRecord, slots: ProcessSlots) -> bool:
+    def _is_left_open(self, one: TransactionEntry | NewestRecord) -> bool:
         """True if a transaction is open, waits for no decision, and its process is gone."""
         if one.state != ONGOING or one.prepared or one.owner is None:
             return False
-        return not slots.alive(one.owner)
+        return not self._slots.alive(one.owner)
 
-    def _settle_one(self, entry: TransactionEntry, slots: ProcessSlots) -> bool:
+    def _settle_one(self, entry: TransactionEntry) -> bool:
         """End an id's transaction if it was left undone; whether it was."""
         if entry.state not in PREPARE_STATES:
             owner = entry.owner
-            if owner is None or not self._is_left_open(entry, slots):
+            if owner is None or not self._is_left_open(entry):
                 return False
-            reason = f"transactional id {entry.transactional_id!r}: {slots.describe(owner)} is gone"
+            process = self._slots.describe(owner)
+            reason = f"transactional id {entry.transactional_id!r}: {process} is gone"
             self.fence(entry, reason)
         self._finish(entry)
         return True
@@ -383,28 +381,6 @@ class TransactionCoordinator:
             self._finish(entry)
         self._move_on(entry, None, entry.timeout_ms, owned=False)
         self.entries.take_from_owner(entry.transactional_id, reason)
-
-    def _take_over(
-        self,
-        entry: TransactionEntry,
-        owner: TransactionOwner,
-        expected: tuple[int, int] | None = None,
-        timeout_ms: int | None = None,
-    ) -> None:
-        """The owner has the id from now on; with a timeout, with an epoch that is new."""
-        older = self.entries.owner_of(entry.transactional_id)
-        if timeout_ms is not None:
-            if entry.state == ONGOING:
-                reason = taken_over(entry.transactional_id, entry.producer_epoch + 1, owner)
-                self.fence(entry, reason)
-                self._finish(entry)
-                self._move_on(entry, None, timeout_ms, None if expected is None else expected[1])
-            else:
-                self._move_on(entry, None if expected is None else expected[1], timeout_ms)
-        self.entries.hand_over(entry.transactional_id, owner)
-        if older is not None and older is not owner:
-            # Where its transaction was aborted first, it was told of the abort's epoch.
-            older.fenced_by(taken_over(entry.transactional_id, entry.producer_epoch, owner))
 
     def _move_on(
         self,

@@ -12,8 +12,8 @@ store, the state log says how durable that life is.
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from eoslog.bindings.entry_lock import AllKeysHeld, EntryLock, LockedEntry
@@ -28,12 +28,17 @@ from eoslog.errors import (
 )
 from eoslog.session.process_slots import ProcessSlots
 from eoslog.storage.partition import Partition
-from eoslog.transactions.compacted_log import DURABILITY, CompactedLog, StateRecord, transaction_key
+from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.compacted_partition import (
+    DURABILITY,
+    StateRecord,
+    state_partition_of,
+    transaction_key,
+)
 from eoslog.transactions.transaction_owner import TransactionOwner, taken_elsewhere
 
 _log = logging.getLogger(__name__)
 
-EMPTY = "Empty"
 ONGOING = "Ongoing"
 DEAD = "Dead"
 PREPARE_STATES = frozenset(("PrepareCommit", "PrepareAbort"))
@@ -52,7 +57,6 @@ class NewestRecord:
     def __init__(self, transactional_id: str, record_offset: int, fields: dict[str, Any]) -> None:
         self.transactional_id = transactional_id
         self.record_offset = record_offset
-        self.fields = fields
         self.state: str = fields["state"]
         self.prepared: bool = fields["prepared"]
         self.owner: bytes | None = fields["owner"]
@@ -80,20 +84,17 @@ class EntryAsOfNow(NamedTuple):
 
 
 class TransactionEntries:
-    """The entries of a store in this process, and which of its producers has each id now.
-
-    `shared` and `slots` are of the processes that have the store open; without them it is this one
-    alone.
-    """
+    """The entries of a store in this process, and which of its producers has each id now."""
 
     def __init__(
         self,
         state_log: CompactedLog,
         *,
         durable: bool,
-        shared: SharedPage | None = None,
-        slots: ProcessSlots | None = None,
+        shared: SharedPage,
+        slots: ProcessSlots,
     ) -> None:
+        self.own_slot = slots.own
         self._state_log = state_log
         self._durable = durable
         self._shared = shared
@@ -104,13 +105,6 @@ class TransactionEntries:
         self._owners: dict[str, TransactionOwner] = {}
         self._durability_is_noted = False
         state_log.follow(self)
-        if shared is not None:
-            state_log.on_foreign = self._note_foreign
-
-    @property
-    def own_slot(self) -> bytes | None:
-        """The slot of this process; None if it is alone."""
-        return None if self._slots is None else self._slots.own
 
     def _note_durability(self) -> None:
         """Have the log say how durable this life of the store is, synced: the next one reads there
@@ -164,24 +158,13 @@ class TransactionEntries:
                 record = self._state_log.transaction(transactional_id)
                 if record is None and not create:
                     raise _not_found(transactional_id)
-                entry = self._made(transactional_id, record, partition)
+                lock = EntryLock(self._shared, transactional_id, partition.log, self)
+                entry = TransactionEntry(transactional_id, partition.log, self._durable, lock)
+                if record is not None:
+                    self._load(entry, record, partition)
                 self._state_partitions[transactional_id] = partition
                 self._entries[transactional_id] = entry
             return entry
-
-    def _made(
-        self,
-        transactional_id: str,
-        record: StateRecord | None,
-        partition: Partition,
-    ) -> TransactionEntry:
-        lock = None
-        if self._shared is not None:
-            lock = EntryLock(self._shared, transactional_id, partition.log, self)
-        entry = TransactionEntry(transactional_id, partition.log, self._durable, lock)
-        if record is not None:
-            self._load(entry, record, partition)
-        return entry
 
     def _load(self, entry: TransactionEntry, record: StateRecord, partition: Partition) -> None:
         if record.value is None:
@@ -196,27 +179,12 @@ class TransactionEntries:
                 f"{record.offset}: {error.reason}",
             ) from error
 
-    def standing_still(self) -> AbstractContextManager[object]:
+    def standing_still(self) -> AllKeysHeld:
         """A block in which no transaction begins, moves or ends, in any process.
 
         Raises StoreInUseError if another process is at work on one for too long.
         """
-        return self._all_locked() if self._shared is None else AllKeysHeld(self._shared)
-
-    @contextmanager
-    def _all_locked(self) -> Iterator[None]:
-        locked: set[int] = set()
-        with ExitStack() as held:
-            while True:
-                for entry in sorted(self.known(), key=lambda one: one.transactional_id):
-                    if id(entry) not in locked:
-                        held.enter_context(entry.lock)
-                        locked.add(id(entry))
-                # An entry is made under this lock, and nothing of it moves without its own.
-                with self._lock:
-                    if all(id(entry) in locked for entry in self.known()):
-                        yield
-                        return
+        return AllKeysHeld(self._shared)
 
     def is_current(self, entry: TransactionEntry, create: bool) -> bool:
         """Return True if an entry, whose lock is held, is the id's. Raises as `locked` does."""
@@ -241,20 +209,23 @@ class TransactionEntries:
 
     def buried(self, entry: TransactionEntry) -> None:
         """The entry, whose lock is held, has written its record without a value."""
-        self._state_log.took_away(entry.transactional_id, entry.record_offset)
+        tombstone = StateRecord(None, entry.record_offset)
+        self._state_log.moved(entry.transactional_id, tombstone)
         self.forget(entry)
 
     # Among processes.
 
-    def _note_foreign(self, transactional_id: str, offset: int) -> None:
-        """The log has a record that another process may have written. Takes no lock."""
+    def note_foreign(self, transactional_id: str, offset: int) -> None:
+        """Note that the log has a record at an offset that another process may have written. Takes
+        no lock.
+        """
         entry = self._entries.get(transactional_id)
         if entry is not None:
             entry.lock.note_newer(offset)
 
     def catch_up_for(self, transactional_id: str) -> None:
         """Read records of the state log that are not known here; the lock of an entry calls it."""
-        self._state_log.catch_up_for(transactional_id)
+        self._state_log.catch_up(state_partition_of(transactional_id))
 
     def refresh(self, transactional_id: str, offset: int) -> None:
         """Read the record at this offset, which the entry may not know; the thread that took the
@@ -278,7 +249,7 @@ class TransactionEntries:
     ) -> None:
         """Report to the producer here which process took its id, and when, if another one did."""
         owner = entry.owner
-        if self._slots is None or owner == self._slots.own:
+        if owner == self.own_slot:
             return
         if entry.transactional_id in self._owners:
             expired_ms = start_ms + timeout_ms if state == ONGOING else None
@@ -322,9 +293,7 @@ class TransactionEntries:
     def _undecided_ids(self) -> set[str]:
         """The ids that may have such a transaction."""
         ids = {one.transactional_id for one in self.known() if one.state in UNDECIDED_STATES}
-        if self._shared is not None:
-            ids.update(self._state_log.undecided_transactions())
-        return ids
+        return ids.union(self._state_log.undecided_transactions())
 
     def none_is_undecided(self) -> bool:
         """True if at one moment of the call no transaction was open or undecided, in any process.
@@ -349,10 +318,9 @@ class TransactionEntries:
         entry = self._entries.get(transactional_id)
         known = None if entry is None else self.read(entry)
         value, offset = (b"", -1) if known is None else (known.value, known.record_offset)
-        if self._shared is not None or entry is None:
-            record = self._state_log.transaction(transactional_id)
-            if record is not None and record.value is not None and record.offset > offset:
-                value, offset = record.value, record.offset
+        record = self._state_log.transaction(transactional_id)
+        if record is not None and record.value is not None and record.offset > offset:
+            value, offset = record.value, record.offset
         try:
             return NewestRecord(transactional_id, offset, decode_transaction_value(value))
         except CorruptRecordError:
@@ -365,9 +333,7 @@ class TransactionEntries:
         owner = self._owners.get(transactional_id)
         if owner is not None:
             return str(owner)
-        if slot is None or self._slots is None or slot == self._slots.own:
-            return None
-        if not self._slots.alive(slot):
+        if slot is None or slot == self.own_slot or not self._slots.alive(slot):
             return None
         return self._slots.describe(slot)
 
@@ -375,12 +341,10 @@ class TransactionEntries:
         """Return the owner of the id, if it is in this process."""
         return self._owners.get(transactional_id)
 
-    def hand_over(self, transactional_id: str, owner: TransactionOwner) -> TransactionOwner | None:
-        """The owner from now on; returns the one before."""
+    def hand_over(self, transactional_id: str, owner: TransactionOwner) -> None:
+        """Make a producer of this process the owner of the id from now on."""
         with self._lock:
-            older = self._owners.get(transactional_id)
             self._owners[transactional_id] = owner
-        return older
 
     def take_from_owner(self, transactional_id: str, reason: str) -> None:
         """Take the id from its owner, which is given the reason. It has no owner from now on."""

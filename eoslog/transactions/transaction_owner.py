@@ -33,19 +33,17 @@ class TransactionOwner:
         return cls(os.getpid(), socket.gethostname(), thread, clock.now_ms())
 
     def __str__(self) -> str:
-        return (
-            f"process {self.process_id} on {self.host}, thread {self.thread!r}, since "
-            f"{moment_text(self.since_ms)}"
-        )
+        return self.text("since")
+
+    def text(self, since: str) -> str:
+        """Describe the owner, for people, with this word before its time."""
+        thread = f"process {self.process_id} on {self.host}, thread {self.thread!r}"
+        return f"{thread}, {since} {moment_text(self.since_ms)}"
 
     def fence(self, reason: str) -> None:
         """Refuse every call of this owner from now on; the first reason stays."""
         if self.fenced_because is None:
             self.fenced_because = reason
-
-    def fenced_by(self, reason: str) -> None:
-        """Replace the reason: the owner that took over knows it better by now."""
-        self.fenced_because = reason
 
     def check(self) -> None:
         """Raise ProducerFencedError if another owner, or the store itself, has taken over."""
@@ -65,8 +63,7 @@ def taken_over(transactional_id: str, producer_epoch: int, newer: TransactionOwn
     """Return the reason of a fence: another producer was initialized with the id."""
     return (
         f"transactional id {transactional_id!r} was initialized again, with epoch "
-        f"{producer_epoch}, by process {newer.process_id} on {newer.host}, thread "
-        f"{newer.thread!r}, at {moment_text(newer.since_ms)}"
+        f"{producer_epoch}, by {newer.text('at')}"
     )
 
 
@@ -96,10 +93,7 @@ def taken_elsewhere(
 
 def run_overtaken(app_id: str, run_id: str, newer: TransactionOwner) -> str:
     """Return the reason of a fence: a newer run of its application was registered."""
-    return (
-        f"application {app_id!r}: run {run_id!r} was registered by process {newer.process_id} on "
-        f"{newer.host}, thread {newer.thread!r}, at {moment_text(newer.since_ms)}"
-    )
+    return f"application {app_id!r}: run {run_id!r} was registered by {newer.text('at')}"
 
 
 def timed_out(transactional_id: str, start_ms: int, timeout_ms: int, now_ms: int) -> str:
@@ -113,7 +107,4 @@ def timed_out(transactional_id: str, start_ms: int, timeout_ms: int, now_ms: int
 
 def terminated(transactional_id: str, by: TransactionOwner) -> str:
     """Return the reason of a fence: an operator ended its transaction."""
-    return (
-        f"transactional id {transactional_id!r} was terminated by process {by.process_id} on "
-        f"{by.host}, thread {by.thread!r}, at {moment_text(by.since_ms)}"
-    )
+    return f"transactional id {transactional_id!r} was terminated by {by.text('at')}"

@@ -44,7 +44,9 @@ from eoslog.storage.offset_checkpoints import LastOffsets, OffsetCheckpoints
 from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_id_range import is_of_staged_job
-from eoslog.transactions.compacted_log import CompactedLog, state_partition_of
+from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.compacted_partition import state_partition_of
+from eoslog.transactions.producer_ids import EPOCH_MAX
 from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 from eoslog.transactions.transaction_entries import (
     EPOCH_BUMPING_VERSION,
@@ -53,7 +55,6 @@ from eoslog.transactions.transaction_entries import (
     UNDECIDED_STATES,
     NewestRecord,
 )
-from eoslog.transactions.transaction_identity import EPOCH_MAX
 from eoslog.transactions.unresolved_transactions import Decision, Decisions, UnresolvedTransactions
 
 _log = logging.getLogger(__name__)
@@ -81,16 +82,14 @@ class TransactionRecovery:
         partitions: OpenedPartitions,
         checkpoints: OffsetCheckpoints,
         *,
-        shared: SharedPage | None = None,
-        slots: ProcessSlots | None = None,
+        shared: SharedPage,
+        slots: ProcessSlots,
     ) -> None:
         self._coordinator = coordinator
         coordinator.end_unknown = self.end_unknown
         self._shared = shared
         self._slots = slots
-        self._unresolved_file = None
-        if shared is not None:
-            self._unresolved_file = UnresolvedTransactions(Path(shared.path).parent, shared.session)
+        self._unresolved_file = UnresolvedTransactions(Path(shared.path).parent, shared.session)
         self._in_file: set[TopicPartition] = set()  # As far as is known here.
         self._is_alone = True  # Nobody else can have the store open now.
         self._lowest_at_close: dict[int, int] | None = None
@@ -119,8 +118,7 @@ class TransactionRecovery:
         """
         if was_unclean and not self._entries.last_life_was_durable():
             self._coordinator.renew_producer_ids()
-            if self._unresolved_file is not None:
-                self._unresolved_file.note_renewal()
+            self._unresolved_file.note_renewal()
         undecided = self._state_log.undecided_transactions()
         # All of them before the first partition is opened: what is not known there is aborted.
         for transactional_id in undecided:
@@ -137,7 +135,7 @@ class TransactionRecovery:
 
     def let_others_in(self) -> None:
         """Let other processes work from now on too: everything is taken up."""
-        self._is_alone = self._shared is None
+        self._is_alone = False
         for where in self._unresolved | set(self._decided):
             self._share(where)
 
@@ -147,7 +145,7 @@ class TransactionRecovery:
         """
         self._is_alone = False
         self._coordinator.had_others = True
-        if self._unresolved_file is not None and self._unresolved_file.renews():
+        if self._unresolved_file.renews():
             self._coordinator.renew_producer_ids()
         self._learn()
         # Before a partition is opened that this process may be the first to recover.
@@ -221,7 +219,7 @@ class TransactionRecovery:
         for where in sorted(self._decided):
             try:
                 if self._partitions.find_for_transaction(where) is None:
-                    self._is_gone(where)
+                    self._put_right(where, deleted=True)
             except EoslogError as error:
                 _log.error("%s cannot be opened to end its transactions: %s", where, error)
 
@@ -234,8 +232,7 @@ class TransactionRecovery:
         where = partition.topic_partition
         if where.topic == TRANSACTION_STATE_TOPIC:
             return
-        if self._unresolved_file is not None and not self._is_alone:
-            self._learn()
+        self._learn()
         if not partition.open_transactions():
             self._put_right(where)
             return
@@ -247,11 +244,11 @@ class TransactionRecovery:
 
     def _if_nothing_moves(self) -> AbstractContextManager[bool]:
         """Return a block in which no other process begins a transaction; gives True if it holds."""
-        shared, slots = self._shared, self._slots
-        if self._is_alone or shared is None or slots is None:
+        if self._is_alone:
             return nullcontext(True)
+        slots = self._slots
         return LockBlock(
-            AllKeysHeld(shared, if_free=True),
+            AllKeysHeld(self._shared, if_free=True),
             prepare=lambda held: held and not slots.others() and not slots.dead(),
         )
 
@@ -269,25 +266,19 @@ class TransactionRecovery:
         self._unresolved.add(where)
         self._share(where)
 
-    def _put_right(self, where: TopicPartition) -> None:
+    def _put_right(self, where: TopicPartition, *, deleted: bool = False) -> None:
+        """Note that nothing is left to be ended in the partition, or that its topic was deleted."""
         self._unresolved.discard(where)
         decisions = self._decided.get(where)
         if decisions is not None:
-            self._ended[where] = decisions
+            if not deleted:
+                self._ended[where] = decisions  # First: it is never in neither of the two.
             self._decided.pop(where, None)
-        if self._unresolved_file is not None:
-            self._unresolved_file.forget(where)
-
-    def _is_gone(self, where: TopicPartition) -> None:
-        """The partition's topic was deleted."""
-        self._unresolved.discard(where)
-        self._decided.pop(where, None)
-        if self._unresolved_file is not None:
-            self._unresolved_file.forget(where)
+        self._unresolved_file.forget(where)
 
     def _share(self, where: TopicPartition) -> None:
         """Have all processes know that the partition is still to be put right."""
-        if self._unresolved_file is None or self._is_alone:
+        if self._is_alone:
             return
         try:
             self._unresolved_file.note(where, self._decided.get(where, {}))
@@ -297,7 +288,7 @@ class TransactionRecovery:
 
     def _learn(self) -> None:
         """Take in what other processes could not put right, or did meanwhile."""
-        if self._unresolved_file is None or self._is_alone:
+        if self._is_alone:
             return
         unresolved = self._unresolved_file.read()
         for where, decisions in unresolved.items():
@@ -389,9 +380,7 @@ class TransactionRecovery:
         for where in list(self._unresolved):
             partition = self._partitions.find_for_transaction(where)
             if partition is None:
-                self._is_gone(where)
-            elif self._shared is None:
-                self._resolve_with(partition, self._entries.known())
+                self._put_right(where, deleted=True)
             else:
                 with self._entries.standing_still():
                     self._resolve_with(partition, self._entries.undecided())
@@ -421,7 +410,9 @@ class TransactionRecovery:
         ended = set(self._ended)
         rotated = self._coordinator.take_rotated()
         try:
-            self._attach_to_unsynced()
+            if self._had_others():
+                # Some partitions may be open only in other processes.
+                self._partitions.attach_to_unsynced()
             # Asked for only now: a partition may have been opened and written to meanwhile.
             for partition in self._partitions.opened():
                 if partition.topic != TRANSACTION_STATE_TOPIC:
@@ -435,15 +426,8 @@ class TransactionRecovery:
             self._safe[number] = min(end, lowest.get(number, end))
         self._forget_rotated(rotated)
 
-    def _attach_to_unsynced(self) -> None:
-        """Have the partitions open that only other processes wrote to, if they are to be synced."""
-        if self._had_others():
-            self._partitions.attach_to_unsynced()
-
     def _had_others(self) -> bool:
         """True if another process has the store open, or had it in this session."""
-        if self._slots is None:
-            return False
         if self._coordinator.had_others or self._slots.others() or self._slots.dead():
             self._coordinator.had_others = True
         return self._coordinator.had_others
@@ -504,7 +488,7 @@ class TransactionRecovery:
             offset = self._entries.read(entry).prepare_offset
             if offset >= 0:
                 note(state_partition_of(entry.transactional_id), offset)
-        if self._shared is not None and with_others:
+        if with_others:
             # Of the others, as far as the log was caught up on: at least to where it ended before.
             for one in self._entries.undecided():
                 if one.is_decided:

@@ -7,6 +7,7 @@ nothing open or undecided, and who comes back with it gets another producer id.
 
 import logging
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from itertools import chain
 
 from eoslog.bindings.status import ProducerNotCached
@@ -23,7 +24,7 @@ from eoslog.errors import (
     StoreInUseError,
     TransactionalIdNotFoundError,
 )
-from eoslog.transactions.compacted_log import CompactedLog, StateRecord
+from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 from eoslog.transactions.transaction_entries import ONGOING, UNDECIDED_STATES, NewestRecord
 from eoslog.transactions.transaction_owner import timed_out
@@ -115,15 +116,7 @@ def _may_time_out(entry: TransactionEntry | NewestRecord) -> bool:
 def _expired_records(state_log: CompactedLog, oldest_ms: int) -> Iterator[str]:
     """The ids whose records are that old; those of entries in memory may be older than they."""
     for transactional_id, record in state_log.transactions():
-        if _has_expired(record, oldest_ms):
-            yield transactional_id
-
-
-def _has_expired(record: StateRecord, oldest_ms: int) -> bool:
-    if record.value is None:
-        return False
-    try:
-        fields = decode_transaction_value(record.value)
-    except CorruptRecordError:
-        return False
-    return fields["state"] not in UNDECIDED_STATES and fields["last_update_ms"] <= oldest_ms
+        with suppress(CorruptRecordError):
+            fields = decode_transaction_value(record.value or b"")
+            if fields["state"] not in UNDECIDED_STATES and fields["last_update_ms"] <= oldest_ms:
+                yield transactional_id

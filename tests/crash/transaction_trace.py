@@ -29,7 +29,7 @@ from eoslog.bindings.transaction_entry import (
     transactional_id_of,
 )
 from eoslog.errors import ProducerFencedError
-from eoslog.transactions.compacted_log import StateRecord
+from eoslog.transactions.compacted_partition import StateRecord
 
 TOPIC = "orders"
 SOURCE = "source"

@@ -34,7 +34,7 @@ from eoslog.errors import (
     ProducerFencedError,
     StoreInUseError,
 )
-from eoslog.transactions.compacted_log import DURABILITY, state_key, transaction_key
+from eoslog.transactions.compacted_partition import DURABILITY, state_key, transaction_key
 from eoslog.transactions.transaction_timeouts import abort_timed_out, expire_ids
 
 ID = "wanted"

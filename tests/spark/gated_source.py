@@ -28,7 +28,8 @@ from pyspark.sql.datasource import (
 
 from eoslog.spark.data_source import EoslogDataSource
 from eoslog.staging.staged_application import PREPARED
-from eoslog.transactions.compacted_log import APPLICATION, CompactedLog
+from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.compacted_partition import APPLICATION
 
 
 class GatedDataSource(DataSource):

@@ -13,7 +13,7 @@ from eoslog.bindings.transaction_entry import (
     encode_transaction_value,
 )
 from eoslog.storage.partition import Partition
-from eoslog.transactions.compacted_log import state_partition_of, transaction_key
+from eoslog.transactions.compacted_partition import state_partition_of, transaction_key
 from eoslog.transactions.transaction_coordinator import (
     InitializedTransactions,
     TransactionCoordinator,
@@ -87,7 +87,7 @@ class CoordinatedStore:
         partition = self.store._state_log.partition_of(transactional_id)
         result = partition.append_columns([value], [transaction_key(transactional_id)])
         number = state_partition_of(transactional_id)
-        self.store._state_log._apply_from(number, result.base_offset)
+        self.store._state_log._open(number).read_from(result.base_offset)
         return int(result.base_offset)
 
     def entry(self, transactional_id: str = ID) -> TransactionEntry:

@@ -89,7 +89,7 @@ def polled_last(store, consumer, ago_s):
 
 
 def heartbeats(store):
-    return store._files.group_members._heartbeats
+    return store._files.group_members.heartbeats
 
 
 def now(store, group="g"):

@@ -18,7 +18,8 @@ from eoslog.common import clock
 from eoslog.errors import InvalidTxnStateError, StagedJobIncompleteError, StoreFullError
 from eoslog.groups import group_offsets, offsets_upgrade
 from eoslog.groups.group_offsets import GroupOffsets
-from eoslog.transactions.compacted_log import APPLICATION, CompactedLog
+from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.compacted_partition import APPLICATION
 
 # Three lives of a store. Each one commits a version of the staged jobs `bulk` and `nightly` with
 # offsets, one transaction with an offset, and one offset by hand; between the second and the third

@@ -44,7 +44,8 @@ from eoslog.staging.pending_jobs import PendingJobs
 from eoslog.staging.staged_commit import StagedCommits
 from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.storage.partition import Partition
-from eoslog.transactions.compacted_log import APPLICATION, CompactedLog
+from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.compacted_partition import APPLICATION
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

@@ -47,7 +47,8 @@ from eoslog.staging.staged_message import StagedMessage
 from eoslog.staging.staged_source import VersionSource
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.partition import Partition
-from eoslog.transactions.compacted_log import APPLICATION, CompactedLog
+from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.compacted_partition import APPLICATION
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

@@ -45,7 +45,8 @@ from eoslog.staging.staged_application import ApplicationRecord
 from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN
 from eoslog.storage.partition import Partition
-from eoslog.transactions.compacted_log import APPLICATION, CompactedLog
+from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.compacted_partition import APPLICATION
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

@@ -30,7 +30,8 @@ from eoslog.errors import StoreFailedError
 from eoslog.staging import staged_job, staged_leftovers
 from eoslog.staging.staged_leftovers import remove_tree
 from eoslog.staging.staged_names import TRASH_DIRECTORY
-from eoslog.transactions.compacted_log import APPLICATION, CompactedLog, state_partition_of
+from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.compacted_partition import APPLICATION, state_partition_of
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

@@ -21,7 +21,8 @@ from eoslog.staging.staged_application import ApplicationRecord
 from eoslog.staging.staged_spans import JobSpan, OffsetRange, thinned
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.store.consistent_snapshot import consistent_offsets
-from eoslog.transactions.compacted_log import RECENT_JOBS, CompactedLog
+from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.compacted_partition import RECENT_JOBS
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 

@@ -8,7 +8,7 @@ import pytest
 import eoslog
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.storage import log_settings
-from eoslog.transactions.compacted_log import state_partition_of
+from eoslog.transactions.compacted_partition import state_partition_of
 
 SEGMENT_BYTES = 16_384
 

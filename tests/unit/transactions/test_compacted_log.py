@@ -8,11 +8,11 @@ from unit_stores import abandon
 from eoslog import TopicPartition
 from eoslog.errors import CorruptRecordError, StoreVersionError
 from eoslog.storage.producer_state_store import StateStoreDamagedError
-from eoslog.transactions.compacted_log import (
+from eoslog.transactions.compacted_log import _record_of_index
+from eoslog.transactions.compacted_partition import (
     NAMED_PRODUCER,
     PRODUCER_ID_BLOCK,
     StateRecord,
-    _record_of_index,
     state_key,
     state_partition_of,
     transaction_key,

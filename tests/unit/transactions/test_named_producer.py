@@ -17,7 +17,8 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.store.retention import apply_retention
-from eoslog.transactions.compacted_log import NAMED_PRODUCER, CompactedLog
+from eoslog.transactions.compacted_log import CompactedLog
+from eoslog.transactions.compacted_partition import NAMED_PRODUCER
 from eoslog.transactions.named_producers import EPOCH_MAX, Checkpoint, NamedIdentity, _counted_on
 
 LONG = {"linger.ms": 3_600_000}

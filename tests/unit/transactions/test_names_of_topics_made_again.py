@@ -10,7 +10,7 @@ import pytest
 
 from eoslog import TopicPartition
 from eoslog.producer.producer_identity import ProducerIdentity
-from eoslog.transactions.compacted_log import NAMED_PRODUCER
+from eoslog.transactions.compacted_partition import NAMED_PRODUCER
 from eoslog.transactions.named_producers import NamedProducers
 
 ROUNDS = 40

@@ -14,7 +14,11 @@ from eoslog.fs.checkpoint_file import RECOVERY_POINT
 from eoslog.storage.log_opener import LogOpener
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN, FoundProducerIds
-from eoslog.transactions.compacted_log import PRODUCER_ID_BLOCK, state_partition_of, transaction_key
+from eoslog.transactions.compacted_partition import (
+    PRODUCER_ID_BLOCK,
+    state_partition_of,
+    transaction_key,
+)
 from eoslog.transactions.producer_ids import BLOCK_IDS
 
 LAST_EPOCH = 32766
@@ -65,7 +69,7 @@ def write_transaction(store, transactional_id, **fields):
     partition = store._state_log.partition_of(transactional_id)
     value = encode_transaction_value(**(known | fields))
     result = partition.append_columns([value], [transaction_key(transactional_id)])
-    store._state_log._apply_from(state_partition_of(transactional_id), result.base_offset)
+    store._state_log._open(state_partition_of(transactional_id)).read_from(result.base_offset)
 
 
 def committed(store):
@@ -208,7 +212,7 @@ def test_a_record_that_cannot_be_read_keeps_nobody_from_an_id(open_store):
     store = with_topic(open_store())
     partition = store._state_log.partition_of("theirs")
     result = partition.append_columns([b"\0\x07nonsense, long enough"], [transaction_key("theirs")])
-    store._state_log._apply_from(state_partition_of("theirs"), result.base_offset)
+    store._state_log._open(state_partition_of("theirs")).read_from(result.base_offset)
     assert next_id(store) == FIRST
 
 

@@ -15,8 +15,7 @@ from cli_calls import DONE, call
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.transaction_record import encode_transaction_value
-from eoslog.transactions.compacted_log import state_partition_of
-from eoslog.transactions.state_key import transaction_key
+from eoslog.transactions.compacted_partition import state_partition_of, transaction_key
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 ID = "broker"
