@@ -241,7 +241,7 @@ class Consumer:
         if self._subscription is not None and self._left is None:
             self._left = self._subscription
             try:
-                self._left.member.leave(tell=True)  # Still a member while it is told.
+                self._left.member.leave(report=True)  # Still a member while it is told.
             finally:
                 self._end_leaving()
         self._end_leaving()
@@ -255,7 +255,7 @@ class Consumer:
             return
         try:
             if self._left.member.member_id:
-                self._left.member.leave(tell=False)
+                self._left.member.leave(report=False)
         except EoslogError:
             self._forget_left()
             raise
@@ -535,9 +535,9 @@ class Consumer:
                 if subscription is not None and not self._engine.is_closed():
                     member = subscription.member
                     if not closed_before:
-                        member.leave(tell=not self._polling)
+                        member.leave(report=not self._polling)
                     elif member.member_id:
-                        member.leave(tell=False)
+                        member.leave(report=False)
         finally:
             self._closed = True
             self._engine.signal.wake()

@@ -1,10 +1,10 @@
-"""Assignors: they share out the partitions of topics among the members of a group.
+"""Assignors: they assign the partitions of topics to the members of a group.
 
 - range: topic by topic, each member a run of partitions, as Kafka's RangeAssignor does it;
 - cooperative-sticky: evenly over all topics, and with as few moves as that takes.
 
-Invariants: each partition of a topic that anybody reads goes to one member that reads it. The
-result depends on the arguments alone, so every process comes to the same.
+Invariants: each partition of a topic that has readers goes to one member that reads it. The result
+depends on the arguments alone, so it is the same in every process.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,7 +17,7 @@ RANGE = "range"
 STICKY = "cooperative-sticky"
 DEFAULT_STRATEGIES = (RANGE, STICKY)
 
-# What other clients call them.
+# Names of other clients.
 _OTHER_NAMES = {
     "sticky": STICKY,
     "org.apache.kafka.clients.consumer.RangeAssignor": RANGE,
@@ -72,10 +72,11 @@ def assign_ranges(topics: Topics, counts: Counts, assigned: Assigned) -> Assignm
 
 
 def assign_sticky(topics: Topics, counts: Counts, assigned: Assigned) -> Assignment:
-    """Members keep what they are assigned as far as the rest comes out even.
+    """Assign partitions evenly; members keep what they are assigned as far as that allows.
 
-    What is free goes to whoever has least; then partitions move from who has most to who has least
-    and reads their topic, until nobody has two more than another that could take one.
+    Each free partition goes to the reader with least. Then partitions move from the member with
+    most to the reader of their topic with least, until no member has two more than another that
+    could take one.
     """
     readers = _readers(topics)
     result: Assignment = {member: set() for member in topics}

@@ -1,13 +1,13 @@
 """Group coordinator: members join, leave and die, and each is assigned what it reads.
 
-There is no server: every process changes a group itself, by a record of it in the group's log,
-under the lock that all processes share. `group_members` has the rules.
+There is no server: every process changes a group itself, by a record in the group's log, under the
+lock that all processes share. `group_members` has the rules.
 
-A member dies with its process, whose slot is locked as long as it lives, or for the group when it
-does not poll for `max.poll.interval.ms`. Whoever looks at a group takes its dead out.
+A member is dead if its process is, whose slot is locked as long as it lives, or if the member does
+not poll for `max.poll.interval.ms`. Each look at a group expels its dead members.
 
-Invariants: a change is in the log before anybody acts on it. What a dead member held is given to
-others only by the record that it is no member any more, so its commits are refused from then on.
+Invariants: a change is in the log before any member acts on it. What a dead member held is given to
+others only by the record that removes the member, so its commits are refused from then on.
 """
 
 import hashlib
@@ -80,17 +80,16 @@ class GroupDescription:
 class MemberHeartbeats:
     """Times of the last polls of one store's members, for all its processes; a file each.
 
-    A file's time of change is that of the member's last poll, on the clock that does not jump and
-    is the same for all processes of a machine. So a member that polls no more is found although its
-    process lives, also if that process was stopped. Nothing here has to survive a restart: no
-    member does.
+    A file's time of change is that of the member's last poll, on the monotonic clock, which all
+    processes of a machine share. So a member that has stopped polling is found although its process
+    lives, also if that process was stopped. Nothing here has to survive a restart: no member does.
     """
 
     def __init__(self, state_path: Path) -> None:
         self._path = state_path / MEMBERS_DIRECTORY_NAME
 
     def begin(self, member_id: str) -> None:
-        """A consumer is about to become a member. Raises StoreFullError, StoreReadOnlyError."""
+        """Make the file of a new member. Raises StoreFullError, StoreReadOnlyError."""
         path = self._path_of(member_id)
         with named_os_errors(f"making {path}"):
             make_directories(self._path)
@@ -98,7 +97,7 @@ class MemberHeartbeats:
             self._beat(path)
 
     def beat(self, member_id: str) -> None:
-        """The member polls; nothing happens if it is none any more."""
+        """Note a poll; does nothing if the member has no file any more."""
         with suppress(FileNotFoundError):
             self._beat(self._path_of(member_id))
 
@@ -112,12 +111,12 @@ class MemberHeartbeats:
         return None if age_ns < 0 else age_ns // 1_000_000
 
     def end(self, member_id: str) -> None:
-        """The consumer is a member no more."""
+        """Remove the file of a member."""
         with suppress(OSError):
             self._path_of(member_id).unlink(missing_ok=True)
 
     def forget_all(self) -> None:
-        """Forget all members: the store is being opened by its first process."""
+        """Remove all files: the first process opens the store, and no earlier member is left."""
         if not self._path.is_dir():
             return
         with named_os_errors(f"clearing {self._path}"):
@@ -172,7 +171,7 @@ class GroupCoordinator:
         return tuple(sorted(name for name in names if matches(name)))
 
     def look(self, group: str) -> tuple[GroupMembers, int]:
-        """The members of a group, and a number that differs after every change."""
+        """Return the members of a group, and a number that differs after every change."""
         with self.log.caught_up(self.log.of_group(group)) as state:
             written = state.members(group)
         return (GroupMembers(), -1) if written is None else written
@@ -226,7 +225,7 @@ class GroupCoordinator:
         strategies: tuple[str, ...],
         max_poll_interval_ms: int,
     ) -> Member:
-        """A consumer of this process as a member; of no group yet."""
+        """Return a consumer of this process as a member, of no group yet."""
         return Member(
             f"{client_id}-{uuid.uuid4()}",
             client_id,
@@ -247,7 +246,7 @@ class GroupCoordinator:
         self._change(group, lambda now: with_member(now, member, self._counts_for(now, member)))
 
     def subscribe(self, group: str, member: Member, topics: tuple[str, ...]) -> None:
-        """A member reads other topics from now on."""
+        """Have a member read other topics from now on."""
         changed = replace(member, topics=topics)
 
         def change(now: GroupMembers) -> GroupMembers:
@@ -258,7 +257,7 @@ class GroupCoordinator:
         self._change(group, change)
 
     def acknowledge(self, group: str, member: Member) -> None:
-        """A member, which reads what it holds here, has taken note of the group as it is."""
+        """Note that a member, which reads what it holds here, knows the group as it is."""
 
         self._change(
             group,
@@ -266,39 +265,39 @@ class GroupCoordinator:
         )
 
     def rebalance(self, group: str) -> None:
-        """Topics have come, gone or grown."""
+        """Assign partitions again: topics have come, gone or grown."""
         self._change(group, lambda now: rebalanced(now, self._counts_for(now)))
 
     def leave(self, group: str, member_id: str) -> None:
-        """A member is one no more; what it held goes to others at once."""
-        # First: should this be cut short, others find it dead.
+        """Remove a member; what it held goes to others at once."""
+        # First: after an interrupt, others find it dead.
         self.heartbeats.end(member_id)
         self._change(group, lambda now: without_members(now, [member_id], self._counts_for(now)))
         self.forget(member_id)
 
     def forget(self, member_id: str) -> None:
-        """A consumer of this process is no member, whoever took it out."""
+        """Note that a consumer of this process is no member any more."""
         self.heartbeats.end(member_id)
         with self._lock:
             self._local.pop(member_id, None)
             self._abandoned.discard(member_id)
 
     def abandon(self, member_id: str) -> None:
-        """A member's consumer is gone without a word. Takes no lock: it may be called anywhere."""
-        if os.getpid() == self._process_id:  # Else a forked child let go of its copy.
+        """Note that a member's consumer was collected without a close. Takes no lock."""
+        if os.getpid() == self._process_id:  # Else a forked child dropped its copy.
             self._abandoned.add(member_id)
             self.heartbeats.end(member_id)
 
     # The dead.
 
     def expel_dead(self, group: str) -> None:
-        """Take the dead out of a group."""
+        """Remove the dead members of a group."""
         members, _ = self.look(group)
         if any(map(self.is_dead, members.members)):
             self._change(group, lambda now: now)
 
     def look_after_members(self) -> None:
-        """Take the dead out of all groups that this process has to do with."""
+        """Remove the dead members of all groups that this process uses."""
         for groups in self.log.used():
             with self.log.caught_up(groups) as state:
                 names = state.groups_with_members()
@@ -306,7 +305,7 @@ class GroupCoordinator:
                 self.expel_dead(name)
 
     def close(self) -> None:
-        """The store is about to be closed: the members of this process leave."""
+        """Remove the members of this process: the store is about to be closed."""
         with self._lock:
             self._closed = True
             local = list(self._local.items())
@@ -317,7 +316,7 @@ class GroupCoordinator:
     # How it is done.
 
     def _change(self, group: str, change: Callable[[GroupMembers], GroupMembers]) -> None:
-        """Write what `change` makes of a group without its dead, unless that is what it was."""
+        """Write what `change` makes of a group without its dead members, if that is a change."""
         groups = self.log.of_group(group)
         with self.log.writing(groups):
             with self.log.caught_up(groups) as state:

@@ -1,11 +1,10 @@
-"""The partitions of `__consumer_offsets` and what they say of groups: the log is the truth.
+"""The partitions of `__consumer_offsets`, and the state of groups that their replay gives.
 
-A group's state is what replaying its partition gives, and whoever asks reads on from where the last
-one stopped, so that nobody has to be told of a transaction's marker or of what another process
-wrote. What was replayed is kept in LMDB with the offset up to which it is true: opening does not
-read the log anew.
+Each look at a group first replays what was appended since the last one, also transactions' markers
+and records of other processes. What was replayed is kept in LMDB with the offset up to which it is
+true, so that opening does not read the whole log again.
 
-Invariants: whoever looks at a group and then writes of it holds the lock of its partition from the
+Invariants: a change of a group that depends on its state holds the lock of its partition from the
 look to the append, in all processes. No lock that a waiting reader takes is held during an append.
 """
 
@@ -46,7 +45,7 @@ _NOTHING_YET = -1
 
 
 class GroupRecord(NamedTuple):
-    """A record to be written: of an offset, or of members; without a value it takes them away."""
+    """Record of an offset or of members; without a value it is a tombstone."""
 
     key: OffsetKey | MembersKey
     value: OffsetValue | GroupMembers | None
@@ -57,16 +56,16 @@ class GroupRecord(NamedTuple):
 
 
 class GroupPartition:
-    """One partition of `__consumer_offsets` and what it says."""
+    """One partition of `__consumer_offsets` and its state."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
         self.lock = ThreadLock()  # Guards what follows; taken after the one of `writing`.
         self.state = GroupOffsetsState()
-        self.applied_offset = _NOTHING_YET  # Of the log; before it nothing was loaded.
+        self.applied_offset = _NOTHING_YET  # Of the log; at first nothing is loaded.
         self.keeping = ThreadLock()  # One at a time writes to LMDB; taken before `lock`.
         self.kept_offset = _NOTHING_YET
-        self.kept_generation = _NOTHING_YET  # Not that of what LMDB has: write all of it anew.
+        self.kept_generation = _NOTHING_YET  # Of the rows in LMDB; if another, all are written.
 
     @property
     def number(self) -> int:
@@ -95,7 +94,7 @@ class GroupLog:
     partition_of = staticmethod(lru_cache(1024)(state_partition_of))
 
     def of(self, number: int) -> GroupPartition:
-        """A partition with what it says, made if it is not there."""
+        """A partition with its state; created if it does not exist."""
         used = self._used.get(number)
         if used is None:
             partition = self.partitions.offsets_partition(number)
@@ -103,11 +102,11 @@ class GroupLog:
         return used
 
     def of_group(self, group: str) -> GroupPartition:
-        """The partition with a group's records, made if it is not there."""
+        """The partition with a group's records; created if it does not exist."""
         return self.of(self.partition_of(group))
 
     def if_there(self, group: str) -> GroupPartition | None:
-        """The partition with a group's records; None if nobody ever wrote there."""
+        """The partition with a group's records; None if it does not exist."""
         number = self.partition_of(group)
         used = self._used.get(number)
         if used is None and number in self.partitions.existing_offsets_partitions():
@@ -115,7 +114,7 @@ class GroupLog:
         return used
 
     def used(self) -> list[GroupPartition]:
-        """The partitions that somebody in this process has asked for."""
+        """The partitions that this process has used."""
         return list(self._used.values())
 
     def existing(self) -> Iterator[GroupPartition]:
@@ -126,14 +125,14 @@ class GroupLog:
     # Looking and writing.
 
     def writing(self, groups: GroupPartition) -> AbstractContextManager[object]:
-        """A block in which nobody else, in any process, writes of the partition's groups.
+        """Return a block in which no other thread, of any process, changes the partition's groups.
 
-        Transactions' markers come all the same. A thread may be in it more than once.
+        Transactions' markers may still be appended. A thread may enter it more than once.
         """
         return self._shared.held(GROUP_LOCKS_FIRST + groups.number)
 
     def caught_up(self, groups: GroupPartition) -> LockBlock[GroupOffsetsState]:
-        """Return a block that gives a partition's state as of now; it keeps other threads out."""
+        """Return a block that gives a partition's newest state, and keeps other threads out."""
 
         def catch_up(_: object) -> GroupOffsetsState:
             self._catch_up(groups)
@@ -152,14 +151,14 @@ class GroupLog:
                 groups.applied_offset == result.base_offset
                 and result.last_offset - result.base_offset + 1 == len(records)
             ):
-                # What replay would find; it is known without reading it.
+                # The result of a replay is known without reading.
                 for offset, record in enumerate(records, result.base_offset):
                     groups.state.apply(record.key, record.value, offset)
                 groups.applied_offset = result.last_offset + 1
         return result
 
     def sync(self, groups: GroupPartition, result: AppendResult) -> None:
-        """Make an append power-safe, unless the store's durability says otherwise."""
+        """Sync an append, if the store's durability asks for it."""
         if self._sync:
             groups.partition.sync_up_to(result.last_offset + 1)
 
@@ -212,20 +211,20 @@ class GroupLog:
     # Keeping beside the log what was replayed.
 
     def persist(self, number: int) -> None:
-        """Bring LMDB up to what a partition says, if it was used. Raises StoreFullError."""
+        """Write the state of a partition to LMDB, if it was used. Raises StoreFullError."""
         groups = self._used.get(number)
         if groups is None:
             return
         with groups.keeping, self._shared.held(LOCK_GROUP_INDEX):
             if not self._persist(groups):
-                # Rows were lost in another process: what is known here is the whole truth.
+                # Rows were lost in another process: write all that is known here.
                 groups.kept_generation = _NOTHING_YET
                 self._persist(groups)
 
     def _persist(self, groups: GroupPartition) -> bool:
         with groups.lock:
             with suppress(*UNREADABLE):
-                # Whoever asks for a group meets it; what comes before it is worth keeping.
+                # A look at a group raises it; what comes before it is worth keeping.
                 self._catch_up(groups)
             generation, offset = self.index.generation, groups.applied_offset
             whole = generation != groups.kept_generation
@@ -240,13 +239,13 @@ class GroupLog:
         if not self.index.write(groups.number, offset, changes, generation, since):
             return False
         with groups.lock:
-            if groups.state is state:  # Else it began anew meanwhile.
+            if groups.state is state:  # Else it was loaded again meanwhile.
                 groups.kept_offset, groups.kept_generation = offset, generation
             state.kept()
         return True
 
     def persist_all(self) -> None:
-        """Bring LMDB up to what all partitions say that were used; raises the first error."""
+        """Write the state of all partitions that were used to LMDB; raises the first error."""
         errors = []
         for number in list(self._used):
             try:
@@ -263,8 +262,8 @@ class GroupLog:
         while True:
             start = partition.log_start_offset
             if _NOTHING_YET < groups.applied_offset < start:
-                # The log lost records that nobody had asked for yet; what holds is in the others.
-                # The offset last: until then an interrupt has it begin anew once more.
+                # Compaction deleted records that were not replayed; what holds is in the others.
+                # The offset last: after an interrupt all this is done again.
                 groups.kept_generation = _NOTHING_YET
                 groups.state = GroupOffsetsState()
                 groups.applied_offset = start
@@ -279,7 +278,7 @@ class GroupLog:
                     raise
 
     def _load(self, groups: GroupPartition) -> None:
-        """Begin with what LMDB has, if anything; after an interrupt once more."""
+        """Load the rows of LMDB, if there are any; may be repeated after an interrupt."""
         number, state = groups.number, GroupOffsetsState()
         groups.kept_generation = self.index.generation
         try:
@@ -294,7 +293,7 @@ class GroupLog:
                 state.install(row, written)
             groups.kept_offset = offset = kept.offset
         else:
-            # Nothing is kept, or the log lost its beginning since; what holds is in what it has.
+            # No rows, or older ones than the log's beginning: what holds is in the log.
             groups.kept_generation = _NOTHING_YET
         groups.state = state
         groups.applied_offset = offset
@@ -303,7 +302,7 @@ class GroupLog:
         partition = groups.partition
         data = memoryview(partition.read(groups.applied_offset, _READ_BYTES))
         if not data:
-            # Of what was compacted away before the store had it, nothing is left.
+            # Kafka compacted these records away before eoslog had the log.
             _, groups.applied_offset = partition.fetch_records(groups.applied_offset, 1, 1)
         for header in iter_batches(data):
             if header.last_offset < groups.applied_offset:

@@ -1,13 +1,13 @@
-"""A consumer's part in its group: it joins, is given partitions, gives them up, leaves.
+"""A consumer's membership of its group: it joins, takes partitions, gives them up, leaves.
 
-All of it happens when the consumer polls. What it is asked to give up it gives up then, before it
-reads anything more; only when it has said so are the partitions given to others.
+All of it happens when the consumer polls. What it has to give up it gives up then, before it reads
+anything more; only after it has acknowledged that are the partitions assigned to others.
 
-Invariants: `held` is what the consumer reads, and nothing else says what that is: so an interrupt
-at whatever step leaves them the same, and the next poll goes on from there. It is never more than
-the group's record says it holds, unless it was taken out of the group; then its commits are
-refused, and its next poll finds out before it reads. `generation` and `member_id` are those of what
-is held.
+Invariants: `held` is what the consumer reads, and is kept nowhere else: an interrupt at any step
+leaves the two the same, and the next poll goes on from there. It is never more than the member
+holds by the group's record, unless the member was removed from the group; then its commits are
+refused, and its next poll finds that before it reads. `generation` and `member_id` are those of
+what is held.
 """
 
 import time
@@ -22,41 +22,41 @@ from eoslog.groups.group_members import NOTHING, GroupMembers, Member, covers
 from eoslog.groups.group_metadata import NO_MEMBER_ID, ConsumerGroupMetadata
 from eoslog.storage.partition import Partition
 
-# How often a member looks whether others are dead, and how often at most it says that it lives.
+# How often a member looks for dead members, and how often at most it writes its heartbeat.
 LOOK_AROUND_S = 0.5
 _BEATS_PER_INTERVAL = 20
 _NEVER_S = float("-inf")
 _NOTHING_SEEN = -2
-# A group that changes faster than that is followed by the next poll.
+# If a group changes more often than this within one poll, the next poll goes on.
 _STEPS_MAX = 100
 
 Partitions = list[TopicPartition]
 
 
 class Reader(Protocol):
-    """The consumer, as its membership sees it."""
+    """The consumer, as its membership uses it."""
 
-    called: bool  # Whether the user's function was, since somebody made it False.
+    called: bool  # True once the user's function was called; the membership sets it to False.
 
     def reads(self) -> frozenset[TopicPartition]:
-        """Return the partitions that it reads."""
+        """Return the partitions that the consumer reads."""
 
     def take(self, partitions: Partitions) -> None:
-        """Read these too from now on; none of them if it raises."""
+        """Read these partitions from now on; none of them if it raises."""
 
     def stop(self, partitions: Partitions) -> None:
-        """Read these no more."""
+        """Stop reading these partitions."""
 
-    # What the user's function raises undoes nothing.
+    # These call the user's function; an error of it undoes nothing.
 
     def assigned(self, partitions: Partitions) -> None:
-        """Tell of these, which were taken; maybe of none, by a new member."""
+        """Report partitions that were taken; for a new member maybe none."""
 
     def give_up(self, partitions: Partitions) -> None:
-        """Tell of these, which are about to go to others."""
+        """Report partitions that are about to go to others."""
 
     def lose(self, partitions: Partitions) -> None:
-        """Tell of these, which may be others' already."""
+        """Report partitions that others may have already."""
 
 
 class GroupMember:
@@ -75,7 +75,7 @@ class GroupMember:
     ) -> None:
         self.group = group
         self.member_id = NO_MEMBER_ID
-        # Who it was at its last poll as a member; one that is no member any more claims that still.
+        # Generation and member id of the last poll as a member; a removed member still claims them.
         self._claim: tuple[int, str] | None = None
         self._coordinator = coordinator
         self._reader = reader
@@ -89,13 +89,13 @@ class GroupMember:
         self._seen = _NOTHING_SEEN  # Of the group's changes.
         self._topics: tuple[str, ...] = ()
         self._counts: dict[str, int] = {}
-        self._told_of_joining = False
-        self._untold = NOTHING  # What was taken, or is about to be, and not told of.
+        self._reported_joining = False
+        self._unreported = NOTHING  # What was taken, or is about to be, and was not reported.
         self._leaving = False
         self._lock = ThreadLock()  # Between joining and leaving.
 
     def __del__(self) -> None:
-        # Only noted: this may run anywhere, also where the group's lock is held.
+        # Takes no lock: the collector may call it anywhere, also where the group's lock is held.
         if getattr(self, "member_id", NO_MEMBER_ID):
             self._coordinator.abandon(self.member_id)
 
@@ -105,10 +105,10 @@ class GroupMember:
         return self._reader.reads()
 
     def metadata(self, topic_ids: Mapping[str, str]) -> ConsumerGroupMetadata:
-        """Return the identity that commits, of topics of these ids; that of no member before it has
-        ever joined.
+        """Return the identity that commits, for topics of these ids; before the consumer has ever
+        joined, that of no member.
 
-        Of a member that left or was taken out it is who that was, whom the group refuses.
+        After a member left or was removed it is its last one, which the group refuses.
         """
         if self._claim is None:
             return ConsumerGroupMetadata(self.group, topic_ids=topic_ids)
@@ -116,7 +116,7 @@ class GroupMember:
 
     @property
     def has_joined(self) -> bool:
-        """True if it ever was a member."""
+        """True if the consumer ever was a member."""
         return self._claim is not None
 
     @property
@@ -125,8 +125,8 @@ class GroupMember:
         return self._coordinator.log.of_group(self.group).partition
 
     def has_news(self) -> bool:
-        """Return True if `follow` has something to do; now and then look for dead members."""
-        self._say_alive()
+        """Return True if `follow` has something to do. Now and then, look for dead members."""
+        self._beat()
         now_s = time.monotonic()
         if now_s - self._looked_around_s >= LOOK_AROUND_S:
             self._looked_around_s = now_s
@@ -140,7 +140,7 @@ class GroupMember:
         )
 
     def follow(self) -> None:
-        """Do what the group asks for: join, give up, take. Each poll begins with it.
+        """Join, give up and take partitions, as the group's record asks. Each poll begins with it.
 
         Raises what the reader's methods raise, InconsistentGroupProtocolError and StoreError; the
         next call goes on from there.
@@ -149,7 +149,7 @@ class GroupMember:
             return
         for _ in range(_STEPS_MAX):
             if self._leaving:
-                # Cut short before it was told to stop, if it was to be told.
+                # `leave` was interrupted before the reader stopped.
                 self._reader.stop(sorted(self.held))
                 return
             topics = self._find_topics()
@@ -163,10 +163,10 @@ class GroupMember:
                 self._seen, self._topics, self._counts = version, topics, counts
                 return
 
-    def leave(self, *, tell: bool) -> None:
-        """Give everything up and be a member no more. With `tell` the reader hears of it."""
+    def leave(self, *, report: bool) -> None:
+        """Give everything up and leave the group. With `report`, call the user's function."""
         try:
-            if tell and self.held:
+            if report and self.held:
                 members, _ = self._coordinator.look(self.group)
                 if members.get(self.member_id) is not None:
                     self._release(self.held)
@@ -189,25 +189,25 @@ class GroupMember:
         )
         with self._lock:
             if not self._leaving:
-                # First: should this be cut short, the next look finds out whether it has joined.
-                self.member_id, self._told_of_joining = member.member_id, False
+                # First: after an interrupt, the next look finds whether it has joined.
+                self.member_id, self._reported_joining = member.member_id, False
                 self._beaten_s = time.monotonic()
                 self._coordinator.join(self.group, member)
 
     def _lose(self) -> None:
-        """Others took it out of the group. Until the reader knows, it commits under its old id."""
+        """Lose what is held: others removed the member. Until then it commits under its old id."""
         lost = sorted(self.held)
         try:
             if lost:
                 self._reader.lose(lost)
         finally:
-            # Should this be cut short, it is done once more.
+            # After an interrupt it is done again.
             self._reader.stop(lost)
             self._coordinator.forget(self.member_id)
             self.member_id = NO_MEMBER_ID
 
     def _settled(self, members: GroupMembers, member: Member, topics: tuple[str, ...]) -> bool:
-        """Take a step towards what the group says; True if there was none to take."""
+        """Take one step towards the group's record; True if there was none to take."""
         self._claim = (member.generation, member.member_id)
         gone = self.held - member.assigned
         if gone:
@@ -228,27 +228,27 @@ class GroupMember:
         try:
             self._reader.give_up(given_up)
         finally:
-            # Should this be cut short, they are held, and given up by the next poll.
+            # After an interrupt they are held, and the next poll gives them up.
             self._reader.stop(given_up)
 
     def _take(self, member: Member) -> None:
         gained = member.assigned - self.held
         if gained:
-            self._untold |= gained
+            self._unreported |= gained
             self._reader.take(sorted(gained))
-        news = sorted(self._untold & member.assigned)
-        if not news and self._told_of_joining:
+        news = sorted(self._unreported & member.assigned)
+        if not news and self._reported_joining:
             return
         done = self._reader.called = False
         try:
             self._reader.assigned(news)
             done = True
         finally:
-            # Else an interrupt came before the user heard of them: the next poll tells him.
+            # Else an interrupt came before the user's function was called: the next poll calls it.
             if done or self._reader.called:
-                self._untold, self._told_of_joining = NOTHING, True
+                self._unreported, self._reported_joining = NOTHING, True
 
-    def _say_alive(self) -> None:
+    def _beat(self) -> None:
         now_s = time.monotonic()
         if self.member_id and now_s - self._beaten_s >= self._beat_every_s:
             self._beaten_s = now_s

@@ -1,13 +1,13 @@
-"""The members of a group: who reads what, in which generation, and how that changes.
+"""The members of a group: what each reads, in which generation, and how that changes.
 
 A member *holds* what it may be reading. What it is *assigned* it holds; what it holds besides, it
-was asked to give up, and it does so at its next poll. Every change of who is assigned what makes a
-new generation of the group. A member goes on with its own, older one until it polls: nothing that
-it holds is anybody else's until then.
+has to give up, and does so at its next poll. Every change of the assignment makes a new generation
+of the group. A member goes on with its own, older one until it polls: no other member has what it
+holds until then.
 
 Invariants: no partition is held by two members. A member is assigned nothing that it does not hold.
 A member's generation is never above the group's, which never goes down. All functions here are
-pure: whoever calls them writes the result down, or nothing has changed.
+pure: the caller writes the result to the log, or nothing has changed.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,8 +28,8 @@ PartitionCounts = Mapping[str, int]
 class Member:
     """One consumer of a group.
 
-    `slot` names the process it lives in, `strategies` are the ways of assignment that it knows, the
-    one it likes best first.
+    `slot` is that of its process; `strategies` are the assignors that it knows, the preferred one
+    first.
     """
 
     member_id: str
@@ -65,7 +65,7 @@ class GroupMembers:
         object.__setattr__(self, "_by_id", by_id)
 
     def get(self, member_id: str) -> Member | None:
-        """A member, if it is one."""
+        """The member with this id; None if there is none."""
         return self._by_id.get(member_id)
 
     @property
@@ -75,7 +75,9 @@ class GroupMembers:
 
     @property
     def state(self) -> str:
-        """State in Kafka's words: Empty, Stable, or still waiting for partitions to be given up."""
+        """State in Kafka's words: Empty, Stable, or PreparingRebalance while a member has yet to
+        acknowledge the generation.
+        """
         if not self.members:
             return "Empty"
         settled = all(
@@ -100,7 +102,7 @@ def with_member(group: GroupMembers, joining: Member, counts: PartitionCounts) -
     if others and common_strategy((*others, joining)) is None:
         raise InconsistentGroupProtocolError(
             f"the member knows {', '.join(joining.strategies)}; the group has "
-            f"{group.strategy}, and nothing that all know"
+            f"{group.strategy}: no assignor is known to all members"
         )
     return _reassigned(group, members, counts)
 
@@ -122,9 +124,9 @@ def acknowledged(
     held: frozenset[TopicPartition],
     counts: PartitionCounts,
 ) -> GroupMembers:
-    """The group after a member, which reads `held`, has taken note of it.
+    """The group after a member, which reads `held`, has acknowledged it.
 
-    Of what it was to give up it holds only that still; the rest goes to others. The same group if
+    Of what it has to give up it holds only that still; the rest goes to others. The same group if
     it is no member any more.
     """
     member = group.get(member_id)
@@ -147,7 +149,7 @@ def rebalanced(group: GroupMembers, counts: PartitionCounts) -> GroupMembers:
 
 
 def covers(group: GroupMembers, topics: Iterable[str], counts: PartitionCounts) -> bool:
-    """True if all partitions of these topics are held, and none is assigned that is not there."""
+    """True if all partitions of these topics are held, and none is assigned that does not exist."""
     found: dict[str, set[int]] = {topic: set() for topic in topics}
     for member in group.members:
         for topic, partition in member.held:
@@ -160,7 +162,7 @@ def covers(group: GroupMembers, topics: Iterable[str], counts: PartitionCounts) 
 
 
 def common_strategy(members: Iterable[Member]) -> str | None:
-    """The strategy that all members know and the first one likes best."""
+    """The strategy that all members know, preferred by the first one; None if there is none."""
     listed = [member.strategies for member in members]
     if not listed:
         return None

@@ -1,6 +1,4 @@
-"""Metadata of a commit: the member that commits a group's offsets; the positions, and a text beside
-each.
-"""
+"""Metadata of a commit: the member that commits a group's offsets, the offsets, and their texts."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -25,7 +23,7 @@ _INT32_MAX = 2**31 - 1
 
 
 class OffsetAndMetadata(NamedTuple):
-    """A committed offset: that of the record to be read next, and a text of the application's."""
+    """A committed offset: that of the record to be read next, and a text of the application."""
 
     offset: int
     metadata: str = ""
@@ -50,7 +48,7 @@ class ConsumerGroupMetadata:
 
 
 def as_group_metadata(group: object) -> ConsumerGroupMetadata:
-    """The group as callers name it. TypeError, or InvalidRequestError for an impossible name."""
+    """The metadata of a group, or of a group's name. Raises TypeError or InvalidRequestError."""
     if isinstance(group, ConsumerGroupMetadata):
         check_group_id(group.group_id)
         if not isinstance(group.topic_ids, Mapping):
@@ -60,7 +58,7 @@ def as_group_metadata(group: object) -> ConsumerGroupMetadata:
 
 
 def check_group_id(group: object) -> str:
-    """The name, if a group may have it. TypeError or InvalidRequestError."""
+    """Return the name of a group. Raises TypeError, or InvalidRequestError if it is not allowed."""
     if not isinstance(group, str):
         raise TypeError(f"a group's name is a str, not {type(group).__name__}")
     if not group:
@@ -79,8 +77,8 @@ def check_group_id(group: object) -> str:
 def as_offset(given: object, metadata_characters_max: int) -> OffsetAndMetadata:
     """A number, or an OffsetAndMetadata, as the latter.
 
-    TypeError, ValueError, or OffsetMetadataTooLargeError: the limit counts UTF-16 units, as Java's
-    strings do.
+    Raises TypeError, ValueError, or OffsetMetadataTooLargeError: the limit counts UTF-16 units, as
+    Java's strings do.
     """
     if not isinstance(given, OffsetAndMetadata):
         given = OffsetAndMetadata(whole_number(given, "an offset"))
@@ -107,12 +105,13 @@ def check_may_commit(
     known: bool,
     transactional: bool,
 ) -> None:
-    """Raise what Kafka answers to a commit of offsets of these partitions, and what it lets pass:
-    of those that another member holds. `known`: the group has members or offsets, or had.
+    """Raise Kafka's errors for a commit of offsets of these partitions. Also refuse offsets of
+    partitions that another member holds, which Kafka does not. `known`: the group has members or
+    offsets, or had.
 
-    Who claims a generation or to be a member must be one, in its current generation. Who claims
-    nothing commits to a group without members, and in a transaction to any: it is fenced by the
-    transactional id alone.
+    A caller with a generation or a member id must be a member, in its current generation. A caller
+    without either commits to a group without members, and in a transaction to any group: the
+    transactional id alone fences it.
     """
     generation_id = whole_number(who.generation_id, "a generation")
     if not members.members:
@@ -120,11 +119,11 @@ def check_may_commit(
             return
         if not known:
             raise IllegalGenerationError(
-                f"generation {generation_id} of group {who.group_id!r}, which nobody knows"
+                f"generation {generation_id} of group {who.group_id!r}, which does not exist"
             )
         raise UnknownMemberIdError(
-            f"group {who.group_id!r} has no members; who commits is {who.member_id!r} of "
-            f"generation {generation_id}"
+            f"group {who.group_id!r} has no members; {who.member_id!r} of generation "
+            f"{generation_id} commits"
         )
     if generation_id < 0 and not who.member_id and who.group_instance_id is None:
         if transactional:

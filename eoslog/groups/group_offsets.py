@@ -1,12 +1,12 @@
 """The offsets of groups, over `__consumer_offsets`: commit, fetch, delete, expire.
 
-What a group has is what its partition of the log says: see `group_log`.
+The state of a group is the replay of its partition of the log: see `group_log`.
 
 Invariants: a commit, a deletion and an expiry of one partition take turns, in all processes, so
-that no tombstone meets an offset it was not meant for. Who commits as a member of a generation is
-one when the offset is written, not only when it was asked for. An offset is of the topic that it
-was checked for, or is not written: none gets behind the tombstones of a deletion, into a topic that
-is made under the name. An offset is not durable before the records that it says were read.
+that no tombstone meets an offset it was not meant for. A member of a generation that commits is
+one when the offset is written, not only when the call began. An offset is of the topic that it was
+checked for, or is not written: none is written after the tombstones of a deletion, for a new topic
+of the name. An offset is not durable before the records below it.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -53,7 +53,7 @@ _NO_TOPIC_IDS: TopicIds = MappingProxyType({})
 
 
 class OffsetCommit(NamedTuple):
-    """Records to be appended to commit offsets, and the ids of the topics that they are of.
+    """Records that commit offsets when appended, and the ids of their topics.
 
     `number` is a partition of `__consumer_offsets`.
     """
@@ -86,7 +86,7 @@ class GroupOffsets:
         self._expel_dead: Callable[[str], object] = lambda group: None
 
     def watch_members(self, expel_dead: Callable[[str], object]) -> None:
-        """`expel_dead(group)` is called before members keep somebody from doing something."""
+        """Call `expel_dead(group)` before a call is refused because of the group's members."""
         self._expel_dead = expel_dead
 
     def ask_staged(
@@ -94,9 +94,9 @@ class GroupOffsets:
         held_elsewhere: Callable[[OffsetKey], bool],
         find_applications: Callable[[], Callable[[str], bool]],
     ) -> None:
-        """Offsets of which `held_elsewhere` says so are of a job that another process is
-        completing. `find_applications` gives what says of a group whether an application has its
-        name: such a group does not expire.
+        """Use the state of staged jobs: `held_elsewhere` is True of offsets of a job that another
+        process completes. `find_applications` returns a function that is True of a group with the
+        name of an application: such a group does not expire.
         """
         self._held_elsewhere = held_elsewhere
         self._find_applications = find_applications
@@ -110,7 +110,7 @@ class GroupOffsets:
     ) -> None:
         """Commit offsets outside of a transaction: all of them or, on an error, none.
 
-        They hold, and are as durable as the store's durability says, on return. Raises
+        On return they hold, and are as durable as the store's durability. Raises
         UnknownTopicOrPartitionError, OffsetMetadataTooLargeError, IllegalGenerationError,
         UnknownMemberIdError, InvalidRequestError, StoreError, ValueError, TypeError.
         """
@@ -154,10 +154,10 @@ class GroupOffsets:
     ) -> LockBlock[None]:
         """Return a block for the append of what `prepare_commit` answered.
 
-        Within it the member stays one, no partition of it goes to another, and nothing of the group
-        expires: a tombstone behind the append would take the offsets away. Raises
+        Within it the member stays one, none of its partitions goes to another, and nothing of the
+        group expires: a tombstone after the append would remove the offsets. Raises
         IllegalGenerationError or UnknownMemberIdError if it is no member any more,
-        UnknownTopicOrPartitionError if a topic has not the id any more that it was prepared with.
+        UnknownTopicOrPartitionError if a topic does not have the prepared id any more.
         """
         groups = self.log.of(number)
         member = as_group_metadata(group)
@@ -171,10 +171,10 @@ class GroupOffsets:
     def committing_all(
         self, partitions: Mapping[str | ConsumerGroupMetadata, Iterable[TopicPartition]]
     ) -> LockBlock[None]:
-        """Do as `committing` for several groups at once: for the decision of a job that commits
-        offsets of these partitions for them.
+        """Return a block like that of `committing`, for several groups: for the decision of a job
+        that commits offsets of these partitions for them.
 
-        Those that claim to be members of nothing are not waited for.
+        It takes no lock for groups without a claim of membership.
         """
         claiming = [
             (self.log.partition_of(one.group_id), one, set(of))
@@ -200,8 +200,8 @@ class GroupOffsets:
 
         They are a transaction of one batch, with a producer id of its own and a commit marker:
         Kafka's coordinator takes a batch with a producer id for a transaction in any case.
-        `columns` gives keys and values, and is asked where no deletion of a topic can come between.
-        Not synced.
+        `columns` returns keys and values; it is called with the lock held, so that no deletion of a
+        topic comes between. Not synced.
         """
         groups = self.log.of(number)
         partition = groups.partition
@@ -222,14 +222,14 @@ class GroupOffsets:
             commit_staged_offsets(partition, producer_id)
 
     def hold_back(self, application: str, keys: frozenset[OffsetKey]) -> None:
-        """A job of an application is about to be decided: until `release` whoever wants stable
-        offsets is told to wait for these.
+        """Hold offsets back, since a job of an application is about to be decided: until `release`,
+        a fetch of stable offsets raises for these.
         """
         if keys:
             self._held_back[application] = keys
 
     def release(self, application: str) -> None:
-        """The offsets of the application's job are in, or will not come."""
+        """Release the offsets of the application's job: they are written, or will not be."""
         self._held_back.pop(application, None)
 
     def _is_held_back(self, key: OffsetKey) -> bool:
@@ -238,7 +238,7 @@ class GroupOffsets:
         return self._held_elsewhere(key)
 
     def ensure_group(self, group: str) -> None:
-        """Have a group be there, if it is not, though nobody commits offsets or reads; not synced.
+        """Create a group without members and offsets, unless it exists; not synced.
 
         Raises StoreError, CorruptRecordError.
         """
@@ -256,8 +256,8 @@ class GroupOffsets:
     ) -> OffsetAndMetadata | None:
         """The committed offset of a group; None if it has none.
 
-        With `require_stable` UnstableOffsetCommitError while a transaction that commits another one
-        is not decided.
+        With `require_stable`, raises UnstableOffsetCommitError while a transaction that commits
+        another one is not decided.
         """
         key = OffsetKey(check_group_id(group), where)
         if require_stable and self._is_held_back(key):
@@ -279,7 +279,7 @@ class GroupOffsets:
         return None if written is None else _without_times(written)
 
     def is_stable(self, group: str, where: TopicPartition) -> bool:
-        """True if no undecided transaction, and no job under way, commits an offset of it."""
+        """True if no undecided transaction, and no incomplete job, commits an offset of it."""
         key = OffsetKey(group, where)
         if self._is_held_back(key):
             return False
@@ -335,11 +335,11 @@ class GroupOffsets:
 
     def expire(self, now_ms: int) -> int:
         """Forget offsets committed longer ago than `offsets.retention.minutes`, or past an expiry
-        of their own; how many.
+        of their own. Returns their count.
 
-        None that an undecided transaction commits anew, and none of a topic that a member of the
-        group reads. Groups that have neither members nor offsets go too, but for those with the
-        name of an application. Not synced: it would be done again.
+        An offset stays while an undecided transaction commits another one, or a member of the group
+        reads its topic. Groups without members and offsets go too, unless they have the name of an
+        application. Not synced: it would be done again.
         """
         is_application = self._find_applications()
         oldest_ms = _BEFORE_ALL_MS
@@ -367,8 +367,8 @@ class GroupOffsets:
         offsets: Mapping[TopicPartition, int | OffsetAndMetadata],
         sent_for: TopicIds | None = None,
     ) -> tuple[list[GroupRecord], TopicIds]:
-        """The records that commit, and the ids of their topics; what they say was read is durable
-        by then.
+        """Return the records that commit, and the ids of their topics. The records that the offsets
+        count as read are durable on return.
         """
         if not isinstance(offsets, Mapping):
             raise TypeError(f"a mapping of partitions to offsets, not {type(offsets).__name__}")
@@ -392,15 +392,15 @@ class GroupOffsets:
             sources.append((source, one.offset))
         if self._sync:
             for source, position in sources:
-                # Else a power cut could leave the offset and take records below it: those that
-                # came in their place would never be read.
+                # Else a power cut could keep the offset and take records below it: later ones with
+                # their offsets would never be read.
                 source.sync_up_to(min(position, source.log_end_offset))
         return records, topic_ids
 
     def _check_still_there(self, topic_ids: TopicIds) -> None:
-        """Refuse what was checked for a topic that was deleted since. In a `writing` block: a
-        deletion that is not seen here finds there what is written. They were open when they were
-        checked, and are until they go.
+        """Refuse offsets of a topic that was deleted since they were checked. Called in a `writing`
+        block: a deletion that is not seen here buries what is written. The partitions were open
+        when they were checked, and are until they are deleted.
         """
         for where, topic_id in topic_ids.items():
             source = self._partitions.if_open(where)
@@ -417,7 +417,7 @@ class GroupOffsets:
     ) -> None:
         claims = _claims(who)
         if transactional and not claims:
-            return  # Anybody may, and nothing need be replayed for it.
+            return  # Allowed without a replay.
         members, known = self._members(groups, who.group_id)
         if members.members and not claims:
             self._expel_dead(who.group_id)
@@ -425,12 +425,12 @@ class GroupOffsets:
         check_may_commit(who, partitions, members, known, transactional)
 
     def _members(self, groups: GroupPartition, group: str) -> tuple[GroupMembers, bool]:
-        """The members of a group, and whether anything is known of it."""
+        """Return the members of a group, and True if it exists."""
         with self.log.caught_up(groups) as state:
             return state.members_of(group), state.is_known(group)
 
     def _bury(self, groups: GroupPartition, find: _FindKeys, sync: bool) -> int:
-        """Write tombstones for what `find` names; how many.
+        """Write tombstones for the keys that `find` returns. Returns their count.
 
         A group that has nothing left gets one of its own: without it Kafka keeps an empty group.
         """
@@ -475,13 +475,13 @@ def _left_with_nothing(
 
 def _another_topic(where: TopicPartition) -> UnknownTopicOrPartitionError:
     return UnknownTopicOrPartitionError(
-        f"{where}: the topic was deleted since it was read; an offset of it is none of a new topic "
-        "of the name"
+        f"{where}: the topic was deleted since it was read; its offset does not apply to a new "
+        "topic of the name"
     )
 
 
 def _claims(who: ConsumerGroupMetadata) -> bool:
-    """True if it claims to be a member of the group, or of one of its generations."""
+    """True if it has a member id or a generation."""
     return (
         who.generation_id != NO_GENERATION
         or who.member_id != NO_MEMBER_ID

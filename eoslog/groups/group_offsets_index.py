@@ -1,11 +1,11 @@
 """Groups in LMDB: what replay of `__consumer_offsets` gave, and up to which offset.
 
 A row is one offset, committed or pending for a producer id, or a group's members, with the offset
-of its record. The head of a partition says below which offset of its log the rows are the whole
-truth; rows and head change in one transaction. A head beyond the end of the log knows of records
-that a power cut took: then all rows of the partition go, before those offsets are given out again.
+of its record. The head of a partition is the offset of its log up to which the rows are the whole
+state; rows and head change in one transaction. A head beyond the end of the log counts records that
+a power cut took: then all rows of the partition go, before those offsets are given out again.
 
-Several processes may write. The head only goes forward: who has replayed less than it says has
+Several processes may write. The head only goes forward: a process that has replayed less has
 nothing to add.
 """
 
@@ -46,7 +46,7 @@ class GroupOffsetsIndex:
 
     @property
     def generation(self) -> int:
-        """Rises when everything that was kept was lost."""
+        """Number that rises when all rows were lost."""
         return self.rows.generation
 
     def read(self, partition: int) -> KeptOffsets | None:
@@ -62,7 +62,7 @@ class GroupOffsetsIndex:
         generation: int,
         since: int | None,
     ) -> bool:
-        """Put changed rows in (None: it is gone); see `write_group_rows`."""
+        """Write changed rows (None: the row is gone); see `write_group_rows`."""
         encoded = [_encoded_row(row, written) for row, written in changes]
         return self.rows.write_group_rows(partition, offset, encoded, generation, since)
 

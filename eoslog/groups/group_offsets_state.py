@@ -1,9 +1,9 @@
 """State from replaying one partition of `__consumer_offsets`: offsets and members of groups.
 
-- committed: group, partition -> the offset that holds, and which record it is from;
+- committed: group, partition -> the offset that holds, and the offset of its record;
 - pending: producer id -> the offsets that its open transaction will commit;
 - open: group, partition -> the producer ids that have it pending;
-- members: group -> who its members are, and which record says so.
+- members: group -> its members, and the offset of their record.
 
 Invariants: a producer id is in `open` of a partition exactly while it has it pending. What was
 written later wins, not what was decided later: a commit marker leaves an offset alone whose record
@@ -35,14 +35,14 @@ _MARKER_KEY = struct.Struct(">hh")
 
 
 class WrittenOffset(NamedTuple):
-    """An offset as a record of the log says it, and where that record is."""
+    """A committed offset, and the offset of its record."""
 
     value: OffsetValue
     record_offset: int
 
 
 class WrittenMembers(NamedTuple):
-    """A group's members as a record of the log says them, and where that record is."""
+    """A group's members, and the offset of their record."""
 
     value: GroupMembers
     record_offset: int
@@ -61,18 +61,18 @@ Row = tuple[RowKey, WrittenOffset | WrittenMembers]
 
 
 class GroupOffsetsState:
-    """One partition's groups. No lock, no file: whoever has it guards it."""
+    """The groups of one partition. Its owner guards it by a lock."""
 
     def __init__(self) -> None:
         self._committed: dict[str, dict[TopicPartition, WrittenOffset]] = {}
         self._pending: dict[int, dict[OffsetKey, WrittenOffset]] = {}
         self._open: dict[str, dict[TopicPartition, set[int]]] = {}
         self._members: dict[str, WrittenMembers] = {}
-        # Rows that LMDB does not have so, and of these the ones that are just being put there.
+        # Rows that differ from those in LMDB, and the ones of them that are being written there.
         self._changed: set[RowKey] = set()
         self._being_kept: set[RowKey] = set()
 
-    # What it says.
+    # Lookups.
 
     def groups(self) -> list[str]:
         """The groups that have an offset, committed or pending, or members, or had; sorted."""
@@ -122,10 +122,10 @@ class GroupOffsetsState:
         ]
 
     def expired(self, oldest_commit_ms: int, now_ms: int) -> Iterator[OffsetKey]:
-        """The offsets committed at or before a time, or past their own expiry; none that is open.
+        """The offsets committed at or before a time, or past their own expiry.
 
-        None of a topic that a member reads either; of a group that has lost its members the time
-        counts from then at the earliest.
+        None that is open, and none of a topic that a member reads. For a group that lost its
+        members the time counts from then at the earliest.
         """
         for group, offsets in self._committed.items():
             members = self.members_of(group)
@@ -156,10 +156,7 @@ class GroupOffsetsState:
     # Replay.
 
     def replay(self, header: BatchHeader, records: list[Record]) -> None:
-        """Take a batch of the log in.
-
-        Raises CorruptRecordError for a record that is not what Kafka writes there.
-        """
+        """Apply a batch of the log. Raises CorruptRecordError for a record that cannot be read."""
         if header.is_control:
             for record in records:
                 self._replay_marker(header.producer_id, record)
@@ -185,7 +182,7 @@ class GroupOffsetsState:
     def apply(
         self, key: OffsetKey | MembersKey, value: OffsetValue | GroupMembers | None, offset: int
     ) -> None:
-        """Take a record in that was just written outside of transactions, as replay would."""
+        """Apply a record that was just written outside of transactions, as replay would."""
         if isinstance(key, MembersKey):
             self._set_members(key.group, value if isinstance(value, GroupMembers) else None, offset)
         elif isinstance(value, OffsetValue):
@@ -194,7 +191,7 @@ class GroupOffsetsState:
             self._remove(key)
 
     def install(self, row: RowKey, written: WrittenOffset | WrittenMembers) -> None:
-        """Put in what was kept beside the log; it does not count as a change."""
+        """Put in a row of LMDB; it does not count as a change."""
         if isinstance(row.key, MembersKey):
             if isinstance(written, WrittenMembers):
                 self._members[row.key.group] = written
@@ -205,7 +202,7 @@ class GroupOffsetsState:
                 self._set_pending(row.producer_id, row.key, written)
         self._changed.discard(row)
 
-    # What is to be kept beside the log.
+    # Rows to be kept in LMDB.
 
     def row(self, row: RowKey) -> WrittenOffset | WrittenMembers | None:
         """The newest of a row; None if it is gone."""
@@ -216,7 +213,7 @@ class GroupOffsetsState:
         return self._pending.get(row.producer_id, {}).get(row.key)
 
     def begin_keeping(self) -> frozenset[RowKey]:
-        """The rows that changed and that nobody said were kept; one at a time keeps them."""
+        """Return the rows that changed since the last `kept`; one thread at a time writes them."""
         self._being_kept |= self._changed
         self._changed = set()
         return frozenset(self._being_kept)
@@ -236,8 +233,8 @@ class GroupOffsetsState:
         rows |= {RowKey(NO_PRODUCER_ID, MembersKey(group)) for group in self._members}
         return rows
 
-    # How it is done. An interrupt may come between any two steps, and what was being taken in then
-    # is taken in once more: each step can be repeated, and what changes is noted before it does.
+    # An interrupt may come between any two steps, and then the batch is applied again: each step
+    # can be repeated, and a change is noted before it is made.
 
     def _replay_marker(self, producer_id: int, record: Record) -> None:
         key = record.key or b""
@@ -253,7 +250,7 @@ class GroupOffsetsState:
                 if committed is None or written.record_offset > committed.record_offset:
                     self._set_committed(offset_key, written)
             self._close(producer_id, offset_key)
-        # Last: who repeats this after an interrupt finds all of it.
+        # Last: a repetition after an interrupt finds all of it.
         self._pending.pop(producer_id, None)
 
     def _set_members(self, group: str, members: GroupMembers | None, offset: int) -> None:

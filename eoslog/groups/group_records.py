@@ -177,7 +177,7 @@ def encode_members_key(group: str) -> bytes:
 
 
 def decode_members_key(key: bytes) -> str | None:
-    """The group whose members the record tells; None if the key is of another type.
+    """The group whose members the record holds; None if the key is of another type.
 
     Raises CorruptRecordError.
     """

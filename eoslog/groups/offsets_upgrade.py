@@ -4,12 +4,11 @@ loads.
 - The offsets of a staged job were a batch with a producer id, outside of transactions. Kafka takes
   every batch with a producer id for part of a transaction, and waits for its end: a commit marker
   for the id ends it. The job was decided before the batch was appended.
-- The version of an application was an offset of a topic that does not exist: a tombstone takes it
-  away, and the group stays.
+- The version of an application was an offset of a topic that does not exist: a tombstone removes
+  it, and the group stays.
 
-Each partition is read once in its life, when the store is opened, and a file names those that were.
-If it is lost, or a crash comes before it, all is done again: a batch that has its marker gets no
-other.
+Each partition is read once, when the store is opened; a file lists those that were. If the file is
+lost, or a crash comes before it, all is done again: a batch that has its marker gets no other.
 """
 
 import logging
@@ -32,11 +31,12 @@ _log = logging.getLogger(__name__)
 
 
 def upgrade_offsets(log: GroupLog, done: Path, unrecovered: Collection[TopicPartition]) -> None:
-    """Bring all partitions into the newer form that the file `done` does not name.
+    """Upgrade all partitions that the file `done` does not list.
 
-    Called by the first process that opens the store, before others may. Of a store that has the
-    file, those in `unrecovered` wait for a later opening: they are opened when they are used. What
-    goes wrong with a partition keeps no store from being opened: it is logged, and tried again.
+    The first process that opens the store calls it, before others may open it. If the store has the
+    file, partitions in `unrecovered` wait for a later opening: they are opened when they are used.
+    An error does not keep the store from being opened: it is logged, and the next opening tries
+    again.
     """
     try:
         content = read_if_there(done)
@@ -67,7 +67,7 @@ def _upgrade(log: GroupLog, groups: GroupPartition) -> None:
         if versions:
             gone = [GroupRecord(key, None) for key in versions]
             log.append(groups, [*map(empty_group, missing), *gone])
-    # Whatever the durability: it is not looked for again.
+    # Whatever the durability: the partition is not read again.
     partition.sync_up_to(partition.log_end_offset)
 
 

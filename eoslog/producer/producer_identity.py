@@ -52,7 +52,7 @@ class ProducerIdentity:
     def take_name(self, name: str, producer: LiveProducer) -> None:
         """Go on as the name; the producer that had it is fenced."""
         names = self._store_parts.names
-        with names.exclusive():
+        with names.lock:
             named = names.open(name, lambda epoch: _fencing_reason(name, epoch))
             self.producer_id, self.producer_epoch = named.producer_id, named.epoch
             self._named = named

@@ -1,20 +1,20 @@
 """The internal log `__transaction_state`: what the store decided, as records in Kafka's own place.
 
-A key is a type (16 bits, big-endian) and a name (UTF-8). Type 0 is Kafka's own: the records of
-transactional ids, which their entries write themselves and which are kept here as they stand. Ours
-start at 1000, and their values are JSON with a version: Kafka's tools skip versions of keys that
-they do not know, as all other types are skipped here. The newest record of a key holds; one without
-a value takes the key away. A key's partition is the one that Kafka would choose for its name.
+Type 0 of a key is Kafka's own: the records of transactional ids, which their entries write and
+which are kept here as they stand. Values of eoslog's own types are JSON with a version: Kafka's
+tools skip versions of keys that they do not know, as all other types are skipped here. The newest
+record of a key holds; a tombstone removes the key. A key's partition is the one that Kafka would
+choose for its name (`compacted_partition`).
 
 LMDB holds an index of it with, per partition, the offset up to which the index is true. After a
 clean close the index is whole, which a mark proves that the clean-shutdown marker and LMDB share;
-otherwise the partitions are read on from those offsets. Some values may come from records beyond
+otherwise the partitions are read from those offsets on. Some values may come from records beyond
 them; where the log does not reach as far as those, the index is not believed and the log is read.
 
-Several processes may write it. Each follows the others by reading what they appended: whoever asks
-for a key has first read its partition to the end. What a process appended itself it need not read.
-Whoever writes a key whose older value he has read holds the key's lock from the one to the other,
-in all processes (`held`), so that nobody's record is overwritten unseen.
+Several processes may write it. Each follows the others by reading what they appended: a lookup of a
+key first reads its partition to the end. What a process appended itself it need not read. A process
+that writes a key after it read the key's older value holds the key's lock (`held`) from the read to
+the write, so that it overwrites no record unseen.
 
 Invariants: everything below a partition's `own_end` is known here, from the index, from what was
 read, or from those who appended it. The offset up to which the index is true never goes back, and
@@ -77,12 +77,12 @@ class ChangedTransactions(Protocol):
         """The newest record of each id of which the index may not know it yet."""
 
     def persisted(self, records: Sequence[tuple[str, StateRecord]]) -> None:
-        """The index has these now."""
+        """Note that the index has these records."""
 
     def write_again(self, transactional_id: str, upper_bound: int) -> int:
-        """Append an id's newest record anew, if it stands below an offset and is not undecided.
+        """Append an id's newest record again, if it stands below an offset and is not undecided.
 
-        Returns from where on the log is needed for it.
+        Returns the offset from which the log is needed for it.
         """
 
     def note_foreign(self, transactional_id: str, offset: int) -> None:
@@ -116,7 +116,9 @@ class CompactedLog:
         self._generation = index.generation
 
     def load(self, index_is_whole: bool) -> None:
-        """Make the index true, by reading the log where it may not be; nobody else is there."""
+        """Make the index true, by reading the log where it may not be. No other process has the
+        store open.
+        """
         self._opened_count = self._openings()
         if index_is_whole:
             return
@@ -127,7 +129,7 @@ class CompactedLog:
                     # The log lost an unsynced tail that the index knows of.
                     self._index.clear_states()
             except StateStoreDamagedError:
-                pass  # It was begun anew, and is empty.
+                pass  # It was re-created, and is empty.
             self._generation = self._index.generation
             for number in numbers:
                 self._open(number)
@@ -137,7 +139,7 @@ class CompactedLog:
         return reached > self._partitions.state_partition(number).log_end_offset
 
     def join(self) -> None:
-        """Other processes have the store open: what they wrote is read when it is asked for."""
+        """Join the processes that have the store open: read what they wrote when it is needed."""
         self._opened_count = -1
 
     # What other processes append.
@@ -154,24 +156,24 @@ class CompactedLog:
         return self._shared.held(LOCK_PRODUCER_IDS if of_all else SharedPage.lock_of(key))
 
     def catch_up(self, number: int) -> None:
-        """Know all that is in a partition by now, whoever appended it."""
+        """Read what any process has appended to a partition."""
         with self._lock:
             self._mend()
             self._open(number).read_on(self._transactions.note_foreign)
 
     def watch(self, record_type: int, name: str) -> WatchedKey:
-        """Have it noticed from now on when another process writes a key's record."""
+        """Watch a key: note from now on when another process writes its record."""
         with self._lock:
             opened = self._open(state_partition_of(name))
             return WatchedKey(opened, state_key(record_type, name), self.catch_up)
 
     def look_after(self) -> None:
-        """Follow the others; called now and then, so that not too much is kept in memory."""
+        """Follow the other processes; called now and then, so that memory stays bounded."""
         with self._lock:
             self._mend()
             self._catch_up_with_all()
             if self._unpersisted > UNPERSISTED_MAX:
-                # Mostly whoever appended it has brought it into the index.
+                # Mostly the process that appended it has brought it into the index.
                 for number, one in self._opened.items():
                     one.drop_below(min(one.known_end, self._true_at(number)))
             too_many = self._unpersisted > UNPERSISTED_MAX
@@ -195,8 +197,8 @@ class CompactedLog:
         return [name_of(key) for key, _ in self._all(type_prefix(record_type))]
 
     def append(self, record_type: int, name: str, state: State, *, sync: bool | None = None) -> int:
-        """Write a record, and say at which offset; it holds from now on. Synced, unless the store
-        or `sync` says otherwise.
+        """Write a record, which holds from now on, and return its offset. It is synced according to
+        `sync`, or to the store's durability.
 
         Raises StoreFullError (nothing changed) or StoreFailedError (unknown: reopen the store).
         """
@@ -207,16 +209,13 @@ class CompactedLog:
             return opened.append(key, value, self._sync if sync is None else sync)
 
     def sync(self, name: str) -> None:
-        """Have the newest record of a name on the disk, whoever wrote it.
-
-        Raises StoreFailedError.
-        """
+        """Sync the newest record of a name, of any writer. Raises StoreFailedError."""
         with self._lock:
             partition = self._open(state_partition_of(name)).partition
         partition.sync_up_to(partition.log_end_offset)
 
     def sync_all(self) -> None:
-        """Have all records on the disk, whoever wrote them. Raises StoreFailedError."""
+        """Sync all records, of any writer. Raises StoreFailedError."""
         with self._lock:
             self._open_those_of_others()
             partitions = [one.partition for one in self._opened.values()]
@@ -224,7 +223,7 @@ class CompactedLog:
             partition.sync_up_to(partition.log_end_offset)
 
     def _write_again(self, key: bytes) -> None:
-        """Append the newest record of one of our own keys once more, as it is, unsynced."""
+        """Append the newest record of one of our own keys again, as it is, unsynced."""
         number = state_partition_of(name_of(key))
         with self._held(key), self._lock:
             record = self._newest(key, number)
@@ -234,7 +233,7 @@ class CompactedLog:
     # Transactional ids. Their entries append by themselves.
 
     def follow(self, transactions: ChangedTransactions) -> None:
-        """Have `persist` take the records of transactional ids from there too."""
+        """Have `persist` include the records of transactional ids, which `transactions` writes."""
         self._transactions = transactions
 
     def partition_of(self, transactional_id: str) -> Partition:
@@ -244,7 +243,7 @@ class CompactedLog:
             return self._open(number).partition
 
     def transaction(self, transactional_id: str) -> StateRecord | None:
-        """The newest record of an id as far as it is known here; None if it has none."""
+        """The newest record of an id that is known here; None if it has none."""
         with self._lock:
             record = self._newest(
                 transaction_key(transactional_id), state_partition_of(transactional_id)
@@ -270,23 +269,23 @@ class CompactedLog:
         return [transactional_id_of(key) for key in sorted(keys)]
 
     def ends(self) -> Mapping[int, int]:
-        """The ends of all partitions that are open, in any process: nothing was written between two
-        calls that say the same.
+        """The ends of all partitions that are open, in any process. If two calls return the same,
+        nothing was written between them.
         """
         with self._lock:
             self._open_those_of_others()
             return {number: one.partition.log_end_offset for number, one in self._opened.items()}
 
     def decisions_since(self, number: int, offset: int) -> Iterator[StateRecord]:
-        """The records in a partition, from an offset on, that say of a transactional id that it is
-        decided and not complete; oldest first.
+        """The records in a partition, from an offset on, of decided and incomplete transactions;
+        oldest first.
         """
         with self._lock:
             partition = self._open(number).partition
         return decisions_from(partition, offset)
 
     def moved(self, transactional_id: str, record: StateRecord) -> None:
-        """The newest record of an id was appended once more, by whoever has its entry's lock."""
+        """Note the newest record of an id; its writer holds the lock of the entry."""
         with self._lock:
             opened = self._open(state_partition_of(transactional_id))
             opened.note(transaction_key(transactional_id), record)
@@ -294,7 +293,7 @@ class CompactedLog:
     # The index.
 
     def persist(self) -> None:
-        """Bring the index in LMDB up to what is known here; the caller holds no entry's lock."""
+        """Bring the index in LMDB up to what is known here. The caller holds no entry's lock."""
         with self._persist_lock:
             with self._lock:
                 self._mend()
@@ -302,7 +301,7 @@ class CompactedLog:
                 # Before the entries are asked: what they append meanwhile is read on opening.
                 ends = {number: one.known_end for number, one in self._opened.items()}
             changed = self._transactions.changed()
-            # Nobody else writes the index now, and what others have put into it is in the log.
+            # No other process writes the index now, and what others put into it is in the log.
             with self._shared.held(LOCK_STATE_INDEX), self._lock:
                 self._mend()
                 self._catch_up_with_all()
@@ -312,10 +311,10 @@ class CompactedLog:
     def _write_index(
         self, ends: Mapping[int, int], changed: Sequence[tuple[str, StateRecord]]
     ) -> None:
-        told: dict[int, StateRecords] = {}
+        by_partition: dict[int, StateRecords] = {}
         for transactional_id, record in changed:
-            of_partition = told.setdefault(state_partition_of(transactional_id), {})
-            of_partition[transaction_key(transactional_id)] = record
+            records = by_partition.setdefault(state_partition_of(transactional_id), {})
+            records[transaction_key(transactional_id)] = record
         newest: dict[int, StateRecords] = {}
         applied: dict[int, int] = {}
         reached: dict[int, int] = {}
@@ -323,7 +322,7 @@ class CompactedLog:
         for number, opened in self._opened.items():
             true_at = self._true_at(number)
             # What is below is in the index, or something newer is: by another process, mostly.
-            newest[number] = _merged(opened.newer, told.get(number, {}), true_at)
+            newest[number] = _merged(opened.newer, by_partition.get(number, {}), true_at)
             # Where it was opened meanwhile, the index stays as true as it was.
             applied[number] = max(true_at, ends.get(number, 0))
             was_true = was_true and applied[number] == true_at
@@ -349,8 +348,8 @@ class CompactedLog:
                 },
             )
         for number, opened in self._opened.items():
-            # Of those told, the index has records beyond what it is true at, and nobody tells of
-            # them again: an older one that was read must not be written over them.
+            # The index has records of entries beyond the offset that it is true at, and they are
+            # not passed again: an older one that was read must not be written over them.
             for key, record in newest[number].items():
                 opened.note(key, record)
             opened.drop_below(applied[number])
@@ -359,12 +358,12 @@ class CompactedLog:
 
     def compact(self, partition: Partition, safe_offset: Callable[[int], int]) -> int:
         """Write again what still holds in the sealed segments of a partition, under the locks of
-        those who write it, then delete these segments, from the oldest on; how many went.
+        those who write it, then delete these segments, from the oldest on. Returns their count.
 
-        Nobody tells a copy from its original. A segment is deleted only after the copies of all
-        that holds in it are synced. It stays while it has the record of an undecided transaction,
-        or a decision whose markers are not known to be synced, as those from `safe_offset(number)`
-        on: after a power cut those markers are sent again from there.
+        A copy is equal to its original. A segment is deleted only after the copies of all that
+        holds in it are synced. It stays while it has the record of an undecided transaction, or a
+        decision whose markers are not known to be synced: those from `safe_offset(number)` on.
+        After a power cut, markers are written again from there.
 
         Raises StoreFullError or StoreFailedError: then nothing was deleted.
         """
@@ -409,7 +408,7 @@ class CompactedLog:
     def _all(self, prefix: bytes) -> Iterator[tuple[bytes, StateRecord]]:
         """All keys that begin with `prefix` and have a value, in order, with their newest records.
 
-        Part by part, without the lock in between.
+        The lock is released between parts.
         """
         with self._lock:
             self._mend()
@@ -432,13 +431,13 @@ class CompactedLog:
             first = None if last is None else last + b"\x00"
 
     def _true_at(self, number: int) -> int:
-        """Return up to which offset of a partition the index is true."""
+        """Return the offset of a partition up to which the index is true."""
         return self._index.read_applied(number) or 0
 
     def _read_index(
         self, read: Callable[[*_Arguments], _Result], *arguments: *_Arguments
     ) -> _Result | None:
-        """Return what the index says; None if it was lost: all of the log is known here then."""
+        """Read the index; None if it was lost: then all of the log is known here."""
         try:
             found = read(*arguments)
         except StateStoreDamagedError:
@@ -447,7 +446,7 @@ class CompactedLog:
         return found
 
     def _mend(self) -> None:
-        """Read the whole log again if LMDB was begun again meanwhile."""
+        """Read the whole log again if LMDB was re-created."""
         if self._generation == self._index.generation:
             return
         for number in self._partitions.existing_state_partitions():
@@ -457,7 +456,7 @@ class CompactedLog:
     # The partitions. The caller holds the lock.
 
     def _open(self, number: int) -> CompactedPartition:
-        """Open a partition; what it holds beyond the index is known by then."""
+        """Open a partition, and read what it holds beyond the index."""
         opened = self._opened.get(number)
         if opened is not None:
             return opened
@@ -469,7 +468,7 @@ class CompactedLog:
         try:
             known = self._true_at(number)
         except StateStoreDamagedError:
-            known = 0  # It was begun anew.
+            known = 0  # It was re-created.
         opened.read_from(known)
         self._opened[number] = opened
         return opened
@@ -478,7 +477,7 @@ class CompactedLog:
         return self._shared.counter(COUNTER_STATE_PARTITIONS)
 
     def _open_those_of_others(self) -> None:
-        """Open what other processes may have appended to, and this one has not opened."""
+        """Open the partitions that other processes have opened, and this one has not."""
         count = self._openings()
         while count != self._opened_count:
             self._opened_count = count
@@ -492,7 +491,7 @@ class CompactedLog:
             opened.read_on(self._transactions.note_foreign)
 
     def _caught_up(self, number: int) -> CompactedPartition | None:
-        """The partition, read to its end; None: nobody opened it, and the index has all of it."""
+        """The partition, read to its end; None if no process opened it: the index has all of it."""
         if number not in self._opened:
             self._open_those_of_others()
         opened = self._opened.get(number)

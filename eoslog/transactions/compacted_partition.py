@@ -3,8 +3,8 @@
 A key is a type (16 bits, big-endian) and a name (UTF-8). Type 0 is Kafka's own, that of
 transactional ids, whose keys hold the length of the id before it; those of eoslog start at 1000.
 
-Invariant: everything below `known_end` is known: it is in the index, it was read, or whoever
-appended it in this process has told of it or will be asked. Of each key only the newest is kept.
+Invariant: everything below `known_end` is known: it is in the index, it was read, or its writer in
+this process has noted it or will be asked. Of each key only the newest record is kept.
 """
 
 import struct
@@ -54,7 +54,7 @@ class StateRecord(NamedTuple):
 
 
 class CompactedPartition:
-    """The state log's lock guards it."""
+    """A partition and its newest records. The state log's lock guards it."""
 
     def __init__(self, partition: Partition) -> None:
         self.partition = partition
@@ -64,20 +64,20 @@ class CompactedPartition:
 
     @property
     def known_end(self) -> int:
-        """Below it are no records that have to be read."""
+        """Offset below which no record has to be read."""
         return self.partition.own_end
 
     @property
     def is_behind(self) -> bool:
-        """True if another process has appended something that was not read."""
+        """True if another process has appended records that were not read."""
         # In this order: own appends move both, and must not look like those of others.
         end = self.partition.log_end_offset
         return end > self.partition.own_end or self._doubtful_from is not None
 
     def append(self, key: bytes, value: bytes, sync: bool) -> int:
-        """Append a record of one of our own types, on disk if `sync`; its offset. It holds then.
+        """Append a record of one of our own types, synced if `sync`, and return its offset.
 
-        After an error, or an interrupt, the log itself is asked what became of it.
+        After an error, or an interrupt, the log is read again from before the append.
         """
         before = min(self.partition.own_end, self.partition.log_end_offset)
         try:
@@ -91,19 +91,19 @@ class CompactedPartition:
         return offset
 
     def note(self, key: bytes, record: StateRecord) -> None:
-        """Note a record that its writer has told of."""
+        """Note a record of a transactional id, if it is newer than the known one."""
         known = self.newer.get(key)
         if known is None or known.offset < record.offset:
             self.newer[key] = record
 
     def drop_below(self, offset: int) -> None:
-        """Forget the records below an offset: the index has them, or newer ones."""
+        """Drop the records below an offset: the index has them, or newer ones."""
         self.newer = {key: one for key, one in self.newer.items() if one.offset >= offset}
 
     # Reading.
 
     def read_on(self, on_transaction: OnTransaction | None = None) -> None:
-        """Read what others appended, with what this process appended behind it."""
+        """Read what others appended, and what this process appended after that."""
         end = self.partition.log_end_offset
         first = self._first_unread(self.partition.own_end)
         if first < end:
@@ -116,7 +116,7 @@ class CompactedPartition:
         return offset if self._doubtful_from is None else min(offset, self._doubtful_from)
 
     def read_from(self, offset: int) -> None:
-        """Read everything from an offset on; what is below it is known."""
+        """Read everything from an offset on; all below it is known."""
         end = self.partition.log_end_offset
         if offset < end:
             self._apply(offset, end, None)
@@ -147,7 +147,7 @@ class CompactedPartition:
 
 
 class WatchedKey:
-    """A key of one of our own types, of whose records by other processes somebody wants to know."""
+    """A key of one of our own types, whose records by other processes are noted."""
 
     def __init__(
         self, partition: CompactedPartition, key: bytes, catch_up: Callable[[int], None]
@@ -160,7 +160,7 @@ class WatchedKey:
     def newest_read(self) -> int:
         """The newest offset at which a record of the key was read; -1 if none was.
 
-        Those are other processes' records, and some of this one that stand behind others'.
+        Those are other processes' records, and some of this one that stand after others'.
         """
         if self._partition.is_behind:
             self._catch_up(self._partition.partition.partition)
@@ -172,7 +172,9 @@ class WatchedKey:
 
 
 def records_from(partition: Partition, offset: int, upper_bound: int) -> Iterator[Record]:
-    """The records of a state partition; from its start on if another process compacts it."""
+    """The records of a state partition, in [offset, upper_bound); from its log start offset on if
+    another process compacts it meanwhile.
+    """
     offset = max(offset, partition.log_start_offset)
     while offset < upper_bound:
         try:
@@ -180,7 +182,7 @@ def records_from(partition: Partition, offset: int, upper_bound: int) -> Iterato
         except OffsetOutOfRangeError:
             if offset >= partition.log_start_offset:
                 raise
-            # Another process compacted it: what holds of that was written again further up.
+            # Another process compacted it: what holds of that was written again at higher offsets.
             offset = partition.log_start_offset
             continue
         yield from records
@@ -189,8 +191,8 @@ def records_from(partition: Partition, offset: int, upper_bound: int) -> Iterato
 def _columns_from(
     partition: Partition, offset: int, upper_bound: int | None = None
 ) -> Iterator[Columns]:
-    """The records of a state partition as columns, up to its end if there is no bound; the last
-    ones may go beyond a bound.
+    """The records of a state partition as columns, up to its end without a bound; the last columns
+    may go beyond a bound.
     """
     offset = max(offset, partition.log_start_offset)
     while offset < (partition.log_end_offset if upper_bound is None else upper_bound):
@@ -202,9 +204,7 @@ def _columns_from(
 
 
 def decisions_from(partition: Partition, offset: int) -> Iterator[StateRecord]:
-    """The records from an offset on that say of a transactional id that it is decided and not
-    complete; oldest first.
-    """
+    """The records from an offset on of decided and incomplete transactions; oldest first."""
     for columns in _columns_from(partition, offset):
         data, starts, ends = columns.value_data, columns.value_offsets, columns.value_offsets[1:]
         long_enough = numpy.flatnonzero(ends - starts[:-1] > _STATE_BYTE)
@@ -216,7 +216,7 @@ def decisions_from(partition: Partition, offset: int) -> Iterator[StateRecord]:
 
 
 def is_undecided(value: bytes | None) -> bool:
-    """True if it is the record of a transaction that is open, or decided and not complete."""
+    """True if a record is of a transaction that is open, or decided and incomplete."""
     if value is None or len(value) <= _STATE_BYTE:
         return False
     return value[_STATE_BYTE] in _UNDECIDED_STATES
@@ -230,7 +230,7 @@ def own_keys(partition: Partition, upper_bound: int) -> Iterator[bytes]:
         typed = numpy.flatnonzero(ends - starts >= TYPE_BYTES)
         first = columns.key_data[starts[typed]].astype(numpy.int32)
         types = first << 8 | columns.key_data[starts[typed] + 1]
-        # The types of Kafka's tools are far below, as are those with the sign bit set above.
+        # Kafka's types are far below. Those with the sign bit set are none.
         own = typed[(types >= PRODUCER_ID_BLOCK) & (types < 1 << 15)]
         for index in own.tolist():
             key = _key_at(columns, index)
@@ -263,9 +263,10 @@ def _checked_state(value: bytes, partition: Partition, offset: int) -> State:
 
 
 def _next_block(state: State, known: int, partition: Partition, offset: int) -> int:
-    """Blocks of producer ids only rise: one given out twice would hide new records as old.
+    """Check the end of a block of producer ids: a block given out twice would make new records look
+    like duplicates.
 
-    The same one may stand twice: compaction writes a record again before it deletes the older.
+    The same one may stand twice: compaction writes a record again before it deletes the older one.
     """
     found = state.get("next_producer_id")
     if not isinstance(found, int) or found < max(known, 0):

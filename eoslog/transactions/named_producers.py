@@ -1,26 +1,25 @@
-"""Producers with a name: they keep their identity, and the count of their records, for ever.
+"""Producers with a name: they keep their identity, and the count of their records, forever.
 
-A record of the state log holds, per name, the producer id, the epoch and for each partition that
-the name ever wrote to a checkpoint: [position, epoch, last sequence] - so many records of this
-name were in the partition when its last batch had that epoch and sequence. The partition's own
-entry of the producer id tells what came after, so that the position is always that of the log
-itself.
+A record of the state log holds, per name, the producer id, the epoch, and a checkpoint for each
+partition that the name ever wrote to: [position, epoch, last sequence]. The partition had so many
+records of this name when its last batch had that epoch and sequence. The partition's own row of the
+producer id adds what came after, so the position is always that of the log itself.
 
-Invariants: what a checkpoint counts was synced before the checkpoint is written, so that it never
-tells of records that a power cut took. A partition is in the record before the name's first append
-to it. Each opening of a name takes a new epoch, and writes it down with new checkpoints before the
-new producer appends. At least every 2**30 records a partition's checkpoint is renewed, so that a
-sequence that wrapped around is never taken for an older one.
+Invariants: what a checkpoint counts was synced before the checkpoint is written, so that it counts
+no records that a power cut took. A partition is in the record before the name's first append to it.
+Each opening of a name takes a new epoch, and writes it with new checkpoints before the new producer
+appends. At least every 2**30 records a partition's checkpoint is renewed, so that a sequence that
+wrapped around is never taken for an older one.
 
-A count belongs to a topic, which another thread or process may delete and make again at any time:
-an identity keeps beside its checkpoints the ids of the topics that they are of, taken while the
-name is held. A deletion corrects the record with the name held, before the topic can be made again,
-so that an id that is found then is that of the topic that the record counts in, or of none.
+A count belongs to a topic, which another thread or process may delete and re-create at any time. An
+identity keeps with its checkpoints the ids of their topics, taken while the name is held. The
+deletion of a topic corrects the record with the name held, before the topic can be re-created, so
+that an id that is found then is that of the topic that the record counts in, or of none.
 
-Among several processes a name's lock keeps these true: it is held for each append of the name and
-for each change of its record. Whoever opens the name holds it from the count of the records to the
-new epoch's record; an older producer of another process, when it next has the lock, reads that
-record before it appends, and is fenced.
+A name's lock keeps these true among processes: it is held for each append of the name and for each
+change of its record. An opening of the name holds it from the count of the records to the record of
+the new epoch. An older producer of another process, when it next has the lock, reads that record
+before it appends, and is fenced.
 
 Order of locks: the one of this class, a producer's, the name's in all processes, the state log's.
 """
@@ -44,7 +43,7 @@ from eoslog.transactions.compacted_partition import NAMED_PRODUCER, State, Watch
 from eoslog.transactions.producer_ids import ProducerIds
 
 # A checkpoint is renewed after 2**30 records, by the batch that goes beyond.
-_RECORDS_BEHIND_MAX = 3 << 29
+_RECORDS_SINCE_MAX = 3 << 29
 EPOCH_MAX = 32_766  # The last epoch that may write; Kafka keeps 32,767 for a fencing marker.
 _SCAN_BYTES = 4 << 20
 
@@ -63,12 +62,12 @@ class Checkpoint(NamedTuple):
 
 @dataclass(slots=True)
 class NamedIdentity:
-    """A name's record: who it is, and where it stood at each partition.
+    """A name's record: its identity, and its checkpoint at each partition.
 
-    `process` is the slot of the process that has the name, b"" where that is not known. `offset`
-    is where the record stands, or one with the same content, -1 where that does not matter.
-    `topic_ids` has the ids of the topics of the checkpoints, for whoever has the name: a checkpoint
-    of a topic that has another id now, or none, counts nothing.
+    `process` is the slot of the process that has the name, b"" if it is not known. `offset` is that
+    of the record, or of one with the same content; -1 where that does not matter. `topic_ids` has
+    the ids of the topics of the checkpoints, while the name is held: a checkpoint of a topic that
+    has another id now, or none, counts nothing.
     """
 
     name: str
@@ -103,22 +102,23 @@ class NamedIdentity:
 
 
 class LiveProducer(Protocol):
-    """Part of a producer object that the names need, while it has a name."""
+    """Part of a producer that the names need, while it has a name."""
 
     def fence(self, reason: str) -> None:
-        """Take part in nothing more; waits for a call that is under way."""
+        """Refuse every later call. Waits for a call that is under way."""
 
     def renew_checkpoints(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Write the name's record anew, synced, with where it stands at these partitions.
+        """Write the name's record with new checkpoints of these partitions, synced.
 
-        False, and nothing is done, if it takes part in nothing more.
+        Returns False, and does nothing, if the producer is closed or fenced.
         """
 
 
 class HeldName:
-    """A name as an identity has it, and what is done in all processes while it has it.
+    """A name, for the producer that has it: its lock in all processes, and a check under that lock.
 
-    Whoever holds `lock` and has had no error of `check` has the name until he gives the lock back.
+    With `lock` held, and after a `check` without an error, the producer has the name until it
+    releases the lock.
     """
 
     def __init__(
@@ -130,15 +130,15 @@ class HeldName:
         self._identity = identity
 
     def check(self) -> None:
-        """Learn what other processes wrote of the name; the lock is held.
+        """Read what other processes wrote of the name; the lock is held.
 
-        Raises ProducerFencedError if one of them has it now.
+        Raises ProducerFencedError if one of them has the name now.
         """
         self._names.check(self._identity)
 
 
 class NamedProducers:
-    """The names of a store, and which producer object has each of them now."""
+    """The names of a store, and the producer that has each of them in this process."""
 
     def __init__(
         self,
@@ -156,23 +156,24 @@ class NamedProducers:
         self._topic_id = topic_id
         self._shared = shared
         self._slots = slots
-        self._lock = ThreadLock()
+        # Held to open and to renew names; taken before any producer's own lock.
+        self.lock = ThreadLock()
         self._live: dict[str, LiveProducer] = {}
         self._watched: dict[str, WatchedKey] = {}
 
     # Opening.
 
     def open(self, name: str, fenced_because: Callable[[int], str]) -> NamedIdentity:
-        """Give the name a new epoch; the producer that had it so far is fenced from now on.
+        """Give the name a new epoch, and fence the producer that had it.
 
-        `fenced_because(epoch)` words the reason for it, for one of this process. The caller holds
-        `exclusive()` until it has called `adopt`.
+        `fenced_because(epoch)` gives the reason, for a producer of this process. The caller holds
+        `lock` until it has called `adopt`.
         """
         known = self._read(name)
         live = self._live.get(name)
         if live is not None and known is not None:
-            # Before the name's lock is taken: a call of it may be waiting for that. And before it
-            # is forgotten: an interrupt leaves it to the next opening.
+            # Before the name's lock is taken: a call of it may wait for that. And before it is
+            # forgotten: after an interrupt the next opening fences it.
             live.fence(fenced_because(known.epoch + 1))
         self._live.pop(name, None)
         for where in () if known is None else known.checkpoints:
@@ -215,7 +216,7 @@ class NamedProducers:
         return position, epoch
 
     def _succeed(self, older: NamedIdentity) -> NamedIdentity:
-        """The identity that follows: a higher epoch than any the partitions have seen."""
+        """The next identity: with a higher epoch than any that the partitions have seen."""
         positions: dict[TopicPartition, int] = {}
         epoch = older.epoch
         for where, checkpoint in older.checkpoints.items():
@@ -236,7 +237,7 @@ class NamedProducers:
             for where, position in positions.items()
         }
         newer.topic_ids = self._topic_ids_of(positions)
-        # A new id is synced whatever the durability: without the record nobody would find it again.
+        # A new id is synced, whatever the durability: it is found by its record alone.
         self._append(newer, sync=True if rotates else None)
         if rotates:
             for where in positions:
@@ -246,27 +247,19 @@ class NamedProducers:
         return newer
 
     def _topic_ids_of(self, partitions: Iterable[TopicPartition]) -> dict[str, str]:
-        """The ids of their topics, without those that exist no more; with the name held."""
+        """The ids of the topics of these partitions that exist; with the name held."""
         topics = {where.topic for where in partitions}
         found = {topic: self._topic_id(TopicPartition(topic, 0)) for topic in topics}
         return {topic: topic_id for topic, topic_id in found.items() if topic_id is not None}
 
-    def exclusive(self) -> ThreadLock:
-        """The lock under which names are opened and renewed; taken before any producer's own.
-
-        Raises ConcurrentAccessError for a thread that opens or renews another name: both would go
-        on from the same epoch.
-        """
-        return self._lock
-
     def adopt(self, name: str, producer: LiveProducer) -> None:
-        """The producer object that has the name from now on."""
+        """Note the producer that has the name from now on."""
         self._live[name] = producer
 
     def release(self, name: str, producer: LiveProducer) -> None:
-        """The producer is closed; nobody has the name until it is opened again."""
-        # Within an opening of a name by the same thread, the next opening does it.
-        with suppress(ConcurrentAccessError), self._lock:
+        """Note that the producer is closed: no producer has the name until it is opened again."""
+        # In the middle of an opening of a name by the same thread, the next opening does it.
+        with suppress(ConcurrentAccessError), self.lock:
             if self._live.get(name) is producer:
                 del self._live[name]
                 self._watched.pop(name).unwatch()
@@ -278,7 +271,7 @@ class NamedProducers:
         return HeldName(self, self._shared, identity)
 
     def check(self, identity: NamedIdentity) -> None:
-        """Learn what other processes wrote of the name; called with the name held.
+        """Read what other processes wrote of the name; called with the name held.
 
         Raises ProducerFencedError if the name was opened again.
         """
@@ -312,11 +305,11 @@ class NamedProducers:
         *,
         sync: bool | None = None,
     ) -> None:
-        """Write a name's record with these checkpoints, if they are new; durably as the store's
-        durability, or `sync`, says.
+        """Write a name's record with these checkpoints, if they are new. It is synced according to
+        `sync`, or to the store's durability.
 
-        `topic_ids` has the ids of the topics they are of. What is of a topic that was deleted is
-        left out, and what the identity still knew of one.
+        `topic_ids` has the ids of their topics. Checkpoints of a topic that was deleted are left
+        out, those of the identity too.
 
         Raises ProducerFencedError if another process has opened the name.
         """
@@ -349,12 +342,12 @@ class NamedProducers:
                 yield identity
 
     def producer_ids(self) -> frozenset[int]:
-        """The ids that never expire: those of names."""
+        """The ids of names, which never expire."""
         return frozenset(identity.producer_id for identity in self.all())
 
     def renew(self, where: TopicPartition) -> None:
-        """Write down where every name stands at a partition, before part of its log is deleted."""
-        with self._lock:
+        """Renew every name's checkpoint of a partition, before part of its log is deleted."""
+        with self.lock:
             partition = self._find_partition(where)
             for identity in list(self.all()):
                 if where not in identity.checkpoints or partition is None:
@@ -384,11 +377,11 @@ class NamedProducers:
                 self._append(identity, sync=True)
 
     def forget_topic(self, topic: str) -> None:
-        """A topic was deleted: names count from 0 in one that is made under the same name.
+        """Drop the checkpoints of a deleted topic: names count from 0 in a new topic of the name.
 
-        The producers of this process that have a name now were told before.
+        The producers of this process that have a name dropped theirs before.
         """
-        with self._lock:
+        with self.lock:
             for name in self._state_log.names(NAMED_PRODUCER):
                 with self._state_log.held(NAMED_PRODUCER, name):
                     identity = self._read(name)
@@ -409,8 +402,7 @@ def position_of(partition: Partition, producer_id: int, checkpoint: Checkpoint) 
     if entry.producer_epoch == checkpoint.epoch:
         return _counted_on(checkpoint, {checkpoint.epoch: entry.last_sequence}), checkpoint.epoch
     # A power cut took the state log's newest records but not the partition's. The partition's
-    # batches tell how far each epoch since the checkpoint came; its entry tells of the newest
-    # alone.
+    # batches have the last sequence of each epoch since the checkpoint, its row that of the newest.
     last_sequences = last_sequences_of(partition, producer_id, checkpoint.epoch)
     last_sequences[entry.producer_epoch] = entry.last_sequence
     return _counted_on(checkpoint, last_sequences), entry.producer_epoch
@@ -420,11 +412,11 @@ def _counted_on(checkpoint: Checkpoint, last_sequences: Mapping[int, int]) -> in
     position = checkpoint.position
     for epoch, last_sequence in last_sequences.items():
         before = checkpoint.last_sequence if epoch == checkpoint.epoch else NO_SEQUENCE
-        behind = records_between(before, last_sequence)
-        if before != NO_SEQUENCE and behind > _RECORDS_BEHIND_MAX:
+        since = records_between(before, last_sequence)
+        if before != NO_SEQUENCE and since > _RECORDS_SINCE_MAX:
             # Fewer than none: a power cut took records that the checkpoint counts.
-            behind -= SEQUENCE_MAX + 1
-        position += behind
+            since -= SEQUENCE_MAX + 1
+        position += since
     return position
 
 

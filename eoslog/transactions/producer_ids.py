@@ -27,14 +27,14 @@ from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.compacted_partition import PRODUCER_ID_BLOCK
 
 BLOCK_IDS = 1000
-EPOCH_EXHAUSTED = 32_766  # The last epoch a producer is given; one more fences it.
-EPOCH_MAX = 32_767  # Only of markers; nobody writes with it.
+EPOCH_EXHAUSTED = 32_766  # The last epoch of a producer; one more fences it.
+EPOCH_MAX = 32_767  # Of markers only.
 NO_EPOCH = -1
 NO_PRODUCER_ID = -1
 
 
 class ProducerIds:
-    """Gives out ids from FIRST_PRODUCER_ID on, and below STAGED_PRODUCER_ID_MIN.
+    """Producer ids from FIRST_PRODUCER_ID on, and below STAGED_PRODUCER_ID_MIN.
 
     `find_in_partitions` notes in `found` the ids that the partitions of the store hold.
     """
@@ -53,10 +53,10 @@ class ProducerIds:
         self._block_end = 0
 
     def take(self) -> int:
-        """A producer id that was never given out before, and that no log holds.
+        """Return a producer id that was never given out before, and that no log holds.
 
-        Raises StoreError if there are none left, if the logs cannot be looked at, or if the next
-        block cannot be written down; no id is given out then.
+        Raises StoreError if no id is left, if a log cannot be read, or if the next block cannot be
+        written; no id is given out then.
         """
         with self._lock:
             if not self._found.all_found:
@@ -80,9 +80,9 @@ class ProducerIds:
     def _find_ids(self) -> None:
         """Note the ids in the logs. Waits for locks that come before that of a block."""
         if self._state_log.get(PRODUCER_ID_BLOCK, "") is None:
-            # No store wrote this state log so far: its transactional ids may be another's.
+            # No store has written this state log: its transactional ids may be those of a broker.
             for _, record in self._state_log.transactions():
-                with suppress(CorruptRecordError):  # Using the id says where the record stands.
+                with suppress(CorruptRecordError):  # The first use of the id raises it.
                     fields = decode_transaction_value(record.value or b"")
                     self._found.note(fields["producer_id"])
                     self._found.note(fields["next_producer_id"])
@@ -105,10 +105,9 @@ class NextIdentity(NamedTuple):
 
 
 def check_expected(known: KnownTransaction, expected: tuple[int, int], is_ongoing: bool) -> None:
-    """Check that a producer with this id and epoch may go on as the newest one.
+    """Raise ProducerFencedError unless a producer with this id and epoch may go on as the newest.
 
-    Raises ProducerFencedError; nothing was changed. With a transaction open only its own producer
-    may: an older one would abort it.
+    With a transaction open only its own producer may: an older one would abort it.
     """
     producer_id, epoch = expected
     if known.producer_epoch == NO_EPOCH:

@@ -1,7 +1,7 @@
-"""Administration of transactions: what an operator sees and may do about them, as in Kafka's tools.
+"""Administration of transactions: an operator lists, describes and ends them, as Kafka's tools do.
 
-Invariant: a transaction is ended as a whole. One that hangs at a partition - open there, and known
-to no transactional id - is ended there alone, which is all there is of it.
+Invariant: a transaction is ended as a whole. One that hangs at a partition, open there and known to
+no transactional id, is ended there alone.
 """
 
 import re
@@ -62,8 +62,8 @@ class TransactionDescription:
 
     The start time and the duration are None unless a transaction is open or being completed;
     `topic_partitions` are then those it wrote to, and once it is decided those of them that have no
-    marker yet. `prepared`: it waits for an external decision.
-    `owner` says which producer of this process, or which other process, has the id, if one does.
+    marker yet. `prepared`: it waits for an external decision. `owner` names the producer of this
+    process, or the other process, that has the id; None if none has it.
     """
 
     coordinator_id: int
@@ -81,7 +81,7 @@ class TransactionDescription:
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """A transaction that is open at a partition, and that nothing will ever end there.
+    """A transaction that is open at a partition, and that no coordinator will end there.
 
     Readers of committed data wait at `start_offset`. `transactional_id` is the one that has the
     producer id now, None if there is none.
@@ -146,7 +146,7 @@ class TransactionAdmin:
         known = {entry.transactional_id for entry in self._entries.known()}
         ids = known | {one for one, _ in self._state_log.transactions()}
         for transactional_id in sorted(ids):
-            # Unreadable (describing it says where), or forgotten meanwhile.
+            # Unreadable (`describe` raises the place), or forgotten meanwhile.
             with suppress(CorruptRecordError, TransactionalIdNotFoundError):
                 yield self._newest(transactional_id)
 
@@ -187,11 +187,11 @@ class TransactionAdmin:
         return any(one.producer_id == decided.producer_id for one in open_ones)
 
     def _newest(self, transactional_id: str) -> NewestRecord:
-        """The newest record of an id, without making an entry for an id that nobody uses."""
+        """The newest record of an id; makes no entry for one that is not in use."""
         known = self._entries.newest(transactional_id)
         if known is not None:
             return known
-        # Making the entry says where the record stands that cannot be read.
+        # If the record cannot be read, the entry's error has its place.
         with self._entries.locked(transactional_id) as entry:
             fields = decode_transaction_value(entry.value())
             return NewestRecord(transactional_id, entry.record_offset, fields)
@@ -238,7 +238,7 @@ class TransactionAdmin:
         self._coordinator.terminate(entry, reason)
 
     def _appended_marker(self, partition: Partition, hanging: OpenTransaction) -> bool:
-        """Abort what no coordinator knows; False if it has ended meanwhile."""
+        """Abort what no coordinator knows; False if it ended meanwhile."""
         try:
             partition.append_marker(
                 hanging.producer_id,
@@ -263,7 +263,7 @@ class TransactionAdmin:
     def hanging(
         self, partitions: Iterable[Partition], max_timeout_ms: int, now_ms: int
     ) -> list[HangingTransaction]:
-        """See `Store.find_hanging_transactions`; in these partitions."""
+        """See `Store.find_hanging_transactions`."""
         found = []
         ids: dict[int, str] | None = None
         for partition in partitions:

@@ -1,12 +1,12 @@
 """The transaction coordinator: who may write under a transactional id, and how its work ends.
 
 Each id has an entry, which writes its own records to `__transaction_state`, registers partitions,
-decides and completes (`bindings.transaction_entry`). Here is what lies above an entry: taking an id
-over from an older producer, ids for new ones, and the completion of what was decided.
-`docs/transactions.md` has the protocol in numbered steps.
+decides and completes (`bindings.transaction_entry`). The coordinator takes an id over from an older
+producer, gives ids to new ones, and completes what was decided. `docs/transactions.md` has the
+protocol in numbered steps.
 
-Every process of a store runs one, and all do the same work: an entry's lock is shared by them. What
-a process leaves undone when it dies, `recover_dead_peers` of the others does.
+Every process of a store runs one, and they share the lock of an entry. What a process leaves undone
+when it dies, `recover_dead_peers` of the others does.
 
 Invariants: when `init` returns, the older producer can write nothing more, on any partition, in any
 process; what was decided is completed before the id's next transaction begins.
@@ -92,10 +92,11 @@ class TransactionCoordinator:
     ) -> None:
         self.entries = TransactionEntries(state_log, durable=durable, shared=shared, slots=slots)
         self._slots = slots
-        self.had_others = False  # Whether another process is known to have had the store open.
-        # What else is to be settled of a dead process before its slot goes; each says if it is.
+        self.had_others = False  # True once another process is known to have had the store open.
+        # What else is to be settled of a dead process before its slot goes; each returns True once
+        # it is.
         self.settle_hooks: list[Callable[[bytes], bool]] = []
-        # Ends what a partition has open that no coordinator knows; recovery puts it in.
+        # Ends what a partition has open and no coordinator knows; set by recovery.
         self.end_unknown: Callable[[], None] = lambda: None
         self._producer_ids = producer_ids
         self._partitions = partitions
@@ -118,16 +119,17 @@ class TransactionCoordinator:
         expected: tuple[int, int] | None = None,
         keep_prepared: bool = False,
     ) -> InitializedTransactions:
-        """Take the id over: its older producer is fenced, and its open transaction aborted.
+        """Take the id over: fence its older producer, and abort its open transaction.
 
         `expected` is the producer id and epoch that the caller has now, if it wants to go on as the
-        same producer. `keep_prepared` leaves a prepared transaction as it is and gives its id and
-        epoch back; `end` with these decides it. The result is as durable as the store's durability
-        says. Raises InvalidRequestError, InvalidTransactionTimeoutError, ProducerFencedError
-        (`expected` is not the newest), ConcurrentTransactionsError (the transaction before is
-        decided and cannot be completed: the cause says why), CorruptRecordError, StoreError (one
-        of them StoreInUseError: another process is at work on the id, and hangs):
-        the id is as it was then, but for an open transaction, which may be aborted.
+        same producer. `keep_prepared` leaves a prepared transaction as it is and returns its id and
+        epoch; `end` with these decides it. The result is as durable as the store's durability.
+
+        Raises InvalidRequestError, InvalidTransactionTimeoutError, ProducerFencedError (`expected`
+        is not the newest), ConcurrentTransactionsError (the last transaction is decided and cannot
+        be completed; see the cause), CorruptRecordError, StoreError, or StoreInUseError (another
+        process is at work on the id, and hangs). The id is then unchanged, but its open transaction
+        may be aborted.
         """
         check_transactional_id(transactional_id)
         timeout_ms = whole_number(timeout_ms, "a transaction timeout")
@@ -151,7 +153,7 @@ class TransactionCoordinator:
                     producer_epoch=entry.producer_epoch,
                 )
                 if entry.owner != self.entries.own_slot:
-                    # So that the process that prepared it hears of it too.
+                    # So that the process that prepared it is fenced too.
                     entry.hand_over(self.entries.own_slot)
                     self.entries.note_append(entry)
             elif entry.state == ONGOING:
@@ -163,7 +165,7 @@ class TransactionCoordinator:
                 self._move_on(entry, None if expected is None else expected[1], timeout_ms)
             self.entries.hand_over(transactional_id, owner)
             if older is not None and older is not owner:
-                # Where its transaction was aborted first, it was told of the abort's epoch.
+                # Where its transaction was aborted first, its reason has the abort's epoch.
                 older.fenced_because = taken_over(transactional_id, entry.producer_epoch, owner)
             return InitializedTransactions(entry, entry.producer_id, entry.producer_epoch, prepared)
 
@@ -177,10 +179,10 @@ class TransactionCoordinator:
     ) -> tuple[int, int]:
         """Decide the transaction; to commit, `filled` batches are registered and appended before.
 
-        Returns the producer id and epoch for the next one. The decision is made when this returns;
-        if its markers could not all be written, that is tried again by the id's next transaction,
-        in the background, and when the store is opened. Raises TransactionCoordinatorFencedError
-        if a partition refuses its marker.
+        Returns the producer id and epoch for the next one. The decision is made on return. Markers
+        that could not be written are tried again by the id's next transaction, in the background,
+        and when the store is opened. Raises TransactionCoordinatorFencedError if a partition
+        refuses its marker.
         """
         with entry.lock:
             before = entry.producer_id
@@ -209,17 +211,16 @@ class TransactionCoordinator:
         if entry.state in PREPARE_STATES and isinstance(refusal, InvalidProducerEpochError):
             error = TransactionCoordinatorFencedError(
                 f"transactional id {entry.transactional_id!r}: the transaction is decided "
-                f"({entry.state}), but a partition refuses its marker. There the marker of another "
-                f"coordinator stands, whatever that says: {refusal}"
+                f"({entry.state}), but a partition refuses its marker: it has that of another "
+                f"coordinator, a commit or an abort: {refusal}"
             )
             error.outcome = "unknown"
             raise error from refusal
 
     def check_prepared(self, entry: TransactionEntry, commit: bool) -> None:
         """Raise TransactionCoordinatorFencedError if a partition has another end of a prepared
-        transaction already: in a copy whose files are of different moments, say.
-
-        Nothing is decided then.
+        transaction already, as in a copy whose files are of different times. Nothing is decided
+        then.
         """
         producer_id, epoch = entry.producer_id, entry.producer_epoch
         for where in entry.partitions if entry.prepared else ():
@@ -240,7 +241,7 @@ class TransactionCoordinator:
             )
 
     def complete(self, entry: TransactionEntry) -> bool:
-        """Carry out a decision that could not be carried out before; whether it is now."""
+        """Complete a decided transaction; True if it is complete now."""
         with entry.lock:
             return self._after_decision(entry, entry.partitions, entry.producer_id) is None
 
@@ -268,7 +269,7 @@ class TransactionCoordinator:
         found.producer_state.reattach()
 
     def appended(self, partitions: Touched) -> None:
-        """An entry appended to these: who waits for records, or looks after them, is told."""
+        """Report that an entry appended to these partitions, to readers and the checkpointer."""
         for where in partitions:
             found = self._partitions.if_open(TopicPartition(*where))
             if found is not None:
@@ -276,7 +277,7 @@ class TransactionCoordinator:
         self._signal.appended()
 
     def release(self, entry: TransactionEntry, owner: TransactionOwner) -> None:
-        """The owner is closed. What it left undecided stays as it is."""
+        """Note that the owner is closed. What it left undecided stays as it is."""
         self.entries.release(entry.transactional_id, owner)
 
     def live_producer_ids(self) -> frozenset[int]:
@@ -286,11 +287,11 @@ class TransactionCoordinator:
     # For the other processes.
 
     def recover_dead_peers(self) -> int:
-        """End what processes that are gone have left undone; how many transactions that were.
+        """End what dead processes have left undone. Returns the count of transactions.
 
-        An open transaction is aborted, since nobody is left who could go on, a decided one is
-        completed, a prepared one waits on. What cannot be ended now is tried again with the next
-        call. Holds no lock when it is called. Raises StoreError if the slots cannot be looked at.
+        An open transaction is aborted, since its producer is gone, a decided one is completed, a
+        prepared one waits on. What cannot be ended now is tried again by the next call. The caller
+        holds no lock. Raises StoreError if the slots cannot be read.
         """
         dead = {one.slot for one in self._slots.dead()}
         if not dead:
@@ -304,13 +305,11 @@ class TransactionCoordinator:
         return settled
 
     def _settle(self) -> tuple[int, int]:
-        """Return how many transactions of processes that are gone were ended, and how many are
-        left.
-        """
+        """Return how many transactions of dead processes were ended, and how many are left."""
         settled = left = 0
         # All that the dead ever wrote is in the log by now.
         for one in self.entries.undecided():
-            # A decision may be anybody's: whoever made it for the owner may be the one that died.
+            # Any process may have made a decision, for the owner: it may be the one that died.
             if not one.is_decided and not self._is_left_open(one):
                 continue
             try:
@@ -324,13 +323,13 @@ class TransactionCoordinator:
         return settled, left
 
     def _is_left_open(self, one: TransactionEntry | NewestRecord) -> bool:
-        """True if a transaction is open, waits for no decision, and its process is gone."""
+        """True if a transaction is open, not prepared, and its process is dead."""
         if one.state != ONGOING or one.prepared or one.owner is None:
             return False
         return not self._slots.alive(one.owner)
 
     def _settle_one(self, entry: TransactionEntry) -> bool:
-        """End an id's transaction if it was left undone; whether it was."""
+        """End an id's transaction if it was left undone; True if it was."""
         if entry.state not in PREPARE_STATES:
             owner = entry.owner
             if owner is None or not self._is_left_open(entry):
@@ -344,18 +343,18 @@ class TransactionCoordinator:
     def renew_producer_ids(self) -> None:
         """Have the first initialization of each id take a new producer id.
 
-        After a power cut, partitions may have seen epochs of which an unsynced state log lost the
-        record: they would refuse whoever is given these epochs once more.
+        After a power cut, partitions may have seen epochs whose records an unsynced state log lost:
+        they would refuse a producer that is given these epochs again.
         """
         self._renewed = set()
 
     # The work on one entry, whose lock is held.
 
     def fence(self, entry: TransactionEntry, reason: str) -> None:
-        """Abort the open transaction with a higher epoch; its owner is told why.
+        """Abort the open transaction with a higher epoch, and fence its owner for this reason.
 
         The abort is decided on return, and completed if that is possible now. Raises StoreError if
-        the decision could not be written: nothing has changed then.
+        the decision could not be written; nothing has changed then.
         """
         before, touched = entry.producer_id, entry.partitions
         self._supplied(entry, entry.fence, touched)
@@ -374,7 +373,7 @@ class TransactionCoordinator:
             return True
 
     def terminate(self, entry: TransactionEntry, reason: str) -> None:
-        """Fence whoever has the id, with or without a transaction open."""
+        """Fence the producer that has the id, with or without a transaction open."""
         self._finish(entry)
         if entry.state == ONGOING:
             self.fence(entry, reason)
@@ -391,9 +390,8 @@ class TransactionCoordinator:
         *,
         owned: bool = True,
     ) -> None:
-        """Write the record with the next epoch; `asked_with` may ask for the answer again.
-
-        `owned`: a producer of this process has the id from then on, else nobody.
+        """Write the record with the next epoch; a producer with the epoch `asked_with` may ask for
+        the answer again. If `owned`, a producer of this process has the id from then on, else none.
         """
         renewed = self._renewed
         renews = renewed is not None and entry.transactional_id not in renewed
@@ -418,7 +416,7 @@ class TransactionCoordinator:
         self.entries.note_append(entry)
 
     def _finish(self, entry: TransactionEntry) -> None:
-        """See that no decision waits for its completion."""
+        """Complete a decided transaction; raise ConcurrentTransactionsError if that fails."""
         error = self._after_decision(entry, entry.partitions, entry.producer_id)
         if error is not None:
             raise ConcurrentTransactionsError(
@@ -463,7 +461,7 @@ class TransactionCoordinator:
     def _after_decision(
         self, entry: TransactionEntry, touched: Touched, producer_id: int
     ) -> Exception | None:
-        """Complete what is decided, and tell whom it concerns; why it could not be completed.
+        """Complete what is decided, and report the appends. Returns the error if that fails.
 
         `producer_id` is what the entry had before.
         """
@@ -533,6 +531,6 @@ class TransactionCoordinator:
         return rotated
 
     def give_back_rotated(self, rotated: list[tuple[int, list[TopicPartition]]]) -> None:
-        """Give back those that could not be synced: the next one to take them tries again."""
+        """Give back those whose markers could not be synced: the next call takes them again."""
         with self._rotated_lock:
             self._rotated += rotated

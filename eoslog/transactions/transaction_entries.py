@@ -1,13 +1,13 @@
 """The transactional ids in memory: one entry each, made from its record when it is first used.
 
-All processes of a store have entries of their own. Whoever takes an entry's lock has it among all
-of them, and with it the newest record, by whomever it was written (`bindings.entry_lock`): what is
-read without the lock may be older, but was true once.
+Each process of a store has entries of its own. An entry's lock is held among all of them, and gives
+its holder the newest record, of any writer (`bindings.entry_lock`): what is read without the lock
+may be older, but was true once.
 
-Invariants: an id has one entry at a time in a process; whoever works on it holds its lock and has
-seen, under that lock, that it is still the one. An undecided transaction's entry, and one whose
-record the index does not have yet, stays in memory. Before the first entry is made in a life of the
-store, the state log says how durable that life is.
+Invariants: an id has one entry at a time in a process. Work on it holds the entry's lock and has
+checked, under that lock, that it is still the id's entry. An undecided transaction's entry, and one
+whose record the index does not have yet, stays in memory. Before the first entry is made in a life
+of the store, the state log has a record of how durable that life is.
 """
 
 import logging
@@ -52,7 +52,7 @@ _LOOKS_MAX = 3
 
 
 class NewestRecord:
-    """Newest record of an id: of its transaction, while one is open or undecided."""
+    """Newest record of a transactional id."""
 
     def __init__(self, transactional_id: str, record_offset: int, fields: dict[str, Any]) -> None:
         self.transactional_id = transactional_id
@@ -74,7 +74,7 @@ class NewestRecord:
 
 
 class EntryAsOfNow(NamedTuple):
-    """Entry as it was at one moment."""
+    """Snapshot of an entry."""
 
     state: str
     changed: bool
@@ -107,8 +107,8 @@ class TransactionEntries:
         state_log.follow(self)
 
     def _note_durability(self) -> None:
-        """Have the log say how durable this life of the store is, synced: the next one reads there
-        what a power cut may have taken. Takes locks that come before those of the entries together.
+        """Write to the log how durable this life of the store is, synced: the next life finds from
+        it what a power cut may have taken. Takes locks that come before that of the entries.
         """
         if self._durability_is_noted:
             return
@@ -136,8 +136,8 @@ class TransactionEntries:
     def locked(self, transactional_id: str, create: bool = False) -> LockedEntry:
         """Return a block that gives the id's entry, with its lock held.
 
-        Raises TransactionalIdNotFoundError, unless it is to be created; CorruptRecordError if its
-        record cannot be read; StoreInUseError if another process has the lock for too long.
+        Raises TransactionalIdNotFoundError, unless `create`; CorruptRecordError if the record
+        cannot be read; StoreInUseError if another process has the lock for too long.
         """
         return LockedEntry(self, transactional_id, create)
 
@@ -191,7 +191,7 @@ class TransactionEntries:
         if self._entries.get(entry.transactional_id) is not entry:
             return False
         if entry.record_offset < 0 and not create:
-            raise _not_found(entry.transactional_id)  # Another thread is about to begin with it.
+            raise _not_found(entry.transactional_id)  # Another thread is about to write it.
         return True
 
     def forget(self, entry: TransactionEntry) -> None:
@@ -202,13 +202,13 @@ class TransactionEntries:
                 del self._state_partitions[entry.transactional_id]
 
     def note_append(self, entry: TransactionEntry) -> None:
-        """The entry, whose lock is held, wrote records: the checkpointer is told."""
+        """Report to the checkpointer that the entry, whose lock is held, wrote records."""
         partition = self._state_partitions.get(entry.transactional_id)
         if partition is not None:
             partition.note_append()
 
     def buried(self, entry: TransactionEntry) -> None:
-        """The entry, whose lock is held, has written its record without a value."""
+        """Note that the entry, whose lock is held, has written its tombstone."""
         tombstone = StateRecord(None, entry.record_offset)
         self._state_log.moved(entry.transactional_id, tombstone)
         self.forget(entry)
@@ -224,11 +224,11 @@ class TransactionEntries:
             entry.lock.note_newer(offset)
 
     def catch_up_for(self, transactional_id: str) -> None:
-        """Read records of the state log that are not known here; the lock of an entry calls it."""
+        """Read the state log to its end; the lock of an entry calls it."""
         self._state_log.catch_up(state_partition_of(transactional_id))
 
     def refresh(self, transactional_id: str, offset: int) -> None:
-        """Read the record at this offset, which the entry may not know; the thread that took the
+        """Load the record at this offset if the entry does not know it; the thread that took the
         entry's lock calls it.
         """
         entry = self._entries.get(transactional_id)
@@ -247,7 +247,7 @@ class TransactionEntries:
     def _look_for_another_owner(
         self, entry: TransactionEntry, state: str, start_ms: int, timeout_ms: int
     ) -> None:
-        """Report to the producer here which process took its id, and when, if another one did."""
+        """Fence the producer here if another process took its id, and name that process."""
         owner = entry.owner
         if owner == self.own_slot:
             return
@@ -266,22 +266,21 @@ class TransactionEntries:
             )
 
     def look_after_owners(self) -> None:
-        """Tell the producers of this process whose ids others took; those that are busy later.
-
-        It goes by what the state log has caught up on.
+        """Fence the producers of this process whose ids others took, as far as the state log was
+        read; those that are busy later.
         """
         for transactional_id in list(self._owners):
             entry = self._entries.get(transactional_id)
             if entry is not None and entry.lock.newer_offset >= 0:
                 try:
                     with IfFree(entry.lock):
-                        pass  # To take the lock is enough.
+                        pass  # Taking the lock reads the newest record.
                 except EoslogError as error:
                     _log.warning("%s: it cannot be looked at: %s", transactional_id, error)
 
     def undecided(self) -> list[NewestRecord]:
-        """The open and undecided transactions of all processes, as far as their records can be
-        read; sorted by id. Not held up by a process that is at work on one.
+        """The open and undecided transactions of all processes whose records can be read, sorted by
+        id. Does not wait for a process that is at work on one.
         """
         found = []
         for transactional_id in sorted(self._undecided_ids()):
@@ -298,7 +297,7 @@ class TransactionEntries:
     def none_is_undecided(self) -> bool:
         """True if at one moment of the call no transaction was open or undecided, in any process.
 
-        False also where that cannot be told: a record cannot be read, or others write all the time.
+        False also if a record cannot be read, or if others write all the time.
         """
         for _ in range(_LOOKS_MAX):
             before = self._state_log.ends()
@@ -306,14 +305,14 @@ class TransactionEntries:
                 one = self.newest(transactional_id)
                 if one is None or one.state in UNDECIDED_STATES:
                     return False
-            # Else one that was seen as over may have reached into one that began unseen.
+            # Else a transaction that ended during the look may overlap one that began unseen.
             if self._state_log.ends() == before:
                 return True
         return False
 
     def newest(self, transactional_id: str) -> NewestRecord | None:
         """Return the newest record of an id, of any writer; None if it has none that can be read.
-        Not held up by another process that is at work on the id.
+        Does not wait for another process that is at work on the id.
         """
         entry = self._entries.get(transactional_id)
         known = None if entry is None else self.read(entry)
@@ -347,14 +346,14 @@ class TransactionEntries:
             self._owners[transactional_id] = owner
 
     def take_from_owner(self, transactional_id: str, reason: str) -> None:
-        """Take the id from its owner, which is given the reason. It has no owner from now on."""
+        """Fence the owner of the id for this reason. The id has no owner from now on."""
         with self._lock:
             owner = self._owners.pop(transactional_id, None)
         if owner is not None:
             owner.fence(reason)
 
     def release(self, transactional_id: str, owner: TransactionOwner) -> None:
-        """The owner goes by itself."""
+        """Note that a closed producer does not own the id any more."""
         with self._lock, suppress(KeyError):
             if self._owners[transactional_id] is owner:
                 del self._owners[transactional_id]
@@ -373,13 +372,13 @@ class TransactionEntries:
         return found
 
     def read(self, entry: TransactionEntry) -> EntryAsOfNow:
-        """Return what this process knows of an id now, in one piece. Not held up by another process
-        that is at work on it: what that one writes, this one has to read from the log.
+        """Return a snapshot of an entry. Does not wait for another process that is at work on it:
+        what that one writes, this one reads from the log.
         """
         return EntryAsOfNow(*entry.read())
 
     def persisted(self, records: Sequence[tuple[str, StateRecord]]) -> None:
-        """The index has these now; entries that nobody uses may go."""
+        """Note that the index has these records; drop entries that are not in use."""
         for transactional_id, record in records:
             entry = self._entries.get(transactional_id)
             if entry is not None:
@@ -390,9 +389,9 @@ class TransactionEntries:
             self._forget_idle(len(self._entries) - ENTRIES_KEPT)
 
     def write_again(self, transactional_id: str, upper_bound: int) -> int:
-        """Append an id's newest record anew, if it stands below an offset and is not undecided.
+        """Append an id's newest record again, if it stands below an offset and is not undecided.
 
-        Returns from where on the log is needed for it.
+        Returns the offset from which the log is needed for it.
         """
         try:
             with self.locked(transactional_id) as entry:
@@ -427,7 +426,7 @@ def _not_found(transactional_id: str) -> TransactionalIdNotFoundError:
 
 
 def check_transactional_id(transactional_id: str) -> None:
-    """Raise TypeError for anything but a text, InvalidRequestError for one that is no id."""
+    """Raise TypeError unless the id is a str, InvalidRequestError if it is empty or too long."""
     if not isinstance(transactional_id, str):
         raise TypeError(f"a transactional id is a str, not {type(transactional_id).__name__}")
     if not transactional_id:

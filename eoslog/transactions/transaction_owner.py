@@ -1,9 +1,8 @@
-"""Owner of a transactional id now: one producer object, of one thread, of one process.
+"""Owner of a transactional id: one producer object, of one thread, of one process.
 
-In one process the newer owner tells the older one by name: the older one's object says who took
-over, when, and where. Among processes the id's record names the process that has it; the others
-find that out with their next look. Epochs fence as well, and go on fencing where no object is left
-to be told.
+In one process the newer owner fences the object of the older one, whose errors then name the newer
+owner, its thread and the time. Among processes the id's record names the process that has it, and
+the others read it. Epochs fence as well.
 """
 
 import os

@@ -1,15 +1,15 @@
 """Recovery of transactions when a store opens, and the offsets from which the next opening looks.
 
-Opening: a transaction that was decided is completed, one that was open is aborted (nobody is left
-who could go on), a prepared one waits on. After an unclean stop the decisions since the last
-checkpoint are read again, since the power may have taken a marker that no completion record tells
-of; and a transaction that a partition has open and nobody knows is aborted: its registration was
-lost, so it was never decided. One with the offsets of a staged job is committed: the job was
-decided before they were appended.
+Opening: a decided transaction is completed, an open one is aborted (its producer is gone), a
+prepared one waits on. After an unclean stop the decisions since the last checkpoint are read again,
+since the power may have taken markers of a transaction that has no completion record. A transaction
+that a partition has open, and that no coordinator knows, is aborted: its registration was lost, so
+it was never decided. One with the offsets of a staged job is committed: the job was decided before
+they were appended.
 
-The first process of a store's session does this, alone; those that join it later take up what is
-undecided then, and end what processes that are gone have left. Whichever process writes a
-checkpoint finds its recovery points from the decisions and the partitions of all of them.
+The first process of a store's session does this alone. Those that join it later take up what is
+undecided then, and end what dead processes left. The process that writes a checkpoint finds its
+recovery points from the decisions and the partitions of all processes.
 
 Invariant: the recovery point of a partition of `__transaction_state` that a checkpoint names is
 never above a decision whose markers are not known to be on disk. `docs/transactions.md` has the
@@ -63,7 +63,7 @@ _Known = TransactionEntry | NewestRecord
 
 
 class _Unloaded(NamedTuple):
-    """An undecided transaction of which there is no entry, and what is known of it all the same."""
+    """An undecided transaction whose record cannot be read, and what is known of it."""
 
     producer_id: int
     state_partition: int
@@ -91,13 +91,14 @@ class TransactionRecovery:
         self._slots = slots
         self._unresolved_file = UnresolvedTransactions(Path(shared.path).parent, shared.session)
         self._in_file: set[TopicPartition] = set()  # As far as is known here.
-        self._is_alone = True  # Nobody else can have the store open now.
+        self._is_alone = True  # No other process can have the store open.
         self._lowest_at_close: dict[int, int] | None = None
         self._entries = coordinator.entries
         self._state_log = state_log
         self._partitions = partitions
         self._checkpoints = checkpoints
-        # By partition, what (producer id, epoch of the data) came to, until its markers are there.
+        # By partition, the decisions by (producer id, epoch of the data), until their markers are
+        # there.
         self._decided: dict[TopicPartition, Decisions] = {}
         # The same from then on, until the partition was synced.
         self._ended: dict[TopicPartition, Decisions] = {}
@@ -112,15 +113,15 @@ class TransactionRecovery:
         """Take up what the last life of the store left; the state log is loaded.
 
         `unrecovered` are the partitions that were not closed cleanly, internal ones too;
-        `was_unclean` says that the last life did not close the store at all. Nothing
-        that goes wrong with one transaction keeps the store from being opened: it is logged, and
-        tried again in the background.
+        `was_unclean` is True if the last life did not close the store. An error of one transaction
+        does not keep the store from being opened: it is logged, and the background tries again.
         """
         if was_unclean and not self._entries.last_life_was_durable():
             self._coordinator.renew_producer_ids()
             self._unresolved_file.note_renewal()
         undecided = self._state_log.undecided_transactions()
-        # All of them before the first partition is opened: what is not known there is aborted.
+        # All of them before the first partition is opened: a transaction that is not known then is
+        # aborted.
         for transactional_id in undecided:
             self._load(transactional_id)
         data = {where for where in unrecovered if where.topic != TRANSACTION_STATE_TOPIC}
@@ -134,7 +135,7 @@ class TransactionRecovery:
         self._open_decided()
 
     def let_others_in(self) -> None:
-        """Let other processes work from now on too: everything is taken up."""
+        """Let other processes work from now on: everything is taken up."""
         self._is_alone = False
         for where in self._unresolved | set(self._decided):
             self._share(where)
@@ -158,7 +159,7 @@ class TransactionRecovery:
             _log.warning("what dead processes left is looked at later: %s", error)
 
     def _load(self, transactional_id: str) -> bool:
-        """Have the entry in memory; or remember what must not be touched for want of it."""
+        """Load the entry; without it, remember the transaction, which must not be touched."""
         try:
             with self._entries.locked(transactional_id):
                 self._unloaded.pop(transactional_id, None)
@@ -219,28 +220,28 @@ class TransactionRecovery:
         for where in sorted(self._decided):
             try:
                 if self._partitions.find_for_transaction(where) is None:
-                    self._put_right(where, deleted=True)
+                    self._mark_resolved(where, deleted=True)
             except EoslogError as error:
                 _log.error("%s cannot be opened to end its transactions: %s", where, error)
 
     def resolve(self, partition: Partition) -> None:
-        """End what is open in a partition that was just recovered, and that nobody will end.
+        """End what a partition that was just recovered has open, and no coordinator will end.
 
-        Waits for no lock. Where another process may have begun a transaction there since, all that
-        is not known is left to `retry`, which asks the log.
+        Waits for no lock. Where another process may have begun a transaction since, all that is not
+        known is left to `retry`, which reads the log.
         """
         where = partition.topic_partition
         if where.topic == TRANSACTION_STATE_TOPIC:
             return
         self._learn()
         if not partition.open_transactions():
-            self._put_right(where)
+            self._mark_resolved(where)
             return
         with self._if_nothing_moves() as nothing_moves:
             if nothing_moves:
                 self._resolve_with(partition, self._entries.known())
             else:
-                self._put_off(where)
+                self._mark_unresolved(where)
 
     def _if_nothing_moves(self) -> AbstractContextManager[bool]:
         """Return a block in which no other process begins a transaction; gives True if it holds."""
@@ -258,15 +259,15 @@ class TransactionRecovery:
             self._resolve(partition, known)
         except EoslogError as error:
             _log.warning("%s: its open transactions will be ended later: %s", where, error)
-            self._put_off(where)
+            self._mark_unresolved(where)
         else:
-            self._put_right(where)
+            self._mark_resolved(where)
 
-    def _put_off(self, where: TopicPartition) -> None:
+    def _mark_unresolved(self, where: TopicPartition) -> None:
         self._unresolved.add(where)
         self._share(where)
 
-    def _put_right(self, where: TopicPartition, *, deleted: bool = False) -> None:
+    def _mark_resolved(self, where: TopicPartition, *, deleted: bool = False) -> None:
         """Note that nothing is left to be ended in the partition, or that its topic was deleted."""
         self._unresolved.discard(where)
         decisions = self._decided.get(where)
@@ -277,7 +278,7 @@ class TransactionRecovery:
         self._unresolved_file.forget(where)
 
     def _share(self, where: TopicPartition) -> None:
-        """Have all processes know that the partition is still to be put right."""
+        """Note for all processes that the partition is still unresolved."""
         if self._is_alone:
             return
         try:
@@ -287,7 +288,7 @@ class TransactionRecovery:
             _log.error("%s: other processes do not know what is open there: %s", where, error)
 
     def _learn(self) -> None:
-        """Take in what other processes could not put right, or did meanwhile."""
+        """Read what other processes could not resolve, or have resolved meanwhile."""
         if self._is_alone:
             return
         unresolved = self._unresolved_file.read()
@@ -299,7 +300,7 @@ class TransactionRecovery:
         ended = self._in_file - set(unresolved)
         self._in_file = set(unresolved)
         for where in ended:
-            self._put_right(where)
+            self._mark_resolved(where)
 
     def _resolve(self, partition: Partition, known: Iterable[_Known]) -> None:
         where = partition.topic_partition
@@ -328,8 +329,7 @@ class TransactionRecovery:
             if commit is None:
                 _log.error(
                     "%s: the transaction of producer id %d, epoch %d, open since offset %d, is "
-                    "over, and nothing tells how it was decided: it stays open until an operator "
-                    "ends it",
+                    "over, and its decision is unknown: it stays open until an operator ends it",
                     where,
                     producer_id,
                     epoch,
@@ -345,7 +345,7 @@ class TransactionRecovery:
                     newer_epoch=decision.newer_epoch,
                 )
             except InvalidProducerEpochError:
-                continue  # It was ended by the way.
+                continue  # It has ended meanwhile.
 
     def _is_known(
         self, where: TopicPartition, producer_id: int, epoch: int, known: Iterable[_Known]
@@ -365,7 +365,7 @@ class TransactionRecovery:
     # While the store is open.
 
     def retry(self) -> None:
-        """Try again what could not be done when the store was opened."""
+        """Try again what failed when the store was opened."""
         for transactional_id in list(self._left):
             self._roll_forward(transactional_id)
         for one in self._entries.undecided():
@@ -375,12 +375,12 @@ class TransactionRecovery:
         self._open_decided()
 
     def end_unknown(self) -> None:
-        """End what partitions have open and no coordinator knows. Its caller holds no lock."""
+        """End what partitions have open and no coordinator knows. The caller holds no lock."""
         self._learn()
         for where in list(self._unresolved):
             partition = self._partitions.find_for_transaction(where)
             if partition is None:
-                self._put_right(where, deleted=True)
+                self._mark_resolved(where, deleted=True)
             else:
                 with self._entries.standing_still():
                     self._resolve_with(partition, self._entries.undecided())
@@ -397,7 +397,7 @@ class TransactionRecovery:
         """Sync every partition that any process wrote to, and raise the recovery points that a
         checkpoint may name.
 
-        Raises StoreError where a partition cannot be synced; the points are as they were then.
+        Raises StoreError where a partition cannot be synced; the points are then unchanged.
         """
         self._learn()
         ends = {
@@ -405,7 +405,7 @@ class TransactionRecovery:
             for partition in self._partitions.opened()
             if partition.topic == TRANSACTION_STATE_TOPIC
         }
-        # A decision below these ends is complete after this, or among the lowest.
+        # After this, a decision below these ends is complete, or among the lowest.
         lowest = self._lowest_decisions(with_ended=True)
         ended = set(self._ended)
         rotated = self._coordinator.take_rotated()
@@ -413,7 +413,7 @@ class TransactionRecovery:
             if self._had_others():
                 # Some partitions may be open only in other processes.
                 self._partitions.attach_to_unsynced()
-            # Asked for only now: a partition may have been opened and written to meanwhile.
+            # Listed only now: a partition may have been opened and written to meanwhile.
             for partition in self._partitions.opened():
                 if partition.topic != TRANSACTION_STATE_TOPIC:
                     self._sync(partition)
@@ -440,10 +440,8 @@ class TransactionRecovery:
             pass  # Its topic was deleted.
 
     def safe_offset(self, number: int) -> int:
-        """Return up to where all decisions of a partition of the state log have their markers
-        synced.
-
-        Raises what `advance` raises.
+        """Return the offset of a state partition below which all decisions have their markers
+        synced. Raises what `advance` raises.
         """
         self.advance()
         return self._safe.get(number, 0)
@@ -473,8 +471,7 @@ class TransactionRecovery:
                     partition.producer_state.forget([producer_id])
 
     def _lowest_decisions(self, with_ended: bool, with_others: bool = True) -> dict[int, int]:
-        """Return by partition of the state log the lowest decision that is not carried out
-        everywhere.
+        """Return, by partition of the state log, the lowest decision without all of its markers.
 
         `with_ended`: or whose markers, written when the store was opened, were not synced since;
         `with_others`: also of those that only other processes worked on.
@@ -489,7 +486,7 @@ class TransactionRecovery:
             if offset >= 0:
                 note(state_partition_of(entry.transactional_id), offset)
         if with_others:
-            # Of the others, as far as the log was caught up on: at least to where it ended before.
+            # Of the others, as far as the log was read: at least to where it ended before.
             for one in self._entries.undecided():
                 if one.is_decided:
                     note(state_partition_of(one.transactional_id), one.record_offset)
@@ -505,7 +502,7 @@ class TransactionRecovery:
         return lowest
 
     def checkpoint(self, where: TopicPartition, offsets: LastOffsets) -> LastOffsets:
-        """Return what a checkpoint may say of an open partition."""
+        """Return the offsets that a checkpoint may hold of an open partition."""
         if where.topic != TRANSACTION_STATE_TOPIC:
             return offsets
         safe = self.safe_so_far(where)
@@ -514,14 +511,14 @@ class TransactionRecovery:
     # Closing.
 
     def prepare_to_close(self) -> None:
-        """Prepare to close; the last process calls it, while the state log can still be read."""
+        """Prepare to close. The last process calls it, while the state log can still be read."""
         self._learn()
         self._lowest_at_close = self._lowest_decisions(with_ended=False)
 
     def closed(
         self, offsets: Mapping[TopicPartition, LastOffsets], all_synced: bool
     ) -> dict[TopicPartition, LastOffsets]:
-        """Return what the checkpoints may say of partitions that were closed.
+        """Return the offsets that the checkpoints may hold of partitions that were closed.
 
         `all_synced`: every partition with markers was closed cleanly.
         """
@@ -542,8 +539,8 @@ class TransactionRecovery:
 
     @property
     def unresolved(self) -> frozenset[TopicPartition]:
-        """The partitions that the next opening must treat as not recovered, though they were
-        closed cleanly: those with an end that is still to be written, and those with its decision.
+        """The partitions that the next opening must treat as unrecovered, though they were closed
+        cleanly: those that lack the end of a transaction, and those with its decision.
         """
         left = set(self._unresolved) | set(self._decided)
         for decisions in self._decided.values():
@@ -553,7 +550,7 @@ class TransactionRecovery:
 
 
 def _with_older(decision: Decision, older: Decision | None) -> Decision:
-    """The decision, together with one before it of the same producer id and epoch."""
+    """A decision merged with an older one of the same producer id and epoch."""
     if older is None:
         return decision
     commit = decision.commit if older.commit == decision.commit else None
@@ -561,7 +558,7 @@ def _with_older(decision: Decision, older: Decision | None) -> Decision:
 
 
 def _decided_epochs(entry: _Known) -> tuple[int, ...]:
-    """The epoch that the data of a decided transaction has."""
+    """The epochs that the data of a decided transaction may have."""
     if entry.last_producer_epoch >= 0:
         return (entry.last_producer_epoch,)
     # A record of Kafka's own: by the protocol it has the epoch of the data, or the one after it.

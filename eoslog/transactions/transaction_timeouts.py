@@ -1,8 +1,8 @@
 """Timeouts of transactional ids: open transactions time out, unused ids are forgotten.
 
-Invariants: a transaction is aborted once it was open for longer than its producer asked for, but
-for prepared ones, which wait for their decision however long it takes; an id is forgotten only with
-nothing open or undecided, and who comes back with it gets another producer id.
+Invariants: a transaction is aborted if it was open for longer than its producer asked for. Prepared
+ones wait for their decision without a limit. An id is forgotten only with nothing open or
+undecided; a producer that uses it later gets another producer id.
 """
 
 import logging
@@ -31,13 +31,13 @@ from eoslog.transactions.transaction_owner import timed_out
 
 _log = logging.getLogger(__name__)
 
-# Kafka's sign of a transaction that somebody outside decides: it never times out.
+# Kafka's timeout of a transaction with an external decision: it never times out.
 NEVER_MS = INT32_MAX
 
 
 def abort_timed_out(coordinator: TransactionCoordinator, now_ms: int) -> int:
-    """Abort the transactions that were open for too long, in any process, and fence their
-    producers; how many.
+    """Abort the transactions of any process that were open for too long, and fence their producers.
+    Returns their count.
     """
     aborted = 0
     for one in coordinator.entries.undecided():
@@ -56,9 +56,7 @@ def abort_timed_out(coordinator: TransactionCoordinator, now_ms: int) -> int:
 
 
 class NextTimeout:
-    """Time at which the first of the open transactions times out, found again only once one of them
-    moved.
-    """
+    """Time at which the first open transaction times out; found again only after one has moved."""
 
     def __init__(self, coordinator: TransactionCoordinator, state_log: CompactedLog) -> None:
         self._entries = coordinator.entries
@@ -67,7 +65,7 @@ class NextTimeout:
         self._first: tuple[int, int] | None = None  # When it was begun, and its timeout.
 
     def has_come(self) -> bool:
-        """True if a transaction of any process timed out that was not told of yet."""
+        """True if a transaction of any process timed out, and was not reported yet."""
         ends = self._state_log.ends()
         if ends != self._ends:
             waiting = [one for one in self._entries.undecided() if _may_time_out(one)]
@@ -75,20 +73,20 @@ class NextTimeout:
             self._first, self._ends = min(times, key=sum, default=None), ends
         if self._first is None or clock.now_ms() - self._first[0] <= self._first[1]:
             return False
-        self._first = None  # What cannot be aborted now is not tried all the time.
+        self._first = None  # One that cannot be aborted now is not tried all the time.
         return True
 
     def forget(self) -> None:
-        """Look again at all of them, though none moved."""
+        """Find the time again, though no transaction has moved."""
         self._ends = None
 
 
 def expire_ids(
     coordinator: TransactionCoordinator, state_log: CompactedLog, now_ms: int, expiration_ms: int
 ) -> int:
-    """Forget the transactional ids that were last used before a time; how many.
+    """Forget the transactional ids that were last used before a time. Returns their count.
 
-    Raises StoreError if that cannot be written down; those before are forgotten then.
+    Raises StoreError if a tombstone cannot be written; the ids before it are forgotten.
     """
     expired = 0
     in_memory = [entry.transactional_id for entry in coordinator.entries.known()]
@@ -114,7 +112,7 @@ def _may_time_out(entry: TransactionEntry | NewestRecord) -> bool:
 
 
 def _expired_records(state_log: CompactedLog, oldest_ms: int) -> Iterator[str]:
-    """The ids whose records are that old; those of entries in memory may be older than they."""
+    """The ids with settled records that are that old; entries in memory may be newer."""
     for transactional_id, record in state_log.transactions():
         with suppress(CorruptRecordError):
             fields = decode_transaction_value(record.value or b"")

@@ -1,10 +1,10 @@
-"""Transactions that could not be put right when a store was opened, for all its processes to know.
+"""Unresolved transactions of an opening, in a file for all processes of the session.
 
-By partition: that something is open there which was never decided, or which decision it waits for;
-and that every transactional id has to take a new producer id. Most stores never have it. The file
-`state/unended.json` belongs to one session; the next one finds the same out anew.
+A partition is in it if a transaction is open there that was never decided, or with the decisions
+that it waits for. The file also notes that every transactional id must take a new producer id. Most
+stores never have it. `state/unended.json` belongs to one session; the next one finds the same.
 
-Invariant: a partition is in the file before anybody could take it for put right, until it is.
+Invariant: a partition is in the file before any process could take it for resolved, until it is.
 """
 
 import json
@@ -22,7 +22,8 @@ _LOCK_NAME = "unended.lock"
 
 
 class Decision(NamedTuple):
-    """Decision on a partition's open transaction of a producer id and epoch, and where it is.
+    """Decision on a partition's open transaction of a producer id and epoch, and the place of its
+    record.
 
     Transactions of older protocols share an epoch, and their markers do not have a newer one.
     `commit` is None if those of one epoch were decided in both ways.
@@ -40,7 +41,7 @@ Decisions = dict[tuple[int, int], Decision]
 
 
 class UnresolvedTransactions:
-    """The file of one session. All calls may come from any thread and any process."""
+    """The file of one session. Any thread of any process may call it."""
 
     def __init__(self, state_path: Path, session: bytes) -> None:
         self._path = state_path / FILE_NAME
@@ -57,7 +58,7 @@ class UnresolvedTransactions:
         return self._read()[1]
 
     def note_renewal(self) -> None:
-        """Note that it has to from now on."""
+        """Note that the first initialization of each id has to take a new producer id."""
         with self._threads, file_locked(self._lock_path):
             self._write(self.read(), True)
 
@@ -66,22 +67,22 @@ class UnresolvedTransactions:
         if content is None:
             return {}, False
         try:
-            said = loads_json(content)
-            if said["session"] != self._session:
+            document = loads_json(content)
+            if document["session"] != self._session:
                 return {}, False
             partitions = {
                 TopicPartition(topic, number): {
                     (producer_id, epoch): Decision(*decision)
                     for producer_id, epoch, *decision in decisions
                 }
-                for topic, number, decisions in said["partitions"]
+                for topic, number, decisions in document["partitions"]
             }
-            return partitions, bool(said["renews"])
+            return partitions, bool(document["renews"])
         except (ValueError, KeyError, TypeError):
             return {}, False
 
     def note(self, where: TopicPartition, decisions: Decisions) -> None:
-        """The partition is still to be put right."""
+        """Note the decisions that a partition waits for."""
         with self._threads, file_locked(self._lock_path):
             known, renews = self._read()
             if known.get(where) != decisions:
@@ -89,7 +90,7 @@ class UnresolvedTransactions:
                 self._write(known, renews)
 
     def forget(self, where: TopicPartition) -> None:
-        """The partition was put right."""
+        """Remove a partition that is resolved."""
         if where not in self.read():
             return
         with self._threads, file_locked(self._lock_path):

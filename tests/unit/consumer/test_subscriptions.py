@@ -586,7 +586,7 @@ def test_who_closes_meanwhile_claims_to_be_who_it_was(topic, monkeypatch):
 
     monkeypatch.setattr(type(coordinator), "leave", lambda self, *arguments: noted(*arguments))
     subscribed = first._subscription.member
-    subscribed.leave(tell=False)
+    subscribed.leave(report=False)
     left.append(first.group_metadata())
     assert left == [claim, claim]
     monkeypatch.undo()
@@ -961,8 +961,8 @@ def test_a_close_is_not_outrun_by_a_subscription_of_another_thread(topic, monkey
     consumer.poll(timeout=0)
     leave, refused = GroupMember.leave, []
 
-    def leave_while_another_thread_goes_on(member, *, tell):
-        leave(member, tell=tell)
+    def leave_while_another_thread_goes_on(member, *, report):
+        leave(member, report=report)
         monkeypatch.undo()
         with pytest.raises(LogClosedError, match="the consumer is closed"):
             consumer.position(T[0])
