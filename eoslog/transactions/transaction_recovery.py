@@ -181,7 +181,9 @@ class TransactionRecovery:
         try:
             with self._entries.locked(transactional_id) as entry:
                 if entry.state == ONGOING and not entry.prepared:
-                    self._coordinator.fence(entry, "its process is gone")
+                    # By a later try, a producer may have begun another transaction of the id.
+                    if entry.owner is None or not self._slots.alive(entry.owner):
+                        self._coordinator.fence(entry, "its process is gone")
                 elif entry.state in PREPARE_STATES:
                     self._coordinator.complete(entry)
                 if entry.state not in UNDECIDED_STATES or entry.prepared:

@@ -329,6 +329,23 @@ def test_what_cannot_be_completed_on_opening_is_tried_again(open_store, monkeypa
     assert at.markers("b-0") == [(FIRST, 1, "ABORT")]
 
 
+def test_what_is_tried_again_is_not_a_later_transaction_of_the_id(open_store, monkeypatch):
+    at = CoordinatedStore(open_store("commit"))
+    at.begun("a-0")
+    abandon(at.store)
+    with monkeypatch.context() as patch:
+        patch.setattr(store_files.TransactionCoordinator, "fence", fail)
+        at = CoordinatedStore(open_store("commit"))
+    recovery = at.store._files.transaction_recovery
+    assert recovery._left == {ID}
+    later = at.begun("a-0")
+    recovery.retry()
+    at.end(later)
+    recovery.retry()
+    assert [kind for _, _, kind in at.markers("a-0")] == ["ABORT", "COMMIT"]
+    assert recovery._left == set()
+
+
 def test_a_disk_too_full_for_the_durability_lets_the_store_be_opened(open_store, monkeypatch):
     at = CoordinatedStore(open_store("process"))
     begun = at.begun("a-0")
