@@ -13,7 +13,6 @@ others only by the record that removes the member, so its commits are refused fr
 import hashlib
 import os
 import socket
-import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -21,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common import clock
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import EoslogError, LogClosedError
@@ -147,7 +147,7 @@ class GroupCoordinator:
         self._topics = topics
         self._slots = slots
         self.heartbeats = MemberHeartbeats(state_path)
-        self._lock = threading.RLock()
+        self._lock = ThreadLock()
         self._local: dict[str, str] = {}  # Members of this process, and their groups.
         self._abandoned: set[str] = set()  # Members whose consumers are gone.
         self._closed = False

@@ -16,7 +16,7 @@ under which partitions are opened, then a partition's.
 """
 
 import logging
-import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, TypeVar
 
@@ -105,8 +105,7 @@ class TransactionCoordinator:
         # Ids that took a new producer id in this life of the store; None if none needs to.
         self._renewed: set[str] | None = None
         # Producer ids that were rotated out, and where their last transactions were.
-        self._rotated_lock = threading.RLock()
-        self._rotated: list[tuple[int, list[TopicPartition]]] = []
+        self._rotated: deque[tuple[int, list[TopicPartition]]] = deque()
 
     # For producers.
 
@@ -469,8 +468,7 @@ class TransactionCoordinator:
         if entry.state in PREPARE_STATES:
             error = self._complete(entry)
         if entry.producer_id != producer_id:
-            with self._rotated_lock:
-                self._rotated.append((producer_id, [TopicPartition(*where) for where in touched]))
+            self._rotated.append((producer_id, [TopicPartition(*where) for where in touched]))
         self.entries.note_append(entry)
         self.appended(touched)
         return error
@@ -526,11 +524,8 @@ class TransactionCoordinator:
 
         Once its markers are synced, the partitions may forget the id.
         """
-        with self._rotated_lock:
-            rotated, self._rotated = self._rotated, []
-        return rotated
+        return [self._rotated.popleft() for _ in range(len(self._rotated))]
 
     def give_back_rotated(self, rotated: list[tuple[int, list[TopicPartition]]]) -> None:
         """Give back those whose markers could not be synced: the next call takes them again."""
-        with self._rotated_lock:
-            self._rotated += rotated
+        self._rotated.extend(rotated)

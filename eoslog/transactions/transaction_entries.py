@@ -11,7 +11,6 @@ of the store, the state log has a record of how durable that life is.
 """
 
 import logging
-import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 from eoslog.bindings.entry_lock import AllKeysHeld, EntryLock, LockedEntry
 from eoslog.bindings.lock_block import IfFree
 from eoslog.bindings.shared_page import SharedPage
+from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.bindings.transaction_entry import TransactionEntry, decode_transaction_value
 from eoslog.errors import (
     CorruptRecordError,
@@ -99,7 +99,7 @@ class TransactionEntries:
         self._durable = durable
         self._shared = shared
         self._slots = slots
-        self._lock = threading.RLock()
+        self._lock = ThreadLock()
         self._entries: dict[str, TransactionEntry] = {}
         self._state_partitions: dict[str, Partition] = {}
         self._owners: dict[str, TransactionOwner] = {}

@@ -472,11 +472,10 @@ class TransactionRecovery:
                     partition.producer_state.persist()
                     partition.producer_state.forget([producer_id])
 
-    def _lowest_decisions(self, with_ended: bool, with_others: bool = True) -> dict[int, int]:
+    def _lowest_decisions(self, with_ended: bool) -> dict[int, int]:
         """Return, by partition of the state log, the lowest decision without all of its markers.
 
-        `with_ended`: or whose markers, written when the store was opened, were not synced since;
-        `with_others`: also of those that only other processes worked on.
+        `with_ended`: or whose markers, written when the store was opened, were not synced since.
         """
         lowest: dict[int, int] = {}
 
@@ -487,11 +486,10 @@ class TransactionRecovery:
             offset = self._entries.read(entry).prepare_offset
             if offset >= 0:
                 note(state_partition_of(entry.transactional_id), offset)
-        if with_others:
-            # Of the others, as far as the log was read: at least to where it ended before.
-            for one in self._entries.undecided():
-                if one.is_decided:
-                    note(state_partition_of(one.transactional_id), one.record_offset)
+        # Of other processes, as far as the log was read: at least to where it ended before.
+        for one in self._entries.undecided():
+            if one.is_decided:
+                note(state_partition_of(one.transactional_id), one.record_offset)
         for unloaded in list(self._unloaded.values()):
             note(unloaded.state_partition, unloaded.offset)
         known = list(self._decided.values())
@@ -524,13 +522,9 @@ class TransactionRecovery:
 
         `all_synced`: every partition with markers was closed cleanly.
         """
-        if not all_synced:
-            return {where: self.checkpoint(where, one) for where, one in offsets.items()}
         lowest = self._lowest_at_close
-        if lowest is None and self._had_others():
+        if lowest is None or not all_synced:
             return {where: self.checkpoint(where, one) for where, one in offsets.items()}
-        if lowest is None:
-            lowest = self._lowest_decisions(with_ended=False, with_others=False)
         capped = {}
         for where, one in offsets.items():
             if where.topic == TRANSACTION_STATE_TOPIC:
