@@ -1,9 +1,8 @@
-"""The files of one task attempt while they are being written.
+"""Files of one task attempt while they are being written.
 
-Invariants: a file is made by this attempt or not at all (`O_EXCL`, in a directory that this
-attempt made); it holds whole batches of one producer id, with sequences from 0; its CRC and
-counts cover every byte that was written. After a failed write nothing more is written: what is on
-disk is unknown.
+Invariants: this attempt created each file (`O_EXCL`, in a directory that it created); a file holds
+whole batches of one producer id, with sequences from 0; its CRC and counts cover every byte that
+was written. After a failed write nothing more is written: the state on disk is unknown.
 """
 
 import os
@@ -26,14 +25,14 @@ from eoslog.fs.shared_syncs import run_together, with_those_above
 from eoslog.staging.staged_message import StagedFile, new_staged_producer_id
 from eoslog.staging.staged_names import staged_file_name
 
-# Sequences have 31 bits: a file ends long before they would come round to 0 again.
+# Sequences have 31 bits: a file ends long before they wrap to 0.
 FILE_RECORDS_MAX = 1 << 30
 # A job may write to more partitions than a process may have files open.
 OPEN_FILES_MAX = 64
 # Space is reserved in steps, once a file has a batch of at least this size: small files need none.
 RESERVED_FROM_BYTES = 256 << 10
 RESERVED_STEP_BYTES = 4 << 20
-# So much is written before the disk is told to begin: a sync at the end then finds most of it done.
+# After so many bytes the disk begins to write: a sync at the end then finds most of it done.
 WRITEBACK_STEP_BYTES = 4 << 20
 
 _MAKE_DIRECTORY_CHANCES = 10
@@ -41,7 +40,7 @@ _MAKE_DIRECTORY_CHANCES = 10
 
 @dataclass(slots=True)
 class OpenFile:
-    """A file that takes batches."""
+    """File that takes batches."""
 
     where: TopicPartition
     name: str
@@ -68,7 +67,7 @@ class OpenFile:
 
 
 class AttemptFiles:
-    """The directory of one attempt and its files; nothing is on disk before the first batch.
+    """Directory of one attempt and its files; nothing is on disk before the first batch.
 
     With `sync` the files are on disk after `close`.
     """
@@ -90,10 +89,10 @@ class AttemptFiles:
         file_bytes_max: int,
         topic_id: str = "",
     ) -> OpenFile:
-        """The file that takes the partition's next batch; made if need be.
+        """Return the file for the partition's next batch; create one if none has room.
 
-        With it the file has at most `file_bytes_max` bytes, or this batch alone. A file that is
-        there keeps the topic's id with which it was made.
+        A file has at most `file_bytes_max` bytes, or one batch. It keeps the topic id with which it
+        was created.
         """
         newest = self._newest.get(where)
         if (
@@ -105,7 +104,7 @@ class AttemptFiles:
         number = 0 if newest is None else int(newest.name.rsplit(".", 2)[1]) + 1
         name = staged_file_name(where.topic, where.partition, number)
         file = OpenFile(where, name, new_staged_producer_id(), topic_id)
-        with self._named_errors(f"making {self.path / name}"):
+        with self._named_errors(f"creating {self.path / name}"):
             if not self._made:
                 self._make_directory()
             self._opened(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND)
@@ -114,7 +113,7 @@ class AttemptFiles:
         return file
 
     def write(self, file: OpenFile, batch: bytes | memoryview, record_count: int) -> None:
-        """Append one encoded batch. StoreFullError or StoreFailedError: give the attempt up."""
+        """Append one encoded batch. After StoreFullError or StoreFailedError the attempt failed."""
         batch_bytes = len(batch)
         with self._named_errors(f"writing {self.path / file.name}"):
             descriptor = self._opened(file, os.O_WRONLY | os.O_APPEND)
@@ -131,7 +130,7 @@ class AttemptFiles:
             self._write_back(file, descriptor, WRITEBACK_STEP_BYTES)
 
     def close(self) -> tuple[StagedFile, ...]:
-        """Close all files, on disk if that was asked for, and describe them."""
+        """Close all files, with `sync` on disk, and describe them."""
         with self._named_errors(f"closing {self.path}"):
             for file in self._all:
                 self._finish(file)
@@ -139,14 +138,14 @@ class AttemptFiles:
                 if self._sync and self._all:
                     self._sync_all()
             finally:
-                # Whatever failed: a file that was removed meanwhile says more.
+                # If a file was removed meanwhile, that is the error to raise.
                 for file in self._all:
                     (self.path / file.name).lstat()
         self.close_descriptors()
         return tuple(file.described() for file in self._all)
 
     def _sync_all(self) -> None:
-        """Files and directories at once: nobody knows of them before all are on disk."""
+        """Sync files and directories in any order: no message names them before all are on disk."""
         directories = with_those_above(self.path, self._store_path)
         run_together(
             [
@@ -156,14 +155,14 @@ class AttemptFiles:
         )
 
     def _sync_file(self, file: OpenFile) -> None:
-        """Sync the file. Opens it again if it was closed because too many were open."""
+        """Sync the file; open it again if it was closed because too many were open."""
         if file.descriptor is not None:
             os.fsync(file.descriptor.fileno())
         else:
             sync_path(self.path / file.name, os.O_WRONLY)
 
     def _reserve(self, file: OpenFile, descriptor: int, batch_bytes: int) -> None:
-        """Have space for the batch, and some more: large writes into reserved space are cheaper."""
+        """Reserve space for the batch and some more: large writes into it are cheaper."""
         wanted_bytes = file.bytes + batch_bytes
         if batch_bytes >= RESERVED_FROM_BYTES and wanted_bytes > file.reserved_bytes:
             step_bytes = max(RESERVED_STEP_BYTES, batch_bytes)
@@ -177,14 +176,14 @@ class AttemptFiles:
             file.written_back_bytes = file.bytes
 
     def _finish(self, file: OpenFile) -> None:
-        """Give back what was reserved beyond the end, and let the disk begin with the rest."""
+        """Free the space reserved beyond the end, and let the disk begin to write the rest."""
         if file.reserved_bytes > file.bytes:
             os.ftruncate(self._opened(file, os.O_WRONLY), file.bytes)
         if self._sync and file.descriptor is not None:
             self._write_back(file, file.descriptor.fileno(), 1)
 
     def remove(self) -> None:
-        """Remove everything again; what cannot be removed is left to be swept."""
+        """Remove the files and the directory; a sweep removes what stays."""
         self.close_descriptors()
         try:
             for file in self._all:
@@ -209,13 +208,13 @@ class AttemptFiles:
                     f"{self.path} exists already: each task attempt needs a name of its own"
                 ) from error
             except FileNotFoundError:
-                # A sweep took away the empty directory above just now.
+                # A sweep removed the empty directory above just now.
                 if chance == _MAKE_DIRECTORY_CHANCES - 1:
                     raise
         self._made = True
 
     def _opened(self, file: OpenFile, flags: int) -> int:
-        """The file's descriptor; opened, and one of another file closed, if it has none."""
+        """Return the file's descriptor; open it, and close one of another file, if it has none."""
         if file.descriptor is None:
             if len(self._with_descriptor) >= OPEN_FILES_MAX:
                 self._close_file(next(iter(self._with_descriptor.values())))
@@ -231,9 +230,7 @@ class AttemptFiles:
 
     @contextmanager
     def _named_errors(self, doing: str) -> Iterator[None]:
-        """Name errors of the operating system. A file that is not found was taken away with the
-        directory.
-        """
+        """Name errors of the operating system; a missing file was removed with the directory."""
         with named_os_errors(doing):
             try:
                 yield

@@ -1,14 +1,15 @@
-"""Staged jobs on their way: decided, or just being decided, and not complete.
+"""Pending staged jobs: decided, or just being decided, and not complete.
 
-A process keeps those that it knows of in memory, with their partitions held. What another process
-left, dead or not, it takes up. The steps of a completion and their crash points are in
-`docs/staged-commit.md`. All but the questions of `UndoneJobs` and `verify_pending_jobs` happens
-under the lock of staged jobs.
+A process keeps those that it knows in memory, with their partitions held. It also takes up those of
+other processes, dead or not. The steps of a completion and their crash points are in
+`docs/staged-commit.md`. Everything but the queries of `UndoneJobs` and `verify_pending_jobs`
+happens under the lock of staged jobs.
 """
 
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from eoslog.bindings.shared_page import COUNTER_STAGED_BEGUN, COUNTER_STAGED_SETTLED, SharedPage
@@ -35,9 +36,7 @@ from eoslog.staging.staged_adoption import (
 from eoslog.staging.staged_application import PREPARED, ApplicationRecord
 from eoslog.staging.staged_job import (
     StagedJob,
-    adopt_offsets,
     bounds_of_record,
-    is_listed_apart,
     job_of_record,
     topic_ids_of_record,
 )
@@ -53,11 +52,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class PendingJob:
-    """Pending job: it has its partitions held, as long as readers must see nothing of it.
+    """Pending job, with its partitions held as long as readers must see nothing of it.
 
-    `record` is the application's: while the job is not `decided`, that of before, and `deciding`
-    the one that decides it. `of_others`: this process did not see the decision reach the disk.
-    `checked`: the checksums of all files were verified just now.
+    `record` is the application's. While the job is not `decided`, it is the one before the
+    decision, and `deciding` the one that decides it. `of_others`: this process did not see the
+    decision reach the disk. `checked`: the checksums of all files were verified just now.
     """
 
     record: ApplicationRecord
@@ -70,23 +69,23 @@ class PendingJob:
     checked: bool = False
 
     def span(self, staging_path: Path) -> JobSpan:
-        """Return the span of the job, if it is decided: readers may see all of it by now."""
+        """Return the span of a decided job, of which readers may see everything by now."""
         try:
             job = self.job or _job_of(staging_path, self.record)
             if is_adopted(job, self.held):
                 return span_of_job(job, self.held)
         except EoslogError:
-            pass  # Its completion will say why; readers are held.
+            pass  # Its completion raises the error; readers are held.
         return span_of_bounds(*_topic_ids_and_bounds(self.record))
 
 
 class UndoneJobs:
-    """Undone jobs of all processes, known by the applications' records.
+    """Undone jobs of all processes, found by the applications' records.
 
     The page that processes share has a flag for them, made of two counters. It is set before a
-    job's first partition is held, and reset when nothing is left undone; both under the lock of
-    staged jobs. So the next holder of that lock that finds it set looks at what others left.
-    Without a shared page there is no other process to tell: it is never set.
+    job's first partition is held, and reset when no job is undone; both under the lock of staged
+    jobs. The next holder of that lock that finds the flag set looks for jobs of others. Without a
+    shared page there is no other process, and the flag is never set.
     """
 
     def __init__(
@@ -98,27 +97,27 @@ class UndoneJobs:
 
     @property
     def any(self) -> bool:
-        """True if there may be such jobs, of any process."""
+        """True if there may be undone jobs of any process."""
         if self._shared is None:
             return False
-        # In this order: while it is set and reset it may look set, and never reset.
+        # In this order the flag may look set while it is set and reset, but never reset.
         settled = self._shared.counter(COUNTER_STAGED_SETTLED)
         return self._shared.counter(COUNTER_STAGED_BEGUN) != settled
 
     def begin(self) -> None:
-        """Note that there is one now. The caller holds the lock."""
+        """Set the flag. The caller holds the lock."""
         if self._shared is not None and not self.any:
             self._shared.raise_counter(COUNTER_STAGED_BEGUN)
 
     def settle(self) -> None:
-        """Note that there is none any more. The caller holds the lock."""
+        """Reset the flag. The caller holds the lock."""
         if self._shared is not None and self.any:
             self._shared.raise_counter(COUNTER_STAGED_SETTLED)
 
     def prepared(self) -> Iterator[ApplicationRecord]:
-        """The applications that have a job which is decided and not complete.
+        """Yield the applications that have a job which is decided and not complete.
 
-        Each of them has a directory, whether or not its job has files.
+        Each of them has a directory, even if its job has no files.
         """
         for path in application_directories(self._staging_path):
             record = ApplicationRecord.read_by_name(self._state_log, path.name)
@@ -126,18 +125,18 @@ class UndoneJobs:
                 yield record
 
     def hold_back(self, key: OffsetKey) -> bool:
-        """True if such a job commits this offset."""
+        """True if an undone job commits this offset."""
         return self.any and any(key in self._offset_keys(record) for record in self.prepared())
 
     def _offset_keys(self, record: ApplicationRecord) -> frozenset[OffsetKey]:
         try:
             return _job_of(self._staging_path, record).offset_keys
         except EoslogError:
-            return frozenset()  # Its list of files is gone: it was completed just now.
+            return frozenset()  # Its list of files was removed: it was completed just now.
 
 
 class PendingJobs:
-    """Pending jobs of one store, `by_name` of their application's directory."""
+    """Pending jobs of one store, by the names of their applications' directories."""
 
     def __init__(
         self,
@@ -157,7 +156,7 @@ class PendingJobs:
         self._staging_path = engine.paths.staging
 
     def look_around(self) -> None:
-        """Learn what others have done, and left undone, since this process had the lock."""
+        """Take in what other processes did, and left undone, since this one had the lock."""
         for name in list(self.by_name):
             self._compare_with_record(name)
         if self.undone.any:
@@ -165,30 +164,28 @@ class PendingJobs:
             self._let_go_of_others()
 
     def _compare_with_record(self, name: str) -> None:
-        """See whether a job of which this process knows is still to be done."""
+        """Check if a known job is still pending."""
         pending = self.by_name[name]
         record = ApplicationRecord.read_by_name(self._state_log, name) or ApplicationRecord(
             pending.record.app_id
         )
         if not pending.decided and record.says_the_same(pending.deciding):
-            # The decision is in the log. It is taken back if nobody has acted on it.
+            # The decision is in the log. It is taken back later if nothing was adopted.
             if pending.job is None or not is_untouched(pending.job, pending.held):
                 pending.record, pending.decided = record, True
         elif not record.says_the_same(pending.record):
-            # Another process did the rest; it has let readers in too.
+            # Another process completed it, and released the readers.
             del self.by_name[name]
             self._group_offsets.release(name)
 
     def take_up_others(self) -> None:
-        """Take up every job that is decided and not complete, and that this process does not
-        know of.
-        """
+        """Take up each job that is decided, not complete, and unknown to this process."""
         for record in self.undone.prepared():
             if record.name not in self.by_name:
                 self._take_up(record)
 
     def _let_go_of_others(self) -> None:
-        """Let readers into partitions that are held for no job: their holder is dead."""
+        """Release readers of partitions that are held for no job: their holder is dead."""
         wanted = {where for one in self.by_name.values() for where in one.partitions}
         for error in self._engine.partitions.open_held():
             _log.warning("readers may be held without a reason: %s", error)
@@ -197,9 +194,9 @@ class PendingJobs:
                 partition.release_readers()
 
     def _take_up(self, record: ApplicationRecord) -> None:
-        """Have a job of an earlier life of the store, or of another process, as pending.
+        """Take up a job of an earlier session or of another process.
 
-        Readers are held at its bounds, unless all of it is in the log: they may have seen it then.
+        Readers are held at its bounds, unless all of it is in the log: they may have seen it.
         """
         self.undone.begin()
         topic_ids, bounds = _topic_ids_and_bounds(record)
@@ -212,14 +209,14 @@ class PendingJobs:
             else:
                 held.hold(bounds)
         except EoslogError:
-            job = None  # Its completion will say why.
+            job = None  # Its completion raises the error.
             held.hold(bounds)
         self.by_name[record.name] = PendingJob(
             record, held, frozenset(bounds), decided=True, job=job, of_others=True
         )
 
     def settled(self, app_id: str) -> ApplicationRecord:
-        """The application's record, with no job under way."""
+        """Return the application's record after its pending job, if any, was settled."""
         name = directory_name(app_id, "app_id")
         record = ApplicationRecord.read(self._state_log, app_id)
         if record is not None and record.state == PREPARED and name not in self.by_name:
@@ -230,11 +227,11 @@ class PendingJobs:
         return record or ApplicationRecord(app_id)
 
     def settle(self, name: str) -> None:
-        """Complete a pending job; one that was interrupted in its decision is undone instead."""
+        """Complete a pending job; take back one whose decision was interrupted."""
         pending = self.by_name[name]
         if not pending.decided:
-            # Its record may be in the log, though nobody was told. Nothing of it was adopted, so
-            # the record of before, written again, takes the decision back.
+            # Its record may be in the log, but no caller got the answer. Nothing of it was adopted,
+            # so the record before it, written again, takes the decision back.
             pending.record.write(self._state_log)
             pending.held.release()
             self._group_offsets.release(name)
@@ -243,7 +240,7 @@ class PendingJobs:
         self.complete(pending)
 
     def settle_all(self) -> None:
-        """Settle each pending job; what cannot be settled now is logged, and tried again later."""
+        """Settle each pending job; log those that cannot be settled now, and keep them."""
         for name in list(self.by_name):
             try:
                 self.settle(name)
@@ -251,7 +248,7 @@ class PendingJobs:
                 _log.error("%s", error)
 
     def complete(self, pending: PendingJob) -> Offsets:
-        """Do steps A1 to F. Raises StagedJobIncompleteError; the job is then still pending."""
+        """Do steps A1 to F. If it raises StagedJobIncompleteError, the job is still pending."""
         record = pending.record
         state_log = self._state_log
         synced = self._engine.syncs
@@ -262,13 +259,15 @@ class PendingJobs:
             if pending.of_others and synced:
                 state_log.sync(record.name)  # The decision comes before what follows from it.
             self._group_offsets.hold_back(record.name, job.offset_keys)
-            # Of a later attempt the checks of the first one say nothing any more.
+            # A later attempt must not rely on the checks before the first one.
             checked, pending.checked = pending.checked, False
             offsets = adopt_files(job, pending.held, sync=synced, checked=checked)
             if synced:
                 pending.held.sync()
-            # Behind the data, so that no offset is seen without them, and none below is held back.
-            adopt_offsets(job.offsets, self._group_offsets, self._engine.registry.id_of)
+            # After the data: no offset is seen without them, and no record before them is held.
+            for one in job.offsets:
+                columns = partial(one.columns, self._engine.registry.id_of)
+                self._group_offsets.adopt(one.number, columns, one.producer_id)
             self._group_offsets.release(record.name)
             self.ensure_group(record.app_id)
             span = span_of_job(job, pending.held)
@@ -277,10 +276,11 @@ class PendingJobs:
                 self._sync_offsets(job)
             if span.ranges:
                 self._recent.note(span, others_are_held=len(self.by_name) > 1)
-            # Mostly unsynced: a power cut brings the job back as decided, and all of it is in the
-            # log. To find that out its list of files is needed, which is removed with them.
-            listed_apart = is_listed_apart(record.job or {})
-            record.completed().write(state_log, sync=None if listed_apart else False)
+            # Without a sync if the record has the list of files: after a power cut the job is
+            # decided again, and the list shows that all of it is in the log. A list in a file of
+            # its own is removed with the staged files.
+            listed_inside = "manifest" in (record.job or {})
+            record.completed().write(state_log, sync=False if listed_inside else None)
         except (EoslogError, MemoryError) as error:
             raise StagedJobIncompleteError(
                 f"version {record.version} of application {record.app_id!r} is decided, but not "
@@ -290,9 +290,9 @@ class PendingJobs:
         try:
             self._leftovers.leave(job, str(record.run_id))
         except (EoslogError, MemoryError) as error:
-            # The job is complete: who heard of an error now would write it again. What is left of
-            # it is swept.
-            _log.warning("application %r: what was staged is removed later: %s", job.app_id, error)
+            # The job is complete: an error would make the caller write it again. A sweep removes
+            # the rest.
+            _log.warning("application %r: staged files are removed later: %s", job.app_id, error)
         return offsets
 
     def _sync_offsets(self, job: StagedJob) -> None:
@@ -301,7 +301,7 @@ class PendingJobs:
             partition.sync_up_to(partition.log_end_offset)
 
     def ensure_group(self, app_id: str) -> None:
-        """Have the application's group be there, which shows its version. Nothing waits for it."""
+        """Create the application's group, which shows its version; errors are logged."""
         if is_nameless(app_id):
             return
         try:
@@ -312,8 +312,8 @@ class PendingJobs:
             _log.warning("application %r has no group to show its version: %s", app_id, error)
 
     def spans(self) -> list[JobSpan]:
-        """Return the spans of the jobs that a snapshot may have to leave out; to be called while
-        they stand still.
+        """Return the spans of the jobs that a snapshot may have to leave out; called under the lock
+        of staged jobs.
         """
         undone = [one for one in self.by_name.values() if one.decided]
         return self._recent.spans() + [one.span(self._staging_path) for one in undone]
@@ -324,13 +324,13 @@ class PendingJobs:
         return frozenset().union(*(job.all_producer_ids for job in jobs))
 
     def forget_topic(self, topic: str) -> None:
-        """The topic is being deleted. Takes no lock: the caller may hold the store's."""
+        """Forget a topic that is being deleted. Takes no lock: the caller may hold the store's."""
         for pending in list(self.by_name.values()):
             pending.held.forget_topic(topic)
 
 
 def _job_of(staging_path: Path, record: ApplicationRecord) -> StagedJob:
-    """The job that an application's record decides; StagedCommitError if its list is damaged."""
+    """Return the job that a record decides. Raises StagedCommitError if its list is damaged."""
     run = run_path(staging_path, record.app_id, str(record.run_id))
     return job_of_record(record.app_id, record.version, run, record.job or {})
 
@@ -356,10 +356,10 @@ def verify_pending_jobs(
     for record in undone.prepared():
         gone = None
         found: list[Problem] = []
-        # What is gone with its topic is not missed: if one went meanwhile, look again.
+        # Records of a deleted topic are not missing: if one was deleted meanwhile, look again.
         while gone != (gone := _gone(record, find)):
             found = _wrong(record, find, staging_path)
-        # What was completed, or deleted with its topic, meanwhile is no problem.
+        # A job that was completed or deleted with its topic meanwhile is no problem.
         now = ApplicationRecord.read_by_name(state_log, record.name)
         if now is not None and now.says_the_same(record):
             problems += found
@@ -367,13 +367,13 @@ def verify_pending_jobs(
 
 
 def _gone(record: ApplicationRecord, find: FindPartition) -> frozenset[TopicPartition]:
-    """The job's partitions whose topics were deleted since the decision."""
+    """Return the job's partitions whose topics were deleted since the decision."""
     try:
         topic_ids, bounds = _topic_ids_and_bounds(record)
         held = HeldPartitions(find, topic_ids)
         return frozenset(where for where in bounds if held.find(where) is None)
     except EoslogError:
-        return frozenset()  # The check says why.
+        return frozenset()  # The check reports the error.
 
 
 def _wrong(record: ApplicationRecord, find: FindPartition, staging_path: Path) -> list[Problem]:
@@ -388,14 +388,14 @@ def _wrong(record: ApplicationRecord, find: FindPartition, staging_path: Path) -
             if _is_shown(job, held, where)
         ]
         if problems and is_adopted(job, held):
-            problems = []  # All of it is there: the process that completes it let readers in.
+            problems = []  # All of it is there: the process that completes it released readers.
         return problems + _wrong_files(job, held, what)
     except EoslogError as error:
         return [problem(path, f"{what} is decided and not complete: {error}")]
 
 
 def _wrong_files(job: StagedJob, held: HeldPartitions, what: str) -> list[Problem]:
-    """Files that the completion of the job will ask for, and that it cannot take as they are."""
+    """Return the files that the completion of the job needs, and that are missing or damaged."""
     problems: list[Problem] = []
     for one in job.files:
         if is_file_adopted(one, held):
@@ -413,7 +413,7 @@ def _wrong_files(job: StagedJob, held: HeldPartitions, what: str) -> list[Proble
 
 
 def _is_shown(job: StagedJob, held: HeldPartitions, where: TopicPartition) -> bool:
-    """True if readers get at what a partition has of a job."""
+    """True if readers can read a partition's records of a job."""
     partition = held.find(where)
     if partition is None:
         return False

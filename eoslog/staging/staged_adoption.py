@@ -1,8 +1,7 @@
-"""Staged files on their way into the partitions: checked before the decision, adopted after it.
+"""Adoption of staged files: they are checked before the decision, and appended after it.
 
-Steps D3 to D5 and A1 to V of `docs/staged-commit.md`. Every step of an adoption may be done again
-from the start: the partition knows, by the last sequence of each file's producer id, which batches
-it holds.
+Steps D3 to D5 and A1 to V of `docs/staged-commit.md`. Every step of an adoption may be repeated:
+the last sequence of a file's producer id shows which of its batches a partition holds.
 """
 
 import errno
@@ -34,9 +33,9 @@ from eoslog.storage.partition import Partition
 FindPartition = Callable[[TopicPartition], Partition | None]
 Offsets = dict[TopicPartition, tuple[int, int]]
 
-# The interpreter's lock is held while a piece is summed up.
+# The GIL is held while the CRC of a piece is computed.
 _CRC_PIECE_BYTES = 4 << 20
-# What stands at the path, or on the way there, is no file of ours: a link, a file, a socket.
+# At the path, or on the way there, is no file of ours: a link, a file, a socket.
 _NO_FILE = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
 
 
@@ -45,10 +44,10 @@ _NO_FILE = frozenset({errno.ELOOP, errno.ENOTDIR, errno.ENXIO})
 
 @contextmanager
 def _mapped(one: JobFile) -> Iterator[memoryview]:
-    """The file's bytes for as long as the block lasts.
+    """Map the file's bytes for the block.
 
-    Raises StagedCommitError if it is not there, is no regular file, or has another length than its
-    message says.
+    Raises StagedCommitError if the file is missing, is no regular file, or does not have the length
+    in its message.
     """
     with named_os_errors(f"reading {one.path}"), _opened(one.path) as descriptor:
         status = os.fstat(descriptor)
@@ -65,7 +64,7 @@ def _mapped(one: JobFile) -> Iterator[memoryview]:
 
 
 def _opened(path: Path) -> FileDescriptor:
-    """The file, open to read; without waiting, were it a pipe."""
+    """Open the file to read; a pipe does not make it wait."""
     try:
         return FileDescriptor(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError as error:
@@ -83,9 +82,9 @@ def check_job(
     find_partition: FindPartition,
     batch_bytes_max: Callable[[str], int],
 ) -> dict[str, str]:
-    """Raise StagedCommitError unless all files of a job can be adopted; the ids of their topics.
+    """Raise StagedCommitError unless all files of a job can be adopted; return their topics' ids.
 
-    `batch_bytes_max(topic)` says how large a batch the topic takes.
+    `batch_bytes_max(topic)` is the size of the largest batch that the topic takes.
     """
     partitions: dict[TopicPartition, Partition] = {}
     for where in sorted({one.file.topic_partition for one in files}):
@@ -118,7 +117,7 @@ def check_job(
 
 
 def _deleted_meanwhile(where: TopicPartition) -> StagedCommitError:
-    """The error for a job that is not decided, since a topic of it went."""
+    """Return the error for a job that is not decided because a topic of it was deleted."""
     return StagedCommitError(f"topic {where.topic!r} was deleted while the job was checked")
 
 
@@ -136,7 +135,7 @@ def _deletions_named(
 
 
 def _check_files(files: Sequence[JobFile], limits: Mapping[str, int]) -> None:
-    """Check each of the files; those of a large job by several threads."""
+    """Check each file; several threads check those of a large job."""
 
     def check(one: JobFile) -> None:
         _check_file(one, limits[one.file.topic])
@@ -150,7 +149,7 @@ def _check_files(files: Sequence[JobFile], limits: Mapping[str, int]) -> None:
 
 
 def _check_file(one: JobFile, batch_bytes_max: int) -> None:
-    """Raise StagedCommitError unless the file is as its message says, and fits the topic."""
+    """Raise StagedCommitError unless the file matches its message and fits the topic."""
     with _mapped(one) as staged:
         try:
             headers = _headers_of(one, staged)
@@ -158,7 +157,7 @@ def _check_file(one: JobFile, batch_bytes_max: int) -> None:
             _check_sum(one, _sum_of(staged))
             raise
         crc = 0
-        for header in headers:  # Each was verified just now, and so need not be read again.
+        for header in headers:  # Each was verified just now: its CRC need not be computed again.
             begin = header.position_bytes
             crc = batch_crc32c(staged[begin : begin + header.batch_bytes], crc)
         _check_sum(one, crc)
@@ -177,8 +176,8 @@ def _check_file(one: JobFile, batch_bytes_max: int) -> None:
 def check_decided_file(one: JobFile) -> None:
     """Raise StagedCommitError unless a file whose job is decided can be adopted.
 
-    Its batches may say by now where they stand in the log, which the file's checksum covers; their
-    own do not.
+    Its batches may have their offsets in the log by now, which the file's checksum covers, and
+    their own do not.
     """
     with _mapped(one) as staged:
         headers = _headers_of(one, staged)
@@ -186,7 +185,7 @@ def check_decided_file(one: JobFile) -> None:
 
 
 def _headers_of(one: JobFile, staged: memoryview) -> Sequence[BatchHeader]:
-    """The headers of a file's batches, each of which was verified."""
+    """Verify a file's batches and return their headers."""
     try:
         return iter_batches(staged)
     except CorruptRecordError as error:
@@ -220,7 +219,7 @@ def _wrong_batch(one: JobFile, header: BatchHeader, wrong: str) -> StagedCommitE
 
 
 def _sum_of(staged: memoryview) -> int:
-    """CRC-32C of the bytes, piece by piece: the interpreter's lock is held for each."""
+    """Return the CRC-32C of the bytes, computed piece by piece: the GIL is held for each."""
     crc = 0
     for first in range(0, len(staged), _CRC_PIECE_BYTES):
         crc = crc32c(staged[first : first + _CRC_PIECE_BYTES], crc)
@@ -240,9 +239,9 @@ def check_room(
 ) -> None:
     """Raise StoreFullError unless the disk has room for the files that are copied into the log.
 
-    `segment_bytes(topic)` says how large a file may be that becomes a segment. It is a forecast:
-    others may fill the disk meanwhile. A job that is too large is refused here, instead of being
-    decided and then waiting for room.
+    `segment_bytes(topic)` is the size of the largest file that becomes a segment. This is a
+    forecast: others may fill the disk meanwhile. A job that is too large is refused here, and does
+    not wait for room after its decision.
     """
     with named_os_errors(f"measuring {store_path}"):
         disk = os.statvfs(store_path)
@@ -263,7 +262,7 @@ def check_room(
 
 
 def _is_on(device: int, path: Path) -> bool:
-    """True if the file is on a device; one that is missing is named by the checks that follow."""
+    """True if the file is on a device. Later checks report a missing file."""
     try:
         return path.stat().st_dev == device
     except OSError:
@@ -271,17 +270,17 @@ def _is_on(device: int, path: Path) -> bool:
 
 
 def make_run_directory(run: Path, store_path: Path, sync: bool) -> None:
-    """Make a run's directory for a job without files."""
-    with named_os_errors(f"making {run}"):
-        made = not run.is_dir()
+    """Create a run's directory for a job without files."""
+    with named_os_errors(f"creating {run}"):
+        is_new = not run.is_dir()
         make_directories(run)
-        if made and sync:
+        if is_new and sync:
             above = with_those_above(run.parent, store_path)
             run_together([partial(sync_directory, one) for one in above])
 
 
 def sync_staged(paths: list[Path], store_path: Path) -> None:
-    """Put staged files on disk whose writer did not, and the directories above them."""
+    """Sync staged files that their writer did not sync, and the directories above them."""
     directories = {
         directory
         for attempt in {path.parent for path in paths}
@@ -299,7 +298,7 @@ def sync_staged(paths: list[Path], store_path: Path) -> None:
 
 
 class HeldPartitions:
-    """The partitions of a job, with readers held at its bounds."""
+    """Partitions of a job, with readers held at its bounds."""
 
     def __init__(self, find: FindPartition, topic_ids: Mapping[str, str]) -> None:
         self._find = find
@@ -307,34 +306,34 @@ class HeldPartitions:
         self._held: dict[TopicPartition, Partition] = {}
 
     def hold(self, bounds: Mapping[TopicPartition, int]) -> None:
-        """Keep readers below the bounds, of those partitions that exist and can be opened."""
+        """Hold readers at the bounds, in the partitions that exist and can be opened."""
         for where, bound in bounds.items():
             try:
                 partition = self.find(where)
             except EoslogError:
-                continue  # Nobody can read it either; the adoption will say why.
+                continue  # No reader can open it either; the adoption raises the error.
             if partition is not None:
                 partition.hold_readers(bound)
                 self._held[where] = partition
 
     def have(self, wanted: Iterable[TopicPartition]) -> None:
-        """Have the partitions of a job of which readers may see everything."""
+        """Take in the partitions of a job of which readers may see everything."""
         for where in wanted:
             partition = self.find(where)
             if partition is not None:
                 self._held[where] = partition
 
     def let_in_if_begun(self) -> None:
-        """Let readers in everywhere, if a process that died had begun to let them in."""
+        """Release the readers of all partitions if a dead process had begun to release them."""
         held = [partition.hold_offset >= 0 for partition in self._held.values()]
         if any(held) and not all(held):
             for partition in self._held.values():
                 partition.release_readers()
 
     def hold_at_end(self, wanted: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Keep readers below the partitions' present ends, and say where these are.
+        """Hold readers at the partitions' present ends, and return these.
 
-        Raises StagedCommitError where a topic was deleted meanwhile.
+        Raises StagedCommitError if a topic was deleted meanwhile.
         """
         bounds = {}
         for where in wanted:
@@ -348,20 +347,20 @@ class HeldPartitions:
         return bounds
 
     def find(self, where: TopicPartition) -> Partition | None:
-        """The partition, unless its topic was deleted since the decision."""
+        """Return the partition, or None if its topic was deleted since the decision."""
         partition = self._find(where)
         if partition is None or partition.topic_id != self._topic_ids[where.topic]:
             return None
         return partition
 
     def sync(self) -> None:
-        """Put on disk whatever the partitions hold, all at once: their syncs share the disk's."""
+        """Sync all partitions at once: their syncs share those of the disk."""
         waiting = []
         for where, partition in list(self._held.items()):
             if self._has_unsynced(where, partition):
                 waiting.append((where, partition))
             else:
-                self._sync_partition(where, partition)  # Tells of a sync that failed before.
+                self._sync_partition(where, partition)  # Raises if a sync failed before.
         run_together([partial(self._sync_partition, *one) for one in waiting])
 
     def _has_unsynced(self, where: TopicPartition, partition: Partition) -> bool:
@@ -373,7 +372,7 @@ class HeldPartitions:
             return False
 
     def sync_one(self, where: TopicPartition) -> None:
-        """Put on disk whatever one of the partitions holds."""
+        """Sync one of the partitions."""
         partition = self._held.get(where)
         if partition is not None:
             self._sync_partition(where, partition)
@@ -386,13 +385,13 @@ class HeldPartitions:
                 raise
 
     def release(self) -> None:
-        """Let readers see everything."""
+        """Release the readers of all partitions."""
         for partition in list(self._held.values()):
             partition.release_readers()
         self._held = {}
 
     def forget_topic(self, topic: str) -> None:
-        """The topic is being deleted, with all that was adopted into it."""
+        """Forget the partitions of a topic that is being deleted."""
         for where in [where for where in self._held if where.topic == topic]:
             del self._held[where]
 
@@ -400,10 +399,10 @@ class HeldPartitions:
 def adopt_files(
     job: StagedJob, held: HeldPartitions, *, sync: bool, checked: bool = False
 ) -> Offsets:
-    """Append what the partitions do not hold yet; the first and last offset of each of them.
+    """Append the batches that the partitions do not hold; return first and last offset of each.
 
-    Large jobs fill several partitions at once, and with `sync` one goes to disk while others are
-    filled. Files of topics that were deleted since the decision are passed over. `checked`: the
+    Several threads fill the partitions of a large job; with `sync` each is synced while others are
+    filled. Files of topics that were deleted since the decision are left out. `checked`: the
     checksums of all files were verified just now.
     """
     by_partition: dict[TopicPartition, list[JobFile]] = {}
@@ -411,12 +410,12 @@ def adopt_files(
         by_partition.setdefault(one.file.topic_partition, []).append(one)
     threads_max = threads_for(job.files, len(by_partition))
     if threads_max > 1 and sync:
-        threads_max = min(len(by_partition), SYNC_THREADS_MAX)  # They wait, mostly.
+        threads_max = min(len(by_partition), SYNC_THREADS_MAX)  # Mostly they wait for the disk.
     if threads_max < 2:
         filled = [_fill(files, held, checked) for files in by_partition.values()]
     else:
         for where in by_partition:
-            held.find(where)  # Opened here: what is done then may need what this thread holds.
+            held.find(where)  # Opening it may need a lock that this thread holds.
         filled = run_together(
             [
                 partial(_fill, files, held, checked, where if sync else None)
@@ -435,8 +434,9 @@ def _fill(
     checked: bool,
     synced: TopicPartition | None = None,
 ) -> tuple[int, int] | None:
-    """Append a partition's files in their order; its first and last new offset, if there are any.
-    `synced` is the partition if it is to be on disk on return.
+    """Append a partition's files in order; return its first and last new offset, if there are any.
+
+    `synced` is the partition if it is to be synced, else None.
     """
     found: tuple[int, int] | None = None
     for one in files:
@@ -464,17 +464,16 @@ def is_untouched(job: StagedJob, held: HeldPartitions) -> bool:
 
 
 def is_file_adopted(one: JobFile, held: HeldPartitions) -> bool:
-    """True if nothing of the file is wanted any more: all of it is in, or its topic is gone."""
+    """True if all of the file is in the log, or its topic was deleted."""
     partition = held.find(one.file.topic_partition)
     return partition is None or _holds_all_of(partition, one)
 
 
 def _adopt_file(one: JobFile, held: HeldPartitions, checked: bool) -> tuple[int, int]:
+    """Append the batches of a file that its partition lacks; return first offset and count."""
     where = one.file.topic_partition
     partition = held.find(where)
-    if partition is None:
-        return -1, 0
-    if _holds_all_of(partition, one):
+    if partition is None or _holds_all_of(partition, one):
         return -1, 0
     try:
         if one.is_large:
@@ -496,6 +495,6 @@ def _adopt_file(one: JobFile, held: HeldPartitions, checked: bool) -> tuple[int,
 
 
 def _holds_all_of(partition: Partition, one: JobFile) -> bool:
-    """True if the partition holds the file's last record: the file may even be gone by now."""
+    """True if the partition holds the file's last record; the file may be gone by now."""
     state = partition.producer(one.file.producer_id)
     return state is not None and state.last_sequence == one.file.records - 1

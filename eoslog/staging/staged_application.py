@@ -1,8 +1,8 @@
 """State of one application in the store: its newest version, its newest run, and a job under way.
 
-One record of the state log, of type APPLICATION, named like the application's staging directory.
-Its newest version decides everything: `prepared` is the decision of a job, `complete` says that
-nothing is left to do. Rules J2 and J3 of `docs/semantics.md` are kept here.
+One record of the state log, of type APPLICATION, has the name of the application's staging
+directory. The newest one counts: `prepared` is the decision of a job, `complete` means that nothing
+is left to do. Rules J2 and J3 of `docs/semantics.md` are enforced here.
 """
 
 import json
@@ -20,13 +20,13 @@ from eoslog.transactions.compacted_partition import APPLICATION, State
 NO_VERSION = -1
 PREPARED = "prepared"
 COMPLETE = "complete"
-# Names of runs that were overtaken, other than registered ones, whose names tell their generation.
+# Names of overtaken runs, except registered ones, whose names have their generation.
 OVERTAKEN_RUNS_MAX = 64
 
 
 @dataclass(frozen=True, slots=True)
 class ApplicationState:
-    """An application as `Store.application` shows it.
+    """State of an application, as `Store.application` returns it.
 
     `version` is the newest that is decided, -1 if a run was registered and nothing decided yet.
     `run_id` is the newest run and `generation` counts the runs. `state` is "prepared" while a
@@ -45,11 +45,11 @@ class ApplicationState:
 
 @dataclass(frozen=True, slots=True)
 class ApplicationRecord:
-    """The record; `job` is that of a prepared one, in the form that `staged_job` reads.
+    """Record of an application; `job` is that of a prepared one, in the form of `staged_job`.
 
-    `process` is the slot of the process that brought the newest run, b"" where that is not known.
-    `count` says who counts the versions, if somebody else does. `decision` is the name that the
-    newest run gave to its newest decision, "" if none: by it the run knows it again.
+    `process` is the slot of the process that registered the newest run, b"" if unknown. `count` is
+    the count of the source of versions, if there is one. `decision` is the name that the newest run
+    gave to its newest decision, by which the run recognizes it; "" if it has none.
     """
 
     app_id: str
@@ -65,14 +65,14 @@ class ApplicationRecord:
 
     @classmethod
     def read(cls, state_log: CompactedLog, app_id: str) -> "ApplicationRecord | None":
-        """The application's newest record, None if it has none."""
+        """Return the application's newest record, None if it has none."""
         return cls.read_by_name(state_log, directory_name(app_id, "app_id"))
 
     @classmethod
     def read_by_name(cls, state_log: CompactedLog, name: str) -> "ApplicationRecord | None":
-        """The newest record of the application whose staging directory has this name.
+        """Return the newest record of the application whose staging directory has this name.
 
-        Raises CorruptRecordError if it is not as it was written.
+        Raises CorruptRecordError if it is damaged.
         """
         state = state_log.get(APPLICATION, name)
         if state is None:
@@ -94,7 +94,7 @@ class ApplicationRecord:
         return found
 
     def _check(self) -> None:
-        """Raise TypeError or ValueError for fields that no record has."""
+        """Raise TypeError or ValueError for a field that is not valid."""
         check_kinds(str, self.app_id, self.decision, *self.overtaken)
         check_kinds(int, self.version, self.generation)
         directory_name(self.app_id, "app_id")
@@ -106,7 +106,7 @@ class ApplicationRecord:
             raise ValueError(f"state {self.state!r}, version {self.version}")
 
     def write(self, state_log: CompactedLog, *, sync: bool | None = None) -> None:
-        """Append the record; on return it holds, and is durable as the store says."""
+        """Append the record; on return it is as durable as the store's durability says."""
         state: dict[str, Any] = {
             "app_id": self.app_id,
             "app_version": self.version,
@@ -128,7 +128,7 @@ class ApplicationRecord:
         state_log.append(APPLICATION, self.name, frozen, sync=sync)
 
     def says_the_same(self, other: "ApplicationRecord | None") -> bool:
-        """True if two records say the same, even if one of them was read back from the log."""
+        """True if both records are equal, even if one of them was read back from the log."""
         return other is not None and self._text() == other._text()
 
     def _text(self) -> str:
@@ -136,7 +136,7 @@ class ApplicationRecord:
 
     @property
     def name(self) -> str:
-        """The record's name, and that of the application's staging directory."""
+        """Name of the record, and of the application's staging directory."""
         return directory_name(self.app_id, "app_id")
 
     @property
@@ -147,7 +147,7 @@ class ApplicationRecord:
         return ApplicationState(*shown, self.count.source_id, self.count.base)
 
     def registered(self, process: bytes) -> "ApplicationRecord":
-        """The record with a new run, which overtakes all others."""
+        """Return the record with a new run, which overtakes all others."""
         generation = self.generation + 1
         return self._with_run(new_run_id(generation), generation, process)
 
@@ -160,11 +160,11 @@ class ApplicationRecord:
         count: VersionCount | None = None,
         decision: str = "",
     ) -> "ApplicationRecord":
-        """The record that decides a version; `job` is None if there is nothing to adopt.
+        """Return the record that decides a version; `job` is None if there is nothing to adopt.
 
-        A `decision` without a name leaves that of an earlier one. `count` is that of a version
-        which a source counts: its driver says then which run is the newest. Raises
-        StagedRunFencedError if the run was overtaken.
+        An empty `decision` keeps the name of an earlier one. With `count`, that of a source, the
+        source's driver decides which run is the newest. Raises StagedRunFencedError if the run was
+        overtaken.
         """
         self.check_run(run_id)
         record = self
@@ -181,7 +181,7 @@ class ApplicationRecord:
     def counted_by(
         self, source: VersionSource | None, wanted: int, state_log: CompactedLog
     ) -> VersionCount | None:
-        """The count once the source has decided its version `wanted` (K2-K4, K6, K7).
+        """Return the count once the source decides its version `wanted` (K2-K4, K6, K7).
 
         Raises StagedSourceError, StagedRunFencedError.
         """
@@ -193,7 +193,7 @@ class ApplicationRecord:
                 )
             return None
         count = counted_by(source, wanted, self.app_id, self.version, self.count)
-        # One source without a place may count for several applications, and leave one of them.
+        # A source without a place may count for several applications, and leave one of them.
         if count.place is None or not count.overtakes(self.count):
             return count
         others = self._other_counts(state_log)
@@ -204,8 +204,8 @@ class ApplicationRecord:
         if there and not source.new_allowed:
             other = there[0].record
             raise StagedSourceError(
-                f"application {self.app_id!r} is new, and what was counted at {source.place} "
-                f"before is in, as application {other.app_id!r}, up to its version {other.version}"
+                f"application {self.app_id!r} is new, and the versions counted at {source.place} "
+                f"before are in, as application {other.app_id!r}, up to its version {other.version}"
             )
         return count.following(other.source for other in there)
 
@@ -219,7 +219,7 @@ class ApplicationRecord:
                 )
 
     def _other_counts(self, state_log: CompactedLog) -> "list[_Counted]":
-        """The other applications whose versions are counted, and that have any."""
+        """Return the other applications that have versions of a source."""
         found = []
         for name in state_log.names(APPLICATION):
             other = ApplicationRecord.read_by_name(state_log, name)
@@ -230,11 +230,11 @@ class ApplicationRecord:
         return found
 
     def completed(self) -> "ApplicationRecord":
-        """The record once all of the job is in the log."""
+        """Return the record once all of the job is in the log."""
         return replace(self, state=COMPLETE, job=None)
 
     def check_run(self, run_id: str | None, describe: Callable[[bytes], str] = bytes.hex) -> None:
-        """Raise StagedRunFencedError if a newer run is known than this one."""
+        """Raise StagedRunFencedError if a newer run is known."""
         if run_id is not None and self.has_overtaken(directory_name(run_id, "run_id")):
             by = f", of {describe(self.process)}" if self.process else ""
             raise StagedRunFencedError(

@@ -1,12 +1,13 @@
-"""The decision about staged jobs, and the work that follows it: `docs/staged-commit.md`.
+"""Decision and completion of staged jobs: `docs/staged-commit.md`.
 
 Invariants: one record decides a job, and nothing of it is in the log before; from before the
 decision until all of it is in, readers see nothing of it; versions of an application only rise;
 no staged file of a decided job is removed before the job is complete.
 
-Several processes take turns, under one lock. Each keeps in memory the jobs that it knows to be
-undone, and asks the applications' records about them whenever it has the lock: another process may
-have completed them. What a process left undone, dead or not, whoever has the lock next takes up.
+Several processes take turns, under one lock. Each keeps in memory the undone jobs that it knows,
+and compares them with the applications' records when it takes the lock: another process may have
+completed them. The next holder of the lock takes up jobs that another process, dead or not, left
+undone.
 
 Order of locks: the one of this class comes first, before all others that processes share; then the
 store's, then a partition's.
@@ -68,7 +69,7 @@ from eoslog.transactions.transaction_owner import TransactionOwner, run_overtake
 
 # A job of another process may take minutes.
 LOCK_TIMEOUT_S = 600.0
-# What could not be completed is tried again so often after the first time, where no job comes by.
+# Interval between attempts to complete a job, if no other job is committed meanwhile.
 RETRY_S = 30.0
 
 
@@ -76,10 +77,10 @@ RETRY_S = 30.0
 class StagedCommit:
     """Result of `Store.commit_staged`.
 
-    `committed` is True if this call decided the version, False if it, or a later one, was in
-    already; then `records` is 0 and `offsets` is empty. `offsets` holds for each partition the
-    first and the last offset of the job's records, both inclusive; records of others may lie
-    between them.
+    `committed` is True if this call decided the version, False if it, or a later one, was in the
+    log; then `records` is 0 and `offsets` is empty. `offsets` holds for each partition the first
+    and the last offset of the job's records, both inclusive; records of others may lie between
+    them.
     """
 
     committed: bool
@@ -88,8 +89,8 @@ class StagedCommit:
 
 
 class StagedCommits:
-    """The staged jobs of one store: `pending` has those that are not complete, `leftovers` what
-    complete ones left.
+    """Staged jobs of one store: `pending` has those that are not complete, `leftovers` the files
+    and producer ids of complete ones.
     """
 
     def __init__(
@@ -101,9 +102,8 @@ class StagedCommits:
         none_is_open: Callable[[], bool],
         expiry_clock: ExpiryClock,
     ) -> None:
-        """`none_is_open()` is True if no transaction is undecided.
-
-        Staged files expire by `expiry_clock`.
+        """`none_is_open()` is True only if no transaction is undecided; staged files expire by
+        `expiry_clock`.
         """
         self._engine = engine
         self._state_log = state_log
@@ -118,7 +118,7 @@ class StagedCommits:
         self._undone = self.pending.undone
         self._retry_due_s = 0.0
         group_offsets.ask_staged(self._undone.hold_back, self._find_applications)
-        # Who registered the newest run of an application in this life of the store.
+        # Owners of the newest runs that were registered since the store was opened.
         self._owners: dict[str, TransactionOwner] = {}
 
     # The public side.
@@ -136,17 +136,16 @@ class StagedCommits:
     ) -> StagedCommit:
         """Make the staged files of all messages part of the log, in their order, all at once.
 
-        A version that is in already, or is below one that is, changes nothing. `run_id` is that of
-        the messages; without messages it registers the run all the same. `offsets` are committed by
-        the same decision; with `sent_for` without those whose topics do not have these ids any
-        more. `source` says who counts the version, `decision` is a name to know it again by
-        (`record_of_decision`). On return the job is in the log and visible, as durable as the
-        store's durability says.
+        A version at or below the newest one changes nothing. `run_id` is that of the messages;
+        without messages it still registers the run. `offsets` are committed by the same decision;
+        those whose topics no longer have the ids in `sent_for` are left out. `source` counts the
+        version, `decision` is a name by which the record shows it (`record_of_decision`). On return
+        the job is in the log and visible, as durable as the store's durability says.
 
-        Raises StagedCommitError (also where an earlier version cannot be completed just now),
-        StagedSourceError, StagedRunFencedError, StoreFullError, ValueError, TypeError, and what a
-        commit of offsets raises: nothing is decided; StoreFailedError: unknown until the store is
-        opened again; StagedJobIncompleteError: decided, and completed later.
+        Raises StagedCommitError (also if an earlier version cannot be completed now),
+        StagedSourceError, StagedRunFencedError, StoreFullError, ValueError, TypeError, and the
+        errors of a commit of offsets: nothing is decided. StoreFailedError: unknown until the store
+        is opened again. StagedJobIncompleteError: decided, and completed later.
         """
         check_version(version)
         found = list(messages)
@@ -166,7 +165,7 @@ class StagedCommits:
                 check_version(version)
             if record.version >= version:
                 if count is not None and count.overtakes(record.count):
-                    # A replay: the driver before this one is out from here on.
+                    # A replay: from now on the driver before this one is fenced.
                     newest = record.decided(record.version, run_id, None, self._process, count)
                     newest.write(self._state_log)
                 self.leftovers.discard(app_id, run_id, found)
@@ -190,9 +189,7 @@ class StagedCommits:
     def _refuse_if_behind(
         self, app_id: str, version: int, source: VersionSource | None, error: StoreError
     ) -> None:
-        """Raise StagedCommitError if it is an earlier version that cannot be completed: nothing of
-        this one is decided.
-        """
+        """Raise StagedCommitError if the version that cannot be completed is an earlier one."""
         pending = ApplicationRecord.read(self._state_log, app_id)
         if pending is not None:
             count = pending.counted_by(source, version, self._state_log)
@@ -203,44 +200,43 @@ class StagedCommits:
                 ) from error
 
     def application(self, app_id: str) -> ApplicationState | None:
-        """The application's newest version and run; None if the store never heard of it."""
+        """Return the application's newest version and run; None if it is unknown."""
         self._engine.check_open()
         self._settle_interrupted(directory_name(app_id, "app_id"))
         record = ApplicationRecord.read(self._state_log, app_id)
         return None if record is None else record.shown
 
     def _settle_interrupted(self, name: str) -> None:
-        """A decision that was interrupted may be taken back: not after it was told."""
+        """Settle an interrupted decision: once it was returned, it must not be taken back."""
         pending = self.pending.by_name.get(name)
         if pending is None or pending.decided:
             return
         with IfFree(self._lock) as held:
             if not held:
-                return  # A thread is just deciding it.
-            with self._at_work(), suppress(StagedJobIncompleteError):  # Decided all the same.
+                return  # Another thread decides it now.
+            with self._at_work(), suppress(StagedJobIncompleteError):  # It is decided.
                 if name in self.pending.by_name:
                     self.pending.settle(name)
 
     def record_of_decision(self, app_id: str, version: int) -> ApplicationRecord | None:
-        """The application's record if the version, or a later one, is decided; None if it is not,
-        and will not be: a decision that was interrupted is completed, or taken back.
+        """Return the application's record if the version, or a later one, is decided, else None.
 
-        Raises StoreError.
+        An interrupted decision is first completed or taken back, so the answer is final. Raises
+        StoreError.
         """
         with self._at_work():
             self._engine.check_open()
             name = directory_name(app_id, "app_id")
             if name in self.pending.by_name:
-                with suppress(StagedJobIncompleteError):  # Decided all the same.
+                with suppress(StagedJobIncompleteError):  # It is decided.
                     self.pending.settle(name)
             record = ApplicationRecord.read(self._state_log, app_id)
             return None if record is None or record.version < version else record
 
     def begin_run(self, app_id: str, owner: TransactionOwner | None = None) -> str:
-        """Register a new run of an application and return its name; all others are overtaken.
+        """Register a new run of an application and return its name; it overtakes all others.
 
-        `owner` is who has it, and will be told who takes over. Durable on return, whatever the
-        store's durability.
+        `owner` is fenced when a later run is registered. Durable on return under any durability.
         """
         with self._at_work():
             self._engine.check_open()
@@ -254,10 +250,10 @@ class StagedCommits:
             return str(record.run_id)
 
     def sweep_run(self, app_id: str, run_id: str) -> int:
-        """Remove what a run staged that will not be committed; how many files went.
+        """Remove the files of a run that will not be committed; return how many were removed.
 
-        Attempts that are still writing lose their files; what they write later is swept too, and
-        can be committed until then. A decided job is left alone.
+        Attempts that are still writing lose their files; files that they write later are swept too,
+        and can be committed until then. A decided job stays.
         """
         with self._at_work():
             self._engine.check_open()
@@ -273,9 +269,9 @@ class StagedCommits:
     # For the store.
 
     def roll_forward(self) -> None:
-        """Complete the jobs that were decided and not completed; called before anybody reads.
+        """Complete the jobs that were decided and not completed; called before any reader begins.
 
-        One that cannot be completed now stays pending, invisible to readers, and is tried again.
+        A job that cannot be completed now stays pending, invisible to readers, and is tried again.
         """
         with self._at_work():
             self.pending.take_up_others()
@@ -283,9 +279,9 @@ class StagedCommits:
             self.pending.settle_all()
 
     def recover_dead_peers(self) -> None:
-        """Complete what other processes left undone, unless one of them is at work just now.
+        """Complete jobs that other processes left undone, unless one of them is at work now.
 
-        Called now and then; it costs nothing where nothing is undone.
+        Called periodically; it costs nothing if no job is undone.
         """
         if not self._undone.any:
             return
@@ -298,7 +294,7 @@ class StagedCommits:
                 self._retry_due_s = time.monotonic() + RETRY_S
 
     def verify(self) -> list[Problem]:
-        """Return the problems of jobs that are decided, and not complete."""
+        """Return the problems of jobs that are decided and not complete."""
         return verify_pending_jobs(
             self._undone, self._state_log, self._engine.find_partition, self._staging_path
         )
@@ -320,7 +316,7 @@ class StagedCommits:
             self._undone.settle()
 
     def _look_around(self) -> None:
-        """Learn what others have done, and left undone, since this process had the lock."""
+        """Take in what other processes did, and left undone, since this one had the lock."""
         self.pending.look_around()
         if self._lock.holder_died:
             # It may have died between an application's first record and its group.
@@ -328,15 +324,15 @@ class StagedCommits:
             self._lock.holder_died = False
 
     def renew_groups(self) -> None:
-        """Restore the applications' groups that an unclean stop took."""
-        with self._lock:  # Others may be at work on what is not complete.
+        """Re-create the applications' groups that an unclean stop lost."""
+        with self._lock:  # Other processes may be completing jobs.
             for name in self._state_log.names(APPLICATION):
                 record = ApplicationRecord.read_by_name(self._state_log, name)
                 if record is not None and record.state == COMPLETE and record.version > NO_VERSION:
                     self.pending.ensure_group(record.app_id)
 
     def sweep(self) -> None:
-        """Remove staged files that nobody needs any more, unless a job is just being decided."""
+        """Remove staged files that are no longer needed, unless a job is being decided now."""
         with IfFree(self._lock) as held:
             if not held:
                 return
@@ -347,14 +343,14 @@ class StagedCommits:
             self.leftovers.sweep(oldest_ms)
 
     def clear_leftovers(self) -> None:
-        """Remove what complete jobs left; for the background thread, and before the store closes.
+        """Remove files and ids of complete jobs; for the background thread, and before the close.
 
-        Raises StoreFailedError if the store's files were replaced: those there now are not ours.
+        Raises StoreFailedError if the store's files were replaced: the present ones are not ours.
         """
         self.leftovers.clear()
         if not self.leftovers.any:
             return
-        # Not while a job without files may be making its directory there.
+        # Not while a job without files may be creating its directory there.
         with IfFree(self._lock) as held:
             if held:
                 self.leftovers.remove_emptied()
@@ -371,10 +367,10 @@ class StagedCommits:
         self._look_around()
 
     def quiet(self) -> LockBlock[bool]:
-        """Do as `standing_still`, but without waiting: give True if it holds.
+        """Do as `standing_still` without waiting; the block gets True if it has the lock.
 
-        If so, `producer_ids` has the ids of all jobs that are not complete, of any process, and no
-        power cut brings back one that is.
+        Then `producer_ids` has the ids of all incomplete jobs of any process, and no power cut
+        brings back a complete one.
         """
 
         def prepare(held: bool) -> bool:
@@ -387,7 +383,7 @@ class StagedCommits:
         return LockBlock(IfFree(self._lock), prepare=prepare)
 
     def versions(self, groups: Iterable[str]) -> dict[str, int]:
-        """The newest versions of the applications that have one and the name of a group."""
+        """Return the newest versions of the applications that have one and the name of a group."""
         is_application = self._find_applications()
         found = {}
         for group in filter(is_application, groups):
@@ -397,12 +393,12 @@ class StagedCommits:
         return found
 
     def _find_applications(self) -> Callable[[str], bool]:
-        """Return the function that is true of a group if an application has its name."""
+        """Return a function that is True for a group with the name of an application."""
         names = frozenset(self._state_log.names(APPLICATION))
         return lambda group: bool(names) and directory_name(group, "group") in names
 
     def producer_ids(self) -> frozenset[int]:
-        """The producer ids that must not expire: of jobs that are not complete on the disk too."""
+        """Return the producer ids that must not expire: those of jobs not complete on disk."""
         return self.pending.producer_ids() | self.leftovers.producer_ids()
 
     # The decision.
@@ -418,11 +414,12 @@ class StagedCommits:
         count: VersionCount | None,
         decision: str,
     ) -> PendingJob:
-        """Check the job and decide it; readers are held when this returns."""
+        """Check the job and decide it; on return readers are held."""
         owner = record
         if run_id is None:
-            # Offsets alone: they are of the newest run, the first if there is none yet.
-            owner = record if record.run_id is not None else record.registered(self._process)
+            # Offsets alone are of the newest run, or of a first one if there is none.
+            if record.run_id is None:
+                owner = record.registered(self._process)
             run_id = owner.run_id
         files = files_of_messages(self._staging_path, messages)
         partitions = frozenset(one.file.topic_partition for one in files)
@@ -445,17 +442,17 @@ class StagedCommits:
                 held.sync()
             run = run_path(self._staging_path, record.app_id, str(run_id))
             if not files:
-                # Whoever opens the store looks for jobs under way where there are directories.
+                # The opening of a store looks for pending jobs where there are directories.
                 make_run_directory(run, self._engine.path, self._engine.syncs)
             job = StagedJob(record.app_id, version, run, topic_ids, bounds, files, offsets)
             described = job.described(sync=self._engine.syncs)
             decided = owner.decided(version, run_id, described, self._process, count, decision)
             pending.job, pending.deciding = job, decided
-            # From here on an error or an interrupt may leave a decision behind.
+            # From here on an error or an interrupt may leave a decision in the log.
             self.pending.by_name[record.name] = pending
             self._group_offsets.hold_back(record.name, job.offset_keys)
             state_log = self._state_log
-            # Whoever is a member here still is one when the decision stands.
+            # A member at this check is still one at the decision.
             with (
                 state_log.held(APPLICATION, record.name),
                 self._group_offsets.committing_all(groups),
@@ -478,7 +475,7 @@ class StagedCommits:
             check_room(files, self._engine.path, self._engine.segment_bytes)
 
     def _make_way(self, partitions: frozenset[TopicPartition]) -> None:
-        """Complete earlier jobs on these partitions: a partition is held for one job at a time."""
+        """Complete earlier jobs on these partitions: each is held for one job at a time."""
         jobs = self.pending.by_name.items()
         for name in [name for name, one in jobs if one.partitions & partitions]:
             try:

@@ -1,14 +1,14 @@
 """A job that is decided, or about to be: its files, its partitions and bounds, its offsets.
 
-The state log's record holds it as JSON: the partitions' bounds always, so that readers can be kept
-out whatever happened to the rest; the list of files and offsets too, unless it is long. Then it is
-in a file of its own, beside the staged ones, and the record holds that file's size and digest.
+The state log's record holds it as JSON. The partitions' bounds are always there, so that readers
+can be held even if the rest is lost. The list of files and offsets is there too, unless it is long.
+Then it is in a file of its own, beside the staged ones, and the record holds that file's size and
+digest.
 
-The record that decides a job holds the offsets of groups that it commits, so nothing of them is in
-`__consumer_offsets` before, and the process that completes the job has all it needs. What goes into
-one partition is a transaction of one batch, with a producer id of its own and a commit marker: a
-partition that knows the id has the batch, so that no offset is written a second time, over a newer
-one.
+The record also holds the offsets of groups that the job commits: before the decision nothing of
+them is in `__consumer_offsets`, and the process that completes the job has all it needs. Each
+partition gets a transaction of one batch, with a producer id of its own and a commit marker. A
+partition that knows the id has the batch, so no offset is written twice, over a newer one.
 """
 
 import hashlib
@@ -16,7 +16,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,18 +40,18 @@ from eoslog.staging.staged_names import attempt_path, is_directory_name
 
 # The internal log keeps every decision: longer lists would make up most of it.
 INLINE_MANIFEST_BYTES_MAX = 16 << 10
-# A file of so many bytes becomes a segment of its partition, where it can. Smaller ones are copied:
-# each segment is four files more to list, to open and to delete.
+# A file of so many bytes becomes a segment of its partition if it can. Smaller ones are copied:
+# each segment is four more files to list, to open and to delete.
 WHOLE_FILE_BYTES_MIN = 4 << 20
-# Of a job of less than that a thread costs more than it saves.
+# For a smaller job a thread costs more than it saves.
 BYTES_FOR_THREADS = 4 << 20
 # Of more than half a million partitions; far below what a record of the internal log may hold.
 BOUNDS_BYTES_MAX = 16 << 20
-# Where a group with an application's name shows the application's newest version. It is in the
-# application's record only: Kafka's tools cannot describe a group that has an offset of a topic
+# A group with an application's name shows the application's newest version here. The version is in
+# the application's record only: Kafka's tools cannot describe a group that has an offset of a topic
 # that does not exist.
 VERSION_PARTITION = TopicPartition(VERSION_TOPIC, 0)
-# Keys and values of one partition; they make one batch, far below what an internal topic takes.
+# Keys and values of one partition: one batch, far smaller than an internal topic takes.
 OFFSETS_BYTES_MAX = 16 << 20
 
 Offsets = Mapping[TopicPartition, int | OffsetAndMetadata]
@@ -77,7 +76,7 @@ class StagedOffset(NamedTuple):
 class StagedOffsets:
     """Offsets that a job commits in one partition of `__consumer_offsets`.
 
-    `topic_ids` tells a topic from another that was made under its name later.
+    `topic_ids` has the ids of the topics: a later topic of the same name has another one.
     """
 
     number: int
@@ -86,12 +85,12 @@ class StagedOffsets:
     offsets: tuple[StagedOffset, ...]
 
     def as_row(self) -> list[Any]:
-        """Return all of it, as the record of the decision holds it."""
+        """Return the row in the record of the decision."""
         return [self.number, self.producer_id, dict(self.topic_ids), list(self.offsets)]
 
     @classmethod
     def of_row(cls, row: list[Any]) -> "StagedOffsets":
-        """Restore from what `as_row` gave, read back from the record."""
+        """Restore from a row of `as_row`."""
         number, producer_id, topic_ids, offsets = row
         found = tuple(StagedOffset(*fields) for fields in offsets)
         check_kinds(int, number, producer_id)
@@ -102,13 +101,13 @@ class StagedOffsets:
 
     @property
     def offset_keys(self) -> frozenset[OffsetKey]:
-        """Keys of these offsets: their groups and partitions."""
+        """Groups and partitions of these offsets."""
         return frozenset(
             OffsetKey(one.group, TopicPartition(one.topic, one.partition)) for one in self.offsets
         )
 
     def columns(self, find_topic_id: FindTopicId) -> tuple[list[bytes], list[bytes]]:
-        """Keys and values of the records, without those of topics that are gone."""
+        """Return keys and values of the records, without those of deleted topics."""
         keys, values = [], []
         for one in self.offsets:
             where = TopicPartition(one.topic, one.partition)
@@ -122,14 +121,14 @@ class StagedOffsets:
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """One file of a job, and where it is."""
+    """One file of a job, and its path."""
 
     path: Path
     file: StagedFile
 
     @property
     def is_large(self) -> bool:
-        """True if the file is to become a segment, without a copy, if that can be."""
+        """True if the file becomes a segment without a copy, if it can."""
         return self.file.bytes >= WHOLE_FILE_BYTES_MIN
 
 
@@ -137,8 +136,8 @@ class JobFile:
 class StagedJob:
     """Job that one decision makes part of the log.
 
-    `bounds` holds, for each partition, the offset from which on readers see nothing until the job
-    is whole; `topic_ids` tells a topic from another that was made under its name later.
+    `bounds` holds, for each partition, the offset at which readers stop until the job is complete;
+    `topic_ids` has the ids of the topics: a later topic of the same name has another one.
     """
 
     app_id: str
@@ -155,7 +154,7 @@ class StagedJob:
 
     @property
     def producer_ids(self) -> Mapping[TopicPartition, list[int]]:
-        """The producer ids that each partition gets to know."""
+        """Producer ids of the files of each partition."""
         found: dict[TopicPartition, list[int]] = {}
         for one in self.files:
             found.setdefault(one.file.topic_partition, []).append(one.file.producer_id)
@@ -169,11 +168,11 @@ class StagedJob:
 
     @property
     def offset_keys(self) -> frozenset[OffsetKey]:
-        """The groups and partitions that the job commits offsets of."""
+        """Groups and partitions of which the job commits offsets."""
         return frozenset(key for one in self.offsets for key in one.offset_keys)
 
     def described(self, sync: bool) -> Mapping[str, Any]:
-        """The job as its record holds it. A long list of files is written to its own file, durably.
+        """Return the job as its record holds it; write a long list of files to its own file.
 
         Raises StagedCommitError if there are more partitions than a record can name.
         """
@@ -194,7 +193,7 @@ class StagedJob:
         return {"topics": topics, "manifest_bytes": len(encoded), "manifest_sha256": digest}
 
     def _manifest(self) -> list[Any] | dict[str, Any]:
-        """The files by attempt; of a job with offsets, these beside them."""
+        """Return the files by attempt, and the offsets if there are any."""
         attempts: dict[str, list[Any]] = {}
         for one in self.files:
             attempts.setdefault(one.path.parent.name, []).append(one.file.as_row())
@@ -205,7 +204,7 @@ class StagedJob:
 
 
 def files_of_messages(staging_path: Path, messages: Iterable[StagedMessage]) -> list[JobFile]:
-    """The files that messages name, in their order."""
+    """Return the files that messages name, in their order."""
     found = []
     for message in messages:
         directory = attempt_path(staging_path, message.app_id, message.run_id, message.attempt)
@@ -214,14 +213,14 @@ def files_of_messages(staging_path: Path, messages: Iterable[StagedMessage]) -> 
 
 
 def threads_for(files: Sequence[JobFile], parts: int) -> int:
-    """Return how many threads are worth their while for files of so many parts."""
+    """Return how many threads pay off for files of so many parts."""
     if sum(one.file.bytes for one in files) < BYTES_FOR_THREADS:
         return 1
     return min(parts, os.cpu_count() or 1)
 
 
 def bounds_of_record(described: Mapping[str, Any]) -> dict[TopicPartition, int]:
-    """The bounds alone; they are in the record itself. Raises CorruptRecordError."""
+    """Return the bounds in a record. Raises CorruptRecordError."""
     with fields_read_of("a decided job"):
         bounds = {
             TopicPartition(topic, int(partition)): bound
@@ -233,23 +232,18 @@ def bounds_of_record(described: Mapping[str, Any]) -> dict[TopicPartition, int]:
 
 
 def topic_ids_of_record(described: Mapping[str, Any]) -> dict[str, str]:
-    """The ids of its topics. Raises CorruptRecordError."""
+    """Return the topic ids in a record. Raises CorruptRecordError."""
     with fields_read_of("a decided job"):
         found = {topic: entry["topic_id"] for topic, entry in described["topics"].items()}
         check_kinds(str, *found.values())
         return found
 
 
-def is_listed_apart(described: Mapping[str, Any]) -> bool:
-    """True if the job's files are listed in a file beside them, and not in its record."""
-    return "manifest" not in described
-
-
 def job_of_record(app_id: str, version: int, run: Path, described: Mapping[str, Any]) -> StagedJob:
-    """The job that a record describes.
+    """Return the job that a record describes.
 
     Raises StagedCommitError if its list of files is missing or damaged, CorruptRecordError if the
-    record, or the list in it, is not as it was written.
+    record, or the list in it, is damaged.
     """
     topic_ids, bounds = topic_ids_of_record(described), bounds_of_record(described)
     with fields_read_of(f"the list of files of a job of application {app_id!r}"):
@@ -271,7 +265,7 @@ def job_of_record(app_id: str, version: int, run: Path, described: Mapping[str, 
 
 
 def _file_of_record(run: Path, attempt: str, file: StagedFile) -> JobFile:
-    """A file of a job, which is nowhere but in the directory of its attempt, below the run's."""
+    """Return a file of a job, in the directory of its attempt, below that of the run."""
     if not is_directory_name(attempt):
         raise ValueError(f"{attempt!r:.80} is not the name of an attempt's directory")
     return JobFile(run / attempt / file.name, file)
@@ -285,7 +279,7 @@ def _read_manifest(run: Path, manifest_bytes: int, digest: str) -> Any:
     path = run / _manifest_name(digest)
     try:
         with open(path, "rb", opener=open_regular) as file:
-            # Were it endless, more than one byte too many is not read.
+            # One byte more is enough to find a longer file.
             encoded = file.read(manifest_bytes + 1) or b""
     except OSError as error:
         raise StagedCommitError(f"{path}: the list of a decided job's files: {error}") from error
@@ -305,16 +299,16 @@ def prepare_offsets(
     commits: GroupOffsets,
     sent_for: TopicIdsOfGroups | None = None,
 ) -> list[StagedOffsets]:
-    """Check what a job is to commit; one entry for each partition of `__consumer_offsets`.
+    """Check the offsets of a job; return one entry for each partition of `__consumer_offsets`.
 
-    `sent_for` has the topics' ids of offsets that were sent before: those of topics that were
-    deleted since are left out. Raises what a plain commit raises, and StagedCommitError if it is
-    too much for one job.
+    `sent_for` has the topic ids for which offsets were sent before: those of topics that were
+    deleted since are left out. Raises what a plain commit raises, and StagedCommitError if there
+    are too many for one job.
     """
     if offsets is None:
         return []
     if not isinstance(offsets, Mapping):
-        raise TypeError(f"offsets: a mapping of groups, not {type(offsets).__name__}")
+        raise TypeError(f"offsets must be a mapping of groups, got {type(offsets).__name__}")
     found: dict[int, list[StagedOffset]] = {}
     sizes: dict[int, int] = {}
     topic_ids: dict[str, str] = {}
@@ -326,7 +320,7 @@ def prepare_offsets(
             continue
         for where, topic_id in ids.items():
             if topic_ids.setdefault(where.topic, topic_id) != topic_id:
-                raise StagedCommitError(f"topic {where.topic!r} was made anew just now")
+                raise StagedCommitError(f"topic {where.topic!r} was re-created just now")
         found.setdefault(number, []).extend(map(_offset_of_record, keys, values))
         sizes[number] = sizes.get(number, 0) + sum(map(len, keys)) + sum(map(len, values))
     for number, size in sizes.items():
@@ -346,25 +340,17 @@ def prepare_offsets(
     ]
 
 
-def adopt_offsets(
-    prepared: Sequence[StagedOffsets], commits: GroupOffsets, find_topic_id: FindTopicId
-) -> None:
-    """Append what the partitions do not hold yet; not synced."""
-    for one in prepared:
-        commits.adopt(one.number, partial(one.columns, find_topic_id), one.producer_id)
-
-
 def _offset_of_record(key: bytes, value: bytes) -> StagedOffset:
     decoded = decode_offset_key(key)
     if decoded is None:
-        raise ValueError("a key that is not of an offset")
-    said = decode_offset_value(value)
+        raise ValueError("the key is not that of an offset")
+    committed = decode_offset_value(value)
     return StagedOffset(
         decoded.group,
         decoded.topic_partition.topic,
         decoded.topic_partition.partition,
-        said.offset,
-        said.leader_epoch,
-        said.metadata,
-        said.commit_timestamp_ms,
+        committed.offset,
+        committed.leader_epoch,
+        committed.metadata,
+        committed.commit_timestamp_ms,
     )

@@ -1,18 +1,17 @@
 """Leftovers of jobs that are over: staged files, and producer ids that the partitions know.
 
-Neither is worth a commit's time: a file takes as long to remove as it is large, a directory some
-milliseconds. So a commit moves the files away, by one rename for a run, and from then on nobody
-finds them; the background thread removes them, and so does the store's close. What a process left
-when it died, the next one that opens the store removes so, or a sweep.
+A commit does not wait for their removal: that of a file takes the longer the larger it is, that of
+a directory some milliseconds. A commit moves the files to the trash, with one rename for a run. The
+background thread removes them, and so does the store's close. If a process died before, the next
+opening of the store or a sweep removes its leftovers.
 
-Order: what says that a job is complete is on disk before its ids are forgotten. A power cut before
-that may bring the job back as decided, and may have taken its files: the ids tell that all of it is
-in.
+Order: the record of a complete job is on disk before its ids are forgotten. A power cut before that
+may bring the job back as decided, without its files: the ids show that all of it is in.
 
-A sweep removes staged files that no decision needs any more. No link is followed: what one leads to
-is not the store's. Only the staging directory itself may be one. Tasks may be writing at the same
-time. What appears while a directory is being removed is left for the next sweep; a task that lost
-its directory finds out when it makes or closes a file.
+A sweep removes staged files that no decision needs any more. It follows no link, whose target is
+not the store's; only the staging directory itself may be a link. Tasks may be writing at the same
+time. Files that appear while a directory is being removed stay until the next sweep. A task whose
+directory was removed gets an error when it creates or closes a file.
 """
 
 import logging
@@ -41,7 +40,7 @@ from eoslog.staging.staged_source import is_version_in
 from eoslog.storage.engine import Engine
 from eoslog.transactions.compacted_log import CompactedLog
 
-# How long a task may write on after its job is over, for its files to be swept at once.
+# After its job is over, a task that writes on for so long has its files swept at once.
 ZOMBIES_GONE_S = 3600.0
 
 _log = logging.getLogger(__name__)
@@ -51,7 +50,7 @@ _MOVE_CHANCES = 3
 class Leftovers:
     """Leftovers of complete jobs of one store.
 
-    The caller holds the lock of staged jobs, but for `clear` and what only asks.
+    The caller holds the lock of staged jobs, except for `clear` and the queries.
     """
 
     def __init__(self, engine: Engine, state_log: CompactedLog) -> None:
@@ -64,14 +63,14 @@ class Leftovers:
         self._clearing = ThreadLock()
         self._complete: list[StagedJob] = []  # Their ids are still known.
         with named_os_errors(f"looking at {self._trash}"):
-            self._moved = self._trash.is_dir()  # Of a process that died.
-        # Directories of applications from which something was put away.
+            self._moved = self._trash.is_dir()  # By a process that died.
+        # Directories of applications from which runs were moved.
         self._emptied: set[Path] = set()
-        # Runs that are over, and since when: late files of their zombies are swept at any age.
+        # Runs that are over, and since when: late files of their tasks are swept at any age.
         self._over: dict[Path, float] = {}
 
     def watch(self, noted: Callable[[], None]) -> None:
-        """Have `noted()` called when there is something to clear, and now if there is."""
+        """Have `noted()` called when there is something to clear; call it now if there is."""
         self._noted = noted
         if self.any:
             noted()
@@ -89,8 +88,9 @@ class Leftovers:
     # What a job leaves.
 
     def leave(self, job: StagedJob, run_id: str) -> None:
-        """A job is complete: have its files gone, and later the ids. While there are files, the ids
-        keep out a second copy.
+        """Move the files of a complete job to the trash, and forget its ids later.
+
+        While there are files, the ids keep out a second copy.
         """
         self._put_staged_away(job.app_id, run_id, {one.path.parent for one in job.files})
         if run_generation(run_id) is not None:
@@ -100,15 +100,15 @@ class Leftovers:
         self._noted()
 
     def discard(self, app_id: str, run_id: str | None, messages: Iterable[StagedMessage]) -> None:
-        """Have what was staged gone for a version that needs it no more."""
+        """Move the staged files of a version that is in to the trash."""
         if run_id is not None:
             staging = self._staging_path
             attempts = [attempt_path(staging, app_id, run_id, one.attempt) for one in messages]
             self._put_staged_away(app_id, run_id, attempts)
 
     def _put_staged_away(self, app_id: str, run_id: str, attempts: Iterable[Path]) -> None:
-        """Have a run that is for one job gone, of another run these attempts; and what any run
-        staged for versions of a source that are in.
+        """Move a run that is for one job to the trash, or these attempts of another run; and all
+        runs for versions of a source that are in.
         """
         if run_generation(run_id) is None:
             self._put_run_away(run_path(self._staging_path, app_id, run_id))
@@ -121,7 +121,7 @@ class Leftovers:
                 self._put_run_away(path)
 
     def put_away(self, path: Path) -> None:
-        """Have a directory gone from its place, and removed later; none that a link leads to."""
+        """Move a directory to the trash, which is emptied later; not if a link leads to it."""
         if _leads_elsewhere(path, self._staging_path):
             return
         if self._trash.is_symlink():
@@ -133,11 +133,11 @@ class Leftovers:
                 break
             except FileNotFoundError:
                 if not path.is_dir():
-                    return  # It is gone already.
-                with suppress(OSError):  # It is there by now, or the move says what is wrong.
+                    return  # It was removed before.
+                with suppress(OSError):  # It exists by now, or the next move raises.
                     self._trash.mkdir(DIRECTORY_MODE)
             except OSError:
-                # Not to be moved: what can be removed is, the rest is swept.
+                # It cannot be moved: remove what can be removed; a sweep removes the rest.
                 remove_tree(path, self._staging_path)
                 return
         self._moved = True
@@ -151,11 +151,11 @@ class Leftovers:
     # Removing it.
 
     def clear(self) -> None:
-        """Remove what was put away, and have ids forgotten; without the lock of staged jobs.
+        """Empty the trash and forget ids of complete jobs; without the lock of staged jobs.
 
-        On return nothing is left of what there was before, whoever removed it. What cannot be
-        removed is swept, and ids expire by themselves. Raises StoreFailedError if the store's files
-        were replaced: those there now are not ours.
+        On return no leftover of before the call is there. Files that cannot be removed are swept
+        later, and ids expire. Raises StoreFailedError if the store's files were replaced: the
+        present ones are not ours.
         """
         with self._clearing:
             if not self.any:
@@ -171,33 +171,31 @@ class Leftovers:
                 self._complete = [job for job in self._complete if job not in over]
 
     def remove_emptied(self) -> None:
-        """Remove directories of applications that have nothing staged any more."""
+        """Remove empty directories of applications from which runs were moved."""
         emptied, self._emptied = self._emptied, set()
         for path in emptied:
             remove_if_empty(path)
 
     def empty_trash(self, of_others: bool = False) -> None:
-        """Remove what was put away by this process, or by `of_others` too."""
+        """Empty the trash if this process, or with `of_others` any other, moved files there."""
         if self._moved or of_others:
             self._moved = False
             remove_tree(self._trash, self._staging_path)
 
     def remove_run(self, path: Path) -> int:
-        """Remove now what a run staged; how many files went."""
+        """Remove the files of a run now; return how many were removed."""
         self._over[path] = time.monotonic()
         removed = remove_tree(path, self._staging_path)
         remove_if_empty(path.parent)
         return removed
 
     def sweep(self, oldest_ms: int) -> None:
-        """Remove what nobody needs any more, whoever left it; what nobody decided if nothing was
-        written in it since a time.
-        """
+        """Remove leftovers of any process, and undecided runs without a write since a time."""
         for application_path in application_directories(self._staging_path):
             record = ApplicationRecord.read_by_name(self._state_log, application_path.name)
             runs = _removable_runs(application_path, record, oldest_ms)
             if runs and record is not None:
-                # Else a power cut could bring a job back whose list of files is gone.
+                # Else a power cut could bring back a job whose list of files was removed.
                 self._sync_record(record.name)
             for path in runs:
                 remove_tree(path, self._staging_path)
@@ -209,7 +207,7 @@ class Leftovers:
         for path, since_s in list(self._over.items()):
             record = ApplicationRecord.read_by_name(self._state_log, path.parent.name)
             if is_decided(path.name, record):
-                continue  # The run's name was used once more.
+                continue  # The run's name was used again.
             remove_tree(path, self._staging_path)
             if time.monotonic() - since_s > ZOMBIES_GONE_S:
                 del self._over[path]
@@ -223,7 +221,7 @@ class Leftovers:
         return True
 
     def _sync_record(self, name: str) -> None:
-        """Have an application's newest record on disk, if anything is to be there."""
+        """Sync an application's newest record, if the durability asks for syncs."""
         if self._engine.syncs:
             self._state_log.sync(name)
 
@@ -234,7 +232,7 @@ class Leftovers:
                 if partition is not None and partition.topic_id == job.topic_ids[where.topic]:
                     partition.producer_state.forget_adopted(producer_ids)
             except EoslogError as error:
-                # They expire by themselves; the job is complete.
+                # The ids expire; the job is complete.
                 _log.warning("%s: %s", where, error)
         for one in job.offsets:
             try:
@@ -244,15 +242,13 @@ class Leftovers:
                 _log.warning("offsets of groups, partition %d: %s", one.number, error)
 
 
-# Which runs are over, and how their files are removed.
+# Runs that are over, and the removal of their files.
 
 
 def _removable_runs(
     application_path: Path, record: ApplicationRecord | None, oldest_ms: int
 ) -> list[Path]:
-    """The runs of an application that can be removed as a whole; those that nobody decided if
-    nothing was written in them since a time.
-    """
+    """Return the runs of an application that are over, or without decision and recent write."""
     return [
         path
         for path in _subdirectories(application_path)
@@ -262,7 +258,7 @@ def _removable_runs(
 
 
 def outdated_runs(application_path: Path, record: ApplicationRecord) -> list[Path]:
-    """The runs whose names say that they are for a version which is in."""
+    """Return the runs whose names show that they are for a version that is in."""
     return [
         path
         for path in _subdirectories(application_path)
@@ -275,7 +271,7 @@ def _is_outdated(run_name: str, record: ApplicationRecord) -> bool:
 
 
 def is_decided(run_name: str, record: ApplicationRecord | None) -> bool:
-    """True if the run has a job that is decided, and not completely in the log."""
+    """True if the run has a job that is decided and not complete."""
     return (
         record is not None
         and record.state == PREPARED
@@ -285,23 +281,23 @@ def is_decided(run_name: str, record: ApplicationRecord | None) -> bool:
 
 
 def _is_over(run_name: str, record: ApplicationRecord | None) -> bool:
-    """True if nothing that the run stages can be decided any more."""
+    """True if no file of the run can be decided any more."""
     if record is None or record.run_id is None:
         return False
     if record.has_overtaken(run_name) or _is_outdated(run_name, record):
         return True
-    # A run of the caller's own naming is for one job, and is known by that job's decision only.
+    # A run that the caller named is for one job, whose decision names it.
     its_own = run_name == directory_name(record.run_id, "run_id")
     return its_own and run_generation(run_name) is None and record.state != PREPARED
 
 
 def application_directories(staging_path: Path) -> list[Path]:
-    """The directories of all applications that have one."""
+    """Return the directories of all applications that have one."""
     return [path for path in _subdirectories(staging_path) if path.name != TRASH_DIRECTORY]
 
 
 def _subdirectories(path: Path) -> list[Path]:
-    """The directories in a directory; none if it is gone."""
+    """Return the directories in a directory; none if it was removed."""
     return [path / one.name for one in _listed(path) if one.is_dir(follow_symlinks=False)]
 
 
@@ -318,7 +314,7 @@ def _last_written_ms(run_path: Path) -> int:
 
 
 def _leads_elsewhere(path: Path, staging_path: Path) -> bool:
-    """True if a link stands in a path's place, or on the way there from the staging directory."""
+    """True if a path, or a directory above it below the staging directory, is a link."""
     below = path.relative_to(staging_path).parts
     with named_os_errors(f"looking at {path}"):
         return any(
@@ -327,7 +323,7 @@ def _leads_elsewhere(path: Path, staging_path: Path) -> bool:
 
 
 def remove_tree(path: Path, staging_path: Path) -> int:
-    """Remove a directory as far as it goes; how many files went. None if a link leads there."""
+    """Remove a directory as far as possible, unless a link leads there; return the file count."""
     return 0 if _leads_elsewhere(path, staging_path) else _remove_tree(path)
 
 
@@ -344,13 +340,13 @@ def _remove_tree(path: Path) -> int:
                 removed += 1
         path.rmdir()
     except OSError:
-        # Gone already, or written to just now, or not ours to remove: the next sweep looks again.
+        # It was removed, or a task writes to it, or it is not ours: the next sweep tries again.
         return removed
     return removed
 
 
 def _remove_manifests(run: Path, staging_path: Path) -> None:
-    """Remove the lists of a run's files; called while no job of the run is under way."""
+    """Remove the lists of a run's files; called while no job of the run is pending."""
     if not _leads_elsewhere(run, staging_path):
         with suppress(OSError):
             for path in run.glob(MANIFESTS):
@@ -358,7 +354,7 @@ def _remove_manifests(run: Path, staging_path: Path) -> None:
 
 
 def remove_if_empty(path: Path) -> None:
-    """Remove a directory unless there is something in it."""
+    """Remove a directory if it is empty."""
     with suppress(OSError):
         path.rmdir()
 
@@ -371,7 +367,7 @@ def _entries(path: Path) -> Iterator[Path]:
 
 
 def _listed(path: Path) -> list[os.DirEntry[str]]:
-    """List a directory; empty if it is gone."""
+    """List a directory; empty if it was removed."""
     with named_os_errors(f"reading {path}"):
         try:
             with os.scandir(path) as entries:

@@ -1,4 +1,4 @@
-"""Message of a task attempt to the driver: the files that it staged, and what is in them.
+"""Message of a task attempt to the driver: the files that it staged, with sizes and checksums.
 
 A message is small, can be pickled, and `dataclasses.asdict` of it can be written as JSON;
 `StagedMessage(**that)` is the message again.
@@ -25,15 +25,15 @@ _TEXTS = ("topic", "name", "topic_id")
 
 
 def new_staged_producer_id() -> int:
-    """A random id of 62 bits: nobody gives these out, and no two files will have the same."""
+    """Return a random id of 62 bits: no store assigns these, and no two files have the same."""
     return STAGED_PRODUCER_ID_MIN + (int.from_bytes(os.urandom(8), "big") >> 2)
 
 
 @dataclass(frozen=True, slots=True)
 class StagedFile:
-    """One staged file: record batches of one partition, of a producer id of their own.
+    """One staged file: record batches of one partition, with a producer id of their own.
 
-    `topic_id` is that of the topic it was staged for; "" if whoever staged it did not know.
+    `topic_id` is that of the topic it was staged for; "" if the writer did not know it.
     """
 
     topic: str
@@ -50,8 +50,9 @@ class StagedFile:
             value = getattr(self, field.name)
             wanted = str if field.name in _TEXTS else int
             if not isinstance(value, wanted) or isinstance(value, bool):
+                got = type(value).__name__
                 raise TypeError(
-                    f"a staged file's {field.name} is {wanted.__name__}, not {type(value).__name__}"
+                    f"a staged file's {field.name} must be {wanted.__name__}, got {got}"
                 )
         check_user_topic_name(self.topic)
         matched = _FILE_NAME.fullmatch(self.name)
@@ -72,8 +73,8 @@ class StagedFile:
             raise ValueError(f"a staged file with a number out of its range: {self}")
 
     def as_row(self) -> tuple[str, int, str, int, int, int, int]:
-        """Return all that a decided job's list says of it, in the order that the class takes it.
-        The topic's id is once in the job.
+        """Return the file's row in a decided job's list: the fields in order, without the topic id,
+        which is once in the job.
         """
         counts = (self.bytes, self.records, self.producer_id, self.crc)
         return (self.topic, self.partition, self.name, *counts)
@@ -85,8 +86,7 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class StagedMessage:
-    """Message of one attempt with what it staged: for the driver, which passes it to
-    `Store.commit_staged`.
+    """Message of one attempt, which the driver passes to `Store.commit_staged`.
 
     `synced`: the files and their names are on disk.
     """
@@ -100,9 +100,11 @@ class StagedMessage:
     def __post_init__(self) -> None:
         for name in ("app_id", "run_id", "attempt"):
             if not isinstance(getattr(self, name), str):
-                raise TypeError(f"a staged message's {name} is str, not {getattr(self, name)!r}")
+                raise TypeError(
+                    f"{name} of a staged message must be str, got {getattr(self, name)!r}"
+                )
         if not isinstance(self.synced, bool):
-            raise TypeError(f"a staged message's synced is bool, not {self.synced!r}")
+            raise TypeError(f"a staged message's synced must be bool, got {self.synced!r}")
         object.__setattr__(self, "files", tuple(_as_file(file) for file in self.files))
 
     @property
@@ -119,19 +121,19 @@ def _as_file(file: StagedFile | Mapping[str, Any]) -> StagedFile:
 
 
 def check_version(version: int) -> None:
-    """Raise TypeError or ValueError for what is no version of an application."""
+    """Raise TypeError or ValueError unless it is a version of an application."""
     if not isinstance(version, int) or isinstance(version, bool):
-        raise TypeError(f"version is an int, not {type(version).__name__}")
+        raise TypeError(f"version must be an int, got {type(version).__name__}")
     if not 0 <= version < 1 << 63:
-        raise ValueError(f"version {version}: a number from 0 on, below 2**63")
+        raise ValueError(f"version {version} is outside [0, 2**63)")
 
 
 def run_of(app_id: str, messages: Iterable[StagedMessage], run_id: str | None) -> str | None:
-    """The run that all messages are of. Raises StagedCommitError if they differ."""
+    """Return the run of all messages. Raises StagedCommitError if they differ."""
     directory_name(app_id, "app_id")
     for message in messages:
         if not isinstance(message, StagedMessage):
-            raise TypeError(f"a StagedMessage is expected, not {type(message).__name__}")
+            raise TypeError(f"expected a StagedMessage, got {type(message).__name__}")
         if message.app_id != app_id:
             raise StagedCommitError(f"a message of application {message.app_id!r}, not {app_id!r}")
         if run_id is None:

@@ -1,14 +1,12 @@
 """Names of staged files and of their directories.
 
 Applications, runs and attempts are named by any text. A text that is a safe file name is its own
-directory's name, so that people find it; of any other the safe characters are kept and a digest of
-the whole is added behind a `~`, which is in no safe name: two texts never share a directory.
+directory's name, so that people find it. Any other directory has the safe characters of its text,
+`~`, which is in no safe name, and a digest of the text: two texts never share a directory.
 
-Jobs to which their caller gave no name: eoslog makes one, and nobody asks for it later.
-
-Such an application has one version. It is no group's, so that `Store.groups` is not full of them,
-and its record is in one partition of `__transaction_state`, whatever the job: a job that makes a
-partition of an internal topic waits for several syncs.
+A job without a name gets one from eoslog. Such an application has one version. It has no group, so
+that `Store.groups` is not full of them, and all their records are in one partition of
+`__transaction_state`: a job that creates a partition of an internal topic waits for several syncs.
 """
 
 import hashlib
@@ -32,12 +30,12 @@ _RUN = re.compile(r"run-([0-9]{10})-[0-9a-f]{16}", re.ASCII)
 
 
 def directory_name(text: str, what: str) -> str:
-    """The name of the directory of an application, run or attempt; `what` says which, for errors.
+    """Return the name of the directory of an application, run or attempt; errors name `what`.
 
-    Raises TypeError if it is no text, ValueError if it is empty.
+    Raises TypeError if `text` is not a str, ValueError if it is empty.
     """
     if not isinstance(text, str):
-        raise TypeError(f"{what} is a str, not {type(text).__name__}")
+        raise TypeError(f"{what} must be a str, got {type(text).__name__}")
     if not text:
         raise ValueError(f"{what} must not be empty")
     if len(text) <= NAME_CHARACTERS_MAX and _SAFE.fullmatch(text):
@@ -48,7 +46,7 @@ def directory_name(text: str, what: str) -> str:
 
 
 def is_directory_name(name: object) -> bool:
-    """True if `directory_name` may have made the name: a path's part that leads nowhere else."""
+    """True if `directory_name` may have returned the name: one part of a path, and no link up."""
     return (
         isinstance(name, str)
         and len(name) <= NAME_CHARACTERS_MAX
@@ -57,28 +55,28 @@ def is_directory_name(name: object) -> bool:
 
 
 def run_path(staging_path: Path, app_id: str, run_id: str) -> Path:
-    """The directory of a run."""
+    """Return the directory of a run."""
     return staging_path / directory_name(app_id, "app_id") / directory_name(run_id, "run_id")
 
 
 def attempt_path(staging_path: Path, app_id: str, run_id: str, attempt: str) -> Path:
-    """The directory of a run's attempt."""
+    """Return the directory of a run's attempt."""
     return run_path(staging_path, app_id, run_id) / directory_name(attempt, "attempt")
 
 
 def new_run_id(generation: int) -> str:
-    """A name for a run that was registered: it tells its generation."""
+    """Return a name for a registered run, with its generation in it."""
     return f"run-{generation:010d}-{os.urandom(8).hex()}"
 
 
 def run_generation(run_id: str) -> int | None:
-    """The generation that a registered run's name tells, None for a name of the caller's own."""
+    """Return the generation in a registered run's name; None for a name of the caller's."""
     found = _RUN.fullmatch(run_id)
     return None if found is None else int(found[1])
 
 
 def staged_file_name(topic: str, partition: int, number: int) -> str:
-    """The name of an attempt's file for a partition; `number` counts its files from 0."""
+    """Return the name of an attempt's file for a partition; `number` counts its files from 0."""
     return f"{topic}-{partition}.{number}.batches"
 
 
@@ -88,7 +86,7 @@ _PARTITION = state_partition_of(_PREFIX)
 
 
 def new_nameless_job() -> str:
-    """An application id for one job: `job-` and 32 random hexadecimal digits."""
+    """Return an application id for one job: `job-` and 32 random hexadecimal digits."""
     while True:
         name = f"{_PREFIX}{uuid.uuid4().hex}"
         if state_partition_of(name) == _PARTITION:
@@ -96,5 +94,5 @@ def new_nameless_job() -> str:
 
 
 def is_nameless(app_id: str) -> bool:
-    """True if `new_nameless_job` may have made the application id."""
+    """True if `new_nameless_job` may have returned the application id."""
     return _NAME.fullmatch(app_id) is not None

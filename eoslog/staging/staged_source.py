@@ -1,8 +1,7 @@
-"""Source of an application's versions, where the store does not count them: a stream with its
-checkpoint.
+"""Source of an application's versions that counts them itself: a stream with its checkpoint.
 
-Its numbers rise only as long as its count is kept, so the record of the application holds which
-count it is, and from which version of the application on. Rules K1-K8 of `docs/staged-commit.md`.
+Its numbers rise only as long as its count is kept. So the record of the application holds which
+count it is, and the version at which it began. Rules K1-K8 of `docs/staged-commit.md`.
 """
 
 import hashlib
@@ -17,7 +16,7 @@ from eoslog.errors import StagedReplayError, StagedRunFencedError, StagedSourceE
 from eoslog.staging.staged_message import check_version
 from eoslog.staging.staged_names import directory_name
 
-# Drivers and sources that were overtaken, and are remembered; older ones look new again.
+# Overtaken drivers and sources that are remembered; older ones look new again.
 OVERTAKEN_MAX = 64
 _DIGEST_DIGITS = 12
 _NO_SOURCE = "0" * _DIGEST_DIGITS
@@ -31,9 +30,9 @@ class VersionSource:
 
     `source_id` is the same as long as the count goes on, `driver_id` names one life of the driver
     and `place`, if known, is where the count is kept: texts that are not empty. `new_allowed` lets
-    a new source follow on another one. What is known of the version's content tells a replay from
-    another version of the same number: `input_id` is the same text as long as it is made of the
-    same input, and `rows` is how many there are (0 or more).
+    a new source follow another one. `input_id` and `rows`, if known, distinguish a replay from
+    another version of the same number: `input_id` is the same text for the same input, and `rows`
+    is the number of rows (0 or more).
     """
 
     source_id: str
@@ -49,11 +48,11 @@ class VersionSource:
         if self.place is not None:
             directory_name(self.place, "place")
         if not isinstance(self.new_allowed, bool):
-            raise TypeError(f"new_allowed is a bool, not {type(self.new_allowed).__name__}")
+            raise TypeError(f"new_allowed must be a bool, got {type(self.new_allowed).__name__}")
         if self.input_id is not None:
             directory_name(self.input_id, "input_id")
         if self.rows is not None and whole_number(self.rows, "rows") < 0:
-            raise ValueError(f"rows={self.rows}: 0 or more")
+            raise ValueError(f"rows must be 0 or more, got {self.rows}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +74,7 @@ class VersionCount:
 
     @classmethod
     def of_state(cls, state: Mapping[str, Any] | None) -> "VersionCount | None":
-        """Restore from what `as_state` gave, read back from the record; an error here is a fault of
-        it.
-        """
+        """Restore from a state of `as_state` in a record; an error means that it is damaged."""
         if state is None:
             return None
         found = cls(
@@ -109,21 +106,21 @@ class VersionCount:
         return {name: value for name, value in state.items() if value not in (None, ())}
 
     def overtakes(self, older: "VersionCount | None") -> bool:
-        """True if this is the count after another driver, or another source, took it over."""
+        """True if another driver or source took the count over."""
         return older is None or self.driver_id != older.driver_id
 
     def is_of(self, source: VersionSource) -> bool:
-        """True if the newest version is what the source holds, as far as both are known (K8)."""
+        """True if the newest version has the source's content, as far as both are known (K8)."""
         if self.input_id is not None and source.input_id is not None:
             return self.input_id == source.input_id
         return self.rows is None or source.rows is None or self.rows == source.rows
 
     def replaced(self, source_id: str) -> bool:
-        """True if this count followed on one of the source."""
+        """True if this count followed that of the source."""
         return _digest(source_id) in self.sources_before
 
     def following(self, others: "Iterable[VersionCount]") -> "VersionCount":
-        """Return this count as the one that follows on others: they stay refused from here on."""
+        """Return this count as the one that follows others, which are refused from now on."""
         digests = (_digest(other.source_id) for other in others)
         return replace(self, sources_before=(*self.sources_before, *digests)[-OVERTAKEN_MAX:])
 
@@ -131,13 +128,13 @@ class VersionCount:
 def counted_by(
     source: VersionSource, wanted: int, app_id: str, version: int, known: VersionCount | None
 ) -> VersionCount:
-    """The count of an application at `version` once the source has decided `wanted` (K2, K4, K7).
+    """Return an application's count at `version` once the source decides `wanted` (K2, K4, K7).
 
-    Raises StagedSourceError if it is another source than the record's, or one that went back, and
-    not allowed, or was overtaken; StagedRunFencedError if its driver was.
+    Raises StagedSourceError if the source is new or went back and that is not allowed, or if it was
+    overtaken; StagedRunFencedError if its driver was.
     """
     if known is None or source.source_id != known.source_id:
-        known = _begun_anew(source, app_id, version, known)
+        known = _begun_after(source, app_id, version, known)
     drivers = known.drivers_before
     if source.driver_id != known.driver_id:
         if _digest(source.driver_id) in drivers:
@@ -172,10 +169,10 @@ def _went_back(
     )
 
 
-def _begun_anew(
+def _begun_after(
     source: VersionSource, app_id: str, version: int, known: VersionCount | None
 ) -> VersionCount:
-    """The count that the source begins behind all versions that are in."""
+    """Return the count that the source begins after all versions that are in."""
     if known is not None and known.replaced(source.source_id):
         raise StagedSourceError(
             f"application {app_id!r}: source {source.source_id!r} was replaced by source "
@@ -185,7 +182,7 @@ def _begun_anew(
         before = "none" if known is None else repr(known.source_id)
         raise StagedSourceError(
             f"application {app_id!r} is at version {version}, counted by source {before}; source "
-            f"{source.source_id!r} is a new one, whose versions begin anew"
+            f"{source.source_id!r} is a new one, whose versions begin at 0 again"
         )
     if known is None:
         return VersionCount(source.source_id, version + 1, source.driver_id, source.place)
@@ -200,11 +197,11 @@ def _begun_anew(
 
 
 def version_run_id(version: int, source_id: str | None, text: str) -> str:
-    """A name for a run of one job, which tells the version that its files are for (K5).
+    """Return a name for a run of one job, with the version of its files in it (K5).
 
-    The version is the source's, or the application's own without one. Whatever a run of the name
-    staged is removed once the version is in. `text` tells it from others of the same version.
-    Raises TypeError, ValueError.
+    The version is the source's, or the application's own without one. All files of the run are
+    removed once the version is in. `text` distinguishes it from others of the same version. Raises
+    TypeError, ValueError.
     """
     check_version(version)
     if source_id is not None:
@@ -216,7 +213,7 @@ def version_run_id(version: int, source_id: str | None, text: str) -> str:
 
 
 def is_version_in(run_name: str, version: int, count: VersionCount | None) -> bool:
-    """True if a run's name says that nothing it staged can be decided any more.
+    """True if a run's name shows that its files can no longer be decided.
 
     `version` and `count` are the application's.
     """

@@ -1,12 +1,11 @@
 """Spans of staged jobs in the partitions: a snapshot has each of them whole, or leaves it out.
 
-One record of the state log, of type RECENT_JOBS, has the jobs of all applications that some
-snapshot may still have to leave out. It is written by whoever has the lock of staged jobs, before
-a job counts as complete. `docs/staged-commit.md` says which jobs those are, and why so few spans
-stand for so many.
+One record of the state log, of type RECENT_JOBS, has the jobs of all applications that a snapshot
+may still have to leave out. It is written under the lock of staged jobs, before a job counts as
+complete. `docs/staged-commit.md` explains which jobs those are, and why a few spans cover so many.
 
 Invariant: every job is in the record from before it is complete until nothing can hold back a
-snapshot in front of its end.
+snapshot before its end.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ _RANGE_BYTES = 40  # Of one range in the record, roughly.
 
 
 class OffsetRange(NamedTuple):
-    """The offsets from `first_offset` up to `upper_bound`, exclusive."""
+    """Offsets in [first_offset, upper_bound)."""
 
     first_offset: int
     upper_bound: int
@@ -36,10 +35,10 @@ class OffsetRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class JobSpan:
-    """One job, or some that follow one another: a snapshot treats them as one.
+    """One job, or several in a row, which a snapshot treats as one.
 
-    `ranges` has, for each partition, where all of their records are; others' may lie between.
-    `topic_ids` tells a topic from another that was made under its name later.
+    `ranges` has, for each partition, the offsets that enclose their records; others' may lie
+    between. `topic_ids` has the ids of their topics: a later topic of the same name has another.
     """
 
     jobs: int
@@ -47,9 +46,7 @@ class JobSpan:
     ranges: Mapping[TopicPartition, OffsetRange]
 
     def range_in(self, partition: Partition) -> OffsetRange | None:
-        """Return the range of the jobs' records in a partition; None if it has none, or has them no
-        more.
-        """
+        """Return the range of the jobs' records in a partition; None if it no longer has any."""
         found = self.ranges.get(partition.topic_partition)
         if found is None or self.topic_ids[partition.topic] != partition.topic_id:
             return None
@@ -59,14 +56,14 @@ class JobSpan:
         return OffsetRange(max(found.first_offset, start), found.upper_bound)
 
     def with_newer(self, newer: "JobSpan") -> "JobSpan":
-        """The two as one."""
+        """Return one span for both."""
         ranges = dict(newer.ranges)
         for where, older in self.ranges.items():
             if (
                 newer.topic_ids.get(where.topic, self.topic_ids[where.topic])
                 != (self.topic_ids[where.topic])
             ):
-                continue  # The older topic is no more.
+                continue  # The older topic was deleted.
             known = ranges.get(where, older)
             ranges[where] = OffsetRange(
                 min(older.first_offset, known.first_offset),
@@ -76,7 +73,7 @@ class JobSpan:
         return JobSpan(self.jobs + newer.jobs, topic_ids, ranges)
 
     def described(self) -> Mapping[str, Any]:
-        """The span as the record has it."""
+        """Return the span as the record has it."""
         topics: dict[str, Any] = {}
         for where, one in self.ranges.items():
             topic_id = self.topic_ids[where.topic]
@@ -86,7 +83,7 @@ class JobSpan:
 
     @classmethod
     def of_record(cls, described: Mapping[str, Any]) -> "JobSpan":
-        """The span that `described` gave."""
+        """Return the span that `described` returned."""
         topics = described["topics"]
         ranges = {
             TopicPartition(topic, int(number)): OffsetRange(*one)
@@ -98,15 +95,15 @@ class JobSpan:
 
 
 def span_of_bounds(topic_ids: Mapping[str, str], bounds: Mapping[TopicPartition, int]) -> JobSpan:
-    """A job that is not all in the log: nobody can see anything of it, wherever it will end."""
+    """Return the span of a job that is not all in the log: no reader sees any of it."""
     ranges = {where: OffsetRange(bound, INT64_MAX) for where, bound in bounds.items()}
     return JobSpan(1, topic_ids, ranges)
 
 
 def span_of_job(job: StagedJob, held: HeldPartitions) -> JobSpan:
-    """A job that is all in the log, and whose producer ids the partitions still know.
+    """Return the span of a job that is all in the log, while the partitions know its producer ids.
 
-    Raises EoslogError if a partition cannot be asked.
+    Raises EoslogError if a partition cannot be read.
     """
     ranges = {}
     for where, producer_ids in job.producer_ids.items():
@@ -121,10 +118,10 @@ def span_of_job(job: StagedJob, held: HeldPartitions) -> JobSpan:
 
 
 def thinned(spans: Sequence[JobSpan]) -> list[JobSpan]:
-    """The spans, oldest first, with neighbours taken together: of `n` jobs at most 2 log2(n) + 2.
+    """Return the spans, oldest first, with neighbours merged: of `n` jobs at most 2 log2(n) + 2.
 
     Two become one as soon as there are as many newer jobs as they have together. So the newest jobs
-    stand alone, and a snapshot that has to leave out so many jobs leaves out about twice as many.
+    are single, and a snapshot leaves out at most about twice as many jobs as it has to.
     """
     kept: list[JobSpan] = []  # Newest first.
     newer = 0
@@ -146,21 +143,20 @@ class RecentJobs:
     def __init__(
         self, state_log: CompactedLog, find: FindPartition, none_is_open: Callable[[], bool]
     ) -> None:
-        """`none_is_open()` says for sure that no transaction of any process is undecided."""
+        """`none_is_open()` is True only if no transaction of any process is undecided."""
         self._state_log = state_log
         self._find = find
         self._none_is_open = none_is_open
 
     def spans(self) -> list[JobSpan]:
-        """The jobs that a snapshot may have to leave out."""
+        """Return the jobs that a snapshot may have to leave out."""
         state = self._state_log.get(RECENT_JOBS, "")
         return [] if state is None else [JobSpan.of_record(one) for one in state["spans"]]
 
     def note(self, span: JobSpan, *, others_are_held: bool) -> None:
-        """A job is all in the log, and readers are let in: what is to be known of it when it is
-        complete is durable on return. `others_are_held`: other jobs are still undone.
+        """Note a job that is all in the log, before it is complete; durable on return.
 
-        Raises EoslogError.
+        `others_are_held`: other jobs are not complete. Raises EoslogError.
         """
         before = self.spans()
         if span in before:
@@ -171,15 +167,15 @@ class RecentJobs:
             (stable if self._is_stable(one) else held_back).append(one)
         if not held_back and not others_are_held and self._none_is_open():
             if before:
-                # Were it lost, some snapshot would leave out more than it has to.
+                # If it is lost, a snapshot leaves out more than it has to.
                 self._state_log.append(RECENT_JOBS, "", {"spans": []}, sync=False)
             return
-        # Never one of these with one of those: a snapshot would go back in front of both.
+        # Stable and held-back jobs are never merged: a snapshot would leave out both.
         kept = [one.described() for one in (*thinned(stable), *thinned(held_back))]
         self._state_log.append(RECENT_JOBS, "", {"spans": kept})
 
     def _is_stable(self, span: JobSpan) -> bool:
-        """True if all that is there up to a span's end is decided."""
+        """True if everything up to a span's end is decided."""
         try:
             for where in span.ranges:
                 partition = self._find(where)

@@ -1,18 +1,17 @@
-"""Staged files of a task: record batches in files of its own, which no reader sees before the
-decision.
+"""Writer of a task's staged files: record batches that no reader sees before the decision.
 
-Needs neither Spark nor the store to be open, takes no lock and may be killed at any moment. The
-protocol, with what happens when something dies, is `docs/staged-commit.md`.
+It needs neither Spark nor an open store, takes no lock and may be killed at any moment. The
+protocol, with its crash points, is in `docs/staged-commit.md`.
 
     with StagedWriter(store_path, "my-job", run_id, attempt, partitions={"orders": 4}) as writer:
         writer.append("orders", None, values, keys=keys)
     message = writer.message        # For Store.commit_staged, in the process that opens the store.
 
-A record is copied once, from the caller's column into its partition's batch; a full batch goes to
-its file from where it is. Rows of a partition keep the order in which they were added.
+A record is copied once, from the caller's column into its partition's batch; a full batch is
+written to its file without another copy. Records of a partition keep the order of the calls.
 
-Invariants: nothing of a caller's column is kept after `append`; the batches take up no more than
-HELD_BYTES_MAX, but for a batch of one record that is larger.
+Invariants: no reference to a caller's column is kept after `append`; the batches take up at most
+HELD_BYTES_MAX, or one batch of one record that is larger.
 """
 
 import os
@@ -51,13 +50,13 @@ META_PROPERTIES = "meta.properties"
 TOPICS_FILE = Path("state") / "topics.json"
 BATCH_BYTES_MAX = 1 << 20
 HELD_BYTES_MAX = 32 << 20
-# Each record goes where its key says.
+# The key of each record decides.
 OWN_PARTITION = -1
 _NO_SETTINGS: Mapping[str, int] = MappingProxyType({})
 
 
 class StagedTopic(NamedTuple):
-    """Facts that a writer knows of a topic."""
+    """Partition count, limits and id of a topic."""
 
     partitions: int
     limits: TopicLimits
@@ -71,14 +70,13 @@ class _Filling(NamedTuple):
 
 
 class StagedWriter:
-    """Writes the rows of one task attempt; `close` hands out the message for the driver.
+    """Writes the rows of one task attempt; `close` returns the message for the driver.
 
     `store_path` is the store's directory, on this host or shared. `app_id` and `run_id` are those
-    of the job, `attempt` is unique within the run: each any text. `partitions` says how many
-    partitions each topic has that may be written to. `durability` is the store's: with "commit"
-    and "always" the files are on disk when `close` returns. Batches have at most
-    `batch_bytes_max` bytes, and at most the topic's `max.message.bytes`; files at most its
-    `segment.bytes`.
+    of the job, `attempt` is unique within the run: each any text. `partitions` has the partition
+    count of each topic that may be written to. `durability` is the store's: with "commit" and
+    "always" the files are on disk when `close` returns. Batches have at most `batch_bytes_max`
+    bytes, and at most the topic's `max.message.bytes`; files at most its `segment.bytes`.
 
     One thread uses a writer. As a context manager it is closed at the end of the block, and
     abandoned if the block raises. Raises NotAStoreError, TypeError, ValueError.
@@ -98,7 +96,9 @@ class StagedWriter:
         path = Path(store_path).absolute()
         self._sync = check_durability(durability) != "process"
         if batch_bytes_max < BATCH_HEADER_BYTES:
-            raise ValueError(f"batch_bytes_max={batch_bytes_max}: at least {BATCH_HEADER_BYTES}")
+            raise ValueError(
+                f"batch_bytes_max must be at least {BATCH_HEADER_BYTES}, got {batch_bytes_max}"
+            )
         self._identity = (app_id, run_id, attempt)
         directory = attempt_path(path / STAGING_DIRECTORY, app_id, run_id, attempt)
         if not (path / META_PROPERTIES).is_file():
@@ -115,7 +115,7 @@ class StagedWriter:
 
     @property
     def message(self) -> StagedMessage:
-        """The message of a writer that was closed; LogClosedError of one that was not."""
+        """The message of a closed writer. Raises LogClosedError if it is not closed."""
         if self._message is None:
             raise LogClosedError(self._closed_because or "the staged writer is not closed yet")
         return self._message
@@ -129,14 +129,14 @@ class StagedWriter:
         timestamps: object = None,
         headers: object = None,
     ) -> None:
-        """Add records, given as columns of equal length, to a partition or to where their keys go.
+        """Add records, given as columns of equal length, to a partition or by their keys.
 
         `values` and `keys` are lists of bytes and None, Arrow arrays of binary or string, numpy
         arrays of bytes, or a Series of bytes of pandas or polars; `timestamps` are milliseconds (-1
         for none) or times, now if not given; `headers` are lists of (str, bytes or None) for each
         record. Without a partition, records with a key go where Kafka's partitioner puts it, others
-        to one partition after the other. What is appended may be written at once or with a later
-        call; the columns are read now.
+        to one partition after the other. The columns are read now, and may be written with a later
+        call.
 
         Raises TypeError, ValueError, UnknownTopicOrPartitionError, InvalidTimestampError or
         RecordTooLargeError: nothing of the call was added, and the writer goes on. After
@@ -163,7 +163,7 @@ class StagedWriter:
     def append_accumulated(
         self, topic: str, partition: int, accumulator: RecordAccumulator
     ) -> None:
-        """Add what an accumulator holds as one batch, behind all that was added before; empty it.
+        """Add an accumulator's records as one batch, after all earlier ones; empty it.
 
         Raises as `append` does.
         """
@@ -185,11 +185,10 @@ class StagedWriter:
         config: Mapping[str, int] | None = None,
         topic_id: str | None = None,
     ) -> None:
-        """Let a topic be written to that was not among those given, or that has other settings.
+        """Add a topic that may be written to, or take in new settings of one.
 
-        `config` are the topic's settings where the caller knows them better than the store's file,
-        which has none of the store's own defaults; `topic_id` is the topic's id if the caller has
-        looked it up before. Raises ValueError.
+        `config` has settings that override those in the store's file, which has none of the store's
+        own defaults; `topic_id` is the topic's id if the caller knows it. Raises ValueError.
         """
         found = _topics(self._path, {topic: partitions}, config or {})
         if topic_id is not None:
@@ -198,14 +197,14 @@ class StagedWriter:
 
     @property
     def failed(self) -> BaseException | None:
-        """The error that was the writer's last, or None."""
+        """The error after which the writer takes no more records, or None."""
         return self._failure
 
     def close(self) -> StagedMessage:
-        """Write what is left, sync as the durability says, and hand out the message.
+        """Write the last batches, sync as the durability says, and return the message.
 
-        A second call hands out the same. Raises StoreFullError, StoreFailedError,
-        StagedCommitError: then the attempt has no message, and can only be abandoned.
+        A second call returns it again. After StoreFullError, StoreFailedError or StagedCommitError
+        the attempt has no message, and can only be abandoned.
         """
         if self._message is None:
             self._check_open()
@@ -219,7 +218,7 @@ class StagedWriter:
         return self._message
 
     def abandon(self) -> None:
-        """Remove what was staged; after `close` the files are the driver's, and nothing happens."""
+        """Remove the staged files; after `close` they are the driver's, and stay."""
         if self._message is None:
             self._filling = {}
             self._files.remove()
@@ -254,7 +253,7 @@ class StagedWriter:
             raise UnknownTopicOrPartitionError(f"no topic {topic!r} among those given: {names}")
         if partition is not None:
             if not isinstance(partition, int) or isinstance(partition, bool):
-                raise TypeError(f"partition is an int, not {type(partition).__name__}")
+                raise TypeError(f"partition must be an int, got {type(partition).__name__}")
             if not 0 <= partition < known.partitions:
                 raise UnknownTopicOrPartitionError(
                     f"no partition {partition} in topic {topic!r}, which has {known.partitions}"
@@ -263,7 +262,7 @@ class StagedWriter:
 
     @contextmanager
     def _last_error(self) -> Iterator[None]:
-        """An error inside the block is the writer's last: part of what it holds may be written."""
+        """Close the writer after an error in the block: part of its records may be written."""
         try:
             yield
         except BaseException as error:
@@ -276,7 +275,7 @@ class StagedWriter:
     # Batches.
 
     def _fill(self, name: str, topic: StagedTopic, partition: int, records: RecordSet) -> None:
-        """Add records to a partition, or each to where its key says; write the batches they fill.
+        """Add records to a partition, or each by its key; write full batches.
 
         After an error part of them may be added.
         """
@@ -292,12 +291,12 @@ class StagedWriter:
                 self._write(name, stopped)
 
     def _room(self, filler: BatchFiller) -> int:
-        """Return how much memory the batches of one topic may take, beside those of the others."""
+        """Return how many bytes the batches of one topic may take beside those of the others."""
         held = sum(one.filler.held_bytes for one in self._filling.values())
         return HELD_BYTES_MAX - held + filler.held_bytes
 
     def _filler(self, name: str, topic: StagedTopic) -> BatchFiller:
-        """The topic's batches; new ones if it is new, or has other settings than before."""
+        """Return the topic's batches; new ones if it is new, or its settings changed."""
         known = self._filling.get(name)
         if known is not None and known.topic == topic:
             return known.filler
@@ -310,7 +309,7 @@ class StagedWriter:
         return filler
 
     def _write_all(self) -> None:
-        """Write every batch that holds records, full or not."""
+        """Write every batch with records, full or not."""
         for name, (topic, filler) in self._filling.items():
             for partition in range(topic.partitions):
                 if filler.record_count == 0:
@@ -336,10 +335,10 @@ class StagedWriter:
 
 
 def _first_turn(run_id: str, attempt: str) -> int:
-    """A number that differs from one task of a job to the next, and from job to job.
+    """Return a number that differs between tasks of a job, and between jobs.
 
-    So the records without keys of small tasks spread over all partitions. An attempt that does not
-    begin with the number of its task gets a random one.
+    So the keyless records of small tasks spread over all partitions. An attempt that does not begin
+    with the number of its task gets a random one.
     """
     number = re.match(r"[0-9]{1,18}", attempt)
     task = int.from_bytes(os.urandom(4), "big") if number is None else int(number[0])
@@ -347,7 +346,7 @@ def _first_turn(run_id: str, attempt: str) -> int:
 
 
 def _check_buffers(column: Any) -> None:
-    """Raise a ValueError if the buffers of an Arrow array are too short for what it says."""
+    """Raise ValueError if the buffers of an Arrow array are too short for its length."""
     if hasattr(column, "__arrow_c_array__") or hasattr(column, "combine_chunks"):
         validate = getattr(column, "validate", None)
         if validate is not None:
@@ -355,10 +354,9 @@ def _check_buffers(column: Any) -> None:
 
 
 def partition_counts(store_path: str | os.PathLike[str]) -> dict[str, int]:
-    """Return the partition counts of the users' topics, as the store's file says, without opening
-    it.
+    """Return the partition counts of the users' topics in the store's file, without opening it.
 
-    Empty if there is no such file: whoever opens the store makes it again.
+    Empty if there is no such file: the next opening of the store re-creates it.
     """
     return {
         name: int(entry["partitions"])
@@ -370,15 +368,15 @@ def partition_counts(store_path: str | os.PathLike[str]) -> dict[str, int]:
 def _topics(
     store_path: Path, partitions: Mapping[str, int], settings: Mapping[str, int] = _NO_SETTINGS
 ) -> dict[str, StagedTopic]:
-    """Return what is known of each topic that may be written to."""
+    """Return the topics that may be written to."""
     if not partitions:
-        raise ValueError("partitions: say for at least one topic how many partitions it has")
+        raise ValueError("partitions must have the partition count of at least one topic")
     known = _known_topics(store_path)
     topics = {}
     for name, count in partitions.items():
         check_user_topic_name(name)
         if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise ValueError(f"partitions[{name!r}]={count!r}: a whole number from 1 on")
+            raise ValueError(f"partitions[{name!r}] must be an int of 1 or more, got {count!r}")
         entry = known.get(name, {})
         if entry.get("partitions", count) != count:
             raise ValueError(f"topic {name!r} has {entry['partitions']} partitions, not {count}")
@@ -393,7 +391,7 @@ def _topics(
             )
         )
         message_bytes, before_ms, after_ms, segment_bytes = map(int, limits)
-        # As the store has it: a batch is never larger than a segment.
+        # As in the store, a batch is never larger than a segment.
         taken = TopicLimits(min(message_bytes, segment_bytes), before_ms, after_ms)
         topic_id = entry.get("topic_id", "")
         topics[name] = StagedTopic(
@@ -403,7 +401,7 @@ def _topics(
 
 
 def _known_topics(store_path: Path) -> dict[str, dict[str, Any]]:
-    """The store's topics as its file has them; none if it is unreadable: the driver checks too."""
+    """Return the topics in the store's file; none if it is unreadable: the driver checks too."""
     try:
         topics = loads_json(read_if_there(store_path / TOPICS_FILE) or b"")["topics"]
         return {name: entry for name, entry in topics.items() if not entry.get("deleting")}

@@ -476,5 +476,5 @@ def test_what_is_no_source(fields, error):
 
 def test_versions_end_somewhere(store):
     commit(store, 0, 0)
-    with pytest.raises(ValueError, match="below"):
+    with pytest.raises(ValueError, match="outside"):
         commit(store, (1 << 63) - 1, 1, source="another", new_allowed=True)
