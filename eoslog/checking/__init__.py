@@ -1,4 +1,4 @@
-"""Checking what clients of a log saw: `check` reads histories, `Recorder` writes them.
+"""Checker of histories of a log's clients: `check` reads histories, `Recorder` writes them.
 
 from eoslog.checking import Recorder, check
 
@@ -7,8 +7,8 @@ with Recorder("history.jsonl") as recorder:
     ...
 report = check(["history.jsonl"])
 
-The format of a history, and what each anomaly is: docs/checking.md. Histories of any log can be
-checked; nothing here opens a store.
+`docs/checking.md` defines the format of a history and each anomaly. Histories of any log can be
+checked; no module here opens a store.
 """
 
 from eoslog.checking.check import ANOMALIES, Report, check

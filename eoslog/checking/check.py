@@ -1,4 +1,4 @@
-"""The check itself: everything that is derived from a history, then each kind of anomaly."""
+"""Check of a history: it derives the evidence, then finds each kind of anomaly."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -64,8 +64,8 @@ ANOMALIES: Final = (
 class Report:
     """Report of the check of a history.
 
-    `counts` says how much of each thing the history holds; `found` has every kind of anomaly, in
-    the order of `ANOMALIES`, with how many there are and the first of them.
+    `counts` has the number of operations, clients, records and transactions; `found` has every kind
+    of anomaly, in the order of `ANOMALIES`, with its count and the first ones.
     """
 
     counts: dict[str, int]
@@ -73,12 +73,12 @@ class Report:
 
     @property
     def clean(self) -> bool:
-        """True if nothing was found."""
+        """True if no anomaly was found."""
         return all(one.count == 0 for one in self.found)
 
     @property
     def anomalies(self) -> list[Anomaly]:
-        """The anomalies that are shown, those of one kind together."""
+        """The anomalies that are shown, sorted by kind."""
         return [anomaly for one in self.found for anomaly in one.examples]
 
     def count(self, kind: str) -> int:
@@ -88,7 +88,7 @@ class Report:
         return {one.kind: one.count for one in self.found}[kind]
 
     def lines(self) -> Iterator[str]:
-        """The report as text, line by line."""
+        """Yield the lines of the report as text."""
         for one in self.found:
             if one.count:
                 rest = "" if one.count == len(one.examples) else f", {len(one.examples)} shown"
@@ -127,11 +127,11 @@ def check(
     clock_error_ms: float = 0.0,
     examples_max: int = EXAMPLES_MAX,
 ) -> Report:
-    """Check the history that these files hold together; what each anomaly is: docs/checking.md.
+    """Check the history in these files; `docs/checking.md` defines each anomaly.
 
-    `visible_within_s` (0 or more) is how long a committed record may take to be read by whoever
-    waits for it. `clock_error_ms` (0 or more) is how far the clocks of two clients may differ.
-    `examples_max` (0 or more) limits how many anomalies of each kind the report shows; it counts
+    `visible_within_s` (0 or more) is the longest time until a waiting reader gets a committed
+    record. `clock_error_ms` (0 or more) is the greatest difference of two clients' clocks.
+    `examples_max` (0 or more) limits the anomalies of each kind that the report shows; it counts
     all of them.
 
     Raises HistoryError for a line that is not of the format, ValueError for a number below 0 and
@@ -140,7 +140,7 @@ def check(
     limits = {"visible_within_s": visible_within_s, "clock_error_ms": clock_error_ms}
     for name, given in {**limits, "examples_max": examples_max}.items():
         if not 0 <= given < 1e9:
-            raise ValueError(f"{name} {given}: not from 0 to 1e9")
+            raise ValueError(f"{name} {given} is outside [0, 1e9)")
     evidence, offsets = _gather(
         read_history(paths),
         visible_within_ns=int(visible_within_s * 1e9),
@@ -153,7 +153,7 @@ def check(
 def _gather(
     history: History, *, visible_within_ns: int, clock_error_ns: int, examples_max: int
 ) -> tuple[Evidence, GroupOffsets]:
-    """Gather what the history proves; first the outcomes of its transactions."""
+    """Derive the evidence of the history; first the outcomes of its transactions."""
     transactions = transactions_of(history)
     offsets = group_offsets(history)
     note_commits_by_offsets(history, transactions, offsets, clock_error_ns)

@@ -36,10 +36,10 @@ from eoslog.checking.history import (
 )
 from eoslog.checking.outcomes import RecordPlaces, Transactions, Tries
 
-# What polls passed: from where the consumer stood before each, up to where it left it.
+# Passes: the offsets between a consumer's positions before and after each poll.
 #
-# A consumer stands where its last poll or seek left it. What it passed it has seen: a record
-# between these offsets was returned by this poll, or is not there for its isolation level.
+# A consumer's position is where its last poll or seek left it. A record between the two offsets was
+# returned by this poll, or is not there for its isolation level.
 
 
 class Passes(Columns):
@@ -47,17 +47,17 @@ class Passes(Columns):
 
     op: Numbers
     partition: Numbers
-    before: Numbers  # Where the consumer stood; NONE if that is not known.
-    after: Numbers  # Where it stands now: the offset that is read next.
-    told: Numbers  # The same by its own account, which may lie before what it returned.
+    before: Numbers  # The position before the poll; NONE if it is not known.
+    after: Numbers  # The position after it: the offset that is read next.
+    told: Numbers  # The position that it reported, which may lie before returned records.
     first: Numbers  # The least offset returned; NEVER_NS if nothing was.
-    records: Numbers  # How many were.
+    records: Numbers  # The number of records returned.
     previous_op: Numbers  # The poll or seek that left it at `before`.
 
 
 @dataclass
 class Passed:
-    """The passes, and all offsets that were passed, as ranges that do not touch."""
+    """Passes, and the union of their offsets, as ranges that do not touch."""
 
     passes: Passes
     committed: "OffsetRanges"  # By readers of committed data.
@@ -67,7 +67,7 @@ class Passed:
 
 @dataclass
 class OffsetRanges:
-    """Ranges of keys (partition and offset), sorted, upper bounds excluded."""
+    """Ranges of keys (partition and offset), sorted; upper bounds are exclusive."""
 
     first: Numbers
     upper_bound: Numbers
@@ -81,7 +81,7 @@ class OffsetRanges:
         return found
 
     def ends_around(self, keys: Numbers) -> Numbers:
-        """Return for each key that one of these holds where that one ends; else the key itself."""
+        """Return for each key the upper bound of the range that holds it; else the key itself."""
         if not len(self.first):
             return keys
         at = np.maximum(np.searchsorted(self.first, keys, "right") - 1, 0)
@@ -128,14 +128,14 @@ def passed_offsets(history: History) -> Passed:
 
 
 def starts_of(passes: Passes) -> Numbers:
-    """Return where each pass begins: at the position before, else at its first record."""
+    """Return where each pass begins: at the position before it, else at its first record."""
     return np.where(passes.before != NONE, passes.before, np.minimum(passes.first, passes.after))
 
 
 def _chains(history: History, op: Numbers, partition: Numbers) -> tuple[Numbers, Flags]:
-    """The events of each consumer and partition in order, and which follow on the one before.
+    """Return the events of each consumer and partition in order, and which continue the one before.
 
-    After a poll that failed nobody knows where a consumer stands: what follows begins anew.
+    After a failed poll the position is unknown: the next event continues none.
     """
     ops = history.ops
     turns = np.lexsort((np.arange(len(ops)), ops.begin, ops.client))
@@ -150,7 +150,7 @@ def _chains(history: History, op: Numbers, partition: Numbers) -> tuple[Numbers,
 
 
 def _ranges(passes: Passes, chosen: Flags) -> OffsetRanges:
-    """The union of the chosen passes."""
+    """Return the union of the chosen passes."""
     start = starts_of(passes)
     chosen = chosen & (start < passes.after)
     first = place_keys(passes.partition[chosen], start[chosen])
@@ -162,29 +162,26 @@ def _ranges(passes: Passes, chosen: Flags) -> OffsetRanges:
     return OffsetRanges(first[opens], end[np.append(opens[1:], True)] if len(first) else end)
 
 
-# Under which ids operations wrote that do not say so: those of their client's own last `init`.
+# Identities of operations that do not name them: those of the last `init` of their client.
 #
-# A client is one producer, so what it was given by an `init` is what it writes under until the
-# next. After one of unknown outcome only the name that it asked for is known. An epoch may have
-# risen since then, with each transaction: of that one only a lower bound is known, which is
-# enough to be fenced.
+# A client is one producer, so it writes under the identity of an `init` until the next. After one
+# of unknown outcome only the transactional id is known. The epoch may rise with each transaction:
+# then only a lower bound is known, which is enough to be fenced.
 
 
 _WRITES = (SEND, COMMIT, ABORT, OFFSETS)
 
 
 class Identities(Columns):
-    """One row per operation: what it says of its producer, else what its client's `init` said."""
+    """One row per operation: its own identity, else that of its client's last `init`."""
 
     transactional_id: Numbers
     producer_id: Numbers
-    epoch: Numbers  # It is this one, or a greater one if the operation does not say it.
+    epoch: Numbers  # A lower bound if the operation does not name it.
 
 
 def identities_of(history: History) -> Identities:
-    """Return the identity that each operation wrote under. One that contradicts the `init` is left
-    as it was recorded.
-    """
+    """Return the identity of each operation. One that contradicts its `init` stays as recorded."""
     ops = history.ops
     inits = (ops.kind == INIT) & (ops.outcome != FAIL)
     if not inits.any():
@@ -273,7 +270,7 @@ class Found:
 
 @dataclass
 class Evidence:
-    """A history with all that was derived from it."""
+    """A history and the tables derived from it."""
 
     history: History
     transactions: Transactions
@@ -299,7 +296,7 @@ class Evidence:
         return Anomaly(kind, what, tuple(self.operation(op) for op in named))
 
     def operation(self, op: int) -> OperationReference:
-        """An operation by its row."""
+        """Return a reference to an operation."""
         ops, names = self.history.ops, self.history.names
         end = int(ops.end[op])
         return OperationReference(
@@ -313,14 +310,14 @@ class Evidence:
         )
 
     def place_op(self, place: int) -> int:
-        """An operation that shows that a record is at its place."""
+        """Return an operation that shows that a record is at its place."""
         rows = self.records.rows
         if rows.first_read[place] != NONE:
             return int(self.history.reads.op[rows.first_read[place]])
         return self.send_op(int(rows.answered[place]))
 
     def send_op(self, send: int) -> int:
-        """The operation of a row of the sends; NONE for none."""
+        """Return the operation of a row of the sends; NONE for NONE."""
         return NONE if send == NONE else int(self.history.sends.op[send])
 
     @cached_property
@@ -343,37 +340,37 @@ class Evidence:
         return found[:-1]  # The last one is that of NONE.
 
     def commit_op(self, transaction: int) -> int:
-        """An operation to show for a transaction's end; NONE for none."""
+        """Return an operation to show for a transaction's end; NONE for NONE."""
         return NONE if transaction == NONE else int(self.transactions.commit_op[transaction])
 
     def transaction(self, number: int) -> str:
-        """A transaction's name."""
+        """Return the text for a transaction."""
         return f"transaction {self.history.names.transactions[number]!r}"
 
     def value(self, number: int) -> str:
-        """A record's identity, cut to what a line can hold."""
+        """Return the text for a record, cut to 80 characters."""
         return f"record {self.history.names.values[number]!r:.80}"
 
     def sent(self, send: int) -> str:
-        """The identity of the record of a row of the sends."""
+        """Return the text for the record of a row of the sends."""
         return self.value(self.history.sends.value[send])
 
     def key(self, key: int) -> str:
-        """A partition and an offset."""
+        """Return the text for a partition and an offset."""
         partition = self.history.names.partitions[key >> (OFFSET_MAX.bit_length())]
         return f"{partition} offset {key & OFFSET_MAX}"
 
     def place(self, place: int) -> str:
-        """A record and where it is."""
+        """Return the text for a record and its place."""
         rows = self.records.rows
         return f"{self.value(rows.value[place])} at {self.key(rows.key[place])}"
 
     def partition(self, number: int) -> str:
-        """A partition's name; where it is not known, that it is not."""
+        """Return the text for a partition, which may be unknown."""
         return "some partition" if number == NONE else self.history.names.partitions[number]
 
     def there_by(self, sends: Numbers) -> Numbers:
-        """Return for rows of the sends when each record, if it is there for good, was so."""
+        """Return for rows of the sends the time by which each record, if it stays, was there."""
         ops, op = self.history.ops, self.history.sends.op[sends]
         found, of = ops.end[op], self.send_transaction[sends]
         inside = of != NONE
@@ -381,13 +378,13 @@ class Evidence:
         return found
 
     def slack(self, one: Numbers, other: Numbers) -> Numbers:
-        """Return how far the clocks of two operations may differ: not at all within a client."""
+        """Return how far the clocks of two operations may differ: 0 within a client."""
         client = self.history.ops.client
         return np.where(client[one] == client[other], 0, self.clock_error_ns)
 
 
 def sent_offsets(history: History, records: RecordPlaces) -> Numbers:
-    """Per record sent: its offset, as far as it is known and is one; else NONE."""
+    """Return the offset of each record sent, NONE if it is unknown or there are several."""
     sends, rows = history.sends, records.rows
     found = sends.offset.copy()
     known = np.flatnonzero((rows.writer != NONE) & (rows.answered == NONE))

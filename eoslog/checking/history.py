@@ -1,6 +1,6 @@
-"""A history: its words, its columns, and what is asked of rows that belong together.
+"""History: its words, its columns, and functions of groups of rows.
 
-The words are the kinds of operations, how they ended, and which fields each has.
+The words are the kinds of operations, their outcomes and their fields.
 """
 
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ OUTCOMES: Final = ("ok", "fail", "unknown")
 READ_COMMITTED, READ_UNCOMMITTED = range(2)
 ISOLATION_LEVELS: Final = ("read_committed", "read_uncommitted")
 
-# No number of the kind: no transaction, no offset, no producer id.
+# No transaction, no offset, no producer id, no row.
 NONE: Final = -1
-# The end of an operation of which nobody knows when, or whether, it took effect.
+# The end of an operation that took effect at an unknown time, or never.
 NEVER_NS: Final = 1 << 62
 # Offsets and partitions share one 64-bit key.
 OFFSET_BITS: Final = 44
@@ -58,8 +58,8 @@ FIELDS: Final = {
 
 # A history as columns: one row per operation, record, position and offset.
 #
-# Rows name each other by number. Whatever has a name in the history (a client, a transaction, a
-# topic's partition, a record's value) is a number in the columns and found by it in a list.
+# Rows refer to each other by number. A name in the history (of a client, a transaction or a
+# partition, or a record's value) is a number in the columns, and an index into a list.
 
 
 Numbers = npt.NDArray[np.int64]
@@ -74,14 +74,14 @@ class Columns:
 
     @classmethod
     def names(cls) -> list[str]:
-        """The columns' names, in their order."""
+        """Return the names of the columns, in their order."""
         return list(cls.__annotations__)
 
     def __len__(self) -> int:
         return len(self.__dict__[self.names()[0]])
 
     def where(self, rows: Any) -> "Any":
-        """The rows that a mask or a list of row numbers chooses."""
+        """Return the rows that a mask or a list of row numbers chooses."""
         return type(self)(**{name: self.__dict__[name][rows] for name in self.names()})
 
 
@@ -104,7 +104,7 @@ class Operations(Columns):
 
 
 class Sends(Columns):
-    """One row per record that a `send` was to write, in the order of the call."""
+    """One row per record of a `send`, in the order of the call."""
 
     op: Numbers
     topic: Numbers
@@ -123,7 +123,7 @@ class Reads(Columns):
 
 
 class Positions(Columns):
-    """Offsets of partitions that an operation was given or answered; NONE where it had none."""
+    """Offsets of partitions that an operation was given or returned; NONE if it had none."""
 
     op: Numbers
     partition: Numbers
@@ -132,7 +132,7 @@ class Positions(Columns):
 
 @dataclass
 class Names:
-    """Names that the numbers in the columns stand for."""
+    """Names of the numbers in the columns."""
 
     files: list[str]
     clients: list[str]
@@ -191,7 +191,7 @@ def any_of(groups: Numbers, chosen: Flags, count: int) -> Flags:
 
 
 def distinct(values: Numbers) -> Numbers:
-    """Return the values that there are, sorted, each once."""
+    """Return the different values, sorted."""
     ordered = np.sort(values)
     return ordered[~same_as_before(ordered)]
 
@@ -214,7 +214,7 @@ def group_numbers(same: Flags) -> Numbers:
 def place_keys(partitions: Numbers, offsets: Numbers) -> Numbers:
     """Return one number for a partition and an offset; their order is that of both.
 
-    The offset behind the greatest one, an upper bound, is the first place of the next partition.
+    The upper bound after the greatest offset is the first place of the next partition.
     """
     return (partitions << OFFSET_BITS) + offsets
 
@@ -225,7 +225,7 @@ def rows_of(keys: Numbers, key: int) -> Any:
 
 
 def running_greatest(groups: Numbers, values: Numbers) -> Numbers:
-    """Return for rows sorted by group the greatest value of the group up to and with each row."""
+    """Return for rows sorted by group the greatest value of the group up to each row, inclusive."""
     ordered, ranks = np.unique(values, return_inverse=True)
     width = len(values) + 1
     found = np.maximum.accumulate(groups * width + ranks)
@@ -235,16 +235,16 @@ def running_greatest(groups: Numbers, values: Numbers) -> Numbers:
 def greatest_before(
     groups: Numbers, times: Numbers, values: Numbers, asked_groups: Numbers, asked_times: Numbers
 ) -> Numbers:
-    """Return for each that asks the greatest value of its group of an earlier time, or NONE.
+    """Return for each asked time the greatest value of its group at an earlier time, or NONE.
 
-    Times may be any numbers that order the rows; one that is the same is not earlier.
+    Times may be any numbers that order the rows; an equal one is not earlier.
     """
     count = len(asked_groups)
     none = np.full(count, NONE, dtype=np.int64)
     group = np.concatenate([asked_groups, groups])
     time = np.concatenate([asked_times, times])
     value = np.concatenate([none, values])
-    order = np.lexsort((np.arange(len(group)), time, group))  # Who asks at a time comes first.
+    order = np.lexsort((np.arange(len(group)), time, group))  # At equal times the asked one first.
     numbers = group_numbers(same_as_before(group[order]))
     greatest_so_far = running_greatest(numbers, value[order])
     asks = order < count
@@ -253,14 +253,14 @@ def greatest_before(
     return found
 
 
-# What is wrong with a history that cannot be checked, and where.
+# The error of a history that cannot be checked.
 
 
 class HistoryError(EoslogError, ValueError):
-    """A line of a history is not what `docs/checking.md` says; nothing was checked.
+    """A line of a history does not follow `docs/checking.md`; nothing was checked.
 
-    `path` and `line_number` (from 1) say where, `field` names the field ("" for the whole line) and
-    `reason` says what is wrong with it.
+    `path` and `line_number` (from 1) are the place, `field` is the field ("" for the whole line)
+    and `reason` the error.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""Reading histories: JSON Lines, each line checked, into columns.
+"""Reader of histories: it checks lines of JSON and gathers them in columns.
 
 The last line of an operation counts: a recorder writes one with the outcome "unknown" before a call
 that it may not survive, and another after it.
@@ -40,21 +40,21 @@ from eoslog.checking.history import (
     Sends,
 )
 
-# The fields of one line of a history: each is of its type and in its range, or is named.
+# Fields of one line of a history: each has its type and range, or the error names it.
 
 
 _INT64_MAX = (1 << 63) - 1
 _EPOCH_MAX = (1 << 31) - 1
 TIME_MAX = 1 << 61
-# What JSON writes for one, and what the file system's way to read UTF-8 makes of a wrong byte.
+# JSON's escape of a surrogate, and the surrogates that "surrogateescape" makes of wrong bytes.
 _SURROGATE = re.compile(r"\\u[dD]|[\ud800-\udfff]")
-# These may hold anything: an error may speak of a file whose name is no UTF-8.
+# These may hold anything: an error may name a file whose name is no UTF-8.
 _UNREAD = ("error", "note")
 _ALL_FIELDS = frozenset[str]().union(*FIELDS.values())
 
 
 class RepeatedNameError(ValueError):
-    """An object of JSON that has a name twice: it does not say which one holds."""
+    """An object of JSON has a name twice."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -62,7 +62,7 @@ class RepeatedNameError(ValueError):
 
 
 def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON, each name once."""
+    """Return an object of JSON, each name once."""
     found = dict(pairs)
     if len(found) != len(pairs):
         names = [name for name, _ in pairs]
@@ -82,9 +82,9 @@ class Place:
         raise HistoryError(self.path, self.line_number, field, reason)
 
     def check_text(self, line: dict[str, Any], text: str) -> None:
-        """Refuse bytes that are not UTF-8 and halves of surrogate pairs: no report could name them.
+        """Refuse bytes that are not UTF-8 and halves of surrogate pairs: no report can print them.
 
-        `text` is what `line` was made of.
+        `text` is the source of `line`.
         """
         if not _SURROGATE.search(text):
             return
@@ -97,27 +97,27 @@ class Place:
                 self.refuse(field, "not UTF-8, or half of a surrogate pair")
 
     def check_names(self, line: dict[str, Any], kind: str, fields: frozenset[str]) -> None:
-        """Refuse what an operation of this kind has not; `null` in a field of another is none."""
+        """Refuse unknown fields, and fields of other kinds that are not null."""
         for name in sorted(line.keys() - fields):
             if line[name] is not None or name not in _ALL_FIELDS:
                 self.refuse(name, f"a {kind} has no such field")
 
     def text(self, line: dict[str, Any], field: str) -> str:
-        """A text that must be there and not be empty."""
+        """Return a text that must be there and not be empty."""
         found = line.get(field)
         if type(found) is not str or not found:
             self.refuse(field, _wrong("a text", line, field))
         return found
 
     def moment(self, line: dict[str, Any], field: str) -> int:
-        """Nanoseconds of a clock that never goes back."""
+        """Return nanoseconds of a monotonic clock."""
         found = line.get(field)
         if type(found) is not int or not 0 <= found <= TIME_MAX:
             self.refuse(field, _wrong("nanoseconds, a whole number from 0 on", line, field))
         return found
 
     def number(self, line: dict[str, Any], field: str, maximum: int) -> int:
-        """A whole number from 0 to `maximum`; NONE where there is none."""
+        """Return a whole number from 0 to `maximum`; NONE if there is none."""
         found = line.get(field)
         if found is None:
             return NONE
@@ -126,13 +126,13 @@ class Place:
         return found
 
     def offset(self, found: object, field: str) -> int:
-        """An offset of a partition."""
+        """Return an offset of a partition."""
         if type(found) is not int or not 0 <= found <= OFFSET_MAX:
             self.refuse(field, f"{found!r:.80} is not an offset from 0 to {OFFSET_MAX}")
         return found
 
     def producer(self, line: dict[str, Any]) -> tuple[int, int]:
-        """The producer's id and epoch, both or neither."""
+        """Return the producer's id and epoch, both or neither."""
         producer_id = self.number(line, "producer_id", _INT64_MAX)
         epoch = self.number(line, "producer_epoch", _EPOCH_MAX)
         if (producer_id == NONE) != (epoch == NONE):
@@ -141,14 +141,14 @@ class Place:
         return producer_id, epoch
 
     def mapping(self, line: dict[str, Any], field: str) -> dict[str, Any]:
-        """An object whose names are partitions."""
+        """Return an object whose names are partitions."""
         found = line.get(field)
         if type(found) is not dict:
             self.refuse(field, _wrong("an object of partitions", line, field))
         return found
 
     def values(self, line: dict[str, Any]) -> list[Any]:
-        """The records' identities of a send."""
+        """Return the values of a send."""
         one = line.get("value")
         found = line.get("values")
         if (type(one) is str or type(one) is int) and found is None:
@@ -185,18 +185,18 @@ Table = TypeVar("Table", bound=Columns)
 
 
 def read_history(paths: Iterable[str | PathLike[str]]) -> History:
-    """The history that these files hold together, one file per process that recorded.
+    """Return the history in these files, one file for each process that recorded.
 
     Raises HistoryError for a line that is not of the format, or a file that is given twice, and
-    OSError for a file that cannot be read. What a killed process left of a last line, the beginning
-    of an object, is not a line.
+    OSError for a file that cannot be read. The beginning of a last line, which a killed process
+    left, does not count.
     """
     reader = _Reader()
     known: set[str] = set()
     for path in paths:
         file = realpath(fspath(path))
         if file in known:
-            # Its operations would count twice.
+            # Its operations must not count twice.
             raise HistoryError(fspath(path), 1, "", "this file is given twice")
         known.add(file)
         try:
@@ -245,7 +245,7 @@ class _Reader:
         }
 
     def read(self, path: str) -> None:
-        """Take in all lines of a file."""
+        """Read all lines of a file."""
         self._place = place = Place(path)
         self._files.append(path)
         decode = json.JSONDecoder(object_pairs_hook=object_of).raw_decode
@@ -343,7 +343,7 @@ class _Reader:
         return begin, end
 
     def _replace(self, client: int, number: int, kind: int) -> None:
-        """An earlier line of the same operation counts no more."""
+        """Forget an earlier line of the same operation."""
         before = self._numbered.get((client, number))
         if before is not None:
             if self._ops[before * len(Operations.names()) + 1] != kind:
@@ -351,7 +351,7 @@ class _Reader:
             self._replaced.append(before)
         self._numbered[client, number] = self._row
 
-    # What each kind has besides.
+    # Fields of each kind.
 
     def _take_send(self, line: dict[str, Any], outcome: int) -> None:
         place, row = self._place, self._row
@@ -424,7 +424,7 @@ class _Reader:
         optional: bool = False,
         tried: bool = False,
     ) -> None:
-        """Take in the offsets of an operation that is ok, or, with `tried`, of any.
+        """Read the offsets of an operation that is ok, or, with `tried`, of any.
 
         With `optional`, a partition may have none.
         """
@@ -443,7 +443,7 @@ class _Reader:
         return _number_of(self._topics, name)
 
     def _partition(self, name: str, field: str) -> int:
-        """The number of a partition that is called `topic-0`."""
+        """Return the number of a partition by its name, as in `orders-0`."""
         found = self._partitions.get(name)
         if found is not None:
             return found
@@ -464,7 +464,7 @@ class _Reader:
     # The end.
 
     def history(self) -> History:
-        """Return the history of all that was read."""
+        """Return the history of all files read."""
         ops = _table(Operations, self._ops)
         alive = np.ones(len(ops), dtype=bool)
         alive[self._replaced] = False
@@ -498,7 +498,7 @@ class _Reader:
 
 
 def _breaks_off(text: str, error: Exception) -> bool:
-    """True if a line that is not JSON is the beginning of such a line, at the end of its file."""
+    """True if a line that is not JSON is the beginning of an object at the end of its file."""
     cut = isinstance(error, JSONDecodeError) and not text.endswith("\n")
     return cut and _BEGINNING.fullmatch(text) is not None
 
@@ -520,7 +520,7 @@ def _table(kind: type[Table], rows: "array[int]") -> Table:
 
 
 def _alive(table: Any, alive: Flags, numbers: Numbers) -> Any:
-    """Without the rows of operations that were replaced; the others are counted anew."""
+    """Return the rows without those of replaced operations, whose numbers are left out."""
     kept = table.where(alive[table.op])
     kept.op = numbers[kept.op]
     return kept

@@ -25,11 +25,11 @@ from eoslog.checking.history import (
     same_as_before,
 )
 
-# Aborted reads (G1a): a record that must not be there was read.
+# Aborted reads (G1a): a record that must not be in the log was read.
 
 
 def aborted_reads(evidence: Evidence) -> Found:
-    """Records of sends that failed, read by anyone; of aborted transactions, read as committed."""
+    """Find reads of records of failed sends, and committed reads of aborted records."""
     rows = evidence.records.rows
     known = np.flatnonzero((rows.writer != NONE) & rows.seen)
     of = evidence.send_transaction[rows.writer[known]]
@@ -50,11 +50,11 @@ def aborted_reads(evidence: Evidence) -> Found:
     return evidence.found("aborted read", (known[wrong], show))
 
 
-# Precommitted reads: a record was read as committed before anyone had asked for its commit.
+# Precommitted reads: a record was read as committed before any client asked for its commit.
 
 
 def precommitted_reads(evidence: Evidence) -> Found:
-    """Reads of committed data that ended before the first commit of the record's transaction."""
+    """Find reads of committed data that ended before the first commit of their transaction."""
     history, transactions = evidence.history, evidence.transactions
     ops, reads, rows = history.ops, history.reads, evidence.records.rows
     writers = rows.writer[evidence.records.of_read]
@@ -72,7 +72,7 @@ def precommitted_reads(evidence: Evidence) -> Found:
         send = rows.writer[place]
         transaction = evidence.send_transaction[send]
         commit = evidence.commit_op(transaction)
-        when = "before its commit began" if commit != NONE else "which nobody committed"
+        when = "before its commit began" if commit != NONE else "which no client committed"
         what = f"{evidence.place(place)} of {evidence.transaction(transaction)} was read, {when}"
         return what, [evidence.send_op(send), reads.op[read], commit]
 
@@ -80,9 +80,9 @@ def precommitted_reads(evidence: Evidence) -> Found:
 
 
 def read_too_early(evidence: Evidence, read: Numbers) -> Flags:
-    """Return for reads of records of transactions if no client had asked for the commit by then.
+    """Return for each read if no client had asked for the commit of its transaction by then.
 
-    False where the record is of no transaction.
+    False for a record of no transaction.
     """
     history, transactions = evidence.history, evidence.transactions
     ops = history.ops
@@ -97,15 +97,14 @@ def read_too_early(evidence: Evidence, read: Numbers) -> Flags:
 
 # Circular information flow (G1c): transactions that were each fed by the other.
 #
-# A transaction feeds another that polled one of its records as its own input. Only reads make
-# edges: the records of several transactions interleave in a partition, in any order, without any
-# fault.
+# A transaction feeds another that polled one of its records as its own input. Only reads are edges:
+# records of several transactions may interleave in a partition in any order.
 
 
 def circular_information_flow(evidence: Evidence) -> Found:
-    """Cycles of transactions over what they read of each other; one per set that is linked so.
+    """Find cycles of transactions that read each other; one for each strongly connected set.
 
-    One that read itself is a cycle too, unless it is a precommitted read.
+    A transaction that read itself is a cycle too, unless that is a precommitted read.
     """
     history, rows = evidence.history, evidence.records.rows
     ops, reads = history.ops, history.reads
@@ -139,13 +138,13 @@ def circular_information_flow(evidence: Evidence) -> Found:
 
 
 def _may_cycle(evidence: Evidence, feeder: Numbers, fed: Numbers) -> bool:
-    """True if any edge goes back in time: without one there is no cycle."""
+    """True if an edge goes back in time: without one there is no cycle."""
     begun = evidence.transactions.commit_begin
     return bool(len(feeder)) and not bool((begun[feeder] < begun[fed]).all())
 
 
 def _linked(feeder: Numbers, fed: Numbers, count: int) -> Iterator[set[int]]:
-    """Sets of two or more transactions that all reach each other (Tarjan, without recursion)."""
+    """Yield sets of transactions that all reach each other (Tarjan, without recursion)."""
     order = np.argsort(feeder, kind="stable")
     starts = np.searchsorted(feeder[order], np.arange(count + 1)).tolist()
     nexts = fed[order].tolist()
@@ -182,7 +181,7 @@ def _linked(feeder: Numbers, fed: Numbers, count: int) -> Iterator[set[int]]:
 
 
 def _cycle(feeder: Numbers, fed: Numbers, members: set[int]) -> list[int]:
-    """Edges of one cycle among the members, the shortest through the first of them.
+    """Return the edges of the shortest cycle through the first of the members.
 
     The edge of a member to itself is the shortest of all.
     """
@@ -209,11 +208,11 @@ def _cycle(feeder: Numbers, fed: Numbers, members: set[int]) -> list[int]:
 #
 # A producer that takes over a transactional id, or opens a producer id under a newer epoch, fences
 # the one before from the moment its `init` returned. In the log itself the records of an older
-# epoch never come after those of a newer one, whatever clocks say.
+# epoch never come after those of a newer one, however wrong clocks are.
 
 
 class _Fences(Columns):
-    """Per operation: from when on its producer was fenced, and by which `init`."""
+    """One row per operation: since when its producer was fenced, and by which `init`."""
 
     since: Numbers
     by: Numbers
@@ -230,7 +229,7 @@ class _Ranks(Columns):
 
 
 def zombie_writes(evidence: Evidence) -> Found:
-    """Sends and commits of producers that were fenced, and that took effect."""
+    """Find sends and commits of fenced producers that took effect."""
     history = evidence.history
     ops = history.ops
     fences = _fences(evidence)
@@ -259,7 +258,7 @@ def zombie_writes(evidence: Evidence) -> Found:
 
 
 def _ops_that_appended(evidence: Evidence) -> Numbers:
-    """Sends of which a record is certainly in the log, and of no other try."""
+    """Return the sends of which a record is certainly in the log, and of no other try."""
     rows, sends = evidence.records.rows, evidence.history.sends
     writers = rows.writer[rows.writer != NONE]
     return distinct(sends.op[writers[evidence.tries.single[writers]]])
@@ -270,7 +269,7 @@ def _fences(evidence: Evidence) -> _Fences:
     since = np.full(len(ops), NEVER_NS, dtype=np.int64)
     by = np.full(len(ops), NONE, dtype=np.int64)
     fences = _Fences(since=since, by=by)
-    # One of unknown outcome has no end: it fences nobody, but its own client may own the id anew.
+    # One of unknown outcome has no end: it fences no other, but may give its client the id again.
     inits = np.flatnonzero((ops.kind == INIT) & (ops.outcome != FAIL))
     writes = np.flatnonzero((ops.kind == SEND) | (ops.kind == COMMIT))
     for column, fence in (
@@ -299,7 +298,7 @@ def _fence_by_id(evidence: Evidence, inits: Numbers, writes: Numbers, fences: _F
     ends = ops.end[inits]
     soonest = np.minimum.accumulate(ends[::-1])[::-1]
     last = np.searchsorted(ops.begin[inits], ends + evidence.clock_error_ns, "right")
-    # Inits by client, then time; a write comes behind all of its client's that began before it.
+    # Inits by client, then time; a write comes after all of its client's that began before it.
     turns, width = np.arange(len(inits)) + 1, len(inits) + 1
     keys = ops.client[inits] * width + turns
     own = np.argsort(keys)
@@ -321,7 +320,7 @@ def _fence_by_epoch(evidence: Evidence, inits: Numbers, writes: Numbers, fences:
 
 
 def _fence(fences: _Fences, ops: Columns, writes: Numbers, since: Numbers, inits: Numbers) -> None:
-    """Note a fence for these writes, and the init that ended then, unless an earlier one is."""
+    """Set a fence for these writes, and the init that ended then, unless an earlier one is set."""
     earlier = since < fences.since[writes]
     writes, since = writes[earlier], since[earlier]
     ended = ops.__dict__["end"][inits]
@@ -331,7 +330,7 @@ def _fence(fences: _Fences, ops: Columns, writes: Numbers, since: Numbers, inits
 
 
 def _by_epoch(evidence: Evidence) -> _Ranks:
-    """The places whose writers' producer ids and epochs are known."""
+    """Return the places whose writers' producer ids and epochs are known."""
     rows, history = evidence.records.rows, evidence.history
     ops = history.ops
     places = np.flatnonzero(rows.writer != NONE)
@@ -350,14 +349,14 @@ def _by_epoch(evidence: Evidence) -> _Ranks:
 
 
 def _behind_newer(evidence: Evidence, ranks: _Ranks, zombies: Numbers) -> Numbers:
-    """Rows of an older epoch behind one of a newer, whose sends are not zombies by time."""
+    """Return rows of an older epoch after one of a newer, whose sends are not zombies by time."""
     known = np.zeros(len(evidence.history.ops), dtype=bool)
     known[zombies] = True
     return np.flatnonzero((ranks.epoch < ranks.newest) & ~known[ranks.op])
 
 
 def _newer(ranks: _Ranks, row: int) -> int:
-    """The last place before a row that is of the newest epoch there."""
+    """Return the last place before a row that is of the newest epoch there."""
     before = np.flatnonzero(
         (ranks.group[:row] == ranks.group[row]) & (ranks.epoch[:row] == ranks.newest[row])
     )

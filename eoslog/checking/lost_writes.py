@@ -40,11 +40,11 @@ class MissingRecords:
 
     sends: Numbers
     transactions: Numbers
-    nowhere: Flags  # There is no place that it can have, whoever read what.
+    nowhere: Flags  # No place is possible, even without reads.
 
 
 def missing_records(evidence: Evidence) -> MissingRecords:
-    """Sends that are ok, of no transaction or a committed one, whose places were passed in vain."""
+    """Find acknowledged sends of no open or aborted transaction whose places readers passed."""
     history, records = evidence.history, evidence.records
     sends, of = history.sends, evidence.send_transaction
     there = (evidence.send_outcome == OK) & evidence.transactions.is_committed(of)
@@ -60,7 +60,7 @@ def missing_records(evidence: Evidence) -> MissingRecords:
         evidence, rows[known], sends.partition[rows[known]], lowest[known], highest[known]
     )
     passed[~known] = _passed_anywhere(evidence, rows[~known])
-    # What stands in its place instead is another anomaly.
+    # Another record in its place is another anomaly.
     answered = np.flatnonzero(sends.offset[rows] != NONE)
     passed[answered] &= ~_taken(records)[records.of_send[rows[answered]]]
     nowhere = known & (lowest == highest)
@@ -77,9 +77,9 @@ def _taken(records: RecordPlaces) -> Flags:
 
 
 def offset_brackets(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Return for rows of the sends the least offset that each record can have, and the upper bound.
+    """Return for rows of the sends the least possible offset of each record, and the upper bound.
 
-    Both are the same for a record that can be nowhere.
+    Both are equal if no place is possible.
     """
     sends = evidence.history.sends
     lowest, highest = _between_its_clients(evidence, rows)
@@ -96,9 +96,7 @@ def offset_brackets(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Numbers
 
 
 def _between_its_clients(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the brackets that follow from what its client sent before the first try of a record,
-    and after this one.
-    """
+    """Return the bounds by what its client sent before the first try, and after this one."""
     history, tries = evidence.history, evidence.tries
     sends, ops = history.sends, history.ops
     offsets = sent_offsets(history, evidence.records)
@@ -111,7 +109,7 @@ def _between_its_clients(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Nu
     before = greatest_before(
         of_known, tries.turn[known], offsets[known], asked, tries.first_turn[rows]
     )
-    # The least offset behind it is the greatest distance from the end of all.
+    # The least offset after it is the greatest distance from OFFSET_MAX.
     far = OFFSET_MAX + 1 - offsets[known]
     after = greatest_before(of_known, -tries.first_turn[known], far, asked, -tries.turn[rows])
     lowest = np.where(sends.partition[rows] == NONE, 0, before + 1)
@@ -120,7 +118,7 @@ def _between_its_clients(evidence: Evidence, rows: Numbers) -> tuple[Numbers, Nu
 
 
 def _ends_around(evidence: Evidence, rows: Numbers, partition: int) -> tuple[Numbers, Numbers]:
-    """Return the partition's end as asked for before each send began and after it was done."""
+    """Return the partition's end as reported before each send began and after it was done."""
     history = evidence.history
     ends, ops = history.ends, history.ops
     asked = np.flatnonzero(ends.partition == partition)
@@ -142,7 +140,7 @@ def _ends_around(evidence: Evidence, rows: Numbers, partition: int) -> tuple[Num
 
 
 def end_below(evidence: Evidence, send: int) -> int:
-    """Return the first `ends` after a record was there with an end that leaves it out; or NONE."""
+    """Return the first `ends` that leaves a record out after it was there, or NONE."""
     history = evidence.history
     ends, ops, sends = history.ends, history.ops, history.sends
     done = int(evidence.there_by(np.array([send]))[0])
@@ -155,22 +153,20 @@ def end_below(evidence: Evidence, send: int) -> int:
 def _passed(
     evidence: Evidence, rows: Numbers, partitions: Numbers, lowest: Numbers, highest: Numbers
 ) -> Flags:
-    """Return for each record if its readers passed all places that it can have."""
+    """Return for each record if readers passed all its possible places."""
     bounded = (highest <= OFFSET_MAX) & (lowest <= highest)
     first = place_keys(partitions, np.minimum(lowest, OFFSET_MAX))
     end = place_keys(partitions, np.minimum(highest, OFFSET_MAX))
     by_committed = evidence.passed.committed.hold(first, end)
     by_all = evidence.passed.uncommitted.hold(first, end)
     unseen = ~evidence.records.value_seen_at_all[evidence.history.sends.value[rows]]
-    # Without room between its neighbours a record is nowhere.
+    # Without an offset between its neighbours a record is nowhere.
     found: Flags = bounded & ((lowest == highest) | by_committed | (by_all & unseen))
     return found
 
 
 def _passed_anywhere(evidence: Evidence, rows: Numbers) -> Flags:
-    """Return for sends to an unknown partition if readers passed them in every partition of the
-    topic.
-    """
+    """Return for sends to an unknown partition if readers passed all partitions of the topic."""
     history = evidence.history
     topics = np.array(history.names.partition_topics, dtype=np.int64)
     passed = np.zeros(len(rows), dtype=bool)
@@ -188,8 +184,9 @@ def _passed_anywhere(evidence: Evidence, rows: Numbers) -> Flags:
 
 # Ends that went back: a partition that ended before a place that was known to be in it.
 #
-# The end of all data is never before what was told, read or answered as an end earlier; the end
-# of committed data never before what its readers passed, or were answered as such an end.
+# The end of all data is never before an offset that was answered, read or reported as an end
+# earlier; the end of committed data never before an offset that its readers passed, or that was
+# reported as such an end.
 
 
 class _Reached(Columns):
@@ -197,15 +194,15 @@ class _Reached(Columns):
 
     op: Numbers
     partition: Numbers
-    offset: Numbers  # An upper bound: the place before it was there.
-    by: Numbers  # From when on that is known.
+    offset: Numbers  # An upper bound: there was a place before it.
+    by: Numbers  # The time by which that was known.
     send: Numbers  # The record's row of the sends; NONE for others.
-    decided: Flags  # All before it was, for readers of committed data.
+    decided: Flags  # Everything before it was decided.
 
 
 @dataclass
 class EndsGoneBack:
-    """Rows of the ends, the first wrong one of each partition, and the end that was known then."""
+    """First wrong row of the ends of each partition, and the end that was known then."""
 
     rows: Numbers
     known: Numbers
@@ -213,7 +210,7 @@ class EndsGoneBack:
 
 
 def ends_gone_back(evidence: Evidence) -> EndsGoneBack:
-    """Return for each partition whose end went back the first answer that reports it."""
+    """Return for each partition whose end went back the first report of it."""
     ends, ops = evidence.history.ends, evidence.history.ops
     reached = _reached(evidence)
     known = np.full(len(ends), NONE, dtype=np.int64)
@@ -246,11 +243,11 @@ def _reached(evidence: Evidence) -> _Reached:
     history, passes = evidence.history, evidence.passed.passes
     ends, sends, ops = history.ends, history.sends, history.ops
     of = evidence.send_transaction
-    # What is not committed may be gone, with its transaction, after a power cut.
+    # A record that is not committed may be lost with its transaction in a power cut.
     told = np.flatnonzero((sends.offset != NONE) & evidence.transactions.is_committed(of))
     proper = np.flatnonzero(starts_of(passes) < passes.after)
     if not len(ends):
-        told, proper = told[:0], proper[:0]  # Nobody asks.
+        told, proper = told[:0], proper[:0]  # They are not needed.
     op = np.concatenate([ends.op, sends.op[told], passes.op[proper]])
     others = [np.full(count, NONE, dtype=np.int64) for count in (len(ends), len(proper))]
     parts = [ends.partition, sends.partition[told], passes.partition[proper]]
@@ -266,9 +263,7 @@ def _reached(evidence: Evidence) -> _Reached:
 
 
 def _known_before(evidence: Evidence, rows: Numbers, reached: _Reached) -> Numbers:
-    """Return how far the partition of each of these ends was known to go before the end was asked
-    for.
-    """
+    """Return the end of the partition that was known before each of these ends was asked for."""
     history = evidence.history
     ends, ops = history.ends, history.ops
     op, partition = ends.op[rows], ends.partition[rows]
@@ -292,21 +287,21 @@ def _known_before(evidence: Evidence, rows: Numbers, reached: _Reached) -> Numbe
     return found
 
 
-# Ends that leave no room: a partition that ended before it can hold all that is certainly in it.
+# Ends that leave no room: a partition whose end is lower than the number of its certain records.
 #
-# Records have an offset each, so a partition goes at least as far as it has records.
+# Each record has an offset of its own, so the end is at least their number.
 
 
 class CountedEnds(Columns):
     """First end of each partition that is lower than the number of its records."""
 
     row: Numbers  # Of the ends.
-    count: Numbers  # So many records were there before it was asked for.
-    send: Numbers  # The last of them that was done.
+    count: Numbers  # The number of records that were there before it was asked for.
+    send: Numbers  # The last send of them that ended.
 
 
 def counted_ends(evidence: Evidence) -> CountedEnds:
-    """Ends of all data that are lower than the number of records that were there before."""
+    """Find ends of all data that are lower than the number of records that were there before."""
     ends, ops = evidence.history.ends, evidence.history.ops
     asked = np.flatnonzero(ops.isolation[ends.op] == READ_UNCOMMITTED)
     found: list[tuple[int, int, int]] = []
@@ -330,14 +325,14 @@ def counted_ends(evidence: Evidence) -> CountedEnds:
 
 
 def _there(evidence: Evidence) -> tuple[Numbers, Numbers]:
-    """Sends of different records that are certainly in their partition, and from when on."""
+    """Return sends of different records certainly in their partition, and the time by which."""
     history, transactions = evidence.history, evidence.transactions
     sends, places = history.sends, evidence.records.rows
     of = evidence.send_transaction
     done = evidence.there_by(np.arange(len(sends)))
     sure = (evidence.send_outcome == OK) & transactions.is_committed(of) & (done < NEVER_NS)
     sure &= sends.partition != NONE
-    # Another try, or a reader, may show a value in another partition: it is counted in none.
+    # If another try, or a reader, has a value in another partition, it is counted in none.
     tried = evidence.send_outcome != FAIL
     value = np.concatenate([sends.value[tried], places.value])
     partition = np.concatenate([sends.partition[tried], places.partition])
@@ -351,7 +346,7 @@ def _there(evidence: Evidence) -> tuple[Numbers, Numbers]:
 
 
 def lost_writes(evidence: Evidence, missing: MissingRecords) -> Found:
-    """Acknowledged records that are missing, of whose transaction readers have none; lost ends."""
+    """Find missing acknowledged records of whose transaction readers have none, and lost ends."""
     of = missing.transactions
     acknowledged = np.ones(len(of), dtype=bool)
     inside = of != NONE
@@ -360,12 +355,12 @@ def lost_writes(evidence: Evidence, missing: MissingRecords) -> Found:
     lost = np.flatnonzero(acknowledged)
     ends = evidence.history.ends
     gone_back = ends_gone_back(evidence)
-    # Where records are named that are nowhere, the end says no more.
+    # If records of a partition are reported as nowhere, its end proves no more.
     named = evidence.history.sends.partition[missing.sends[missing.nowhere]]
     cut = np.flatnonzero(~np.isin(ends.partition[gone_back.rows], named))
     counted = counted_ends(evidence)
-    said = [evidence.history.sends.partition[missing.sends], ends.partition[gone_back.rows]]
-    counted = counted.where(~np.isin(ends.partition[counted.row], np.concatenate(said)))
+    reported = [evidence.history.sends.partition[missing.sends], ends.partition[gone_back.rows]]
+    counted = counted.where(~np.isin(ends.partition[counted.row], np.concatenate(reported)))
 
     return evidence.found(
         "lost write",
@@ -415,7 +410,7 @@ def _without_room(evidence: Evidence, counted: CountedEnds, at: int) -> Shown:
 
 
 def torn_transactions(evidence: Evidence, missing: MissingRecords) -> Found:
-    """Transactions of which readers have one record, and lack another whose place they passed."""
+    """Find transactions of which readers have a record, and not another whose place they passed."""
     transactions, of = evidence.transactions, missing.transactions
     inside = of[of != NONE]
     torn = distinct(inside[evidence.seen_in_part[inside]])

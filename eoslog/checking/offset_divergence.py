@@ -1,8 +1,8 @@
-"""Offset-output divergence: what a group's offsets say, and what its transactions did, differ.
+"""Offset-output divergence: a group's offsets do not match the output of its transactions.
 
-Three things show it: an offset that is read and cannot be the group's at that time; a transaction
-whose offset is there without its records; and an input that two committed transactions of a group
-took, or none did although the group stands behind it.
+It has three forms: an offset was read that cannot be the group's at that time; a transaction's
+offset is there without its records; two committed transactions of a group took an input, or none
+did although the group's offset is after it.
 """
 
 from bisect import bisect_right
@@ -44,9 +44,7 @@ def offset_divergence(evidence: Evidence, offsets: GroupOffsets, missing: Missin
 
 
 def _impossible_reads(evidence: Evidence, offsets: GroupOffsets) -> list[Shown]:
-    """Offsets that were read though overwritten before, not yet written, of an aborted write, or
-    of none.
-    """
+    """Find offsets that were read though overwritten, not yet written, aborted or never written."""
     history, transactions = evidence.history, evidence.transactions
     reads, writes, ops = offsets.reads, offsets.writes, history.ops
     if not len(reads):
@@ -64,7 +62,7 @@ def _impossible_reads(evidence: Evidence, offsets: GroupOffsets) -> list[Shown]:
     of_write, of_read = pair[: len(writes)], pair[len(writes) :]
     count = int(pair.max(initial=-1)) + 1
     able = any_of(of_write, possible, count)
-    # When this offset was written, at the latest, by a write whose effect the answer may show.
+    # The latest time at which a write whose effect the answer may show wrote this offset.
     latest = greatest_before(
         of_write[possible],
         begin[possible],
@@ -72,7 +70,7 @@ def _impossible_reads(evidence: Evidence, offsets: GroupOffsets) -> list[Shown]:
         of_read,
         answered + 1,
     )
-    # When an offset was written, at the earliest, that was in effect before the question.
+    # The begin of the latest write that was in effect before the question.
     done = np.flatnonzero(end < NEVER_NS)
     written = ops.begin[writes.op[done]]
     newest = greatest_before(writes.place[done], end[done], written, reads.place, asked)
@@ -91,7 +89,7 @@ def _impossible_reads(evidence: Evidence, offsets: GroupOffsets) -> list[Shown]:
             what += ", which only failed or aborted writes put there"
         elif refused[row]:
             before = _read_elsewhere(reads, int(row), ops.end[reads.op], int(asked[row]))
-            what += f", which nobody wrote, after it was found at {_shown(reads.offset[before])}"
+            what += f", which no client wrote, after it was found at {_shown(reads.offset[before])}"
             proof.append(int(reads.op[before]))
         elif early[row]:
             what += ", before its commit began"
@@ -110,7 +108,7 @@ def _shown(offset: int) -> str:
 
 
 def _read_elsewhere(reads: OffsetReads, row: int, ends: Numbers, asked: int) -> int:
-    """Return the last read before a question that was answered with another offset of its place."""
+    """Return the last read before the question that returned another offset of its place."""
     others = np.flatnonzero(
         (reads.place == reads.place[row]) & (reads.offset != reads.offset[row]) & (ends < asked)
     )
@@ -120,17 +118,17 @@ def _read_elsewhere(reads: OffsetReads, row: int, ends: Numbers, asked: int) -> 
 def _not_from_before(
     evidence: Evidence, offsets: GroupOffsets, of_write: Numbers, of_read: Numbers
 ) -> Flags:
-    """Return for each read if its offset cannot be where the group stood when the history began.
+    """Return for each read if its offset cannot be the group's from before the history.
 
-    Somebody had begun to write it, or the group had been found elsewhere. `of_write` and `of_read`
-    number the offsets of both tables.
+    A client had begun to write it, or another offset had been read. `of_write` and `of_read` number
+    the offsets of both tables.
     """
     reads, writes, ops = offsets.reads, offsets.writes, evidence.history.ops
     asked = ops.begin[reads.op] - evidence.clock_error_ns
     answered = ops.end[reads.op] + evidence.clock_error_ns
     begun = ops.begin[writes.op]
     tried: Flags = greatest_before(of_write, begun, begun, of_read, answered + 1) != NONE
-    # None is the least offset; the greatest and the least of what was found before are the same.
+    # NONE is the least offset. Another one was read before unless greatest and least equal it.
     up, down = reads.offset + 1, OFFSET_MAX - reads.offset
     highest, lowest = (
         greatest_before(reads.place, ops.end[reads.op], column, reads.place, asked)
@@ -142,7 +140,7 @@ def _not_from_before(
 
 
 def _offsets_without_records(evidence: Evidence, missing: MissingRecords) -> list[Shown]:
-    """Transactions that only their offsets show to be committed, and whose records are missing.
+    """Find transactions with missing records that only their offsets show to be committed.
 
     Torn ones are reported as such.
     """
@@ -172,14 +170,14 @@ def _group_at(evidence: Evidence, offsets: GroupOffsets, place: int) -> str:
 
 # Inputs that a group's transactions took: each record once, and none left out.
 #
-# Only groups whose offsets move in transactions alone are looked at, all of which say what they
-# polled: somebody who sets the offsets by hand may well want records again, or leave some out.
+# Only groups are checked whose offsets move in transactions alone, all of which have their polls
+# recorded. A client that sets offsets outside of transactions may repeat or skip records.
 
 
 def _processed_inputs(
     evidence: Evidence, offsets: GroupOffsets, missing: MissingRecords
 ) -> list[Shown]:
-    """Inputs of two committed transactions of a group, and inputs of none."""
+    """Find inputs of two committed transactions of a group, and inputs of none."""
     history, transactions = evidence.history, evidence.transactions
     reads, ops, writes = history.reads, history.ops, offsets.writes
     possible = offsets.possible(history, transactions)
@@ -206,7 +204,7 @@ def _processed_inputs(
         left, right = np.searchsorted(input_of, of, "left"), np.searchsorted(input_of, of, "right")
         polled_for = ops.transaction[passes.op[passes.partition == partition]]
         if not np.isin(of, polled_for).all():
-            continue  # One does not say what it took, be it nothing.
+            continue  # The inputs of one are not recorded, not even as none.
         taken = np.concatenate([here[a:b] for a, b in zip(left, right, strict=True)])
         upper_bounds = np.repeat(writes.offset[mine], right - left)
         within = reads.offset[taken] < upper_bounds
@@ -216,8 +214,8 @@ def _processed_inputs(
 
 
 def _one_per_transaction(evidence: Evidence, offsets: GroupOffsets, moves: Numbers) -> Numbers:
-    """Return how far each transaction certainly moved the group: the least that it may have written
-    last.
+    """Return the write by which each transaction certainly moved the group: the least offset that
+    it may have written last.
     """
     writes, ops = offsets.writes, evidence.history.ops
     of, op = writes.transaction[moves], writes.op[moves]
@@ -230,7 +228,7 @@ def _one_per_transaction(evidence: Evidence, offsets: GroupOffsets, moves: Numbe
 
 
 def _taken_twice(evidence: Evidence, group: int, taken: Numbers) -> list[Shown]:
-    """Inputs at the same offset of two committed transactions."""
+    """Find inputs at the same offset of two committed transactions."""
     history = evidence.history
     reads, ops = history.reads, history.ops
     taken = taken[evidence.transactions.committed[ops.transaction[reads.op[taken]]]]
@@ -253,10 +251,10 @@ def _taken_twice(evidence: Evidence, group: int, taken: Numbers) -> list[Shown]:
 
 # Inputs that a group's offset passed, and that none of its transactions took.
 #
-# An input counts if it is certainly in the log, and was there when the group was moved behind it:
-# it is not needed that anybody polled it. The group's own first position is the least offset that
-# one of its consumers was given for a transaction, whatever became of that. What a consumer was
-# moved over is not left out by the group: someone sought, or it began at the latest records.
+# An input counts if it is certainly in the log, and was there when the group's offset was moved
+# after it, even if no consumer polled it. The group begins at the least offset that one of its
+# consumers got for a transaction, committed or not. Records that a consumer was moved over by a
+# seek, or by beginning at the latest records, are not left out by the group.
 
 
 def _left_out(
@@ -308,7 +306,7 @@ def _left_out(
 
 
 def _of_others(evidence: Evidence, offsets: GroupOffsets, place: int, inputs: Numbers) -> Flags:
-    """Reads for transactions that moved another group at this partition, and not this one."""
+    """Return reads for transactions that moved another group at this partition, not this one."""
     writes = offsets.writes
     here = writes.place % offsets.partition_count == place % offsets.partition_count
     theirs = writes.transaction[here & (writes.place != place)]
@@ -328,7 +326,7 @@ def _is_unclear(evidence: Evidence, transactions: Numbers) -> bool:
 def _certain_places(
     evidence: Evidence, missing: MissingRecords, partition: int, first: int, furthest: int
 ) -> Numbers:
-    """Places of records that are certainly in the log; what is lost is named as that."""
+    """Return places of records certainly in the log; lost ones are reported as such."""
     rows, sends = evidence.records.rows, evidence.history.sends
     partitions = np.full(2, partition, dtype=np.int64)
     bounds = place_keys(partitions, np.array([first, furthest], dtype=np.int64))
@@ -353,28 +351,28 @@ def _were_there(
     return there
 
 
-# How a consumer came to where it stands in a partition: by its polls, or by being moved.
+# The path of a consumer to its position in a partition: its polls and moves.
 #
-# A path is a staircase: for each offset up to where the consumer stands, what carried it over
-# that offset last. What a poll for a transaction carried it over was taken, or was never there to
-# be taken. A move that follows on polls for no such transaction goes from where these began.
+# A path is a staircase: for each offset up to the position, the step that carried the consumer over
+# that offset last. A poll for a transaction took the records in its step. A move that follows polls
+# for no such transaction goes from where these began.
 
 
 MOVED, TAKEN, GIVEN_UP = range(3)
-# Where a consumer stands if nobody knows it: past whatever was asked for.
+# An unknown position, after every offset.
 ANYWHERE: Final = NEVER_NS
 
 
 class ConsumerPath:
-    """One consumer in one partition. At first it may stand anywhere."""
+    """One consumer in one partition. At first its position is unknown."""
 
     def __init__(self) -> None:
-        # Upper bounds of the steps, rising, and what carried the consumer up each.
+        # Rising upper bounds of the steps, and the kind of each.
         self._upper_bounds = [ANYWHERE]
         self._steps = [MOVED]
 
     def move(self, to: int) -> None:
-        """Note a move to an offset, or to an unknown one: NONE."""
+        """Note a move to an offset, NONE if it is unknown."""
         to = ANYWHERE if to == NONE else to
         self._go_down(to)
         while self._steps and self._steps[-1] == GIVEN_UP:
@@ -398,7 +396,7 @@ class ConsumerPath:
             step += 1
 
     def _go_down(self, to: int) -> None:
-        """Forget what is above an offset."""
+        """Forget the steps above an offset."""
         step = MOVED
         cut = False
         while self._upper_bounds and self._upper_bounds[-1] > to:
@@ -421,19 +419,18 @@ class ConsumerPath:
         return self._steps.pop()
 
 
-# What a group was moved over by its consumers, on their way to the offsets that it was brought
-# to.
+# Ranges that a group was moved over by its consumers, before they wrote its offsets.
 #
-# Whoever skips a record that cannot be processed seeks, and goes on there, or writes that very
-# offset before anything is polled. What the consumer was moved over is then not left out by the
-# group. What its polls went over is, and what a move went over that was taken back.
+# A client that skips a record which it cannot process seeks and goes on there, or writes that
+# offset before it polls. The group does not leave out records that the consumer was moved over. It
+# leaves out those that its polls passed, and those of a move that was taken back.
 
 
 Range = tuple[int, int]
 
 
 class _Step(NamedTuple):
-    """A consumer's poll, or what moved it; `start` is NONE where nobody knows the place."""
+    """A consumer's poll or move; `start` is NONE if it is unknown."""
 
     begin_ns: int
     op: int
@@ -464,8 +461,8 @@ def _moved_over(
 
 
 def _moved_ranges(evidence: Evidence, offsets: GroupOffsets, moves: Numbers) -> set[Range]:
-    """Between each offset that the group was brought to and the next one below that it ever had:
-    what the consumer that brought it there was moved over.
+    """Return the ranges that a consumer was moved over, between each offset that it wrote for the
+    group and the group's next lower one.
     """
     writes, ops = offsets.writes, evidence.history.ops
     partition = int(writes.place[moves[0]]) % offsets.partition_count
@@ -496,7 +493,7 @@ def _steps(evidence: Evidence, partition: int, client: int) -> list[_Step]:
         _Step(int(ops.begin[op]), int(op), int(ops.end[op]), int(offset), NONE, False)
         for op, offset in zip(seeks.op[sought], seeks.offset[sought], strict=True)
     ]
-    # Where it stands after these nobody knows.
+    # After these its position is unknown.
     steps += [
         _Step(int(ops.begin[op]), int(op), int(ops.begin[op]), NONE, NONE, False)
         for op in np.flatnonzero(lost)
@@ -513,10 +510,10 @@ def _steps(evidence: Evidence, partition: int, client: int) -> list[_Step]:
 def _moved(
     steps: list[_Step], effects: Numbers, below: Numbers, written: Numbers, slack: int
 ) -> set[Range]:
-    """Return the ranges that the consumer was moved over between two offsets, when it wrote the
+    """Return the ranges between two offsets that the consumer was moved over before it wrote the
     upper one.
 
-    The writes are sorted by when they took effect, at the earliest.
+    The writes are sorted by the earliest times of their effects.
     """
     path, done = ConsumerPath(), 0
     found: set[Range] = set()
@@ -526,7 +523,7 @@ def _moved(
             steps[done].go(path)
             done += 1
         found.update(path.moved_between(lower, upper))
-        # What was under way at that time may have been before it, or not.
+        # Steps in progress at that time may have been before it, or not.
         ahead, next_one = path, done
         while next_one < len(steps) and steps[next_one].begin_ns <= effect + slack:
             ahead = deepcopy(path) if ahead is path else ahead

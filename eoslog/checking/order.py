@@ -25,11 +25,11 @@ from eoslog.checking.history import (
 )
 from eoslog.checking.lost_writes import MissingRecords, offset_brackets
 
-# Duplicates: a record that is in the log twice, both times for good.
+# Duplicates: a record that is in the log twice, both times committed.
 
 
 def duplicates(evidence: Evidence) -> Found:
-    """Values that certainly committed records have at two places or more."""
+    """Find values that certainly committed records have at two places or more."""
     rows = evidence.records.rows
     places = np.flatnonzero(rows.committed)
     counts = np.bincount(rows.value[places], minlength=len(evidence.history.names.values))
@@ -45,11 +45,11 @@ def duplicates(evidence: Evidence) -> Found:
     return evidence.found("duplicate", (values, show))
 
 
-# Inconsistent offsets: an offset that holds two records, a record in a partition not its own.
+# Inconsistent offsets: an offset with two records, or a record in another partition.
 
 
 def inconsistent_offsets(evidence: Evidence) -> Found:
-    """Two records at one offset, by polls or answers; records in another partition than sent to."""
+    """Find two records at one offset, and records in a partition that they were not sent to."""
     rows, sends = evidence.records.rows, evidence.history.sends
     same = np.zeros(len(rows), dtype=bool)
     same[1:] = rows.key[1:] == rows.key[:-1]
@@ -72,14 +72,14 @@ def inconsistent_offsets(evidence: Evidence) -> Found:
     return evidence.found("inconsistent offsets", (keys, show_key), (strayed, show_strayed))
 
 
-# Non-monotonic sends and polls: a client's records stand, or were handed out, in another order.
+# Non-monotonic sends and polls: a client's records were appended, or returned, in another order.
 
 
 def non_monotonic_sends(evidence: Evidence) -> Found:
-    """Records of a client that stand before one that it had sent earlier.
+    """Find records of a client with a lower offset than one that it had sent earlier.
 
-    Two at the same offset are inconsistent offsets, whoever sent them.
-    A record that was sent several times counts as sent later only if all tries of it were.
+    Two at the same offset are inconsistent offsets. A record that was sent several times counts as
+    sent later only if all its tries were.
     """
     history, tries = evidence.history, evidence.tries
     ops, sends = history.ops, history.sends
@@ -124,7 +124,7 @@ def _highest_before(evidence: Evidence, rows: Numbers, lane: Numbers, offsets: N
 
 
 def non_monotonic_polls(evidence: Evidence) -> Found:
-    """Polls that gave records in another order than the log's, or went back without a seek."""
+    """Find polls that returned records in another order, or went back without a seek."""
     passes, reads = evidence.passed.passes, evidence.history.reads
     of_read = evidence.passed.of_read
     order = np.argsort(of_read, kind="stable")
@@ -148,13 +148,13 @@ def non_monotonic_polls(evidence: Evidence) -> Found:
     return evidence.found("non-monotonic poll", (np.flatnonzero(back), show))
 
 
-# Poll skips: a consumer passed a record that others have, and was not given it.
+# Poll skips: a consumer passed a record that others have, and did not get it.
 
 
 def poll_skips(evidence: Evidence) -> Found:
-    """Records that a poll passed without returning them, and that another poll did return.
+    """Find records that a poll passed without returning them, and that another poll returned.
 
-    A reader of committed data is given what is certainly committed, any other one all that is seen.
+    A reader of committed data gets certainly committed records, any other all that were seen.
     """
     rows, passes = evidence.records.rows, evidence.passed.passes
     ops = evidence.history.ops
@@ -180,7 +180,7 @@ def poll_skips(evidence: Evidence) -> Found:
 def _skipped(
     evidence: Evidence, due: Flags, chosen: Numbers, given: tuple[Numbers, Numbers]
 ) -> list[tuple[int, int]]:
-    """Return the places due to the chosen passes that were not given, each with the pass."""
+    """Return the keys due to the chosen passes that they did not return, each with its pass."""
     rows, passes = evidence.records.rows, evidence.passed.passes
     # Two values at one offset are one place here, and another anomaly.
     first_of_key = ~same_as_before(rows.key)
@@ -205,8 +205,8 @@ def _skipped(
 
 
 def _given(evidence: Evidence) -> tuple[Numbers, Numbers]:
-    """Return pass and place of the records that passes returned in their own ranges: sorted, no
-    offset twice.
+    """Return pass and place of the records that passes returned in their ranges, sorted, each
+    offset once.
     """
     passes, reads = evidence.passed.passes, evidence.history.reads
     of_read = evidence.passed.of_read
@@ -219,12 +219,12 @@ def _given(evidence: Evidence) -> tuple[Numbers, Numbers]:
     return given_pass[new], place[new]
 
 
-# Invisible records: committed, and a reader that stands before them is given nothing.
+# Invisible records: committed, and a reader whose position is before them gets nothing.
 #
-# A reader waits in front of a record while its polls return nothing and its position stays. If it
-# does so for longer than records may take to be seen, and nothing that was open can hold the
-# record back, the record stays invisible. Readers of all data are not held back by open
-# transactions; but of what may be held back from others nothing is concluded for them either.
+# A reader waits before a record while its polls return nothing and its position stays. If it waits
+# longer than a record may take to be seen, and no open transaction can hold the record back, the
+# record is invisible. Open transactions do not hold back readers of all data; but records that they
+# may hold back from others are not reported for these either.
 
 
 class _Waits(Columns):
@@ -237,23 +237,23 @@ class _Waits(Columns):
     end: Numbers
     first_op: Numbers
     last_op: Numbers
-    to_all: Flags  # The reader is given all data, not only what is committed.
+    to_all: Flags  # The reader gets all data, not only committed records.
 
 
 class _Hidden(Columns):
-    """One row per committed record that nobody read."""
+    """One row per committed record that no reader has."""
 
     send: Numbers
     partition: Numbers
     lowest: Numbers  # The least offset that it can have.
-    since: Numbers  # From then on nothing holds it back; NEVER_NS if something may for ever.
-    unseen: Flags  # Nobody has it of the readers of all data either.
+    since: Numbers  # No transaction holds it back after this time; NEVER_NS if one always may.
+    unseen: Flags  # No reader of all data has it either.
 
 
 def invisible_records(evidence: Evidence, missing: MissingRecords) -> Found:
-    """Records that nobody read, though readers waited at their place when nothing held them back.
+    """Find records that no reader got, though one waited there when nothing held them back.
 
-    What readers passed in vain is `missing`, and no matter of this.
+    Records that readers passed are `missing` instead.
     """
     waits, hidden = _waits(evidence), _hidden_records(evidence, missing)
     sends = evidence.history.sends
@@ -298,7 +298,7 @@ def _hidden_records(evidence: Evidence, missing: MissingRecords) -> _Hidden:
     done = evidence.there_by(rows)
     partitions = sends.partition[rows]
     lowest, _ = offset_brackets(evidence, rows)
-    # It is in nothing that readers passed: they would have it.
+    # It is not in ranges that readers passed: they would have it.
     keys = place_keys(partitions, np.minimum(lowest, OFFSET_MAX))
     behind = evidence.passed.committed.ends_around(keys) & OFFSET_MAX
     lowest = np.where(sends.offset[rows] == NONE, np.maximum(lowest, behind), lowest)
@@ -309,7 +309,7 @@ def _hidden_records(evidence: Evidence, missing: MissingRecords) -> _Hidden:
         mine = held.where((held.partition == partition) | (held.partition == NONE))
         order = np.argsort(mine.begin, kind="stable")
         longest = np.append(0, np.maximum.accumulate(mine.until[order]))
-        # Whoever began before the record was committed may stand before it.
+        # A transaction that began before the record was committed may be before it.
         begun = np.searchsorted(mine.begin[order], done[chosen] + evidence.clock_error_ns, "right")
         since[chosen] = np.maximum(done[chosen], longest[begun])
     since = np.where(since == NEVER_NS, NEVER_NS, since + evidence.clock_error_ns)
@@ -318,7 +318,7 @@ def _hidden_records(evidence: Evidence, missing: MissingRecords) -> _Hidden:
 
 
 def _waits(evidence: Evidence) -> _Waits:
-    """Find where readers waited: polls in a row that returned nothing at all."""
+    """Find the waits of readers: consecutive polls that returned nothing."""
     history, passes = evidence.history, evidence.passed.passes
     ops = history.ops
     got = np.zeros(len(ops), dtype=bool)
@@ -346,7 +346,7 @@ def _waits(evidence: Evidence) -> _Waits:
 
 
 class _Held(Columns):
-    """One row per transaction and partition: from when to when it may hold readers back."""
+    """One row per transaction and partition: the time in which it may hold readers back."""
 
     partition: Numbers
     begin: Numbers
@@ -369,7 +369,7 @@ def _held(evidence: Evidence) -> _Held:
 
 
 def _taken_over(evidence: Evidence, count: int) -> Numbers:
-    """Return when a later init of its transactional id had ended each transaction."""
+    """Return the time by which a later init of its transactional id had ended each transaction."""
     ops, ids = evidence.history.ops, evidence.identities.transactional_id
     found = np.full(count, NEVER_NS, dtype=np.int64)
     inits = np.flatnonzero((ops.kind == INIT) & (ops.outcome == OK) & (ids != NONE))

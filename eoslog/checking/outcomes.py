@@ -1,4 +1,4 @@
-"""Outcomes of what clients wrote: of transactions, of records, and of the offsets of groups.
+"""Outcomes of clients' writes: of transactions, of records, and of the offsets of groups.
 
 A commit that is ok committed a transaction; an abort that is ok, or commits that all failed,
 aborted it; with no commit that may have taken effect it was never committed. A commit of unknown
@@ -38,7 +38,7 @@ from eoslog.checking.history import (
 class Transactions:
     """One row per transaction."""
 
-    committed: Flags  # A commit is ok, or a reader's evidence says so.
+    committed: Flags  # A commit is ok, or a reader has a record or offset.
     acknowledged: Flags  # A commit is ok.
     refused: Flags  # An abort is ok or a commit failed, and none is ok or may have taken effect.
     decided_twice: Flags  # A commit and an abort are ok.
@@ -92,7 +92,7 @@ def transactions_of(history: History) -> Transactions:
     )
 
 
-# Which sends may have written a record: two sends of one value are two tries to write it once.
+# Sends that may have written a record: two sends of one value are two tries to write it once.
 #
 # A send that is repeated may be answered with what an earlier try of it wrote. So a record may be
 # there since the first of its tries began, unless the others certainly wrote nothing.
@@ -104,7 +104,7 @@ class Tries(Columns):
     turn: Numbers  # Its place among all sends, those of a client in the client's order.
     first_turn: Numbers  # Of the earliest try; NONE if one is of another client.
     first_begin: Numbers  # When the earliest try began.
-    single: Flags  # Nothing else can have written the record.
+    single: Flags  # No other send can have written the record.
 
 
 def tries_of(history: History, transactions: Transactions) -> Tries:
@@ -174,7 +174,7 @@ class RecordPlaces:
 
 
 def record_places(history: History, transactions: Transactions) -> RecordPlaces:
-    """Find all places; what they prove of transactions is noted in `transactions`."""
+    """Find all places; note in `transactions` which ones they prove to be committed."""
     sends, reads, ops = history.sends, history.reads, history.ops
     answered = np.flatnonzero((sends.offset != NONE) & (ops.outcome[sends.op] == OK))
     keys = np.concatenate(
@@ -243,7 +243,7 @@ def _find_writers(history: History, transactions: Transactions, places: Places) 
         if len(here) == 1:
             places.writer[place] = here[0]
         elif not able.any():
-            # None of the tries can be the one: whichever it is, this record must not be here.
+            # No try can have written it: then any of them shows that it must not be here.
             places.writer[place] = rows[-1]
 
 
@@ -278,13 +278,13 @@ def _certainly_committed(history: History, transactions: Transactions, places: P
 # Offsets of consumer groups: each one that was written, and each one that was read.
 #
 # The offset of a group at a partition is one value: of all writes that took effect it is the one
-# that was written last. A write in a transaction is written while its own call is under way, and
-# takes effect with the commit, in front of whatever was written after it; one outside of
-# transactions does both at once. An unknown one does so at any time, or never.
+# that was written last. A write in a transaction is written during its own call, and takes effect
+# with the commit, before every later write; one outside of transactions does both at once. One of
+# unknown outcome does so at any time, or never.
 
 
 class OffsetWrites(Columns):
-    """One row per offset that an operation was to write."""
+    """One row per offset of an operation that writes them."""
 
     op: Numbers
     place: Numbers  # A number for the group and the partition.
@@ -293,7 +293,7 @@ class OffsetWrites(Columns):
 
 
 class OffsetReads(Columns):
-    """One row per offset that a read was answered with; NONE where the group had none."""
+    """One row per offset that a read returned; NONE if the group had none."""
 
     op: Numbers
     place: Numbers
@@ -348,10 +348,10 @@ def group_offsets(history: History) -> GroupOffsets:
 def note_commits_by_offsets(
     history: History, transactions: Transactions, offsets: GroupOffsets, clock_error_ns: int
 ) -> None:
-    """Note the transactions that are committed since nothing else can have put a group where it is.
+    """Note the transactions that are committed because only they can have set a group's offset.
 
-    That is so if the group is known to have stood elsewhere before the commit began, and no other
-    write of the history puts it there: where it stood before all of that nobody knows.
+    That is proven if the group had another offset before the commit began, and no other write of
+    the history has this one; without the former, the group may have had it before the history.
     """
     writes, reads, ops = offsets.writes, offsets.reads, history.ops
     possible = offsets.possible(history, transactions)

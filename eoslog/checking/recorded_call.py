@@ -1,4 +1,4 @@
-"""One call in a history: what is written when it begins, and when its outcome is known."""
+"""One call in a history: lines at its begin and when its outcome is known."""
 
 import hashlib
 import time
@@ -16,7 +16,7 @@ _IDENTITY_BYTES_MAX = 100
 
 
 def identity_of(key: bytes | None, value: bytes | None) -> str | int:
-    """A record's identity by its value: short texts are themselves, all else is a digest."""
+    """Return a record's identity by its value: a short text itself, else a digest."""
     if value is None:
         raise ValueError("a record without a value has no identity: give the recorder `identify`")
     if len(value) <= _IDENTITY_BYTES_MAX:
@@ -28,14 +28,14 @@ def identity_of(key: bytes | None, value: bytes | None) -> str | int:
 
 
 def partitions_as_json(positions: Mapping[TopicPartition, Any]) -> dict[str, Any]:
-    """Partitions by the names that a history gives them."""
+    """Return partitions by their names in a history."""
     return {f"{topic}-{partition}": given for (topic, partition), given in positions.items()}
 
 
 def offsets_as_json(offsets: object) -> dict[str, int]:
-    """Offsets to commit, as callers name them. TypeError or ValueError for what no commit takes."""
+    """Return offsets to commit. Raises TypeError or ValueError if no commit takes them."""
     if not isinstance(offsets, Mapping):
-        raise TypeError(f"a mapping of partitions to offsets, not {type(offsets).__name__}")
+        raise TypeError(f"offsets must be a mapping of partitions, got {type(offsets).__name__}")
     return partitions_as_json({as_topic_partition(tp): _offset(at) for tp, at in offsets.items()})
 
 
@@ -48,12 +48,12 @@ def _offset(given: object) -> int:
 
 
 def had_no_effect(error: BaseException) -> bool:
-    """True if it is an error of eoslog that states that nothing was appended."""
+    """True if an error of eoslog states that nothing was appended."""
     return isinstance(error, EoslogError) and error.outcome == "not_appended"
 
 
 class CallWriter(Protocol):
-    """The recorder, as a recorded producer or consumer uses it; see `Recorder`."""
+    """Methods of `Recorder` that a recorded producer or consumer uses."""
 
     def start(self, client: str, kind: str, **fields: Any) -> "Call":
         """Record that a client begins an operation."""
@@ -69,9 +69,9 @@ class CallWriter(Protocol):
 
 
 class Call:
-    """A call that was written down: `ok`, `fail` or `unknown` ends one that is under way.
+    """A recorded call; `ok`, `fail` or `unknown` ends it.
 
-    `Recorder.start` makes it, as unknown: what is never ended stays so.
+    `Recorder.start` records it with an unknown outcome, which stays if it is never ended.
     """
 
     def __init__(self, recorder: CallWriter, line: dict[str, Any]) -> None:
@@ -80,19 +80,19 @@ class Call:
         recorder.write_line(line)
 
     def ok(self, **fields: Any) -> None:
-        """The call did what it was to do; `fields` are what it answered."""
+        """Record that the call succeeded, with the fields of its result."""
         self._end("ok", fields)
 
     def fail(self, error: object = None) -> None:
-        """The call certainly had no effect, and never will have."""
+        """Record that the call certainly had no effect, and never will have."""
         self._end("fail", {} if error is None else {"error": str(error)})
 
     def unknown(self, error: object = None) -> None:
-        """The call may have had its effect, or have it later, or not at all."""
+        """Record that the call had its effect, or has it later, or never."""
         self._end("unknown", {} if error is None else {"error": str(error)})
 
     def raised(self, error: BaseException) -> None:
-        """The call raised: `fail` if the error is one of eoslog's that says so, else `unknown`."""
+        """Record an error: as `fail` if it states that nothing was appended, else as `unknown`."""
         end = self.fail if had_no_effect(error) else self.unknown
         end(f"{type(error).__name__}: {error}")
 

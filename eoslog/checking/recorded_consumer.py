@@ -1,4 +1,4 @@
-"""A consumer of eoslog that writes down what it is asked and answered."""
+"""Consumer that records its calls and their results."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -20,8 +20,8 @@ OnChange = Callable[["RecordedConsumer", list[TopicPartition]], object]
 class RecordedConsumer:
     """A consumer and its history; `Recorder.consumer` makes it. One thread uses it.
 
-    Its methods take and raise what those of the consumer do. Whatever moves the consumer other than
-    a poll is recorded as a `seek`: an assignment, a rebalance, a reset by retention too.
+    Its methods take and raise the same as those of the consumer. All moves of the consumer except
+    polls are recorded as a `seek`: an assignment, a rebalance, a reset by retention too.
     """
 
     def __init__(self, recorder: CallWriter, consumer: "Consumer", client: str) -> None:
@@ -35,12 +35,12 @@ class RecordedConsumer:
 
     @property
     def consumer(self) -> "Consumer":
-        """The consumer itself: what is asked of it directly is not recorded."""
+        """The consumer itself: direct calls are not recorded."""
         return self._consumer
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Do `assign`: positions are known again with the next poll, but where it is bound to begin
-        at the oldest record, which is recorded.
+        """Do `assign`: the next poll shows the positions. A beginning at the oldest record is
+        recorded.
         """
         chosen = list(partitions)
         self._consumer.assign(chosen)
@@ -77,12 +77,12 @@ class RecordedConsumer:
     def seek(self, topic_partition: TopicPartition, offset: int) -> None:
         """Record and do `seek`.
 
-        One behind the end is to where the next poll shows: that may go back to the beginning.
+        After a seek beyond the end the next poll shows the position: it may be the beginning.
         """
         where, position = as_topic_partition(topic_partition), whole_number(offset, "an offset")
         begin = time.monotonic_ns()
         end = -1
-        with suppress(EoslogError):  # It is the seek that says whether it can be done.
+        with suppress(EoslogError):  # The seek raises its own errors.
             end = self._consumer.end_offsets([where])[where]
         self._consumer.seek(where, position)
         if position > end:
@@ -109,9 +109,9 @@ class RecordedConsumer:
         self._forget(partitions or self._consumer.assignment())
 
     def poll(self, timeout: float = 1.0, max_records: int | None = None) -> "list[Record]":
-        """Record and do `poll`: what it returned, and where it left the consumer.
+        """Record and do `poll`: its records and the positions after it.
 
-        A poll that raises says nothing of where the consumer stands: the next one begins anew.
+        After a poll that raises the positions are unknown until the next one.
         """
         begin = time.monotonic_ns()
         try:
@@ -139,7 +139,7 @@ class RecordedConsumer:
         return records
 
     def last_poll_was_for(self, transaction: str) -> None:
-        """Record that a transaction was made from what the last poll returned."""
+        """Record that the last poll returned the input of a transaction."""
         if self._last_poll is not None:
             self._last_poll.again(transaction=transaction)
 
@@ -170,8 +170,8 @@ class RecordedConsumer:
     def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Record and do `end_offsets`: an `ends`. Name all partitions of a topic.
 
-        Not recorded of a topic that a staged job is just being added to: its readers are held back,
-        and what others append meanwhile stands behind the end that they are told.
+        Not recorded for a topic to which a staged job is being added: its readers are held, and
+        records that others append meanwhile are after the end that readers get.
         """
         asked = list(partitions)
         self._consumer.assignment()  # Raises if it is closed.
@@ -212,14 +212,14 @@ class RecordedConsumer:
         self.close()
 
     def _passed_on(self, call: OnChange | None, name: str) -> Any:
-        """A callback of the consumer's that is given this one instead. TypeError."""
+        """Return a callback that gets this consumer instead. Raises TypeError."""
         if call is None:
             return None
         check_synchronous(call, name)
         return lambda _, partitions: call(self, partitions)
 
     def _held_topics(self, partitions: Iterable[TopicPartition]) -> set[str]:
-        """Topics of these partitions where readers are held back."""
+        """Return the topics of these partitions in which readers are held."""
         chosen = map(as_topic_partition, partitions)
         return {
             where.topic for where in chosen if self._internals.partition(where).hold_offset >= 0
@@ -228,8 +228,8 @@ class RecordedConsumer:
     def _looked_at(
         self, given: Mapping[TopicPartition, list[list[Any]]]
     ) -> dict[TopicPartition, int]:
-        """The positions but those behind the end of their log: nothing was read there yet, and the
-        poll that does may go back to the beginning.
+        """Return the positions, except those after the end of their log: the next poll there may go
+        back to the beginning.
         """
         found = self._internals.positions.begun()
         for where in [one for one in found if one not in given]:
@@ -244,7 +244,7 @@ class RecordedConsumer:
         given: Mapping[TopicPartition, list[list[Any]]],
         positions: Mapping[TopicPartition, int],
     ) -> None:
-        """Record what moved the consumer during a poll, besides what it read."""
+        """Record the moves of the consumer during a poll, apart from its reads."""
         for where, position in positions.items():
             stood = self._stands.get(where)
             if stood is not None and self._jumped(where, stood, given, position):
@@ -265,7 +265,7 @@ class RecordedConsumer:
         return first > stood and self._consumer.beginning_offsets([where])[where] > stood
 
     def _forget(self, partitions: Iterable[TopicPartition], begin: int | None = None) -> None:
-        """Record that these positions changed, to what the next poll shows."""
+        """Record that these positions changed; the next poll shows them."""
         moved = [TopicPartition(*one) for one in partitions]
         for where in moved:
             self._stands.pop(where, None)
@@ -279,7 +279,7 @@ class RecordedConsumer:
         If retention deletes them before, it is noted as a move of that poll.
         """
         begin = time.monotonic_ns()
-        with suppress(EoslogError):  # Then they are as unknown as before.
+        with suppress(EoslogError):  # Then they stay unknown.
             oldest = self._consumer.beginning_offsets(partitions)
             self._stands |= oldest
             if oldest:

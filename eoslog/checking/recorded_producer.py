@@ -1,4 +1,4 @@
-"""A producer of eoslog that writes down what it is asked and answered."""
+"""Producer that records its calls and their results."""
 
 import os
 import time
@@ -29,8 +29,8 @@ Headers = Iterable[tuple[str, bytes | None]] | dict[str, bytes | None] | None
 class RecordedProducer:
     """A producer and its history; `Recorder.producer` makes it. One thread uses it.
 
-    Its methods take and raise what those of the producer do. `send` gathers: a plain producer's
-    record is acknowledged by the next `flush`; one of a transaction belongs to it at once.
+    Its methods take and raise the same as those of the producer. `send` gathers: the next `flush`
+    acknowledges a plain producer's record; a record of a transaction belongs to it at once.
     """
 
     def __init__(
@@ -41,27 +41,27 @@ class RecordedProducer:
         self._client = client
         self._transactional = self._transactional_id is not None
         self._transaction: str | None = None
-        # The transaction that a commit may have decided without saying so.
+        # The transaction that a failed commit may have decided.
         self._in_doubt: str | None = None
-        # The commit that whoever has a prepared transaction's answer may make.
+        # The commit that any holder of the prepared transaction may make.
         self._prepared: Call | None = None
         self._gathered: list[Call] = []
 
     @property
     def producer(self) -> "Producer | TransactionalProducer":
-        """The producer itself: what is asked of it directly is not recorded."""
+        """The producer itself: direct calls are not recorded."""
         return self._producer
 
     def init_transactions(self) -> None:
-        """Record and do `init_transactions`: an `init`, with the id and epoch that it gave."""
+        """Record and do `init_transactions`: an `init`, with the new id and epoch."""
         call = self._start("init", transactional_id=self._transactional_id)
         self._done(call, self._producer.init_transactions)
         call.again(**self._identity())
 
     def begin_transaction(self, inputs: Iterable[RecordedConsumer] = ()) -> str:
-        """Begin a transaction, and return the name that the history gives it.
+        """Begin a transaction, and return its name in the history.
 
-        What these consumers polled last is recorded as what the transaction was made from.
+        The last polls of these consumers are recorded as its inputs.
         """
         self._producer.begin_transaction()
         name = f"{self._transactional_id}-{os.urandom(6).hex()}"
@@ -105,7 +105,7 @@ class RecordedProducer:
         try:
             self._producer.send(topic, value, key, partition, headers, timestamp_ms)
         except BaseException as error:
-            # A full batch was to be appended first: its records, and this one, may be gathered.
+            # Appending a full batch failed: its records, and this one, may still be gathered.
             call.unknown(error)
             raise
         if self._transactional:
@@ -122,7 +122,7 @@ class RecordedProducer:
         timestamps: Any = None,
         headers: Any = None,
     ) -> AppendResult | dict[int, AppendResult]:
-        """Record and do `append`; the columns' records are taken from them one by one."""
+        """Record and do `append`, with the identity of each record of the columns."""
         names = [] if keys is None else _items(keys)
         bodies = [None] * len(names) if values is None else _items(values)
         names = [None] * len(bodies) if keys is None else names
@@ -171,10 +171,10 @@ class RecordedProducer:
     def prepare_transaction(self) -> "PreparedTransaction":
         """Record and do `prepare_transaction`: from here on a commit of unknown outcome.
 
-        Whoever has the answer may make it; the history learns of it here, or by a reader.
+        Any holder of the result may commit; a call here or a reader shows it to the history.
         """
         if self._transaction is None:
-            return self._producer.prepare_transaction()  # Refused, or not this history's.
+            return self._producer.prepare_transaction()  # It raises, or is not in this history.
         self._prepared = self._start("commit")
         try:
             return self._producer.prepare_transaction()
@@ -185,9 +185,9 @@ class RecordedProducer:
             raise
 
     def complete_transaction(self, prepared: "PreparedTransaction | str | None") -> bool:
-        """Record and do `complete_transaction`: a commit or an abort, as it answers.
+        """Record and do `complete_transaction`: a commit or an abort, by its result.
 
-        A commit of its own, with its own times: that of `prepare_transaction` may be anybody's.
+        It is a commit with times of its own: any process may make that of `prepare_transaction`.
         """
         began_ns = time.monotonic_ns()
         fields = self._of_transaction()  # Before the call: the epoch may rise with it.
@@ -199,7 +199,7 @@ class RecordedProducer:
         return committed
 
     def flush(self) -> None:
-        """Flush: what a plain producer gathered is acknowledged by it."""
+        """Do `flush`, which acknowledges the gathered records of a plain producer."""
         self._producer.flush()
         self._acknowledge()
 
@@ -245,12 +245,12 @@ class RecordedProducer:
     def _start_write(self, topic: str, partition: int | None, **fields: Any) -> Call:
         number = None if partition is None else whole_number(partition, "a partition")
         if number is not None and not 0 <= number <= PARTITION_MAX:
-            number = None  # No history may name it; the call says that there is none.
+            number = None  # No history may name it; the call raises.
         return self._start("send", topic=topic, partition=number, **fields)
 
     def _end(self, kind: str, do: Any) -> None:
         if self._transaction is None:
-            do()  # Without a transaction it is refused, and the history has no line for it.
+            do()  # Without a transaction it raises, and the history has no line for it.
         else:
             self._done(self._start(kind), do)
 
@@ -270,21 +270,21 @@ class RecordedProducer:
         return named | self._identity()
 
     def _identity(self) -> dict[str, int]:
-        """The producer's id and epoch, once it has them."""
+        """Return the producer's id and epoch, once it has them."""
         producer_id = int(getattr(self._producer, "producer_id", -1))
         epoch = int(getattr(self._producer, "producer_epoch", -1))
         return {"producer_id": producer_id, "producer_epoch": epoch} if producer_id >= 0 else {}
 
 
 def _items(column: Any) -> list[bytes | None]:
-    """A column's records as bytes."""
+    """Return the cells of a column as bytes."""
     listed = column.to_pylist() if hasattr(column, "to_pylist") else column
     listed = listed.tolist() if hasattr(listed, "tolist") else listed
     return [one if one is None else bytes(one) for one in listed]
 
 
 def _answer(result: Any, count: int) -> dict[str, Any]:
-    """The offset of the first record, if the answer tells those of all."""
+    """Return the offset of the first record, if the result gives those of all."""
     whole = isinstance(result, AppendResult) and (
         result.last_offset - result.base_offset + 1 == count
     )

@@ -1,6 +1,6 @@
-"""Writing a history: a line before each call that may not be survived, and one after it.
+"""Recorder of a history: a line before each call that the process may not survive, one after it.
 
-Invariant: a line is handed to the system whole, by one write. So whatever a killed process had
+Invariant: one write passes a whole line to the system. So every call that a killed process had
 begun is in its file, as an operation of unknown outcome.
 """
 
@@ -30,12 +30,12 @@ _encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 class Recorder:
     """Writes the history of this process to a file; threads may share it.
 
-    Lines are appended to the file, which is made if need be; a process has a file of its own.
+    Lines are appended to the file, which is created if it is missing; each process has its own.
     `identify(key, value)` gives each record its identity, a text or a whole number that no other
     record of its topic has; by default that is the value, or a digest of a long one.
 
-    Raises TypeError, and OSError if the file cannot be written. What is recorded survives the
-    process's death.
+    Raises TypeError, and OSError if the file cannot be written. Recorded lines survive the death of
+    the process.
     """
 
     def __init__(self, path: str | PathLike[str], *, identify: Identify = identity_of) -> None:
@@ -61,7 +61,7 @@ class Recorder:
     def write(self, client: str, kind: str, begin_ns: int, **fields: Any) -> Call:
         """Record an operation that began at `begin_ns` (`time.monotonic_ns()`) and is done now, ok.
 
-        For what changes nothing, and so need not be known if the process dies meanwhile.
+        For a call that changes nothing, and is not needed if the process dies during it.
         """
         line = {"client": client, "op": self._number(client), "kind": kind}
         times = {"begin_ns": begin_ns, "end_ns": time.monotonic_ns()}
@@ -70,15 +70,15 @@ class Recorder:
     def producer(
         self, producer: "Producer | TransactionalProducer", *, client: str | None = None
     ) -> RecordedProducer:
-        """A producer of eoslog whose calls are recorded; one thread uses it."""
+        """Return a producer that records its calls; one thread uses it."""
         return RecordedProducer(self, producer, client or self.new_client("producer"))
 
     def consumer(self, consumer: "Consumer", *, client: str | None = None) -> RecordedConsumer:
-        """A consumer of eoslog whose calls are recorded."""
+        """Return a consumer that records its calls; one thread uses it."""
         return RecordedConsumer(self, consumer, client or self.new_client("consumer"))
 
     def new_client(self, what: str) -> str:
-        """A name that no other client has, in any process."""
+        """Return a name that no other client of any process has."""
         return f"{what}-{self._prefix}-{self._number('')}"
 
     def identity(self, key: bytes | None, value: bytes | None) -> str | int:
@@ -86,7 +86,7 @@ class Recorder:
         return self._identify(key, value)
 
     def close(self) -> None:
-        """Write no more. A second call does nothing."""
+        """Close the file. A second call does nothing."""
         with self._lock:
             if not self._closed:
                 self._closed = True
@@ -104,7 +104,7 @@ class Recorder:
         self.close()
 
     def _number(self, client: str) -> int:
-        """The number of a client's next operation."""
+        """Return the number of a client's next operation."""
         with self._lock:
             number = self._numbers.get(client, 0)
             self._numbers[client] = number + 1
@@ -114,7 +114,7 @@ class Recorder:
         """Append a line to the history. Raises ForkedProcessError, LogClosedError."""
         data = f"{_encode(line)}\n".encode()
         if os.getpid() != self._process_id:
-            raise ForkedProcessError("the recorder was made before a fork: make one in the child")
+            raise ForkedProcessError("the recorder is of the process before a fork: create another")
         with self._lock:
             if self._closed:
                 raise LogClosedError("the recorder is closed")

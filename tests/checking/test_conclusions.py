@@ -938,7 +938,7 @@ def test_a_group_that_is_where_nobody_brought_it_was_moved_by_the_log(
     (found,) = [one for one in small.checked().found if one.count]
     (anomaly,) = found.examples
     assert anomaly.kind == "offset-output divergence"
-    assert "which nobody wrote" in anomaly.what
+    assert "which no client wrote" in anomaly.what
     assert [one.line for one in anomaly.operations] == [1, len(small.lines)]
 
 
