@@ -27,6 +27,7 @@ from process_child import MOMENT_BYTES, wait_until
 from sizes import Sizes
 
 from eoslog.consumer.consumer import ARROW_BYTES_MAX
+from eoslog.store.store import parts_of
 
 CHILD = Path(__file__).parent / "process_child.py"
 MEMORY_CHILD = Path(__file__).parent / "memory_child.py"
@@ -290,7 +291,7 @@ def bench_wake_up(benchmark: Any, bench_path: Path, sizes: Sizes) -> None:
             for _ in range(count):
                 time.sleep(PAUSE_S)
                 moment_ns = time.perf_counter_ns()
-                store._signal.wake()
+                parts_of(store).files.signal.wake()
                 child.give(moment_ns.to_bytes(MOMENT_BYTES, "big"))
             of_word.extend(one / 1000 for one in child.answer())
             for _ in range(count):

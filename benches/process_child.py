@@ -19,6 +19,7 @@ from logs import KB, TOPIC, arrow_batches, renew_segments
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.store.store import parts_of
 
 SMALL_BYTES = 100
 MOMENT_BYTES = 8
@@ -103,7 +104,7 @@ class Child:
 
     def watch_word(self, count: int) -> list[int]:
         """The same with nothing but the wake-up word, which rises when a moment is told."""
-        word = self.store._signal.sleeper()
+        word = parts_of(self.store).files.signal.sleeper()
         print("{}", flush=True)
         latencies_ns: list[int] = []
         told = 0

@@ -14,6 +14,7 @@ from eoslog.bindings.partitioner import partition_for_key
 from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN, StagedMessage
 from eoslog.staging.staged_names import TRASH_DIRECTORY
 from eoslog.staging.staged_writer import StagedWriter
+from eoslog.store.store import parts_of
 
 TOPIC = "orders"
 PARTITIONS = 3
@@ -139,7 +140,7 @@ def trash(store_path: Path) -> list[str]:
 
 def keep_leftovers(store: Any) -> None:
     """Have the store's thread remove nothing that jobs leave from now on, however slow the test."""
-    store._staged.leftovers._noted = lambda: None
+    parts_of(store).staged.leftovers._noted = lambda: None
 
 
 def _files_below_staging(store_path: Path) -> list[str]:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Never, Self, cast, overload
+from typing import Any, Literal, NamedTuple, Never, Self, cast, overload
 
 from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.partition_log import ProducerState
@@ -37,14 +37,12 @@ from eoslog.errors import (
 )
 from eoslog.groups.group_coordinator import GroupDescription
 from eoslog.groups.group_metadata import OffsetAndMetadata, check_group_id
-from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.inspect.store_verification import Progress, StoreVerification
 from eoslog.producer.linger import LingerTimer
 from eoslog.producer.producer import Producer, notice_replacements
 from eoslog.producer.producer_parts import ProducerParts
 from eoslog.producer.staged_producer import StagedProducer
 from eoslog.producer.transactional_producer import DEFAULT_TIMEOUT_MS, TransactionalProducer
-from eoslog.session.append_signal import AppendSignal
 from eoslog.session.process_slots import ProcessSlot
 from eoslog.staging.staged_application import ApplicationState
 from eoslog.staging.staged_commit import StagedCommit, StagedCommits
@@ -52,22 +50,17 @@ from eoslog.staging.staged_job import VERSION_PARTITION, OffsetsOfGroups
 from eoslog.staging.staged_message import StagedMessage
 from eoslog.staging.staged_source import VersionSource
 from eoslog.storage.engine import Engine
-from eoslog.storage.opened_partitions import OpenedPartitions
 from eoslog.storage.partition import Partition
 from eoslog.storage.topic_registry import TopicDescription
 from eoslog.store.checkpointer import Checkpointer
 from eoslog.store.consistent_snapshot import snapshot_of_topics
 from eoslog.store.store_files import StoreFiles, errors_of, raise_first
 from eoslog.store.store_metrics import store_metrics
-from eoslog.store.store_topics import StoreTopics
-from eoslog.transactions.compacted_log import CompactedLog
-from eoslog.transactions.named_producers import NamedProducers
 from eoslog.transactions.transaction_admin import (
     HangingTransaction,
     TransactionDescription,
     TransactionListing,
 )
-from eoslog.transactions.transaction_coordinator import TransactionCoordinator
 
 _log = logging.getLogger(__name__)
 
@@ -114,9 +107,9 @@ class Store:
             self._linger = LingerTimer()
             self._staged = StagedCommits(
                 self._files.engine,
-                self._state_log,
-                self._group_offsets,
-                none_is_open=self._transactions.entries.none_is_undecided,
+                self._files.state_log,
+                self._files.group_offsets,
+                none_is_open=self._files.transactions.entries.none_is_undecided,
                 expiry_clock=self._expiry_clock,
             )
             self._checkpointer = Checkpointer(
@@ -124,17 +117,17 @@ class Store:
             )
             self._producer_parts = ProducerParts(
                 self._files.engine,
-                self._state_log,
+                self._files.state_log,
                 self._files.producer_ids,
-                self._transactions,
-                self._names,
-                self._group_offsets,
+                self._files.transactions,
+                self._files.names,
+                self._files.group_offsets,
                 self._staged,
                 self._linger,
                 self._live_producers,
             )
             self._files.begin()
-            self._topics.finish_deletions()
+            self._files.topics.finish_deletions()
             if self._files.session.first:
                 self._staged.roll_forward()
                 if self._files.was_stopped_uncleanly:
@@ -142,15 +135,19 @@ class Store:
                 self._files.opened()
             else:
                 self._staged.recover_dead_peers()
-            self._partitions.watch_opened(self._checkpointer.watch)
-            self._partitions.watch_loaded(self._checkpointer.forget_expired_producers)
+            self._files.partitions.watch_opened(self._checkpointer.watch)
+            self._files.partitions.watch_loaded(self._checkpointer.forget_expired_producers)
             # Also where no partition is used: every process ends what dead ones left.
             self._checkpointer.start_if_possible()
             opened(self)
             return self  # noqa: TRY300 -- inside the guard.
         except BaseException:
             # Only an interrupt's traceback has the object, which must not keep the store open.
-            self._give_up_opening()
+            try:
+                self._give_up_opening()
+            except BaseException:
+                self._give_up_opening()  # A second interrupt came before its end.
+                raise
             raise
 
     # Who it is.
@@ -214,7 +211,7 @@ class Store:
         if others:
             refuse_parameters("create_topic", others)
         with self._changing_topics():
-            return self._topics.create(name, partitions, config, exist_ok=exist_ok)
+            return self._files.topics.create(name, partitions, config, exist_ok=exist_ok)
 
     def delete_topic(self, name: str) -> None:
         """Delete a topic with all its records and its names' positions; durable on return.
@@ -231,9 +228,9 @@ class Store:
         with self._changing_topics():
             self._topic(name)
             self._staged.pending.forget_topic(name)
-            self._topics.delete(name, self._live_producers)
+            self._files.topics.delete(name, self._live_producers)
         # Wake those who wait for its records: there will be none.
-        self._signal.wake()
+        self._files.signal.wake()
 
     def _changing_topics(self) -> LockBlock[None]:
         """Return a block in which no other thread creates or deletes a topic."""
@@ -359,7 +356,7 @@ class Store:
             group = cast(str, given.pop("group.id"))
         return Consumer(
             self._files.engine,
-            self._group_offsets,
+            self._files.group_offsets,
             self._files.group_members,
             group,
             isolation_level,
@@ -481,7 +478,7 @@ class Store:
                 raise InvalidRequestError("a partition is given, but no topic")
         if topic is not None and topic != CONSUMER_OFFSETS_TOPIC:
             self._topic(topic)
-        found = self._partitions.with_transactions(topic, partition)
+        found = self._files.partitions.with_transactions(topic, partition)
         now_ms = clock.now_ms()
         return self._files.transaction_admin.hanging(found, timeout_ms, now_ms)
 
@@ -560,7 +557,7 @@ class Store:
         Raises UnknownTopicOrPartitionError, also for a topic of these that is deleted meanwhile.
         """
         self._check_open()
-        entries = self._transactions.entries
+        entries = self._files.transactions.entries
         return snapshot_of_topics(self._files.engine, self._staged, entries, topics)
 
     def producers(self) -> dict[TopicPartition, list[ProducerState]]:
@@ -596,7 +593,7 @@ class Store:
             files.rows,
             files.config["producer.id.expiration.ms"],
             files.checkpoints.lost,
-            self._topics.unremoved(),
+            self._files.topics.unremoved(),
             self._staged.verify,
             counted,
         ).problems(progress)
@@ -613,7 +610,7 @@ class Store:
         Raises the first error: StoreFailedError where the disk refuses, CorruptRecordError.
         """
         self._check_open()
-        errors = self._partitions.sync_all()
+        errors = self._files.partitions.sync_all()
         self._check_open()
         raise_first(errors)
 
@@ -663,7 +660,7 @@ class Store:
                 raise
         # Producers that began to write since then.
         self._close_producers()
-        self._signal.wake()
+        self._files.signal.wake()
         return errors
 
     def _clear_leftovers(self) -> None:
@@ -680,7 +677,7 @@ class Store:
             with self._lock:
                 self._closed = True
                 self._files.give_up()
-            self._signal.wake()
+            self._files.signal.wake()
 
     def _give_up_opening(self) -> None:
         """Give up an opening that failed; an interrupt may have come at any step."""
@@ -719,34 +716,6 @@ class Store:
 
     # For the store's own parts.
 
-    @property
-    def _state_log(self) -> CompactedLog:
-        return self._files.state_log
-
-    @property
-    def _partitions(self) -> OpenedPartitions:
-        return self._files.partitions
-
-    @property
-    def _group_offsets(self) -> GroupOffsets:
-        return self._files.group_offsets
-
-    @property
-    def _names(self) -> NamedProducers:
-        return self._files.names
-
-    @property
-    def _transactions(self) -> TransactionCoordinator:
-        return self._files.transactions
-
-    @property
-    def _topics(self) -> StoreTopics:
-        return self._files.topics
-
-    @property
-    def _signal(self) -> AppendSignal:
-        return self._files.signal
-
     def _is_closed(self) -> bool:
         return self._closed or self._forked
 
@@ -772,7 +741,7 @@ class Store:
             if self._failure is None:
                 self._failure = error
                 self._files.partitions.give_up(error)
-                self._signal.wake()
+                self._files.signal.wake()
             raise
 
     def _topic(self, name: str) -> TopicDescription:
@@ -804,6 +773,23 @@ def verify_counting(
 def abandon(store: Store) -> None:
     """Give a store up as the death of the process would: the next opening recovers it."""
     store._abandon()
+
+
+class StoreParts(NamedTuple):
+    """Parts of an open store, as `Store` has put them together."""
+
+    files: StoreFiles
+    staged: StagedCommits
+    checkpointer: Checkpointer
+    linger: LingerTimer
+    expiry_clock: ExpiryClock
+
+
+def parts_of(store: Store) -> StoreParts:
+    """Return the parts of an open store, for tests and benches."""
+    return StoreParts(
+        store._files, store._staged, store._checkpointer, store._linger, store._expiry_clock
+    )
 
 
 def engine_of(store: Store) -> Engine:

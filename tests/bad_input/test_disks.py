@@ -26,6 +26,7 @@ from eoslog.errors import (
     StoreReadOnlyError,
     TopicAlreadyExistsError,
 )
+from eoslog.store.store import parts_of
 
 pytestmark = pytest.mark.forked
 
@@ -314,8 +315,8 @@ def test_no_sync_is_acknowledged_for_a_file_that_is_not_there_any_more(
     for _ in range(20):
         producer.append(TOPIC, partition=0, values=[BIG[:500]])
     producer.flush()
-    store._checkpointer._unwritten.update(store._partitions.opened())
-    store._checkpointer._write_checkpoints()
+    parts_of(store).checkpointer._unwritten.update(parts_of(store).files.partitions.opened())
+    parts_of(store).checkpointer._write_checkpoints()
     producer.append(TOPIC, partition=0, values=[BIG[:500]])
     (file,) = (tmp_path / "store").glob(f"{TOPIC}-0/*.log")
     if how == "deleted":

@@ -15,6 +15,7 @@ from kafka_broker import FIRST_GROUP, Broker, move_logs_into_store, wait_until
 import eoslog
 from eoslog import OffsetAndMetadata, TopicPartition
 from eoslog.groups.group_metadata import ConsumerGroupMetadata
+from eoslog.store.store import parts_of
 
 pytestmark = pytest.mark.broker
 
@@ -118,9 +119,9 @@ def test_every_way_of_committing_is_committed_in_a_broker(make_broker, path):
         commit_staged(store, "bulk", {"back": {ORDERS: 3}})
         # Written once more by compaction.
         commit_staged(store, "bulk", {"compacted": {ORDERS: 6}})
-        number = store._group_offsets.log.partition_of("compacted")
-        end = store._partitions.offsets_partition(number).log_end_offset
-        assert store._group_offsets.log.write_again(number, end)
+        number = parts_of(store).files.group_offsets.log.partition_of("compacted")
+        end = parts_of(store).files.partitions.offsets_partition(number).log_end_offset
+        assert parts_of(store).files.group_offsets.log.write_again(number, end)
         with store.consumer(group="members") as consumer:
             consumer.subscribe(["orders"])
             consumer.poll(timeout=0, max_records=1)

@@ -21,6 +21,7 @@ from eoslog.common.prepared_transaction import PreparedTransaction
 from eoslog.errors import EoslogError
 from eoslog.staging import staged_job
 from eoslog.staging.staged_writer import StagedWriter
+from eoslog.store.store import parts_of
 
 TOPIC, SOURCE, EXTRA, STRICT = "orders", "source", "extra", "strict"
 PARTITIONS = 2
@@ -292,8 +293,8 @@ class Work:
 
     def housekeeping(self) -> None:
         """What the background thread does; what goes wrong there is kept, never raised."""
-        checkpointer = self.store._checkpointer
-        opened = self.store._partitions.opened()
+        checkpointer = parts_of(self.store).checkpointer
+        opened = parts_of(self.store).files.partitions.opened()
         checkpointer._unwritten.update(opened)
         checkpointer._write_checkpoints()
         for partition in opened:
@@ -305,7 +306,7 @@ class Work:
             value for values in self.maybe for ones in values.values() for value in ones
         )
         checkpointer._retain()
-        checkpointer._attempt(self.store._staged.sweep, "sweeping")
+        checkpointer._attempt(parts_of(self.store).staged.sweep, "sweeping")
 
     def topic(self) -> None:
         """A topic comes, goes in the middle of a transaction, and comes again."""
@@ -369,7 +370,7 @@ def check(work: Work, *, stays_full: bool = False) -> None:
             assert is_there is None or (name in store.topics()) == is_there, f"{name}: {is_there}"
         if EXTRA in store.topics():
             assert work.never.isdisjoint(visible(store, EXTRA_PLACE)), "aborted records are there"
-        for partition in store._partitions.with_transactions(None, None):
+        for partition in parts_of(store).files.partitions.with_transactions(None, None):
             assert partition.open_transactions() == []
         producer = store.producer(name=NAME)
         for place in PLACES:

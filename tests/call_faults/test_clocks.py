@@ -19,6 +19,7 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import ProducerFencedError
 from eoslog.staging.staged_writer import StagedWriter
+from eoslog.store.store import parts_of
 
 pytestmark = pytest.mark.crash
 
@@ -51,14 +52,14 @@ def test_a_jump(tmp_path, jump):
 
 def look_around(store: eoslog.Store) -> None:
     """Do what the background thread does by the wall clock."""
-    checkpointer = store._checkpointer
+    checkpointer = parts_of(store).checkpointer
     checkpointer._abort_timed_out()
     checkpointer._retry_transactions()
     checkpointer._expire_ids()
     checkpointer._expire_producers()
     checkpointer._expire_offsets()
     checkpointer._retain()
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert checkpointer.metrics()["error_count"] == 0, checkpointer.metrics()["errors"]
 
 
@@ -199,7 +200,7 @@ def come_and_go(path: str, moved_ms: int) -> None:
     failing_calls.move_clock(moved_ms)
     with eoslog.open(path, config=SETTINGS) as store:
         store.partition(*PLACE)
-        store._checkpointer._abort_timed_out()
+        parts_of(store).checkpointer._abort_timed_out()
 
 
 def main(path: str, jump: str) -> None:

@@ -19,6 +19,7 @@ from staged_jobs import APP, PARTITIONS, TOPIC, stage_job, visible_numbers
 import eoslog
 from eoslog.common.durability import Durability
 from eoslog.staging import staged_job
+from eoslog.store.store import parts_of
 
 FIRST_JOB = range(60)
 SECOND_JOB = range(60, 120)
@@ -50,8 +51,8 @@ def send_plain(store: eoslog.Store) -> None:
 def settle(store: eoslog.Store) -> None:
     """Have what the dead process left undone done; the store's own thread may be at it just now."""
     for _ in range(1000):
-        store._staged.recover_dead_peers()
-        if not store._staged.pending.undone.any:
+        parts_of(store).staged.recover_dead_peers()
+        if not parts_of(store).staged.pending.undone.any:
             return
         time.sleep(0.01)
 
@@ -73,7 +74,7 @@ def check(path: Path, store: eoslog.Store) -> None:
         assert store.commit_staged(APP, number, messages).committed == (version < number)
     for number in range(2):
         store.sweep_run(APP, f"run-{number}")  # The driver that died, if it decided nothing.
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert sorted(flat(visible_numbers(store))) == sorted([*FIRST_JOB, *SECOND_JOB, *plain])
     assert store.verify() == []
     send_plain(store)

@@ -13,13 +13,14 @@ from crash.crash_workload import PARTITIONS, TOPIC_CONFIG, Acknowledged, opened
 
 import eoslog
 from eoslog.checking import Recorder
+from eoslog.store.store import parts_of
 
 HANGS_AFTER_S = 120
 
 
 def settle(store: eoslog.Store) -> None:
     """What the background thread does once it finds that a process is gone."""
-    checkpointer = store._checkpointer
+    checkpointer = parts_of(store).checkpointer
     checkpointer._look_after_peers()
     assert checkpointer.metrics()["errors"] == []
 

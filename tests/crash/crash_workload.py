@@ -26,6 +26,7 @@ from eoslog.groups import group_member
 from eoslog.staging import attempt_files, staged_adoption, staged_job
 from eoslog.storage.partition import Partition
 from eoslog.store.checkpointer import Checkpointer
+from eoslog.store.store import parts_of
 
 EVENTS, OUT, BULK, OLD, LANES, PASSING = "events", "out", "bulk", "old", "lanes", "passing"
 SETTLED = "settled"
@@ -311,7 +312,7 @@ class Life:
                 assert committed.committed
             self._say("jobs", version + 1)
             # As the background thread does, but at the same place each time.
-            self.store._staged.clear_leftovers()
+            parts_of(self.store).staged.clear_leftovers()
 
     def loads(self) -> None:
         """The same by a staged producer."""
@@ -375,7 +376,7 @@ class Life:
     def housekeeping(self) -> None:
         """What the background thread does in time: rolls are noticed, old segments deleted."""
         self.store.partition(EVENTS, 0).roll()
-        checkpointer = self.store._checkpointer
+        checkpointer = parts_of(self.store).checkpointer
         for _ in range(2):
             for name in vars(checkpointer):
                 if name.endswith("_due_s"):

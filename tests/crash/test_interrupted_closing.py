@@ -15,6 +15,7 @@ from crash.transaction_trace import QUIET
 from short_form import short_form
 
 import eoslog
+from eoslog.store.store import parts_of
 
 pytestmark = pytest.mark.crash
 
@@ -61,10 +62,10 @@ def test_a_second_close_gives_up_what_an_interrupt_of_the_giving_up_left(tmp_pat
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._files.session, "leave", interrupted)
+        patch.setattr(parts_of(store).files.session, "leave", interrupted)
         with pytest.raises(KeyboardInterrupt):
             store.close()
     assert store.closed
-    assert store._files.session._lock.held
+    assert parts_of(store).files.session._lock.held
     store.close()
     eoslog.open(path).close()

@@ -17,6 +17,7 @@ from eoslog import TopicPartition
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.groups.group_offsets_index import GroupOffsetsIndex
 from eoslog.groups.group_records import OffsetValue, encode_offset_key, encode_offset_value
+from eoslog.store.store import parts_of
 
 pytestmark = pytest.mark.crash
 
@@ -33,8 +34,10 @@ class Log:
     """The partition of `__consumer_offsets` that both groups are in, written by somebody else."""
 
     def __init__(self, store: eoslog.Store) -> None:
-        self.offsets: GroupOffsets = store._group_offsets
-        self.partition = store._partitions.offsets_partition(self.offsets.log.partition_of(GROUP))
+        self.offsets: GroupOffsets = parts_of(store).files.group_offsets
+        self.partition = parts_of(store).files.partitions.offsets_partition(
+            self.offsets.log.partition_of(GROUP)
+        )
         self.producer_id = 100
 
     def write(self, offsets: dict[tuple[str, TopicPartition], int | None], **how: Any) -> None:
@@ -73,7 +76,7 @@ def test_an_interrupt_at_each_line(tmp_path, how):
 
 def interrupt_at_each_line(store: eoslog.Store, how: str) -> None:
     log = Log(store)
-    offsets, files = log.offsets, store._files
+    offsets, files = log.offsets, parts_of(store).files
     line, at = 0, 0
     while True:
         line, at = line + 1, at + 10

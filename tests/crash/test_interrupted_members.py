@@ -18,6 +18,7 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.consumer.consumer import Consumer
 from eoslog.errors import CommitFailedError
+from eoslog.store.store import parts_of
 
 pytestmark = pytest.mark.crash
 
@@ -114,7 +115,9 @@ def another_joins(group: Group) -> Callable[[], None]:
 def it_was_taken_out(group: Group) -> Callable[[], None]:
     group.copy(group.first, 0)
     group.second.subscribe([group.topic])
-    group.store._files.group_members.leave(group.name, group.first.group_metadata().member_id)
+    parts_of(group.store).files.group_members.leave(
+        group.name, group.first.group_metadata().member_id
+    )
     group.copy(group.second, 1)
     return lambda: drain(group.first)
 

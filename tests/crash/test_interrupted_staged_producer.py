@@ -19,6 +19,7 @@ import eoslog
 from eoslog.errors import EoslogError, IllegalStateError, InvalidTxnStateError, StoreFullError
 from eoslog.producer.staged_producer import StagedProducer
 from eoslog.store import peer_monitor
+from eoslog.store.store import parts_of
 
 pytestmark = pytest.mark.crash
 
@@ -88,7 +89,7 @@ def test_an_abort_when_the_commit_called_again_failed(rows_store, monkeypatch):
         producer = producer_of(rows_store)
         seen = cut_short(producer, line)
         with monkeypatch.context() as patch, suppress(EoslogError):
-            patch.setattr(rows_store._staged, "commit", full)
+            patch.setattr(parts_of(rows_store).staged, "commit", full)
             producer.commit_transaction()
         try:
             producer.abort_transaction()
@@ -125,11 +126,11 @@ def test_a_close_when_the_commit_called_again_failed(rows_store, monkeypatch):
         producer = producer_of(rows_store)
         seen = cut_short(producer, line)
         with monkeypatch.context() as patch, suppress(EoslogError):
-            patch.setattr(rows_store._staged, "commit", full)
+            patch.setattr(parts_of(rows_store).staged, "commit", full)
             producer.commit_transaction()
         producer.close()
         assert repr(producer) == "<eoslog.StagedProducer 'bulk', closed>"
-        rows_store._staged.recover_dead_peers()
+        parts_of(rows_store).staged.recover_dead_peers()
         if values(rows_store) != expected:
             expected.append(b"%d" % line)
         assert values(rows_store) == expected, seen[-1]
@@ -173,7 +174,7 @@ def test_what_an_application_says_is_not_taken_back(rows_store):
         version = rows_store.application("bulk").version
         told.append(version > before)
         producer.close()
-        rows_store._staged.recover_dead_peers()
+        parts_of(rows_store).staged.recover_dead_peers()
         assert rows_store.application("bulk").version == version, seen[-1]
         assert values(rows_store).count(b"%d" % line) == told[-1], seen[-1]
         if len(seen) < line:

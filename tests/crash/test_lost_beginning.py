@@ -19,6 +19,7 @@ from eoslog.errors import CorruptRecordError, LogClosedError, StoreFailedError, 
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET, read_checkpoint
 from eoslog.storage.offset_checkpoints import last_offsets
 from eoslog.store.retention import apply_retention
+from eoslog.store.store import parts_of
 
 pytestmark = pytest.mark.crash
 
@@ -35,7 +36,7 @@ def store(tmp_path):
         for index in range(RECORDS):
             opened.producer().append("rows", 0, [b"%03d" % index + b"x" * 60])
         opened.flush()
-        opened._files.checkpoints.write({WHERE: last_offsets(opened.partition(*WHERE))})
+        parts_of(opened).files.checkpoints.write({WHERE: last_offsets(opened.partition(*WHERE))})
         assert len(bases(opened.path)) == 4
         yield opened
 
@@ -50,7 +51,7 @@ def segment(store_path: Path, base_offset: int) -> Path:
 
 def retain(store: eoslog.Store) -> int:
     partition = store.partition(*WHERE)
-    return apply_retention(partition, store._names, KEEP_TWO, 0)
+    return apply_retention(partition, parts_of(store).files.names, KEEP_TWO, 0)
 
 
 def killed(store: eoslog.Store, name: str = "killed") -> Path:
@@ -92,7 +93,7 @@ def joined(path: Path, first: int) -> None:
     """By a process that joins the one that found it, and writes down where the log begins."""
     with eoslog.open(path, config=QUIET) as store:
         assert_told(store, 0, first)
-        store._files.checkpoints.write({WHERE: last_offsets(store.partition(*WHERE))})
+        parts_of(store).files.checkpoints.write({WHERE: last_offsets(store.partition(*WHERE))})
 
 
 @pytest.mark.parametrize("gone_count", [1, 2, 3])
@@ -108,7 +109,7 @@ def test_a_beginning_that_is_gone_after_a_kill_is_told(store, caplog, gone_count
             assert "lost by the disk" in caplog.text
             in_a_child(lambda path=path: joined(path, first))
             # Not forgotten by what this process writes down either.
-            again._files.checkpoints.write({WHERE: last_offsets(again.partition(*WHERE))})
+            parts_of(again).files.checkpoints.write({WHERE: last_offsets(again.partition(*WHERE))})
             if stopped == "killed":
                 path = killed(again, "killed-again")
     with eoslog.open(path, config=QUIET) as again:
@@ -197,16 +198,16 @@ def test_the_start_of_a_deleted_topic_is_not_written_down(store):
 
 
 def test_a_start_is_never_lowered(store):
-    checkpoints = store._files.checkpoints
+    checkpoints = parts_of(store).files.checkpoints
     for start, known in ((10, 10), (5, 10), (11, 11)):
         checkpoints.raise_start(WHERE, lambda start=start: start)
         assert checkpoints.log_start_offset(WHERE) == known
         assert read_checkpoint(store.path / LOG_START_OFFSET)[WHERE] == known
-    store._files.checkpoints.write({WHERE: last_offsets(store.partition(*WHERE))})
+    parts_of(store).files.checkpoints.write({WHERE: last_offsets(store.partition(*WHERE))})
 
 
 def test_a_start_that_could_not_be_written_is_written_the_next_time(store, monkeypatch):
-    checkpoints = store._files.checkpoints
+    checkpoints = parts_of(store).files.checkpoints
     with monkeypatch.context() as patched:
         write = "eoslog.storage.offset_checkpoints.write_checkpoint"
         patched.setattr(write, lambda *_, **__: 1 / 0)

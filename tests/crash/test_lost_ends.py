@@ -15,6 +15,7 @@ from eoslog.bindings.control_state import control_state, synced_before
 from eoslog.common.kafka_uuid import id_bytes
 from eoslog.fs.identity_files import read_partition_metadata
 from eoslog.storage.partition import Partition
+from eoslog.store.store import parts_of
 
 pytestmark = pytest.mark.crash
 
@@ -240,7 +241,7 @@ def test_a_loss_that_the_checkpoint_knows_is_told_as_long_as_its_finder_lives(tm
             for number in range(SYNCED):
                 producer.append("t", 0, [b"%04d" % number + b"x" * 300])
         store.flush()
-        store._checkpointer._write_checkpoints()
+        parts_of(store).checkpointer._write_checkpoints()
         if clean:
             store.close()
         die()
@@ -254,5 +255,5 @@ def test_a_loss_that_the_checkpoint_knows_is_told_as_long_as_its_finder_lives(tm
             assert any(f"below offset {SYNCED} had been synced" in one for one in reasons)
             store.partition("t", 0).append_columns([b"v"])
             store.flush()
-            store._checkpointer._write_checkpoints()
+            parts_of(store).checkpointer._write_checkpoints()
     assert call("verify", "--store", path).status == DONE

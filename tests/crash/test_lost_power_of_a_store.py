@@ -12,6 +12,7 @@ from partition_files import all_records
 from reference_model import batch_codec as codec
 
 import eoslog
+from eoslog.store.store import parts_of
 
 pytestmark = pytest.mark.crash
 
@@ -64,7 +65,7 @@ class LiveStore:
     def synced_bytes(self) -> dict[Path, int]:
         """Of each log file, as far as its partition's recovery point says that it was synced."""
         synced: dict[Path, int] = {}
-        for partition in self.store._partitions.opened():
+        for partition in parts_of(self.store).files.partitions.opened():
             for segment in partition.segments():
                 path = Path(str(segment["path"]))
                 data = path.read_bytes()[: int(str(segment["size_bytes"]))]

@@ -21,6 +21,7 @@ from staged_jobs import APP, PARTITIONS, TOPIC, expected_numbers, stage_job, vis
 
 import eoslog
 from eoslog.staging import staged_job
+from eoslog.store.store import parts_of
 
 pytestmark = pytest.mark.crash
 
@@ -85,7 +86,7 @@ class Machine:
                     messages = stage_job(path, run_id, numbers_of(version), name=f"{version}-")
                     done = store.commit_staged(APP, version, messages, run_id)
                     assert done.committed == (version == count)
-            store._staged.sweep()
+            parts_of(store).staged.sweep()
         with eoslog.open(path, durability=self.durability) as store:
             assert visible_numbers(store) == expected_numbers(*map(numbers_of, range(count + 1)))
             assert store.verify() == []

@@ -19,6 +19,7 @@ from eoslog.errors import CorruptRecordError
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET
 from eoslog.storage import log_settings
 from eoslog.storage.offset_checkpoints import last_offsets
+from eoslog.store.store import parts_of
 from eoslog.store.store_files import StoreFiles
 
 pytestmark = pytest.mark.crash
@@ -70,7 +71,7 @@ def test_a_flipped_log_start_hides_nothing(tmp_path: Path, closed: bool) -> None
         store.create_topic("rows")
         store.producer().append("rows", 0, [b"%03d" % index for index in range(RECORDS)])
         store.flush()
-        store._files.checkpoints.write({WHERE: last_offsets(store.partition("rows", 0))})
+        parts_of(store).files.checkpoints.write({WHERE: last_offsets(store.partition("rows", 0))})
         shutil.copytree(path, killed)
     found = path if closed else killed
     checkpoint = found / LOG_START_OFFSET

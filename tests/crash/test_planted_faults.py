@@ -27,6 +27,7 @@ from eoslog.groups.group_offsets_state import WrittenOffset
 from eoslog.groups.group_records import OffsetKey
 from eoslog.staging import staged_adoption
 from eoslog.storage.producer_state_store import ProducerStateStore
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_partition import state_partition_of, transaction_key
 
 pytestmark = pytest.mark.crash
@@ -254,7 +255,7 @@ def test_a_transaction_of_which_the_index_says_otherwise(path, rows):
 )
 def test_a_state_log_that_cannot_be(path, change, words):
     with open_store(path) as store:
-        partition = store._partitions.state_partition(state_partition_of(ID))
+        partition = parts_of(store).files.partitions.state_partition(state_partition_of(ID))
         records, _ = partition.fetch_records(0, 1000, 1 << 20)
         last = [one for one in records if one.key == transaction_key(ID)][-1]
         state = decode_transaction_value(last.value)
@@ -363,7 +364,7 @@ def test_a_transaction_whose_beginning_was_deleted_is_no_fault(tmp_path):
                 if number in (0, 5):
                     producer.append("plain", 0, [b"of the transaction"])
             producer.commit_transaction()
-        store._checkpointer._retain()
+        parts_of(store).checkpointer._retain()
         # Snapshots from before the commit are left, in the middle of the transaction.
         start = store.consumer().beginning_offsets([PLAIN])[PLAIN]
         assert 1 < start < 7

@@ -24,6 +24,7 @@ from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint, write_che
 from eoslog.inspect import store_repair
 from eoslog.inspect.store_repair import StoreRepair
 from eoslog.store.retention import apply_retention
+from eoslog.store.store import parts_of
 
 pytestmark = pytest.mark.crash
 
@@ -332,7 +333,7 @@ def test_rows_and_a_snapshot_that_are_wrong_come_from_a_whole_log(path, deleted)
         with eoslog.open(path) as store:
             config = {"retention.bytes": 0, "retention.ms": -1}
             partition = store.partition("t", 0)
-            assert apply_retention(partition, store._names, config, 0) > 0
+            assert apply_retention(partition, parts_of(store).files.names, config, 0) > 0
     plant_a_wrong_row(path)
     wrong = max((path / "t-0").glob("*.snapshot"))
     data = bytearray(wrong.read_bytes())

@@ -49,6 +49,7 @@ from eoslog.staging.staged_message import StagedMessage
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.partition import Partition
 from eoslog.storage.partition_producers import PartitionProducers
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 
 pytestmark = pytest.mark.crash
@@ -67,7 +68,9 @@ def offsets_of(version: int) -> dict[str, dict[TopicPartition, int]]:
 
 def groups_partition(store: eoslog.Store) -> Partition:
     """Where the group's offsets are."""
-    return store._partitions.offsets_partition(store._group_offsets.log.partition_of(GROUP))
+    return parts_of(store).files.partitions.offsets_partition(
+        parts_of(store).files.group_offsets.log.partition_of(GROUP)
+    )
 
 
 def check_offsets(store: eoslog.Store, versions: list[int]) -> None:
@@ -132,7 +135,7 @@ def commit_and_die(path: Path, messages: list[StagedMessage], kill: Kill) -> Non
         store = eoslog.open(path)
         kill.arm()
         store.commit_staged(APP, 1, messages, offsets=offsets_of(1))
-        store._staged.clear_leftovers()
+        parts_of(store).staged.clear_leftovers()
         raise AssertionError(f"the driver outlived {kill}")
 
     assert in_child(driver, path.parent) is None
@@ -143,7 +146,7 @@ def open_and_die(path: Path, kill: Kill) -> bool:
 
     def opener() -> str:
         kill.arm()
-        eoslog.open(path)._staged.clear_leftovers()
+        parts_of(eoslog.open(path)).staged.clear_leftovers()
         return "opened"
 
     return in_child(opener, path.parent) is None
@@ -157,7 +160,7 @@ def check_exactly_once(path: Path, *, decided: bool) -> None:
         check_offsets(store, [0, 1] if decided else [0])
         state = store.application(APP)
         assert (state.version, state.state) == (1 if decided else 0, "complete")
-        store._staged.sweep()
+        parts_of(store).staged.sweep()
         left = {name.split("/")[1] for name in staged_files(path)}
         assert left <= (set() if decided else {"run-1"})
         # The driver starts anew: another run, and more tasks.
@@ -456,7 +459,7 @@ def test_a_zombie_that_writes_on_after_the_decision_changes_nothing(path, decisi
         assert os.WEXITSTATUS(status) == 7, "it was told"
         expected = expected_numbers(BEFORE, JOB) if decision == "commit" else None
         assert visible_numbers(store) == (expected or expected_numbers(BEFORE))
-        store._staged.sweep()
+        parts_of(store).staged.sweep()
         assert staged_files(path) == []
 
 
@@ -468,7 +471,7 @@ def test_an_attempt_that_begins_after_the_decision_changes_nothing(path):
     with eoslog.open(path) as store:
         assert not store.commit_staged(APP, 1, [*messages, late]).committed
         assert visible_numbers(store) == expected_numbers(BEFORE, JOB)
-        store._staged.clear_leftovers()
+        parts_of(store).staged.clear_leftovers()
         assert staged_producers(store) == set()
 
 

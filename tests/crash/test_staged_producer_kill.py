@@ -30,6 +30,7 @@ from eoslog.staging.staged_commit import StagedCommits
 from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.partition import Partition
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 
 pytestmark = pytest.mark.crash
@@ -135,7 +136,7 @@ def test_a_load_killed_anywhere_goes_on_where_it_was(path, kill, decided):
         for version in range(store.application(ID).version + 1, 4):
             load(producer, version)
         check(store, 4)
-        store._staged.sweep()
+        parts_of(store).staged.sweep()
         assert staged_files(path) == []
         assert store.verify() == []
     with eoslog.open(path) as store:

@@ -30,6 +30,7 @@ from eoslog.staging.staged_adoption import HeldPartitions
 from eoslog.staging.staged_leftovers import Leftovers
 from eoslog.staging.staged_source import VersionSource, version_run_id
 from eoslog.storage.partition import Partition
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 
 pytestmark = pytest.mark.crash
@@ -100,7 +101,7 @@ def test_the_next_driver_runs_the_version_again(path, tmp_path, kill):
         with pytest.raises(StagedRunFencedError):
             commit(store, 2, 3, "driver-1")
         assert commit(store, 2, 4, "driver-2")
-        store._staged.sweep()
+        parts_of(store).staged.sweep()
         check(store, 0, 2 if kill in NOT_DECIDED else 1, 4)
 
 
@@ -123,7 +124,7 @@ def test_a_new_source_is_in_with_its_first_version_or_not_at_all(path, tmp_path,
         with pytest.raises(StagedSourceError):
             commit(store, 2, 4, "driver-1", new_allowed=True)
         assert commit(store, 1, 5, "driver-3", "another")
-        store._staged.sweep()
+        parts_of(store).staged.sweep()
         check(store, 0, 1, 3 if kill in NOT_DECIDED else 2, 5)
 
 
@@ -140,5 +141,5 @@ def test_a_replay_dies_at_the_record_that_makes_it_the_newest_driver(path, tmp_p
         with pytest.raises(StagedRunFencedError):
             commit(store, 1, 4, "driver-1")
         assert commit(store, 1, 5, "driver-3")
-        store._staged.sweep()
+        parts_of(store).staged.sweep()
         check(store, 0, 5)

@@ -26,6 +26,7 @@ from reference_model import batch_codec as codec
 import eoslog
 from eoslog import TopicPartition
 from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
+from eoslog.store.store import parts_of
 
 SHARES = (0.0, 0.1, 0.5, 0.9, 0.98, 1.0)
 DERIVED = (".index", ".timeindex", ".snapshot", ".txnindex")
@@ -277,7 +278,7 @@ def committed_values(store: eoslog.Store, partitions: int) -> dict[int, list[byt
 
 
 def check_nothing_is_open(store: eoslog.Store) -> None:
-    for partition in store._partitions.with_transactions(None, None):
+    for partition in parts_of(store).files.partitions.with_transactions(None, None):
         where = partition.topic_partition
         assert partition.open_transactions() == [], f"{where}: nobody ends these"
         assert partition.last_stable_offset == partition.log_end_offset, where

@@ -29,6 +29,7 @@ from eoslog.bindings.transaction_entry import (
     transactional_id_of,
 )
 from eoslog.errors import ProducerFencedError
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_partition import StateRecord
 
 TOPIC = "orders"
@@ -86,17 +87,17 @@ class Moment:
 
 def end_of_life(store: eoslog.Store) -> None:
     """The process dies: nothing more is written, nothing is closed as it should be."""
-    store._checkpointer.stop()
-    store._linger.stop()
-    store._partitions.stop()
+    parts_of(store).checkpointer.stop()
+    parts_of(store).linger.stop()
+    parts_of(store).files.partitions.stop()
     store._closed = True
-    store._files.give_up()
+    parts_of(store).files.give_up()
 
 
 def start_at_epoch(store: eoslog.Store, transactional_id: str, epoch: int) -> None:
     """As if the id had been used for very long."""
     value = encode_transaction_value(
-        producer_id=store._files.producer_ids.take(),
+        producer_id=parts_of(store).files.producer_ids.take(),
         producer_epoch=epoch,
         last_producer_epoch=-1,
         previous_producer_id=-1,
@@ -107,13 +108,13 @@ def start_at_epoch(store: eoslog.Store, transactional_id: str, epoch: int) -> No
         start_ms=-1,
         client_transaction_version=2,
     )
-    partition = store._state_log.partition_of(transactional_id)
+    partition = parts_of(store).files.state_log.partition_of(transactional_id)
     # Whoever keeps the index asks those that have an id, and nobody has this one.
-    with store._state_log._persist_lock:
+    with parts_of(store).files.state_log._persist_lock:
         appended = partition.append_columns([value], [transaction_key(transactional_id)])
         partition.flush()
         record = StateRecord(value, appended.base_offset)
-        store._state_log.moved(transactional_id, record)
+        parts_of(store).files.state_log.moved(transactional_id, record)
 
 
 class Trace:
@@ -133,7 +134,7 @@ class Trace:
         """Take in what a call did; the decisions in it: (transactional id, record, its event)."""
         new: dict[str, list[codec.ModelBatch]] = {}
         synced: dict[str, int] = {}
-        for partition in store._partitions.opened():
+        for partition in parts_of(store).files.partitions.opened():
             name = f"{partition.topic}-{partition.partition}"
             first = self._ends.get(name, 0)
             new[name] = list(_batches_from(partition, first))
@@ -315,9 +316,9 @@ class LiveStore:
         self.open.clear()
         if clean:
             # All of them were synced: have a look at each.
-            list(self.store._partitions.with_transactions(None, None))
-            for number in self.store._partitions.existing_state_partitions():
-                self.store._partitions.state_partition(number)
+            list(parts_of(self.store).files.partitions.with_transactions(None, None))
+            for number in parts_of(self.store).files.partitions.existing_state_partitions():
+                parts_of(self.store).files.partitions.state_partition(number)
         self._begin_life()
 
     def remember(self) -> None:
@@ -334,11 +335,11 @@ class LiveStore:
 
     def checkpoint(self) -> None:
         """What the background thread does now and then, for what it has heard of by then."""
-        checkpointer = self.store._checkpointer
+        checkpointer = parts_of(self.store).checkpointer
         if self.noise.random() < 0.3:
             checkpointer._write_offsets()  # As after retention: nothing is synced for it.
         else:
-            opened = self.store._partitions.opened()
+            opened = parts_of(self.store).files.partitions.opened()
             heard_of = self.noise.sample(opened, self.noise.randint(1, len(opened)))
             checkpointer._unwritten.update(heard_of)
             checkpointer._write_checkpoints()
@@ -347,9 +348,9 @@ class LiveStore:
 
     def persist(self) -> None:
         """Bring LMDB up to the logs, whether these are synced or not."""
-        for partition in self.store._partitions.opened():
+        for partition in parts_of(self.store).files.partitions.opened():
             if self.noise.random() < 0.7:
-                self.store._checkpointer._persist(partition)
+                parts_of(self.store).checkpointer._persist(partition)
         self.remember()
 
     def look(self) -> None:

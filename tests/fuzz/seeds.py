@@ -30,6 +30,7 @@ from eoslog.groups.group_records import (
     encode_offset_value,
 )
 from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN
+from eoslog.store.store import parts_of
 from fuzz.partition_targets import fresh, opened_in_session, template
 
 GOLDEN = Path(__file__).parents[1] / "format" / "golden"
@@ -152,9 +153,11 @@ def seeds_of_a_store(path: Path) -> Iterator[Seed]:
         for number in range(50):
             found = path / f"__transaction_state-{number}"
             if found.is_dir():
-                for record in store._partitions.internal_partition(
-                    "__transaction_state", number
-                ).fetch_records(0, 100, 1 << 20)[0]:
+                for record in (
+                    parts_of(store)
+                    .files.partitions.internal_partition("__transaction_state", number)
+                    .fetch_records(0, 100, 1 << 20)[0]
+                ):
                     if record.key and record.key[:2] == b"\x00\x00" and record.value:
                         yield "transaction_value", record.value
                         shown = struct.pack(">H", len(record.key)) + record.key + record.value

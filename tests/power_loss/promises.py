@@ -36,6 +36,7 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import OutOfOrderSequenceError, ProducerFencedError, StagedJobIncompleteError
 from eoslog.inspect.transaction_verification import AHEAD, BEHIND
+from eoslog.store.store import parts_of
 
 Key = tuple[Any, ...]
 JOB_IS_LOST = "a decided job whose staged files are gone: it holds back its partitions' readers"
@@ -222,7 +223,7 @@ def check_state(path: Path, workload: Workload, promises: Promises, *, deeply: b
         seen = look(store)
         lost = promises.check(seen)
         _check_offsets(store, promises, seen)
-        if promises.durability == "process" and store._staged.pending.by_name:
+        if promises.durability == "process" and parts_of(store).staged.pending.by_name:
             return [*lost, JOB_IS_LOST]
         check_nothing_is_open(store)
         added = _go_on(store, promises, seen, lost)

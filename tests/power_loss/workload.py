@@ -25,6 +25,7 @@ from eoslog import TopicPartition
 from eoslog.errors import ProducerFencedError
 from eoslog.staging import staged_job
 from eoslog.staging.staged_writer import StagedWriter
+from eoslog.store.store import parts_of
 
 TOPIC = "orders"
 SOURCE = "source"
@@ -383,30 +384,30 @@ class Workload:
     # What the background thread does, and ends of lives.
 
     def checkpoint(self) -> None:
-        checkpointer = self.store._checkpointer
+        checkpointer = parts_of(self.store).checkpointer
         if self.noise.random() < 0.3:
             checkpointer._write_offsets()
             return
-        opened = self.store._partitions.opened()
+        opened = parts_of(self.store).files.partitions.opened()
         checkpointer._unwritten.update(
             self.noise.sample(opened, self.noise.randint(0, len(opened)))
         )
         checkpointer._write_checkpoints()
 
     def persist(self) -> None:
-        for partition in self.store._partitions.opened():
+        for partition in parts_of(self.store).files.partitions.opened():
             if self.noise.random() < 0.7:
-                self.store._checkpointer._persist(partition)
+                parts_of(self.store).checkpointer._persist(partition)
 
     def clear(self) -> None:
         if self.noise.random() < 0.2:
-            self.store._staged.sweep()
-        self.store._staged.clear_leftovers()
+            parts_of(self.store).staged.sweep()
+        parts_of(self.store).staged.clear_leftovers()
 
     def retain(self) -> None:
         before = {place: values_of_place(self.store, place) for place in PLACES}
         mark(note="retaining")
-        self.store._checkpointer._retain()
+        parts_of(self.store).checkpointer._retain()
         gone = {}
         for place, values in before.items():
             left = set(values_of_place(self.store, place))

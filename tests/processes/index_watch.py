@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from eoslog.storage.producer_state_store import checked
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import _record_of_index
 from eoslog.transactions.compacted_partition import (
     is_transaction_key,
@@ -22,7 +23,7 @@ class IndexWatch:
 
     def __init__(self, store: Any) -> None:
         self._store = store
-        self._index = store._state_log._index
+        self._index = parts_of(store).files.state_log._index
         self._read_up_to: dict[int, int] = {}
         # Of each partition's ids, where records stand, and whether they have a value.
         self._records: dict[int, dict[bytes, list[tuple[int, bool]]]] = {}
@@ -53,7 +54,7 @@ class IndexWatch:
         return true_at, rows
 
     def _follow(self, number: int) -> None:
-        partition = self._store._partitions.state_partition(number)
+        partition = parts_of(self._store).files.partitions.state_partition(number)
         first, end = self._read_up_to.get(number, 0), partition.log_end_offset
         found = self._records.setdefault(number, {})
         for record in records_from(partition, first, end):

@@ -9,6 +9,7 @@ from processes.member_main import Hand
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.store.store import parts_of
 
 
 def text(value: bytes | None) -> str | None:
@@ -17,7 +18,7 @@ def text(value: bytes | None) -> str | None:
 
 def stop_background(hand: Hand) -> None:
     """Of one that will be stopped (SIGSTOP): not while its background thread holds a lock."""
-    hand.store._checkpointer.stop()
+    parts_of(hand.store).checkpointer.stop()
 
 
 # Topics.

@@ -9,6 +9,7 @@ from staged_jobs import APP, PARTITIONS, TOPIC, stage_job, visible_numbers
 import eoslog
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.storage.partition import Partition
+from eoslog.store.store import parts_of
 
 # It gathers the rows of partition 0 when it is told, and writes them when it is told again.
 LATE_WRITER = """
@@ -60,7 +61,7 @@ def test_rows_of_half_a_job_are_not_left(tmp_path, monkeypatch, last):
             messages = stage_job(path, "run", range(300), tasks=1)
             store.commit_staged(APP, 0, messages)
             monkeypatch.undo()
-            store._staged.clear_leftovers()
+            parts_of(store).staged.clear_leftovers()
             staged_ids = {file.producer_id for message in messages for file in message.files}
             assert not any(partition.producer(one) for one in staged_ids), "they were forgotten"
             other.tell()

@@ -13,12 +13,13 @@ from processes.crew import QUIET, Crew, MemberError
 from processes.lanes import TOPIC, Lanes, make_store, records_of, value_of, write_lane
 
 import eoslog
+from eoslog.store.store import parts_of
 
 CLEAN = ".kafka_cleanshutdown"
 
 
 def was_stopped_uncleanly(hand):
-    return hand.store._files.was_stopped_uncleanly
+    return parts_of(hand.store).files.was_stopped_uncleanly
 
 
 def open_write_close(hand, path, lane, rounds, options):
@@ -135,7 +136,7 @@ def test_one_dies_while_others_live(tmp_path, copied):
         known = known_of(crew)
     assert (path / CLEAN).exists()
     with eoslog.open(path) as store:
-        assert not store._files.was_stopped_uncleanly
+        assert not parts_of(store).files.was_stopped_uncleanly
         known.check(records_of(store))
         assert store.verify() == []
 
@@ -275,7 +276,7 @@ def test_a_copy_of_a_store_that_is_open(tmp_path):
         ann.call(store_calls.append, TOPIC, ["a"])
         shutil.copytree(path, tmp_path / "copy")
         with eoslog.open(tmp_path / "copy") as copied, copied.producer() as producer:
-            assert copied._files.was_stopped_uncleanly
+            assert parts_of(copied).files.was_stopped_uncleanly
             producer.append(TOPIC, partition=0, values=[b"in the copy"])
             assert list(records_of(copied)[0].values()) == [b"a", b"in the copy"]
         ann.call(store_calls.append, TOPIC, ["b"])

@@ -15,6 +15,7 @@ from eoslog.errors import (
     TopicAlreadyExistsError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.store.store import parts_of
 
 
 def test_a_topic_is_there_for_everybody_at_once(tmp_path):
@@ -196,7 +197,7 @@ def test_a_position_in_a_deleted_topic_is_none_in_one_made_under_its_name(tmp_pa
 
 def look_at_no_deletions(hand):
     """As if none of its threads had looked since."""
-    hand.store._partitions._let_go_of_deleted = lambda: None
+    parts_of(hand.store).files.partitions._let_go_of_deleted = lambda: None
 
 
 def test_deleted_by_one_that_has_the_topic_of_that_name_before_it_open(tmp_path):
@@ -236,7 +237,7 @@ def test_the_last_to_leave_closes_a_topic_that_was_made_anew_behind_its_back(tmp
 
 def _once_the_rows_are_gone(hand, call):
     """`call`, but the deletion of the topic comes in between, whole."""
-    rows = hand.store._files.rows
+    rows = parts_of(hand.store).files.rows
     topic_id = hand.store.topics()["t"].topic_id
 
     def late(*arguments, **named):
@@ -257,7 +258,7 @@ def leave_late(hand):
     partition.producer_state.persist()
     with hand.store.producer() as producer:
         producer.append("t", partition=0, values=[b"2"])
-    rows = hand.store._files.rows
+    rows = parts_of(hand.store).files.rows
     rows.write_rows = _once_the_rows_are_gone(hand, rows.write_rows)
     hand.store.close()
 

@@ -45,6 +45,7 @@ from eoslog.staging.staged_leftovers import Leftovers
 from eoslog.staging.staged_spans import RecentJobs
 from eoslog.storage.partition import Partition
 from eoslog.storage.partition_producers import PartitionProducers
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 
 pytestmark = pytest.mark.crash
@@ -102,7 +103,7 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 def opened(path: Path, durability: str = "commit") -> eoslog.Store:
     store = eoslog.open(path, durability=durability, config=QUIET)
-    store._checkpointer.stop()  # What it does is done by the test.
+    parts_of(store).checkpointer.stop()  # What it does is done by the test.
     return store
 
 
@@ -118,10 +119,10 @@ def commit_and_die(path: Path, durability: str, kill: Kill, **options: Any) -> N
 
     def driver() -> None:
         store = opened(path, durability)
-        assert not store._files.session.first
+        assert not parts_of(store).files.session.first
         kill.arm()
         store.commit_staged(APP, 1, messages, offsets=offsets_of(1))
-        store._staged.clear_leftovers()
+        parts_of(store).staged.clear_leftovers()
         raise AssertionError(f"the driver outlived {kill}")
 
     assert in_child(driver, path.parent) is None
@@ -138,7 +139,9 @@ def check_offsets(store: eoslog.Store, versions: list[int]) -> None:
     groups = store.groups()
     assert groups[GROUP][READ].offset == 1000 + versions[-1]
     assert groups[APP][VERSION_PARTITION].offset == versions[-1]
-    partition = store._partitions.offsets_partition(store._group_offsets.log.partition_of(GROUP))
+    partition = parts_of(store).files.partitions.offsets_partition(
+        parts_of(store).files.group_offsets.log.partition_of(GROUP)
+    )
     assert partition.open_transactions() == []
     records, _ = partition.fetch_records(0, 10_000, 1 << 20)
     keys = [decode_offset_key(record.key) for record in records]
@@ -149,7 +152,7 @@ def check_settled(store: eoslog.Store, *, decided: bool) -> None:
     """All or nothing, nobody held; then the driver starts anew."""
     expected = expected_numbers(BEFORE, JOB) if decided else expected_numbers(BEFORE)
     assert held_partitions(store) == []
-    assert not store._staged.pending.undone.any
+    assert not parts_of(store).staged.pending.undone.any
     assert visible_numbers(store) == expected
     check_offsets(store, [0, 1] if decided else [0])
     known = store.application(APP)
@@ -210,7 +213,7 @@ def test_killed_before_the_decision(path, store, durability, monkeypatch, kill):
     monkeypatch.setattr(staged_job, "INLINE_MANIFEST_BYTES_MAX", 10)
     commit_and_die(path, durability, kill)
     assert visible_numbers(store) == expected_numbers(BEFORE)
-    store._staged.recover_dead_peers()
+    parts_of(store).staged.recover_dead_peers()
     check_settled(store, decided=False)
 
 
@@ -225,7 +228,7 @@ def test_killed_after_the_decision(path, store, durability, kill):
             expected_numbers(BEFORE)[number],
             expected_numbers(BEFORE, JOB)[number],
         )
-    store._staged.recover_dead_peers()
+    parts_of(store).staged.recover_dead_peers()
     check_settled(store, decided=True)
 
 
@@ -252,9 +255,9 @@ def test_whoever_comes_next_settles_it(path, kill, by):
         elif by == "another application":
             store.commit_staged("other", 0, stage_job(path, "run-0", range(0), app_id="other"))
             assert store.application("other").version == 0
-            store._staged.sweep()  # It knows of what it found by then.
+            parts_of(store).staged.sweep()  # It knows of what it found by then.
         elif by == "tick":
-            store._staged.recover_dead_peers()
+            parts_of(store).staged.recover_dead_peers()
         elif by == "joiner":
             assert in_child(lambda: opened(path).path.name, path.parent) == "store"
         else:
@@ -265,7 +268,7 @@ def test_whoever_comes_next_settles_it(path, kill, by):
             expected_numbers(BEFORE, JOB) if decided or by == "commit" else expected_numbers(BEFORE)
         )
         assert store.application(APP).state == "complete"
-        assert not store._staged.pending.undone.any
+        assert not parts_of(store).staged.pending.undone.any
     finally:
         store.close()
 
@@ -291,7 +294,7 @@ def test_who_completes_it_dies_too(path, store, durability, kill):
     for _ in range(2):
         if in_child_or_done(helper, path.parent):
             break
-    store._staged.recover_dead_peers()
+    parts_of(store).staged.recover_dead_peers()
     check_settled(store, decided=True)
 
 
@@ -316,7 +319,7 @@ def test_readers_stop_at_the_bounds_of_another_processs_job(path, store, durabil
     commit_and_die(path, durability, Kill(HeldPartitions, "release", 1, "before"))
     assert consumer.poll(max_records=1000, timeout=0.05) == []
     assert sum(store.partition(TOPIC, n).log_end_offset for n in range(PARTITIONS)) == 340
-    store._staged.recover_dead_peers()
+    parts_of(store).staged.recover_dead_peers()
     assert len(consumer.poll(max_records=1000, timeout=1)) == len(JOB)
 
 
@@ -331,7 +334,7 @@ def test_a_snapshot_sees_all_of_a_dead_processs_job_or_nothing(path, store, dura
         for jobs in ((BEFORE,), (BEFORE, JOB))
     )
     assert seen in (before, after)
-    store._staged.recover_dead_peers()
+    parts_of(store).staged.recover_dead_peers()
     check_settled(store, decided=True)
 
 
@@ -365,7 +368,7 @@ def test_a_snapshot_cuts_no_job_of_a_dead_process_behind_an_open_transaction(
         producer.append(TOPIC, partition=0, values=[b"0000000"])
         commit_and_die(path, durability, kill)
         assert seen() == counts(BEFORE)
-        store._staged.recover_dead_peers()
+        parts_of(store).staged.recover_dead_peers()
         assert seen() == counts(BEFORE)
         store.commit_staged(APP, 2, stage_job(path, "run-3", LATER), offsets=offsets_of(2))
         assert seen() == counts(BEFORE)
@@ -377,19 +380,19 @@ def test_a_snapshot_cuts_no_job_of_a_dead_process_behind_an_open_transaction(
 
 def test_offsets_of_a_decided_job_are_unstable_in_every_process(path, store, durability):
     commit_and_die(path, durability, Kill(Partition, "adopt", 2, "before"))
-    fetch = store._group_offsets.fetch
+    fetch = parts_of(store).files.group_offsets.fetch
     with pytest.raises(UnstableOffsetCommitError):
         fetch(GROUP, READ, require_stable=True)
-    assert not store._group_offsets.is_stable(GROUP, READ)
-    store._staged.recover_dead_peers()
+    assert not parts_of(store).files.group_offsets.is_stable(GROUP, READ)
+    parts_of(store).staged.recover_dead_peers()
     assert fetch(GROUP, READ, require_stable=True).offset == 1001
-    assert store._group_offsets.is_stable(GROUP, READ)
+    assert parts_of(store).files.group_offsets.is_stable(GROUP, READ)
 
 
 def test_a_job_that_lacks_room_is_completed_by_another_process(path, store, durability):
     """The driver's process lives, cannot go on, and finds the work done."""
     messages = stage_job(path, "run-1", JOB)
-    store._staged._retry_due_s = 0.0
+    parts_of(store).staged._retry_due_s = 0.0
     with pytest.MonkeyPatch.context() as patched:
 
         def full(*_: Any) -> None:
@@ -398,7 +401,7 @@ def test_a_job_that_lacks_room_is_completed_by_another_process(path, store, dura
         patched.setattr(Partition, "adopt", full)
         with pytest.raises(eoslog.errors.StagedJobIncompleteError):
             store.commit_staged(APP, 1, messages, offsets=offsets_of(1))
-    assert store._staged.pending.undone.any
+    assert parts_of(store).staged.pending.undone.any
     assert len(held_partitions(store)) == PARTITIONS
 
     def other() -> list[Any]:
@@ -414,8 +417,8 @@ def test_a_job_that_lacks_room_is_completed_by_another_process(path, store, dura
     assert state == "complete"
     assert {int(one): held for one, held in numbers.items()} == expected_numbers(BEFORE, JOB)
     assert visible_numbers(store) == expected_numbers(BEFORE, JOB, LATER)
-    store._staged.sweep()
-    assert store._staged.pending.by_name == {}
+    parts_of(store).staged.sweep()
+    assert parts_of(store).staged.pending.by_name == {}
     assert visible_numbers(store) == expected_numbers(BEFORE, JOB, LATER)
     check_offsets(store, [0, 1])
 
@@ -443,7 +446,7 @@ def test_an_interrupted_decision_is_taken_back_unless_another_process_acted(
     assert result.committed == (not (written and acted))
     assert held_partitions(store) == []
     assert visible_numbers(store) == expected_numbers(BEFORE, JOB)
-    assert not store._staged.pending.undone.any
+    assert not parts_of(store).staged.pending.undone.any
 
 
 def test_a_decision_whose_sync_failed_is_acted_on_by_nobody(path, monkeypatch):
@@ -462,7 +465,7 @@ def test_a_decision_whose_sync_failed_is_acted_on_by_nobody(path, monkeypatch):
 
     def other() -> list[Any]:
         joined = opened(path)
-        joined._staged.sweep()
+        parts_of(joined).staged.sweep()
         return [joined.application(APP).state, joined.partition(TOPIC, 0).log_end_offset]
 
     end = store.partition(TOPIC, 0).log_end_offset
@@ -560,7 +563,7 @@ def test_a_topic_deleted_by_another_process_leaves_a_job_without_it(path, store,
 
     in_child(deleter, path.parent)
     assert "gone" not in store.topics()
-    store._staged.recover_dead_peers()
+    parts_of(store).staged.recover_dead_peers()
     check_settled(store, decided=True)
 
 

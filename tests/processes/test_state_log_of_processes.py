@@ -23,6 +23,7 @@ from eoslog.errors import ProducerFencedError
 from eoslog.storage import log_settings
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.compacted_partition import (
     NAMED_PRODUCER,
@@ -64,7 +65,7 @@ def store(path: Path) -> Iterator[eoslog.Store]:
 
 def opened(path: Path, durability: str = "process") -> eoslog.Store:
     store = eoslog.open(path, durability=durability, config=QUIET)
-    store._checkpointer.stop()  # What it does is done by the test.
+    parts_of(store).checkpointer.stop()  # What it does is done by the test.
     return store
 
 
@@ -72,25 +73,25 @@ def opened(path: Path, durability: str = "process") -> eoslog.Store:
 
 
 def put(hand: Hand, name: str, number: int) -> None:
-    hand.store._state_log.append(MADE_UP, name, {"n": number})
+    parts_of(hand.store).files.state_log.append(MADE_UP, name, {"n": number})
 
 
 def get(hand: Hand, name: str) -> int | None:
-    state = hand.store._state_log.get(MADE_UP, name)
+    state = parts_of(hand.store).files.state_log.get(MADE_UP, name)
     return None if state is None else int(state["n"])
 
 
 def names(hand: Hand) -> list[str]:
-    return hand.store._state_log.names(MADE_UP)
+    return parts_of(hand.store).files.state_log.names(MADE_UP)
 
 
 def persist(hand: Hand) -> None:
-    hand.store._state_log.persist()
+    parts_of(hand.store).files.state_log.persist()
 
 
 def count_up(hand: Hand, names: list[str], times: int) -> None:
     """Each key is read, and written one higher, under its lock."""
-    log = hand.store._state_log
+    log = parts_of(hand.store).files.state_log
     for number in range(times):
         name = names[number % len(names)]
         with log.held(MADE_UP, name):
@@ -99,7 +100,7 @@ def count_up(hand: Hand, names: list[str], times: int) -> None:
 
 
 def take_ids(hand: Hand, count: int) -> list[int]:
-    return [hand.store._files.producer_ids.take() for _ in range(count)]
+    return [parts_of(hand.store).files.producer_ids.take() for _ in range(count)]
 
 
 def commit_some(hand: Hand, ids: list[str], count: int) -> None:
@@ -116,8 +117,8 @@ def compact_again_and_again(hand: Hand, numbers: list[int], seconds: float) -> i
     deleted = 0
     while not deleted or time.monotonic() < end_s:
         for number in numbers:
-            partition = hand.store._partitions.state_partition(number)
-            deleted += hand.store._files.compact(partition)
+            partition = parts_of(hand.store).files.partitions.state_partition(number)
+            deleted += parts_of(hand.store).files.compact(partition)
     return deleted
 
 
@@ -177,7 +178,7 @@ def test_changes_that_follow_from_the_older_value_are_never_lost(path, crew, kil
 
 
 def get_here(store: eoslog.Store, key: str) -> int:
-    state = store._state_log.get(MADE_UP, key)
+    state = parts_of(store).files.state_log.get(MADE_UP, key)
     assert state is not None
     return int(state["n"])
 
@@ -189,7 +190,7 @@ def test_own_records_are_never_read_again(store, monkeypatch):
     monkeypatch.setattr(
         CompactedPartition, "_apply", lambda self, *rest: read.append(rest) or apply(self, *rest)
     )
-    log = store._state_log
+    log = parts_of(store).files.state_log
     for number in range(30):
         log.append(MADE_UP, f"key-{number % 3}", {"n": number})
         assert get_here(store, f"key-{number % 3}") == number
@@ -212,9 +213,9 @@ def test_own_records_are_never_read_again(store, monkeypatch):
 
 def check_index(store: eoslog.Store) -> None:
     """It is true up to where it says, and tells of nothing that is not in the log."""
-    rows = store._files.rows
-    for number in store._partitions.existing_state_partitions():
-        partition = store._partitions.state_partition(number)
+    rows = parts_of(store).files.rows
+    for number in parts_of(store).files.partitions.existing_state_partitions():
+        partition = parts_of(store).files.partitions.state_partition(number)
         true_at, reached = rows.read_applied(number) or 0, rows.read_reached(number) or 0
         assert true_at <= reached <= partition.log_end_offset
         found: dict[bytes, list[tuple[int, bytes | None]]] = {}
@@ -234,7 +235,7 @@ def check_index(store: eoslog.Store) -> None:
 
 def write_and_persist(hand: Hand, seed: int, times: int) -> None:
     noise = random.Random(seed)
-    log = hand.store._state_log
+    log = parts_of(hand.store).files.state_log
     producers = {}
     for number in range(times):
         name = f"key-{noise.randrange(8)}"
@@ -269,20 +270,24 @@ def test_the_index_never_goes_back(path, crew, seed):
             while busy:
                 busy -= {one for one in busy if has_done(one)}
                 before = applied(store)
-                store._state_log.persist()
+                parts_of(store).files.state_log.persist()
                 assert all(applied(store)[one] >= at for one, at in before.items())
             for member in members:
                 member.answer()
             check_index(store)
         for member in members:
             member.leave()
-        store._state_log.persist()
+        parts_of(store).files.state_log.persist()
         check_index(store)
-        found = {one: store._state_log.get(MADE_UP, f"key-{one}") for one in range(8)}
-        ids = dict(store._state_log.transactions())
+        found = {
+            one: parts_of(store).files.state_log.get(MADE_UP, f"key-{one}") for one in range(8)
+        }
+        ids = dict(parts_of(store).files.state_log.transactions())
     with opened(path) as store:
-        assert found == {one: store._state_log.get(MADE_UP, f"key-{one}") for one in range(8)}
-        assert ids == dict(store._state_log.transactions())
+        assert found == {
+            one: parts_of(store).files.state_log.get(MADE_UP, f"key-{one}") for one in range(8)
+        }
+        assert ids == dict(parts_of(store).files.state_log.transactions())
 
 
 def has_done(member: Member) -> bool:
@@ -290,7 +295,7 @@ def has_done(member: Member) -> bool:
 
 
 def applied(store: eoslog.Store) -> dict[int, int]:
-    rows = store._files.rows
+    rows = parts_of(store).files.rows
     return {number: rows.read_applied(number) or 0 for number in range(50)}
 
 
@@ -299,18 +304,18 @@ def applied(store: eoslog.Store) -> dict[int, int]:
 )
 def test_who_dies_while_it_persists_harms_nobody(path, kill):
     with opened(path, "commit") as store:
-        store._state_log.append(MADE_UP, "a", {"n": 1})
+        parts_of(store).files.state_log.append(MADE_UP, "a", {"n": 1})
 
         def other() -> None:
             joined = opened(path, "commit")
-            joined._state_log.append(MADE_UP, "a", {"n": 2}, sync=False)
+            parts_of(joined).files.state_log.append(MADE_UP, "a", {"n": 2}, sync=False)
             kill.arm()
-            joined._state_log.persist()
+            parts_of(joined).files.state_log.persist()
 
         assert in_child(other, path.parent) is None
         assert get_here(store, "a") == 2
-        store._state_log.append(MADE_UP, "a", {"n": 3})
-        store._state_log.persist()
+        parts_of(store).files.state_log.append(MADE_UP, "a", {"n": 3})
+        parts_of(store).files.state_log.persist()
         check_index(store)
     with opened(path, "commit") as store:
         assert get_here(store, "a") == 3
@@ -324,9 +329,9 @@ def test_what_others_wrote_does_not_fill_the_memory(path, crew, store, monkeypat
             other.call(put, f"key-{turn}-{number}", number)
         if turn == 1:
             other.call(persist)
-        store._state_log.look_after()
-        assert store._state_log._unpersisted <= 60
-    assert len(store._state_log.names(MADE_UP)) == 240
+        parts_of(store).files.state_log.look_after()
+        assert parts_of(store).files.state_log._unpersisted <= 60
+    assert len(parts_of(store).files.state_log.names(MADE_UP)) == 240
     check_index(store)
     crew.all_leave()
 
@@ -360,7 +365,7 @@ def test_what_one_process_finds_in_a_log_ends_the_blocks_of_the_others(crew):
 
 
 def find_id(hand: Hand, producer_id: int) -> None:
-    hand.store._partitions._found_ids.note(producer_id)
+    parts_of(hand.store).files.partitions._found_ids.note(producer_id)
 
 
 ID_KILLS = [
@@ -375,18 +380,18 @@ ID_KILLS = [
 @pytest.mark.parametrize("durability", ["process", "commit"])
 def test_no_id_twice_though_a_process_dies_taking_a_block(path, durability, kill):
     with opened(path, durability) as store:
-        taken = [store._files.producer_ids.take() for _ in range(BLOCK_IDS)]
+        taken = [parts_of(store).files.producer_ids.take() for _ in range(BLOCK_IDS)]
 
         def other() -> None:
             joined = opened(path, durability)
-            joined._files.producer_ids.take()
+            parts_of(joined).files.producer_ids.take()
             for _ in range(BLOCK_IDS - 1):
-                joined._files.producer_ids.take()
+                parts_of(joined).files.producer_ids.take()
             kill.arm()
-            joined._files.producer_ids.take()
+            parts_of(joined).files.producer_ids.take()
 
         assert in_child(other, path.parent) is None
-        taken += [store._files.producer_ids.take() for _ in range(BLOCK_IDS)]
+        taken += [parts_of(store).files.producer_ids.take() for _ in range(BLOCK_IDS)]
     assert len(set(taken)) == len(taken)
     assert not set(taken) & set(range(FIRST + BLOCK_IDS, FIRST + 2 * BLOCK_IDS))
     assert max(taken) < STAGED_PRODUCER_ID_MIN
@@ -418,12 +423,12 @@ def test_compaction_writes_no_older_record_over_a_newer_one(path, crew, monkeypa
         ids = [one.transactional_id for one in store.transactions()]
         states = {one: store.describe_transaction(one).transaction_state for one in ids}
         assert states == {f"id-{number}": "CompleteCommit" for number in range(4)}
-        store._state_log.persist()
+        parts_of(store).files.state_log.persist()
         check_index(store)
         assert store.verify() == []
-        blocks = store._state_log.get(PRODUCER_ID_BLOCK, "")
+        blocks = parts_of(store).files.state_log.get(PRODUCER_ID_BLOCK, "")
         assert blocks is not None
-        assert store._files.producer_ids.take() >= blocks["next_producer_id"]
+        assert parts_of(store).files.producer_ids.take() >= blocks["next_producer_id"]
 
 
 def open_member(hand: Hand, path: str) -> None:
@@ -445,7 +450,7 @@ def count_and_commit(hand: Hand, keys: list[str], ids: list[str], seconds: float
 
 
 def named(store: eoslog.Store, name: str) -> dict[str, Any]:
-    state = store._state_log.get(NAMED_PRODUCER, name)
+    state = parts_of(store).files.state_log.get(NAMED_PRODUCER, name)
     assert state is not None
     return json.loads(json.dumps(dict(state)))
 
@@ -506,7 +511,7 @@ def test_a_name_held_by_a_living_process_is_renewed_by_another_ones_retention(st
     other = crew.join()
     assert other.call(append_named, "n", 5) == 5
     where = TopicPartition(TOPIC, 0)
-    store._names.renew(where)
+    parts_of(store).files.names.renew(where)
     assert named(store, "n")["positions"]["t-0"] == [5, 0, 4]
     # The holder goes on, learns of it, and does not write the older one back.
     assert other.call(append_named, "n", 2) == 7

@@ -9,6 +9,7 @@ import pytest
 from other_process import OtherProcess
 
 import eoslog
+from eoslog.store.store import parts_of
 
 RECORDS = 20_000
 CALLS_MAX = 30
@@ -66,7 +67,7 @@ def test_it_goes_on_behind_what_is_in(tmp_path, writer, call):
     path = tmp_path / "store"
     code = WRITER.format(path=str(path), records=RECORDS, writer=writer, call=call)
     with eoslog.open(path, create=True, durability="process") as store:
-        store._checkpointer.stop()
+        parts_of(store).checkpointer.stop()
         store.create_topic("t", config={"segment.bytes": 65536, "max.message.bytes": 200})
         partition = store.partition("t", 0)
         with OtherProcess(code) as other:

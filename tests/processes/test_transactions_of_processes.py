@@ -34,6 +34,7 @@ from eoslog.errors import (
     ProducerFencedError,
     StoreInUseError,
 )
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_partition import DURABILITY, state_key, transaction_key
 from eoslog.transactions.transaction_timeouts import abort_timed_out, expire_ids
 
@@ -66,7 +67,7 @@ def crew(path, durability) -> Iterator[Crew]:
 @pytest.fixture
 def store(path, durability) -> Iterator[eoslog.Store]:
     with eoslog.open(path, durability=durability, config=QUIET) as store:
-        store._checkpointer.stop()  # What is done here is done by the test.
+        parts_of(store).checkpointer.stop()  # What is done here is done by the test.
         yield store
         if not store.closed:
             assert store.verify() == []
@@ -76,7 +77,7 @@ def store(path, durability) -> Iterator[eoslog.Store]:
 
 
 def entry_of(hand: Hand) -> TransactionEntry:
-    entry = hand.store._transactions.entries.find(ID)
+    entry = parts_of(hand.store).files.transactions.entries.find(ID)
     assert entry is not None
     return entry
 
@@ -100,7 +101,7 @@ def write_record(hand: Hand, state: str) -> None:
     if not is_decision:
         fields["producer_epoch"], fields["last_producer_epoch"] = hand.kept["decided"]
     hand.kept["decided"] = (fields["producer_epoch"], fields["last_producer_epoch"])
-    partition = hand.store._state_log.partition_of(ID)
+    partition = parts_of(hand.store).files.state_log.partition_of(ID)
     partition.append_columns([encode_transaction_value(**fields)], [transaction_key(ID)])
 
 
@@ -148,7 +149,7 @@ def go_to(hand: Hand, point: str, commit: bool = True, locked: bool = False) -> 
 
 
 def register_both(hand: Hand) -> None:
-    coordinator, producer = hand.store._transactions, hand.kept[ID]
+    coordinator, producer = parts_of(hand.store).files.transactions, hand.kept[ID]
     parts: list[TransactionPart] = [coordinator.part_of(TOPIC, number) for number in (0, 1)]
     entry_of(hand).add_partitions(producer.producer_id, producer.producer_epoch, parts)
 
@@ -171,13 +172,13 @@ def prepared_once(hand: Hand) -> str:
 
 def is_replaced(hand: Hand) -> bool:
     """Whether the producer knows, without a call of its own."""
-    hand.store._state_log.look_after()
-    hand.store._transactions.entries.look_after_owners()
+    parts_of(hand.store).files.state_log.look_after()
+    parts_of(hand.store).files.transactions.entries.look_after_owners()
     return hand.kept[ID]._transactions._owner.fenced_because is not None
 
 
 def expire_all(hand: Hand) -> int:
-    files = hand.store._files
+    files = parts_of(hand.store).files
     return expire_ids(files.transactions, files.state_log, time.time_ns() // 1_000_000 + 10, 1)
 
 
@@ -234,9 +235,9 @@ def test_a_process_dies_at_a_step_of_its_commit(store, crew, point, who):
         expected = {number: [*values, b"there"] for number, values in expected.items()}
     if who == "settle":
         # Once the decision is complete, what is left has no owner that must be waited for.
-        ended = store._transactions.recover_dead_peers()
+        ended = parts_of(store).files.transactions.recover_dead_peers()
         assert ended == (point not in ("initialized", "complete"))
-        assert store._files.session.slots.dead() == []
+        assert parts_of(store).files.session.slots.dead() == []
     elif who == "join":
         crew.join("third")  # Opening the store ends what the dead have left.
     if who != "init":
@@ -250,7 +251,7 @@ def test_a_process_dies_at_a_step_of_its_commit(store, crew, point, who):
 @pytest.mark.parametrize("point", DECIDED)
 def test_a_process_dies_at_a_step_of_its_abort(store, crew, point):
     dead(crew.join(), point, commit=False)
-    store._transactions.recover_dead_peers()
+    parts_of(store).files.transactions.recover_dead_peers()
     assert is_settled(store)
     assert state_of(store) == "CompleteAbort"
     one_more(store, b"after")
@@ -303,27 +304,27 @@ def test_two_settle_the_same_dead_process(store, crew):
             assert error.kind in ("ProducerFencedError", "InvalidProducerEpochError"), error
         member.kill()
     second.begin(settle)
-    store._transactions.recover_dead_peers()
+    parts_of(store).files.transactions.recover_dead_peers()
     second.answer()
     assert is_settled(store)
-    assert store._files.session.slots.dead() == []
+    assert parts_of(store).files.session.slots.dead() == []
 
 
 def settle(hand: Hand) -> int:
-    return hand.store._transactions.recover_dead_peers()
+    return parts_of(hand.store).files.transactions.recover_dead_peers()
 
 
 def test_what_cannot_be_settled_now_is_settled_later(store, crew, monkeypatch):
     dead(crew.join(), "decided")
     refuse = EoslogError("the disk is full")
-    coordinator = store._transactions
+    coordinator = parts_of(store).files.transactions
     with monkeypatch.context() as patched:
         patched.setattr(type(coordinator), "_complete", lambda self, entry: refuse)
         assert coordinator.recover_dead_peers() == 0
-        assert len(store._files.session.slots.dead()) == 1
+        assert len(parts_of(store).files.session.slots.dead()) == 1
         assert state_of(store) == "PrepareCommit"
     assert coordinator.recover_dead_peers() == 1
-    assert store._files.session.slots.dead() == []
+    assert parts_of(store).files.session.slots.dead() == []
     assert committed(store) == {0: [b"there"], 1: [b"there"]}
 
 
@@ -376,7 +377,7 @@ def test_a_living_process_goes_on_after_another_completed_its_decision(store, cr
     """A disk that was full: the decision stands, the markers come from wherever there is room."""
     member = crew.join()
     member.call(go_to, "decided")
-    store._files.transaction_recovery.retry()
+    parts_of(store).files.transaction_recovery.retry()
     assert is_settled(store)
     assert committed(store) == {0: [b"there"], 1: [b"there"]}
     assert store.describe_transaction(ID).owner is not None, "the id was taken from its producer"
@@ -395,7 +396,7 @@ def test_another_process_aborts_what_timed_out(store, crew):
     member.call(store_calls.begin, ID)
     member.call(store_calls.send, ID, TOPIC, BOTH)
     member.signal(signal.SIGSTOP)
-    coordinator = store._transactions
+    coordinator = parts_of(store).files.transactions
     start_ms = store.describe_transaction(ID).current_transaction_start_time_ms
     assert abort_timed_out(coordinator, start_ms + 50) == 0
     assert abort_timed_out(coordinator, start_ms + 51) == 1
@@ -435,7 +436,10 @@ def test_a_stopped_process_holds_up_its_own_id_alone(store, crew, monkeypatch):
             producer.init_transactions()
     with pytest.raises(StoreInUseError):
         store.abort_transaction(ID)
-    with pytest.raises(StoreInUseError), store._transactions.entries.standing_still():
+    with (
+        pytest.raises(StoreInUseError),
+        parts_of(store).files.transactions.entries.standing_still(),
+    ):
         pass
     # What does not need the id goes on.
     assert state_of(store) == "Ongoing"
@@ -444,10 +448,10 @@ def test_a_stopped_process_holds_up_its_own_id_alone(store, crew, monkeypatch):
     other.init_transactions()
     with other.transaction():
         other.send(TOPIC, b"other", partition=0)
-    store._state_log.persist()
-    store._files.transaction_recovery.advance()
-    assert abort_timed_out(store._transactions, time.time_ns() // 1_000_000) == 0
-    assert store._transactions.recover_dead_peers() == 0
+    parts_of(store).files.state_log.persist()
+    parts_of(store).files.transaction_recovery.advance()
+    assert abort_timed_out(parts_of(store).files.transactions, time.time_ns() // 1_000_000) == 0
+    assert parts_of(store).files.transactions.recover_dead_peers() == 0
     # And nothing was harmed.
     member.signal(signal.SIGCONT)
     member.call(let_lock_go)
@@ -479,7 +483,7 @@ def test_a_commit_that_cannot_have_the_lock_is_aborted_and_made_again(store, cre
 
 
 def take_lock_of_id(hand: Hand) -> None:
-    with hand.store._transactions.entries.locked(ID) as entry:
+    with parts_of(hand.store).files.transactions.entries.locked(ID) as entry:
         entry.lock.acquire()
         hand.kept["entry"] = entry
 
@@ -503,10 +507,13 @@ def test_another_process_decides_a_prepared_transaction(store, crew, commit, fat
     token = as_prepared(member.call(prepared_once))
     if fate == "dies":
         member.kill()
-        assert store._transactions.recover_dead_peers() == 0  # It waits on.
-        assert store._files.session.slots.dead() == []
+        assert parts_of(store).files.transactions.recover_dead_peers() == 0  # It waits on.
+        assert parts_of(store).files.session.slots.dead() == []
     assert store.describe_transaction(ID).prepared
-    assert abort_timed_out(store._transactions, time.time_ns() // 1_000_000 + 10**9) == 0
+    assert (
+        abort_timed_out(parts_of(store).files.transactions, time.time_ns() // 1_000_000 + 10**9)
+        == 0
+    )
     decide, other = store.commit_prepared, store.abort_prepared
     if not commit:
         decide, other = other, decide
@@ -545,7 +552,7 @@ def test_who_took_a_prepared_transaction_over_may_die_too(store, crew):
     second = crew.join()
     second.call(keep_prepared)
     crew.kill_all()
-    assert store._transactions.recover_dead_peers() == 0
+    assert parts_of(store).files.transactions.recover_dead_peers() == 0
     store.commit_prepared([token])
     assert committed(store) == {0: [b"there"], 1: [b"there"]}
 
@@ -588,9 +595,9 @@ def test_an_open_transaction_goes_on_when_another_process_copies_its_record(stor
 
 
 def copy_record(hand: Hand) -> None:
-    record = hand.store._state_log.transaction(ID)
+    record = parts_of(hand.store).files.state_log.transaction(ID)
     assert record is not None
-    partition = hand.store._state_log.partition_of(ID)
+    partition = parts_of(hand.store).files.state_log.partition_of(ID)
     partition.append_columns([record.value], [transaction_key(ID)])
 
 
@@ -598,8 +605,8 @@ def copy_record(hand: Hand) -> None:
 def test_the_safe_point_stays_below_a_decision_of_another_process(store, crew, point):
     member = crew.join()
     member.call(go_to, point)
-    recovery = store._files.transaction_recovery
-    state = store._state_log.partition_of(ID)
+    recovery = parts_of(store).files.transaction_recovery
+    state = parts_of(store).files.state_log.partition_of(ID)
     recovery.advance()
     before = recovery.safe_so_far(state.topic_partition)
     if point in ("decided", "one marker", "all markers"):
@@ -610,7 +617,7 @@ def test_the_safe_point_stays_below_a_decision_of_another_process(store, crew, p
         partition = store.partition(TOPIC, number)
         assert partition.recovery_point == partition.log_end_offset, "another's are synced too"
     member.kill()
-    store._transactions.recover_dead_peers()
+    parts_of(store).files.transactions.recover_dead_peers()
     recovery.advance()
     assert recovery.safe_so_far(state.topic_partition) == state.log_end_offset
 
@@ -635,7 +642,9 @@ def test_a_session_says_once_how_durable_it_is(path, durability, crew):
         member.answer()
     crew.all_leave()
     with eoslog.open(path, durability=durability, config=QUIET) as store:
-        records = store._partitions.state_partition(0).fetch_records(0, 1000, 1 << 20)[0]
+        records = (
+            parts_of(store).files.partitions.state_partition(0).fetch_records(0, 1000, 1 << 20)[0]
+        )
         said = [one for one in records if one.key == state_key(DURABILITY, "")]
         assert len(said) == (durability == "process")
 
@@ -643,7 +652,7 @@ def test_a_session_says_once_how_durable_it_is(path, durability, crew):
 def test_no_transaction_moves_while_another_process_stands_still(store, crew):
     member = crew.join()
     member.call(store_calls.init, ID)
-    with store._transactions.entries.standing_still():
+    with parts_of(store).files.transactions.entries.standing_still():
         member.begin(store_calls.commit_once, ID, TOPIC, BOTH)
         time.sleep(0.2)
         assert member.listen() == []
@@ -679,11 +688,11 @@ def open_transactions(hand: Hand) -> int:
 
 
 def retry(hand: Hand) -> None:
-    hand.store._files.transaction_recovery.retry()
+    parts_of(hand.store).files.transaction_recovery.retry()
 
 
 def unresolved(store: eoslog.Store) -> list[eoslog.TopicPartition]:
-    file = store._files.transaction_recovery._unresolved_file
+    file = parts_of(store).files.transaction_recovery._unresolved_file
     assert file is not None
     return list(file.read())
 
@@ -703,14 +712,14 @@ def test_what_nobody_knows_is_ended_while_all_stand_still(path, crew, who):
     member.call(leave_hanging)
     member.kill()
     with eoslog.open(path, config=QUIET, durability=crew.durability) as store:
-        store._checkpointer.stop()
+        parts_of(store).checkpointer.stop()
         joiner = crew.join()
         # Another process may have begun it just now, for all that this one knows.
         assert joiner.call(open_transactions) == 1
         assert unresolved(store) == [(TOPIC, 0)]
         third = crew.join()
         if who == "first":
-            store._files.transaction_recovery.retry()
+            parts_of(store).files.transaction_recovery.retry()
         elif who == "joiner":
             joiner.call(retry)
         else:
@@ -719,7 +728,7 @@ def test_what_nobody_knows_is_ended_while_all_stand_still(path, crew, who):
         assert unresolved(store) == []
         assert store.partition(TOPIC, 0).open_transactions() == []
         third.call(retry)
-        store._files.transaction_recovery.retry()
+        parts_of(store).files.transaction_recovery.retry()
         one_more(store, b"after")
         assert committed(store) == {0: [b"after"], 1: [b"after"]}
 
@@ -730,7 +739,7 @@ def test_a_transaction_of_this_session_is_left_alone(path, crew):
     member.call(leave_hanging)
     member.kill()
     with eoslog.open(path, config=QUIET, durability=crew.durability) as store:
-        store._checkpointer.stop()
+        parts_of(store).checkpointer.stop()
         joiner = crew.join()
         assert joiner.call(open_transactions) == 1
         producer = store.producer(transactional_id=ID)
@@ -751,7 +760,7 @@ def test_a_prepared_transaction_of_before_is_known_to_a_joiner(path, crew):
     token = as_prepared(member.call(prepared_once))
     member.kill()
     with eoslog.open(path, config=QUIET, durability=crew.durability) as store:
-        store._checkpointer.stop()
+        parts_of(store).checkpointer.stop()
         joiner = crew.join()
         assert joiner.call(open_transactions) == 1
         joiner.call(retry)

@@ -27,6 +27,7 @@ from eoslog.errors import GroupIdNotFoundError, UnstableOffsetCommitError
 from eoslog.groups.group_offsets import GroupOffsets
 from eoslog.groups.group_offsets_index import GroupOffsetsIndex
 from eoslog.groups.group_records import decode_offset_key, decode_offset_value
+from eoslog.store.store import parts_of
 
 PARTITIONS = [TopicPartition("t", number) for number in range(3)]
 QUIET = {
@@ -115,7 +116,7 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
 
     @property
     def engine(self) -> GroupOffsets:
-        return self.store._group_offsets
+        return parts_of(self.store).files.group_offsets
 
     @rule(group=groups, offsets=offsets)
     def commit(self, group, offsets):
@@ -125,7 +126,7 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
     @rule(producer_id=producer_ids, group=groups, offsets=offsets)
     def commit_in_a_transaction(self, producer_id, group, offsets):
         number, keys, values, _ = self.engine.prepare_commit(group, offsets)
-        self.store._partitions.offsets_partition(number).append_columns(
+        parts_of(self.store).files.partitions.offsets_partition(number).append_columns(
             values,
             keys,
             producer_id=producer_id,
@@ -138,7 +139,7 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
     @rule(producer_id=producer_ids, committed=st.booleans())
     def end_a_transaction(self, producer_id, committed):
         self.epochs[producer_id] = self.epochs.get(producer_id, 0) + 1
-        partition = self.store._partitions.offsets_partition(NUMBER)
+        partition = parts_of(self.store).files.partitions.offsets_partition(NUMBER)
         partition.append_marker(producer_id, self.epochs[producer_id], 1, committed)
         self.log.append(Entry(producer_id, committed=committed))
 
@@ -181,11 +182,11 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
     @rule(rolled=st.booleans())
     def compact(self, rolled):
         """What is committed is written again; with an open transaction nothing happens."""
-        partition = self.store._partitions.offsets_partition(NUMBER)
+        partition = parts_of(self.store).files.partitions.offsets_partition(NUMBER)
         if rolled:
             partition.roll()
         size_before = partition.log_end_offset - partition.log_start_offset
-        deleted = self.store._files.compact(partition)
+        deleted = parts_of(self.store).files.compact(partition)
         if deleted:
             self.compacted = True
             live = len(GROUPS) * len(PARTITIONS)
@@ -193,7 +194,7 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
 
     @rule()
     def lose_lmdb(self):
-        rows = self.store._files.rows
+        rows = parts_of(self.store).files.rows
         with rows.environment._lock:  # The background thread may be reading.
             rows.environment._begin_anew()
 
@@ -201,7 +202,7 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
     def all_views_agree_with_the_model(self):
         if not hasattr(self, "store"):
             return
-        files = self.store._files
+        files = parts_of(self.store).files
         kept = GroupOffsetsIndex(files.rows)
         views = [
             self.engine,
@@ -227,10 +228,10 @@ class GroupOffsetsMachine(RuleBasedStateMachine):
     def the_log_holds_what_was_committed(self):
         if self.compacted:
             return
-        if NUMBER not in self.store._partitions.existing_offsets_partitions():
+        if NUMBER not in parts_of(self.store).files.partitions.existing_offsets_partitions():
             assert self.log == []
             return
-        partition = self.store._partitions.offsets_partition(NUMBER)
+        partition = parts_of(self.store).files.partitions.offsets_partition(NUMBER)
         records, at = [], 0
         while at < partition.log_end_offset:
             more, at = partition.fetch_records(at, 1000, 1 << 22)

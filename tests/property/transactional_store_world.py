@@ -30,6 +30,7 @@ from eoslog.errors import (
     UnstableOffsetCommitError,
 )
 from eoslog.staging.staged_application import ApplicationRecord
+from eoslog.store.store import parts_of
 from eoslog.transactions.transaction_timeouts import abort_timed_out
 
 TOPICS = {"orders": 2, "billing": 1}
@@ -256,7 +257,7 @@ class TransactionalStoreWorld:
     def let_time_pass(self) -> None:
         """Long enough for every timeout: what is open is aborted, what is prepared stays."""
         later_ms = time.time_ns() // 1_000_000 + 10 * TIMEOUT_MS
-        aborted = abort_timed_out(self.store._transactions, later_ms)
+        aborted = abort_timed_out(parts_of(self.store).files.transactions, later_ms)
         opened = [
             one for one in self.writers if one.model.transaction and one.model.transaction.is_open
         ]

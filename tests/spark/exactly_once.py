@@ -8,6 +8,7 @@ from pathlib import Path
 from read_back import records_in, staged_files
 
 import eoslog
+from eoslog.store.store import parts_of
 
 LONGEST_WAIT_S = 120.0
 
@@ -40,7 +41,7 @@ def difference(found: Counter[int], expected: Counter[int]) -> str:
 def assert_swept(store_path: Path) -> None:
     """The next sweep leaves no staged file."""
     with eoslog.open(store_path) as store:
-        store._staged.sweep()
+        parts_of(store).staged.sweep()
     assert staged_files(store_path) == []
 
 
@@ -54,7 +55,7 @@ def wait_until_swept(store_path: Path, config: dict[str, int] | None = None) -> 
     while found := staged_files(store_path):
         assert time.monotonic() < until_s, f"never swept: {found}"
         with eoslog.open(store_path, config=config) as store:
-            store._staged.sweep()
+            parts_of(store).staged.sweep()
         time.sleep(0.05)
 
 

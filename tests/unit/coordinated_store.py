@@ -13,6 +13,7 @@ from eoslog.bindings.transaction_entry import (
     encode_transaction_value,
 )
 from eoslog.storage.partition import Partition
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_partition import state_partition_of, transaction_key
 from eoslog.transactions.transaction_coordinator import (
     InitializedTransactions,
@@ -38,7 +39,7 @@ class CoordinatedStore:
 
     @property
     def coordinator(self) -> TransactionCoordinator:
-        return self.store._transactions
+        return parts_of(self.store).files.transactions
 
     def init(self, transactional_id: str = ID, **others: Any) -> InitializedTransactions:
         others.setdefault("owner", TransactionOwner.here())
@@ -84,10 +85,10 @@ class CoordinatedStore:
 
     def raw_record(self, value: bytes | None, transactional_id: str = ID) -> int:
         assert self.coordinator.entries.find(transactional_id) is None
-        partition = self.store._state_log.partition_of(transactional_id)
+        partition = parts_of(self.store).files.state_log.partition_of(transactional_id)
         result = partition.append_columns([value], [transaction_key(transactional_id)])
         number = state_partition_of(transactional_id)
-        self.store._state_log._open(number).read_from(result.base_offset)
+        parts_of(self.store).files.state_log._open(number).read_from(result.base_offset)
         return int(result.base_offset)
 
     def entry(self, transactional_id: str = ID) -> TransactionEntry:
@@ -111,7 +112,7 @@ class CoordinatedStore:
         ]
 
     def records(self, transactional_id: str = ID) -> list[dict[str, Any] | None]:
-        partition = self.store._state_log.partition_of(transactional_id)
+        partition = parts_of(self.store).files.state_log.partition_of(transactional_id)
         records, _ = partition.fetch_records(0, 100_000, 1 << 24)
         return [
             None if record.value is None else decode_transaction_value(record.value)

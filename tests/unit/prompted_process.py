@@ -18,6 +18,7 @@ _PROMPT = """
 import json, os, signal, sys
 names = {}
 exec("import eoslog, os, threading, time\\nfrom eoslog import errors", names)
+exec("from eoslog.store.store import parts_of", names)
 for line in sys.stdin:
     told = json.loads(line)
     names.update(told["given"])

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from staged_jobs import stage
-from unit_stores import abandon
 
 import eoslog
 from eoslog.errors import StagedJobIncompleteError, StoreFullError
 from eoslog.staging import staged_job
 from eoslog.storage.partition import Partition
+from eoslog.store.store import abandon, parts_of
 
 PAGE = Path(__file__).parents[2] / "docs" / "architecture.md"
 ROW = re.compile(r"^\| (`[^|]+`) \|", re.MULTILINE)
@@ -92,9 +92,9 @@ def test_the_page_names_every_file(store_path, open_store):
     with store.consumer("group") as consumer:
         consumer.subscribe(["orders"])
         consumer.poll(timeout=0)
-        store._checkpointer._peers.leads()
-        store._files.transaction_recovery._unresolved_file.note_renewal()
-        store._files.rows.environment._unusable(OSError("unreadable"))
+        parts_of(store).checkpointer._peers.leads()
+        parts_of(store).files.transaction_recovery._unresolved_file.note_renewal()
+        parts_of(store).files.rows.environment._unusable(OSError("unreadable"))
         leave_a_job(store)
         made.update(files_of(store_path))
     end = store.partition("orders", 1).path / f"{0:020d}.log"

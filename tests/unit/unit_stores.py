@@ -16,14 +16,6 @@ QUIET = {
 }
 
 
-def abandon(store: eoslog.Store) -> None:
-    """What the death of the process leaves: nothing is flushed, written down or marked as clean."""
-    store._checkpointer.stop()
-    store._linger.stop()
-    store._closed = True
-    store._files.give_up()
-
-
 def run_and_kill(path: Path, body: str) -> str:
     """Run code in a process of its own that is killed at its end; what it printed.
 

@@ -10,6 +10,7 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.tail_wait import next_records, wait_for_more
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
+from eoslog.store.store import parts_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 LONG_S = 30
@@ -153,7 +154,7 @@ def test_what_an_interrupt_keeps_from_the_caller_is_read_again(topic, tail, monk
 
 
 def test_a_bad_call_is_refused(topic):
-    shared, log = topic._signal.shared, topic.partition("t", 0).log
+    shared, log = parts_of(topic).files.signal.shared, topic.partition("t", 0).log
     with pytest.raises(ValueError, match="1 logs, 0 positions"):
         wait_for_more(shared, [log], [], False, 0)
     with pytest.raises(TypeError, match="a log, not str"):

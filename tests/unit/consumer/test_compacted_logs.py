@@ -19,13 +19,13 @@ from compacted_files import (
 )
 from forked import in_a_child
 from reference_model import batch_codec as codec
-from unit_stores import abandon
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import CorruptRecordError, InvalidConfigError, OutOfOrderSequenceError
 from eoslog.storage import legal_holes
+from eoslog.store.store import abandon, parts_of
 
 WHERE = TopicPartition("t", 0)
 RECORDS = [(one.offset, one.timestamp_ms, one.key, one.value) for one in records_in(COMPACTED)]
@@ -536,7 +536,7 @@ def test_retention_deletes_nothing_of_a_topic_that_is_only_compacted(open_store)
         store.create_topic(name, config={**limits, "cleanup.policy": policy})
         for _ in range(8):
             store.producer().append(name, 0, [b"x" * 400])
-    store._checkpointer._retain()
+    parts_of(store).checkpointer._retain()
     left = {name: store.partition(name, 0).log_start_offset for name in store.topics()}
     assert left["compact"] == 0
     assert left["delete"] > 0

@@ -6,6 +6,7 @@ from reference_model import batch_codec as codec
 
 from eoslog import TopicPartition, errors
 from eoslog.bindings.record_batch import decode_records
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_partition import state_partition_of
 
 CODECS = {1: "gzip", 2: "snappy", 3: "lz4", 4: "zstd"}
@@ -223,7 +224,7 @@ def test_one_in_an_internal_topic_is_named_by_whoever_needs_it(
     number = state_partition_of("id" if topic == "__transaction_state" else "g")
     directory = store_path / f"{topic}-{number}"
     with open_store() as store:
-        end = store._partitions.internal_partition(topic, number).log_end_offset
+        end = parts_of(store).files.partitions.internal_partition(topic, number).log_end_offset
     plant(store_path, compressed(1, base_offset=end), directory=directory.name)
     before = next(directory.glob("*.log")).read_bytes()
     if not clean:

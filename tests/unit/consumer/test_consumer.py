@@ -4,7 +4,6 @@ import threading
 import time
 
 import pytest
-from unit_stores import abandon
 
 from eoslog import OffsetAndTimestamp, TopicPartition
 from eoslog.errors import (
@@ -16,6 +15,7 @@ from eoslog.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.store.store import abandon
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 

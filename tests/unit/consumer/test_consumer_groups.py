@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from unit_stores import abandon, run_and_kill, values_of
+from unit_stores import run_and_kill, values_of
 
 from eoslog import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
 from eoslog.errors import (
@@ -19,6 +19,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
     UnstableOffsetCommitError,
 )
+from eoslog.store.store import abandon, parts_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
@@ -47,8 +48,8 @@ class Transaction:
     """An open transaction that commits offsets, as its coordinator writes it."""
 
     def __init__(self, store, offsets, group="g", producer_id=7):
-        number, keys, values, _ = store._group_offsets.prepare_commit(group, offsets)
-        self.log = store._partitions.offsets_partition(number)
+        number, keys, values, _ = parts_of(store).files.group_offsets.prepare_commit(group, offsets)
+        self.log = parts_of(store).files.partitions.offsets_partition(number)
         self.producer_id = producer_id
         self.log.append_columns(
             values,
@@ -543,8 +544,8 @@ def test_many_threads_commit_wait_and_expire_at_once(topic):
 
     def keeper():
         for _ in range(rounds):
-            topic._group_offsets.expire(0)
-            topic._group_offsets.log.persist_all()
+            parts_of(topic).files.group_offsets.expire(0)
+            parts_of(topic).files.group_offsets.log.persist_all()
             topic.groups()
 
     threads = [guarded(lambda number=number: committer(number)) for number in range(3)]

@@ -9,6 +9,7 @@ from async_stores import run_with_store
 
 from eoslog import TopicPartition
 from eoslog.errors import UnknownTopicOrPartitionError
+from eoslog.store.store import parts_of
 
 T0 = TopicPartition("t", 0)
 
@@ -72,7 +73,7 @@ def test_what_another_member_committed_meanwhile_is_not_read_again(store, monkey
         consumer._call_lock.call_released(consumer.commit)
         consumer._positions.drop([T0])
         write(store, b"lent")
-        store._group_offsets.commit(consumer.group_metadata(), {T0: 2})
+        parts_of(store).files.group_offsets.commit(consumer.group_metadata(), {T0: 2})
         consumer._begin_to_read([T0])
         interrupt()
 

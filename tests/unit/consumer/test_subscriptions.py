@@ -9,7 +9,6 @@ import time
 
 import pytest
 from forked import in_a_child
-from unit_stores import abandon
 
 import eoslog
 from eoslog import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -28,6 +27,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.groups.group_member import GroupMember
+from eoslog.store.store import abandon, parts_of
 
 T = [TopicPartition("t", number) for number in range(4)]
 STICKY = {"partition.assignment.strategy": "cooperative-sticky"}
@@ -89,7 +89,7 @@ def polled_last(store, consumer, ago_s):
 
 
 def heartbeats(store):
-    return store._files.group_members.heartbeats
+    return parts_of(store).files.group_members.heartbeats
 
 
 def now(store, group="g"):
@@ -170,7 +170,7 @@ def test_a_consumer_that_nobody_has_any_more_leaves(topic):
     settle(first, second)
     del second
     gc.collect()
-    topic._files.group_members.look_after_members()
+    parts_of(topic).files.group_members.look_after_members()
     first.poll(timeout=0)
     assert numbers(first) == [0, 1, 2, 3]
 
@@ -194,7 +194,7 @@ def test_members_of_before_a_crash_are_dead(open_store, store_path, lmdb):
     store.create_topic("t", partitions=4)
     member(store)
     if lmdb:
-        store._group_offsets.log.persist_all()
+        parts_of(store).files.group_offsets.log.persist_all()
     abandon(store)
     store = open_store()
     assert now(store).members == ()
@@ -480,7 +480,7 @@ def test_a_member_commits_in_its_own_generation_only(topic):
     for wrong in (before.generation_id, after.generation_id + 1):
         who = ConsumerGroupMetadata("g", wrong, after.member_id)
         with pytest.raises(IllegalGenerationError, match=f"generation {wrong}"):
-            topic._group_offsets.commit(who, {T[0]: 7})
+            parts_of(topic).files.group_offsets.commit(who, {T[0]: 7})
     own = first.assignment()[0]
     first.commit({own: 7})
     assert topic.groups()["g"][own] == OffsetAndMetadata(7)
@@ -493,7 +493,7 @@ def test_who_is_no_member_commits_nothing(topic):
     first.close()
     second = member(topic)
     with pytest.raises(UnknownMemberIdError, match="not a member"):
-        topic._group_offsets.commit(zombie, {T[0]: 7})
+        parts_of(topic).files.group_offsets.commit(zombie, {T[0]: 7})
     # Kafka's rule for those that have partitions assigned by hand.
     by_hand = topic.consumer(group="g")
     with pytest.raises(UnknownMemberIdError, match="by hand"):
@@ -505,7 +505,7 @@ def test_who_is_no_member_commits_nothing(topic):
     second.close()
     by_hand.commit({T[0]: 7})
     with pytest.raises(UnknownMemberIdError, match="no members"):
-        topic._group_offsets.commit(zombie, {T[0]: 8})
+        parts_of(topic).files.group_offsets.commit(zombie, {T[0]: 8})
 
 
 def transaction_of(store, name="copy"):
@@ -577,7 +577,7 @@ def test_who_closes_meanwhile_claims_to_be_who_it_was(topic, monkeypatch):
     first = member(topic)
     claim = first.group_metadata()
     left = []
-    coordinator = topic._files.group_members
+    coordinator = parts_of(topic).files.group_members
     leave = coordinator.leave
 
     def noted(*arguments):
@@ -630,7 +630,7 @@ def test_what_another_member_reads_by_now_is_not_committed(topic):
 
 
 def staged_commit(store, offsets, consumer):
-    return store._group_offsets.committing_all({consumer.group_metadata(): offsets})
+    return parts_of(store).files.group_offsets.committing_all({consumer.group_metadata(): offsets})
 
 
 def test_a_topic_that_is_deleted_before_a_member_gives_it_up(topic):
@@ -670,7 +670,9 @@ def test_several_groups_are_checked_and_held_at_once(topic):
     metadata = [consumer.group_metadata() for consumer in consumers]
     left = []
     leaver = threading.Thread(target=lambda: (consumers[2].close(), left.append(True)))
-    with topic._group_offsets.committing_all(dict.fromkeys([*metadata, "g0", "whoever"], T)):
+    with parts_of(topic).files.group_offsets.committing_all(
+        dict.fromkeys([*metadata, "g0", "whoever"], T)
+    ):
         leaver.start()
         leaver.join(0.1)
         assert left == []
@@ -678,7 +680,7 @@ def test_several_groups_are_checked_and_held_at_once(topic):
     assert left == [True]
     with (
         pytest.raises(UnknownMemberIdError, match="g2"),
-        topic._group_offsets.committing_all(dict.fromkeys(metadata, T)),
+        parts_of(topic).files.group_offsets.committing_all(dict.fromkeys(metadata, T)),
     ):
         raise AssertionError("not reached")
 
@@ -737,8 +739,8 @@ def test_a_member_that_waits_polls(topic):
 
 def test_the_background_look_takes_the_slow_out(topic):
     polled_last(topic, member(topic, config=MINUTE), 61)
-    topic._files.group_members.look_after_members()
-    assert topic._files.group_members.look("g")[0].members == ()
+    parts_of(topic).files.group_members.look_after_members()
+    assert parts_of(topic).files.group_members.look("g")[0].members == ()
 
 
 def test_a_commit_by_hand_takes_the_slow_out(topic):
@@ -756,7 +758,7 @@ def test_a_commit_by_hand_takes_the_slow_out(topic):
 
 @pytest.mark.parametrize("written", [True, False])
 def test_an_interrupt_while_joining_leaves_no_second_member(topic, monkeypatch, written):
-    log = topic._group_offsets.log
+    log = parts_of(topic).files.group_offsets.log
     whole = log.append
 
     def append(*arguments, **options):
@@ -777,7 +779,7 @@ def test_an_interrupt_while_joining_leaves_no_second_member(topic, monkeypatch, 
 
 @pytest.mark.parametrize("written", [True, False])
 def test_an_interrupt_while_leaving_leaves_all_the_same(topic, monkeypatch, written):
-    log = topic._group_offsets.log
+    log = parts_of(topic).files.group_offsets.log
     whole = log.append
     first, second = member(topic), member(topic)
     settle(first, second)
@@ -792,7 +794,7 @@ def test_an_interrupt_while_leaving_leaves_all_the_same(topic, monkeypatch, writ
     with pytest.raises(KeyboardInterrupt):
         second.close()
     assert second.closed
-    topic._files.group_members.look_after_members()
+    parts_of(topic).files.group_members.look_after_members()
     first.poll(timeout=0)
     assert numbers(first) == [0, 1, 2, 3]
 
@@ -811,7 +813,7 @@ def test_a_forked_child_takes_nothing_of_its_parents_membership(topic):
         consumer._subscription = None
 
     in_a_child(use)
-    topic._files.group_members.look_after_members()
+    parts_of(topic).files.group_members.look_after_members()
     assert consumer.poll(timeout=0) == []
     assert numbers(consumer) == [0, 1, 2, 3]
     consumer.commit()
@@ -836,13 +838,13 @@ def test_a_group_with_members_is_not_deleted(topic):
 
 
 def test_what_members_read_does_not_expire(topic, monkeypatch):
-    monkeypatch.setattr(topic._group_offsets, "_retention_minutes", 7 * 24 * 60)
+    monkeypatch.setattr(parts_of(topic).files.group_offsets, "_retention_minutes", 7 * 24 * 60)
     consumer = member(topic)
     consumer.commit({T[0]: 3})
     later_ms = time.time_ns() // 1_000_000 + 8 * 86_400_000
-    assert topic._group_offsets.expire(later_ms) == 0
+    assert parts_of(topic).files.group_offsets.expire(later_ms) == 0
     consumer.close()
-    assert topic._group_offsets.expire(later_ms) == 1
+    assert parts_of(topic).files.group_offsets.expire(later_ms) == 1
     assert topic.groups() == {}
     with pytest.raises(GroupIdNotFoundError):
         topic.describe_group("g")
@@ -851,9 +853,9 @@ def test_what_members_read_does_not_expire(topic, monkeypatch):
 def test_members_survive_the_compaction_of_their_log(topic):
     consumer = member(topic)
     consumer.commit({T[0]: 3})
-    number = topic._group_offsets.log.partition_of("g")
-    log = topic._partitions.offsets_partition(number)
-    assert topic._group_offsets.log.write_again(number, log.log_end_offset)
+    number = parts_of(topic).files.group_offsets.log.partition_of("g")
+    log = parts_of(topic).files.partitions.offsets_partition(number)
+    assert parts_of(topic).files.group_offsets.log.write_again(number, log.log_end_offset)
     log.roll()
     log.delete_segments(log.log_end_offset - 2)
     before = now(topic)
@@ -864,7 +866,10 @@ def test_members_survive_the_compaction_of_their_log(topic):
 
     rows = ProducerStateStore(topic.path / "other")
     fresh = GroupLog(
-        topic._files.partitions, GroupOffsetsIndex(rows), False, topic._files.session.shared
+        parts_of(topic).files.partitions,
+        GroupOffsetsIndex(rows),
+        False,
+        parts_of(topic).files.session.shared,
     )
     with fresh.caught_up(fresh.of(number)) as state:
         assert len(state.members("g").value.members) == 1

@@ -10,7 +10,6 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from unit_stores import abandon
 
 import eoslog
 from eoslog import ConsumerGroupMetadata, OffsetAndMetadata, TopicPartition
@@ -38,6 +37,7 @@ from eoslog.groups.group_records import (
 )
 from eoslog.groups.group_records import encode_offset_value as encoded
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
+from eoslog.store.store import abandon, parts_of
 
 FOO_0, FOO_1, BAR_0 = TopicPartition("foo", 0), TopicPartition("foo", 1), TopicPartition("bar", 0)
 DAY_MS = 86_400_000
@@ -49,12 +49,14 @@ class World:
     def __init__(self, store, tmp_path):
         self.store = store
         self.tmp_path = tmp_path
-        self.offsets: GroupOffsets = store._group_offsets
+        self.offsets: GroupOffsets = parts_of(store).files.group_offsets
         self.epochs: dict[int, int] = {}
         self.fresh_count = 0
 
     def log(self, group="g"):
-        return self.store._partitions.offsets_partition(self.offsets.log.partition_of(group))
+        return parts_of(self.store).files.partitions.offsets_partition(
+            self.offsets.log.partition_of(group)
+        )
 
     def commit(self, offsets, group="g"):
         self.offsets.commit(group, offsets)
@@ -81,7 +83,7 @@ class World:
         yield self.offsets
         self.fresh_count += 1
         other = ProducerStateStore(self.tmp_path / f"state-{self.fresh_count}")
-        files = self.store._files
+        files = parts_of(self.store).files
         yield GroupOffsets(
             files.partitions, GroupOffsetsIndex(other), files.config, False, files.session.shared
         )
@@ -319,7 +321,7 @@ def test_a_group_has_kafkas_partition(world):
     assert world.offsets.log.partition_of("my-group") == 12
     world.commit({FOO_0: 1}, group="my-group")
     assert (world.store.path / "__consumer_offsets-12").is_dir()
-    assert world.store._partitions.existing_offsets_partitions() == [12]
+    assert parts_of(world.store).files.partitions.existing_offsets_partitions() == [12]
 
 
 def test_asking_makes_no_files(world):
@@ -329,7 +331,7 @@ def test_asking_makes_no_files(world):
     with pytest.raises(GroupIdNotFoundError):
         world.offsets.delete("g")
     assert world.offsets.expire(10**15) == 0
-    assert world.store._partitions.existing_offsets_partitions() == []
+    assert parts_of(world.store).files.partitions.existing_offsets_partitions() == []
 
 
 def test_what_is_refused_writes_nothing(world):
@@ -376,7 +378,7 @@ def test_no_offsets_write_nothing(world):
 def test_internal_topics_are_not_handed_to_users(world):
     world.commit({FOO_0: 1})
     where = world.log().topic_partition
-    assert world.store._partitions.find(where) is None
+    assert parts_of(world.store).files.partitions.find(where) is None
     with pytest.raises(UnknownTopicOrPartitionError):
         world.store.partition(*where)
     assert "__consumer_offsets" not in world.store.topics()
@@ -421,7 +423,7 @@ def test_nothing_expires_while_a_transaction_appends(world):
     world.commit({FOO_0: 1})
     later_ms = world.records()[0].timestamp_ms + 8 * DAY_MS
     number, keys, values, _ = world.offsets.prepare_commit("g", {FOO_0: 100})
-    log = world.store._partitions.offsets_partition(number)
+    log = parts_of(world.store).files.partitions.offsets_partition(number)
     expired = []
     expiry = threading.Thread(target=lambda: expired.append(world.offsets.expire(later_ms)))
     with world.offsets.committing(number, "g"):
@@ -466,9 +468,9 @@ def test_the_background_thread_expires(open_store, tmp_path):
     value = encoded(OffsetValue(5, commit_timestamp_ms=1_000))
     world.log().append_columns([value], [encode_offset_key("g", FOO_0)])
     world.expect(FOO_0, 5)
-    store._checkpointer.stop()  # Its thread could come first.
-    store._checkpointer._offsets_due_s = 0.0
-    store._checkpointer._round(1.0)
+    parts_of(store).checkpointer.stop()  # Its thread could come first.
+    parts_of(store).checkpointer._offsets_due_s = 0.0
+    parts_of(store).checkpointer._round(1.0)
     assert store.metrics()["checkpointer"]["group_offsets_expired"] == 1
     world.expect(FOO_0, None)
 
@@ -566,12 +568,12 @@ def test_opening_reads_only_what_lmdb_does_not_have(open_store, tmp_path, monkey
 def test_pending_offsets_are_kept_too(world):
     world.pending(5, {FOO_0: 1})
     world.offsets.log.persist_all()
-    kept = GroupOffsetsIndex(world.store._files.rows).read(world.log().partition)
+    kept = GroupOffsetsIndex(parts_of(world.store).files.rows).read(world.log().partition)
     assert [row.producer_id for row, _ in kept.rows] == [5]
     world.end(5, commit=True)
     world.offsets.fetch("g", FOO_0)
     world.offsets.log.persist_all()
-    kept = GroupOffsetsIndex(world.store._files.rows).read(world.log().partition)
+    kept = GroupOffsetsIndex(parts_of(world.store).files.rows).read(world.log().partition)
     assert [(row.producer_id, one.value.offset) for row, one in kept.rows] == [(-1, 1)]
 
 
@@ -598,7 +600,7 @@ def test_rows_that_know_more_than_the_log_are_dropped(open_store, store_path, tm
 def test_lmdb_lost_while_open_is_written_whole_again(world):
     world.commit({FOO_0: 1, FOO_1: 2})
     world.offsets.log.persist_all()
-    world.store._files.rows.environment._begin_anew()
+    parts_of(world.store).files.rows.environment._begin_anew()
     world.commit({FOO_0: 3})
     world.expect(FOO_0, 3)
     world.expect(FOO_1, 2)
@@ -613,7 +615,7 @@ def test_lmdb_lost_within_a_write_keeps_the_changes(world, monkeypatch):
     whole = index.write
 
     def write(*arguments):
-        world.store._files.rows.environment._begin_anew()
+        parts_of(world.store).files.rows.environment._begin_anew()
         monkeypatch.setattr(index, "write", whole)
         whole(*arguments)
 
@@ -672,7 +674,7 @@ def test_rows_lost_in_another_process_are_written_whole_again(world):
     world.commit({FOO_0: 1, FOO_1: 2})
     world.offsets.log.persist_all()
     number = world.offsets.log.partition_of("g")
-    world.store._files.rows.delete_group_rows(number)
+    parts_of(world.store).files.rows.delete_group_rows(number)
     world.commit({FOO_0: 3})
     world.offsets.log.persist_all()
     world.expect(FOO_0, 3)
@@ -722,7 +724,7 @@ def test_the_log_without_its_old_segments_tells_the_same(open_store, store_path,
     world.offsets.log.persist_all()
     world.pending(5, {FOO_0: 3})
     world.log().roll()
-    compact = world.store._files.compact
+    compact = parts_of(world.store).files.compact
     assert compact(world.log()) == 0, "a transaction is open"
     world.end(5, commit=True)
     world.log().roll()
@@ -742,7 +744,7 @@ def test_rows_that_are_older_than_the_log_are_dropped(world):
     """What was replayed stood before records that nobody had asked for, and that are gone."""
     world.commit({FOO_0: 1, FOO_1: 2})
     world.offsets.log.persist_all()
-    files = world.store._files
+    files = parts_of(world.store).files
     late = GroupOffsets(
         files.partitions, GroupOffsetsIndex(files.rows), files.config, False, files.session.shared
     )
@@ -771,7 +773,9 @@ def test_a_commit_that_could_not_be_appended_keeps_no_group_from_expiring(tmp_pa
         store.producer(transactional_id="x").init_transactions()
         with pytest.raises(eoslog.errors.ProducerFencedError):
             first.send_offsets_to_transaction({where: 2}, "g")
-        assert store._group_offsets.expire(time.time_ns() // 1_000_000 + 120_000) == 1
+        assert (
+            parts_of(store).files.group_offsets.expire(time.time_ns() // 1_000_000 + 120_000) == 1
+        )
         assert store.groups() == {}
 
 
@@ -803,7 +807,7 @@ def test_each_batch_of_a_transactions_offsets_begins_with_sequence_0(tmp_path, c
             FOO_0: OffsetAndMetadata(22),
             FOO_1: OffsetAndMetadata(22),
         }
-        partition = store._group_offsets.log.of_group("g").partition
+        partition = parts_of(store).files.group_offsets.log.of_group("g").partition
         sequences = [
             (one.base_sequence, one.record_count)
             for one in iter_batches(partition.read(0, 1 << 20))

@@ -18,6 +18,7 @@ from eoslog.common import clock
 from eoslog.errors import InvalidTxnStateError, StagedJobIncompleteError, StoreFullError
 from eoslog.groups import group_offsets, offsets_upgrade
 from eoslog.groups.group_offsets import GroupOffsets
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.compacted_partition import APPLICATION
 
@@ -41,7 +42,7 @@ def path(tmp_path: Path) -> Iterator[Path]:
 def batches(store: Any) -> dict[int, list[tuple[int, bool, bool]]]:
     """By partition of the groups' log: producer id, transactional, control; of each batch."""
     found = {}
-    for groups in store._group_offsets.log.existing():
+    for groups in parts_of(store).files.group_offsets.log.existing():
         data = groups.partition.read(0, 1 << 20)
         found[groups.number] = [
             (one.producer_id, one.is_transactional, one.is_control) for one in iter_batches(data)
@@ -74,8 +75,8 @@ def check_upgraded(store: Any) -> None:
         "staged-group": {ORDERS: OffsetAndMetadata(4)},
         "transactional-group": {ORDERS: OffsetAndMetadata(3)},
     }
-    for groups in store._group_offsets.log.existing():
-        with store._group_offsets.log.caught_up(groups) as state:
+    for groups in parts_of(store).files.group_offsets.log.existing():
+        with parts_of(store).files.group_offsets.log.caught_up(groups) as state:
             assert list(state.keys_of_topic(VERSIONS.topic)) == []
     assert store.describe_group("nightly").state == "Empty"
     assert store.verify() == []
@@ -184,7 +185,7 @@ def test_a_job_that_0_1_0_left_undone_is_completed_with_one_batch_and_one_marker
         with pytest.raises(StagedJobIncompleteError):
             store.commit_staged("app", 0, [], offsets={"g": {ORDERS: 7}})
         monkeypatch.undo()
-        store._group_offsets.commit("g", {ORDERS: 50})
+        parts_of(store).files.group_offsets.commit("g", {ORDERS: 50})
         shutil.copytree(path, copy)
     with eoslog.open(copy) as store:
         check_marked(store, 1)
@@ -207,8 +208,8 @@ def test_offsets_without_their_marker_are_committed_and_never_aborted(
         with pytest.raises(StagedJobIncompleteError):
             store.commit_staged("app", 0, [], offsets={"g": {ORDERS: 7}})
         assert store.groups()["g"] == {}
-        assert not store._group_offsets.is_stable("g", ORDERS)
-        partition = store._group_offsets.log.of_group("g").partition
+        assert not parts_of(store).files.group_offsets.is_stable("g", ORDERS)
+        partition = parts_of(store).files.group_offsets.log.of_group("g").partition
         (waiting,) = partition.open_transactions()
         # No operator ends it otherwise.
         assert partition.open_transactions()[0].last_timestamp_ms < 1 << 50
@@ -222,7 +223,7 @@ def test_offsets_without_their_marker_are_committed_and_never_aborted(
             )
         monkeypatch.undo()
         if goes_on:
-            store._staged.sweep()
+            parts_of(store).staged.sweep()
             check_marked(store, 1)
             assert store.groups()["g"] == {ORDERS: OffsetAndMetadata(7)}
             return
@@ -233,7 +234,7 @@ def test_offsets_without_their_marker_are_committed_and_never_aborted(
         check_marked(store, 1)
         assert store.groups()["g"] == {ORDERS: OffsetAndMetadata(7)}
         (batch, marker) = iter_batches(
-            store._group_offsets.log.of_group("g").partition.read(0, 1 << 20)
+            parts_of(store).files.group_offsets.log.of_group("g").partition.read(0, 1 << 20)
         )
         assert (batch.is_transactional, marker.is_control) == (True, True)
         assert marker.producer_epoch == batch.producer_epoch + 1

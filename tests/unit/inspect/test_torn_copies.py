@@ -19,6 +19,7 @@ from eoslog.errors import TransactionCoordinatorFencedError
 from eoslog.inspect.store_repair import TORN_ADVICE
 from eoslog.inspect.transaction_verification import AHEAD, BEHIND
 from eoslog.storage import log_settings
+from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_partition import state_partition_of, transaction_key
 from eoslog.transactions.transaction_timeouts import expire_ids
 
@@ -393,10 +394,12 @@ def sound(store: eoslog.Store) -> bool:
 
 
 def compact_state(store: eoslog.Store, transactional_id: str) -> int:
-    partition = store._partitions.state_partition(state_partition_of(transactional_id))
+    partition = parts_of(store).files.partitions.state_partition(
+        state_partition_of(transactional_id)
+    )
     partition.roll()
     commit(store, 0, transactional_id=transactional_id)
-    return store._state_log.compact(partition, lambda _: partition.log_end_offset)
+    return parts_of(store).files.state_log.compact(partition, lambda _: partition.log_end_offset)
 
 
 def test_compaction_of_the_state_log_takes_decisions_away(tmp_path, small_segments):
@@ -415,8 +418,8 @@ def test_compaction_of_the_state_log_takes_decisions_away(tmp_path, small_segmen
 def test_ids_that_expired(tmp_path, small_segments):
     with open_store(tmp_path / "store") as store:
         commit(store, 1)
-        coordinator = store._files.transactions
-        assert expire_ids(coordinator, store._state_log, 1 << 60, 1) == 1
+        coordinator = parts_of(store).files.transactions
+        assert expire_ids(coordinator, parts_of(store).files.state_log, 1 << 60, 1) == 1
         assert sound(store)
         commit(store, 2)
         assert sound(store)
@@ -517,7 +520,7 @@ def test_producer_ids_that_are_used_up(tmp_path):
     path = tmp_path / "store"
     with open_store(path) as store:
         commit(store, 1)
-        partition = store._partitions.state_partition(state_partition_of(ID))
+        partition = parts_of(store).files.partitions.state_partition(state_partition_of(ID))
         value = encode_transaction_value(
             producer_id=store.describe_transaction(ID).producer_id,
             producer_epoch=32_765,
@@ -529,7 +532,7 @@ def test_producer_ids_that_are_used_up(tmp_path):
             client_transaction_version=2,
         )
         partition.append_columns([value], [transaction_key(ID)])
-        store._abandon()
+        abandon(store)
     with eoslog.open(path) as store:
         for number in range(2, 6):
             commit(store, number)

@@ -17,6 +17,7 @@ from eoslog.cli import cli_verify
 from eoslog.inspect import store_verification, transaction_log_verification
 from eoslog.staging import pending_jobs
 from eoslog.staging.staged_application import ApplicationRecord
+from eoslog.store.store import parts_of
 
 RECORDS = 50
 # No lock is held at any of their lines that keeps others from changing topics.
@@ -85,7 +86,7 @@ def fill(store: eoslog.Store) -> None:
         for number in range(RECORDS):
             producer.send("t", value=b"old", partition=number % 3)
     store.flush()
-    store._checkpointer._write_checkpoints()
+    parts_of(store).checkpointer._write_checkpoints()
 
 
 def lines_of_verify(store: eoslog.Store) -> list[Place]:

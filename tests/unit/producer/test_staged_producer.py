@@ -44,6 +44,7 @@ from eoslog.staging.pending_jobs import PendingJobs
 from eoslog.staging.staged_commit import StagedCommits
 from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.storage.partition import Partition
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.compacted_partition import APPLICATION
 
@@ -623,7 +624,7 @@ def test_a_successor_fences_the_one_before_it(store, producer):
     with successor.transaction():
         successor.send(TOPIC, value=b"kept")
     assert values_in(store) == [b"kept"]
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert staged_files(store.path) == []
 
 
@@ -635,9 +636,9 @@ def test_a_producer_whose_files_were_swept_is_fenced(store, producer, monkeypatc
 
     def overtake() -> None:
         if not told:
-            store._staged._owners.clear()
+            parts_of(store).staged._owners.clear()
         store.begin_run(ID)
-        store._staged.sweep()
+        parts_of(store).staged.sweep()
         assert staged_files(store.path) == []
 
     def overtaken(files: AttemptFiles) -> None:
@@ -733,7 +734,7 @@ def test_a_version_that_a_successor_decided_is_not_the_interrupted_commits(
         other.end()
     with pytest.raises(ProducerFencedError):
         producer.begin_transaction()
-    store._staged.roll_forward()
+    parts_of(store).staged.roll_forward()
     assert values_in(store) == [b"the successor's"]
     assert store.application(ID).version == 0
 
@@ -852,7 +853,7 @@ def test_a_process_that_ends_before_the_decision_leaves_nothing(tmp_path, durabi
         assert store.application(ID).version == 0
         successor = store.producer(transactional_id=ID, staged=True)
         successor.init_transactions()
-        store._staged.sweep()
+        parts_of(store).staged.sweep()
         assert staged_files(store.path) == []
         with successor.transaction():
             successor.send(TOPIC, value=b"after")

@@ -12,7 +12,7 @@ import pytest
 from coordinated_store import CoordinatedStore
 from forked import in_a_child
 from transaction_files import fill_up, full_disk
-from unit_stores import abandon, values_of
+from unit_stores import values_of
 
 import eoslog
 from eoslog import PreparedTransaction, TopicPartition, errors
@@ -27,6 +27,7 @@ from eoslog.errors import (
 from eoslog.producer.transaction_manager import TransactionManager
 from eoslog.producer.transaction_states import ClientState
 from eoslog.producer.transactional_producer import TransactionalProducer
+from eoslog.store.store import abandon, parts_of
 
 Store = eoslog.Store
 ID = "mover"
@@ -63,7 +64,9 @@ def committed(store: Store, group: str, where: TopicPartition):
 
 def log_ends(store: Store) -> dict[TopicPartition, int]:
     """How long every open partition is, internal ones too."""
-    return {one.topic_partition: one.log_end_offset for one in store._partitions.opened()}
+    return {
+        one.topic_partition: one.log_end_offset for one in parts_of(store).files.partitions.opened()
+    }
 
 
 CALLS = {
@@ -756,7 +759,7 @@ def test_c09_whatever_a_zombie_does_first_it_is_refused(topics, monkeypatch, cal
     # As in another process, where nobody can tell the zombie in advance.
     monkeypatch.setattr(TransactionalProducer, "notice_replacement", lambda self: None)
     newer = ready(topics)
-    zombie._transactions._owner.fenced_because = None
+    parts_of(zombie).files.transactions._owner.fenced_because = None
     if call in ("send", "flush"):  # What is only gathered is refused when it is appended.
         zombie.send("a", value=b"zombie", partition=0)
         call = "flush"
@@ -932,7 +935,7 @@ def test_a_decision_is_not_turned_when_the_timeout_has_passed(topics, decided):
 
 def test_an_abort_that_finds_no_room_when_the_timeout_has_passed(topics):
     producer = late_transaction(topics, "flushed")
-    fill_up(topics._state_log.partition_of(ID).log, 60)
+    fill_up(parts_of(topics).files.state_log.partition_of(ID).log, 60)
     with full_disk(), pytest.raises(StoreFullError):
         producer.commit_transaction()
     with pytest.raises(TransactionAbortableError):
@@ -1564,7 +1567,7 @@ def test_producers_that_were_put_out_of_memory_go_on(open_store):
     producers = [ready(store, f"id-{number}") for number in range(4)]
 
     def forget() -> None:
-        for partition in store._partitions.opened():
+        for partition in parts_of(store).files.partitions.opened():
             partition.producer_state.persist()
 
     for turn in range(3):
@@ -1624,9 +1627,9 @@ def listen(*partitions) -> list[TopicPartition]:
 )
 def test_the_checkpointer_hears_of_what_a_transaction_changed(topics, use):
     producer = ready(topics)
-    changing = (topics._state_log.partition_of(ID), topics.partition("a", 0))
+    changing = (parts_of(topics).files.state_log.partition_of(ID), topics.partition("a", 0))
     names = sorted(one.topic_partition for one in changing)
-    topics._checkpointer.stop()  # It would listen again itself.
+    parts_of(topics).checkpointer.stop()  # It would listen again itself.
     producer.begin_transaction()
     use(producer)
     producer.flush()

@@ -8,6 +8,7 @@ import eoslog
 from eoslog import TopicPartition
 from eoslog.staging.staged_names import is_nameless, new_nameless_job
 from eoslog.staging.staged_writer import StagedWriter
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_partition import state_partition_of
 
 
@@ -45,7 +46,7 @@ def test_a_job_without_a_name_is_no_group_even_after_a_kill(tmp_path: Path):
             assert store.commit_staged(app_id, 0, [message]).committed
             assert not store.commit_staged(app_id, 0, [message]).committed
         assert set(store.groups()) == {"nightly"}
-        store._staged.renew_groups()  # As after an unclean stop.
+        parts_of(store).staged.renew_groups()  # As after an unclean stop.
         assert set(store.groups()) == {"nightly"}
         assert store.consumer().end_offsets([TopicPartition("rows", 0)]) == {
             TopicPartition("rows", 0): 2

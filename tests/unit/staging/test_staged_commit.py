@@ -47,6 +47,7 @@ from eoslog.staging.staged_message import StagedMessage
 from eoslog.staging.staged_source import VersionSource
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.partition import Partition
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.compacted_partition import APPLICATION
 
@@ -112,7 +113,7 @@ def test_a_job_enters_once_and_in_the_order_of_its_messages(store):
     state = store.application(APP)
     assert (state.version, state.run_id, state.state) == (0, "run-a", "complete")
     assert staged_files(store.path) == []
-    store._staged.clear_leftovers()
+    parts_of(store).staged.clear_leftovers()
     assert trash(store.path) == []
     assert staged_producers(store) == set()
 
@@ -144,7 +145,7 @@ def test_a_commit_repeated_with_the_same_messages_is_a_no_op(store):
     assert not store.commit_staged(APP, 0, messages).committed
     with pytest.raises(StagedCommitError, match=r"was committed before|missing"):
         store.commit_staged(APP, 1, messages)
-    store._staged.clear_leftovers()
+    parts_of(store).staged.clear_leftovers()
     with pytest.raises(StagedCommitError, match="missing"):
         store.commit_staged(APP, 1, messages)
     assert visible_numbers(store) == expected_numbers(JOB)
@@ -605,7 +606,7 @@ def test_producer_ids_of_a_job_under_way_do_not_expire(store, monkeypatch):
     adopt = Partition.adopt
 
     def looking(partition: Partition, *arguments: Any) -> tuple[int, int]:
-        exempt.append(store._staged.producer_ids())
+        exempt.append(parts_of(store).staged.producer_ids())
         return adopt(partition, *arguments)
 
     messages = stage_job(store.path, "run-a", JOB)
@@ -613,8 +614,8 @@ def test_producer_ids_of_a_job_under_way_do_not_expire(store, monkeypatch):
     store.commit_staged(APP, 0, messages)
     expected = {file.producer_id for message in messages for file in message.files}
     assert all(one == expected for one in exempt)
-    store._staged.clear_leftovers()
-    assert store._staged.producer_ids() == frozenset()
+    parts_of(store).staged.clear_leftovers()
+    assert parts_of(store).staged.producer_ids() == frozenset()
 
 
 # A disk that is full, or fails.
@@ -693,7 +694,7 @@ def test_a_disk_full_in_adoption_leaves_a_job_that_is_completed_later(
         store.commit_staged("b", 0, stage_job(store.path, "r", NEXT_JOB, app_id="b"))
     with pytest.raises(StagedCommitError, match="version 1 of application 'app' is not decided"):
         store.commit_staged(APP, 1, stage_job(store.path, "run-b", NEXT_JOB))
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     store.sweep_run(APP, "run-b")
     assert not [path for path in staged_files(store.path) if path.startswith("app/run-b")]
     assert store.sweep_run(APP, "run-a") == 0
@@ -707,14 +708,14 @@ def test_a_disk_full_in_adoption_leaves_a_job_that_is_completed_later(
         later = stage_job(store.path, "run-c", range(0))
         assert store.commit_staged(APP, 1, later).committed
     elif way == "sweep":
-        store._staged.sweep()
+        parts_of(store).staged.sweep()
     else:
         store.close()
         store = eoslog.open(store.path)
     try:
         assert visible_numbers(store) == expected_numbers(JOB)
         assert store.application(APP).state == "complete"
-        store._staged.clear_leftovers()
+        parts_of(store).staged.clear_leftovers()
         assert staged_producers(store) == set()
         assert not [path for path in staged_files(store.path) if path.startswith("app/run-a")]
     finally:
@@ -822,7 +823,7 @@ def test_an_interrupt_in_adoption_leaves_the_job_to_be_completed(store, monkeypa
         store.commit_staged(APP, 0, messages)
     monkeypatch.undo()
     assert visible_numbers(store) == expected_numbers()
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert visible_numbers(store) == expected_numbers(JOB)
 
 
@@ -868,7 +869,7 @@ def test_a_file_damaged_after_the_decision_is_told_by_verify(
         assert str(path) in caplog.text
         path.unlink(missing_ok=True)
         path.write_bytes(whole)
-        store._staged.sweep()
+        parts_of(store).staged.sweep()
         assert store.verify() == []
         assert visible_numbers(store) == expected_numbers(JOB)
 
@@ -885,7 +886,7 @@ def test_a_file_of_another_producer_in_the_place_of_a_decided_one_is_told(store,
     (found,) = store.verify()
     assert found["path"] == str(taken)
     taken.write_bytes(right)
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert visible_numbers(store) == expected_numbers(JOB)
 
 
@@ -986,7 +987,7 @@ def test_a_topic_deleted_after_the_decision_is_left_out(store, monkeypatch, made
     if made_again:
         store.create_topic(TOPIC, partitions=PARTITIONS)
     if way == "sweep":
-        store._staged.sweep()
+        parts_of(store).staged.sweep()
     else:
         store.close()
         store = eoslog.open(store.path)
@@ -1005,8 +1006,8 @@ def test_a_topic_deleted_after_the_decision_is_left_out(store, monkeypatch, made
 def test_a_staging_path_that_is_no_directory_is_passed_over(tmp_path):
     with eoslog.open(tmp_path / "store", create=True) as store:
         (store.path / "staging").write_bytes(b"")
-        store._staged.roll_forward()
-        store._staged.sweep()
+        parts_of(store).staged.roll_forward()
+        parts_of(store).staged.sweep()
         store.create_topic(TOPIC, partitions=PARTITIONS)
         with pytest.raises(EoslogError):
             stage_job(store.path, "run-a", JOB)
@@ -1062,7 +1063,7 @@ def test_files_that_cannot_be_removed_after_the_job_are_no_error(store, monkeypa
     monkeypatch.setattr(Leftovers, "put_away", failed)
     assert store.commit_staged(APP, 0, messages, run_id).committed
     monkeypatch.undo()
-    store._staged.clear_leftovers()
+    parts_of(store).staged.clear_leftovers()
     assert visible_numbers(store) == expected_numbers(JOB)
     # The ids keep out a second copy as long as there are files.
     assert staged_files(store.path)

@@ -45,6 +45,7 @@ from eoslog.staging.staged_application import ApplicationRecord
 from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.staging.staged_message import STAGED_PRODUCER_ID_MIN
 from eoslog.storage.partition import Partition
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.compacted_partition import APPLICATION
 
@@ -80,16 +81,16 @@ def abandoned_copy(store: Any) -> Path:
 
 def batches_of_groups(store: Any, group: str) -> list[int]:
     """The producer id of each record in the group's partition of the groups' log."""
-    number = store._group_offsets.log.partition_of(group)
-    partition = store._partitions.offsets_partition(number)
+    number = parts_of(store).files.group_offsets.log.partition_of(group)
+    partition = parts_of(store).files.partitions.offsets_partition(number)
     data = partition.read(0, 1 << 20) if partition.log_end_offset else b""
     return [one.producer_id for one in iter_batches(data)]
 
 
 def keys_of_groups(store: Any, group: str) -> list[bytes]:
     """The keys of the records in the group's partition of the groups' log, without markers."""
-    number = store._group_offsets.log.partition_of(group)
-    data = memoryview(store._partitions.offsets_partition(number).read(0, 1 << 20))
+    number = parts_of(store).files.group_offsets.log.partition_of(group)
+    data = memoryview(parts_of(store).files.partitions.offsets_partition(number).read(0, 1 << 20))
     return [
         record.key
         for one in iter_batches(data)
@@ -161,7 +162,7 @@ def test_a_version_that_is_in_commits_no_offsets(store):
     ],
 )
 def test_wrong_offsets_are_refused_before_the_decision(store, offsets, error):
-    store._group_offsets.commit("known", {SOURCE: 5})
+    parts_of(store).files.group_offsets.commit("known", {SOURCE: 5})
     messages = stage_job(store.path, "run-a", JOB)
     with pytest.raises(error):
         store.commit_staged(APP, 0, messages, offsets=offsets)
@@ -232,7 +233,7 @@ def test_a_job_that_cannot_be_completed_holds_its_offsets_back_and_nobody_elses(
         store.commit_staged(APP, 0, messages, offsets={"readers": {SOURCE: 7}})
     assert offsets_of(store, "readers") == {}
     # A group in the same partition of the groups' log, and the group itself, go on.
-    store._group_offsets.commit("readers", {OTHER_SOURCE: 2})
+    parts_of(store).files.group_offsets.commit("readers", {OTHER_SOURCE: 2})
     assert offsets_of(store, "readers") == {OTHER_SOURCE: 2}
     copy = abandoned_copy(store)
     monkeypatch.undo()
@@ -240,7 +241,7 @@ def test_a_job_that_cannot_be_completed_holds_its_offsets_back_and_nobody_elses(
         assert offsets_of(opened, "readers") == {SOURCE: 7, OTHER_SOURCE: 2}
         assert offsets_of(opened, APP) == {VERSION_PARTITION: 0}
         assert visible_numbers(opened) == expected_numbers(JOB)
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert offsets_of(store, "readers") == {SOURCE: 7, OTHER_SOURCE: 2}
 
 
@@ -251,13 +252,13 @@ def test_an_offset_of_a_job_under_way_is_not_stable(store, monkeypatch, reopened
     def full(*_: Any) -> Any:
         raise StoreFullError("no room")
 
-    store._group_offsets.commit("readers", {SOURCE: 3, OTHER_SOURCE: 4})
+    parts_of(store).files.group_offsets.commit("readers", {SOURCE: 3, OTHER_SOURCE: 4})
     monkeypatch.setattr(Partition, "adopt", full)
     messages = stage_job(store.path, "run-a", JOB)
     with pytest.raises(StagedJobIncompleteError):
         store.commit_staged(APP, 0, messages, offsets={"readers": {SOURCE: 7}})
     opened = eoslog.open(abandoned_copy(store)) if reopened else store
-    groups = opened._group_offsets
+    groups = parts_of(opened).files.group_offsets
     assert (groups.is_stable("readers", SOURCE), groups.is_stable("readers", OTHER_SOURCE)) == (
         False,
         True,
@@ -269,7 +270,7 @@ def test_an_offset_of_a_job_under_way_is_not_stable(store, monkeypatch, reopened
         assert groups.fetch("readers", OTHER_SOURCE, require_stable=True).offset == 4
         assert groups.fetch("others", SOURCE, require_stable=True) is None
         monkeypatch.undo()
-        opened._staged.sweep()
+        parts_of(opened).staged.sweep()
         assert groups.is_stable("readers", SOURCE)
         assert consumer.committed(SOURCE) == 7
     if reopened:
@@ -293,9 +294,12 @@ def test_a_decision_that_failed_leaves_the_offsets_stable(store, monkeypatch):
         with pytest.raises((StoreFullError, KeyboardInterrupt)):
             store.commit_staged(APP, 0, [], "run-a", offsets={"readers": {SOURCE: 7}})
         monkeypatch.undo()
-        store._staged.sweep()
-        assert store._group_offsets.is_stable("readers", SOURCE)
-        assert store._group_offsets.fetch("readers", SOURCE, require_stable=True) is None
+        parts_of(store).staged.sweep()
+        assert parts_of(store).files.group_offsets.is_stable("readers", SOURCE)
+        assert (
+            parts_of(store).files.group_offsets.fetch("readers", SOURCE, require_stable=True)
+            is None
+        )
     assert store.commit_staged(APP, 0, [], "run-a", offsets={"readers": {SOURCE: 7}}).committed
     assert offsets_of(store, "readers") == {SOURCE: 7}
 
@@ -317,11 +321,11 @@ def test_an_adoption_that_is_repeated_overwrites_no_newer_offset(store, monkeypa
     with pytest.raises(StagedJobIncompleteError):
         store.commit_staged(APP, 0, messages, offsets={"readers": {SOURCE: 7}})
     monkeypatch.undo()
-    store._group_offsets.commit("readers", {SOURCE: 50})
+    parts_of(store).files.group_offsets.commit("readers", {SOURCE: 50})
     copy = abandoned_copy(store)
     for path in (copy, None):
         if path is None:
-            store._staged.sweep()
+            parts_of(store).staged.sweep()
             assert offsets_of(store, "readers") == {SOURCE: 50}
             assert store.application(APP).state == "complete"
             break
@@ -334,11 +338,11 @@ def test_an_adoption_that_is_repeated_overwrites_no_newer_offset(store, monkeypa
 
 def test_the_producer_ids_of_offsets_are_forgotten(store):
     store.commit_staged(APP, 0, [], offsets={"readers": {SOURCE: 7}})
-    number = store._group_offsets.log.partition_of("readers")
-    partition = store._partitions.offsets_partition(number)
+    number = parts_of(store).files.group_offsets.log.partition_of("readers")
+    partition = parts_of(store).files.partitions.offsets_partition(number)
     staged = {one for one in batches_of_groups(store, "readers") if one >= STAGED_PRODUCER_ID_MIN}
     assert len(staged) == 1
-    store._staged.clear_leftovers()
+    parts_of(store).staged.clear_leftovers()
     assert partition.producers() == []
 
 
@@ -355,7 +359,7 @@ def test_offsets_of_a_topic_that_was_deleted_meanwhile_are_left_out(store, monke
     monkeypatch.undo()
     store.delete_topic("passing")
     store.create_topic("passing")
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert offsets_of(store, "readers") == {SOURCE: 7}
     assert offsets_of(store, "g") == {}
     assert store.application(APP).state == "complete"
@@ -430,7 +434,7 @@ def test_the_records_that_offsets_say_were_read_are_synced_first(store, monkeypa
     source = store.partition(*SOURCE)
     source.append_columns([b"read"] * 5)
     assert source.recovery_point == 0
-    monkeypatch.setattr(type(store._staged), "_decide", lambda *_: 1 / 0)
+    monkeypatch.setattr(type(parts_of(store).staged), "_decide", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         store.commit_staged(APP, 0, [], offsets={"readers": {SOURCE: 5}})
     assert source.recovery_point == 5
@@ -534,9 +538,9 @@ def test_the_group_of_an_application_does_not_expire(tmp_path):
     config = {"offsets.retention.minutes": 1}
     with eoslog.open(tmp_path / "store", create=True, config=config) as store:
         store.create_topic("source", partitions=2)
-        store._group_offsets.ensure_group("other")
+        parts_of(store).files.group_offsets.ensure_group("other")
         store.commit_staged(APP, 0, [], offsets={"readers": {SOURCE: 7}})
-        assert store._group_offsets.expire(now_ms=1 << 50) == 1
+        assert parts_of(store).files.group_offsets.expire(now_ms=1 << 50) == 1
         assert store.groups() == {APP: {VERSION_PARTITION: OffsetAndMetadata(0)}}
 
 

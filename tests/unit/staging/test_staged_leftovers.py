@@ -30,6 +30,7 @@ from eoslog.errors import StoreFailedError
 from eoslog.staging import staged_job, staged_leftovers
 from eoslog.staging.staged_leftovers import remove_tree
 from eoslog.staging.staged_names import TRASH_DIRECTORY
+from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.compacted_partition import APPLICATION, state_partition_of
 
@@ -121,7 +122,7 @@ def test_whoever_clears_while_another_is_at_it_returns_when_all_is_gone(store, m
     assert at_it.wait(WAIT_S)
     later = threading.Timer(0.2, go_on.set)
     later.start()
-    store._staged.clear_leftovers()
+    parts_of(store).staged.clear_leftovers()
     assert go_on.is_set()
     assert trash(store.path) == []
     assert staged_producers(store) == set()
@@ -132,10 +133,10 @@ def test_those_of_a_process_that_died_are_swept(path):
     store = eoslog.open(path)
     keep_leftovers(store)
     store.commit_staged(APP, 0, stage_job(path, "run-a", JOB))
-    store._abandon()
+    abandon(store)
     assert trash(path)
     with eoslog.open(path) as store:
-        store._staged.sweep()
+        parts_of(store).staged.sweep()
         assert trash(path) == []
         assert visible_numbers(store) == expected_numbers(JOB)
 
@@ -146,7 +147,7 @@ def test_the_next_opening_removes_them_too(path, by):
     store = eoslog.open(path)
     keep_leftovers(store)
     store.commit_staged(APP, 0, stage_job(path, "run-a", JOB))
-    store._abandon()
+    abandon(store)
     assert trash(path)
     with eoslog.open(path) as store:
         assert visible_numbers(store) == expected_numbers(JOB)
@@ -158,7 +159,7 @@ def test_the_next_opening_removes_them_too(path, by):
 def test_the_name_of_a_run_may_be_used_again_at_once(store):
     store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
     later = stage_job(store.path, "run-a", LATER)
-    store._staged.clear_leftovers()
+    parts_of(store).staged.clear_leftovers()
     assert store.commit_staged(APP, 1, later).committed
     assert visible_numbers(store) == expected_numbers(JOB, LATER)
 
@@ -168,7 +169,7 @@ def test_the_trash_is_no_application(store):
     store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
     assert trash(store.path)
     stage(store.path, "run-a", "0", LATER, app_id=TRASH_DIRECTORY)
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert trash(store.path) == []
     assert len({name.split("/")[0] for name in staged_files(store.path)}) == 1
 
@@ -207,7 +208,7 @@ def test_a_power_cut_takes_what_says_that_a_job_is_complete(path, removed):
     store = eoslog.open(path)
     keep_leftovers(store)
     store.commit_staged(APP, 0, stage_job(path, "run-a", JOB))
-    store._abandon()
+    abandon(store)
     if removed:
         remove_tree(path / "staging" / TRASH_DIRECTORY, path / "staging")
     else:
@@ -231,22 +232,22 @@ def test_ids_are_kept_until_the_job_is_complete_on_disk(store, monkeypatch):
     ids = {file.producer_id for message in messages for file in message.files}
     monkeypatch.setattr(CompactedLog, "sync", refuse)
     store.commit_staged(APP, 0, messages)
-    store._staged.clear_leftovers()
+    parts_of(store).staged.clear_leftovers()
     assert staged_producers(store) == ids
-    assert store._staged.producer_ids() == ids
+    assert parts_of(store).staged.producer_ids() == ids
     monkeypatch.undo()
-    store._staged.clear_leftovers()
+    parts_of(store).staged.clear_leftovers()
     assert staged_producers(store) == set()
-    assert store._staged.producer_ids() == set()
+    assert parts_of(store).staged.producer_ids() == set()
 
 
 def test_before_ids_expire_all_complete_jobs_are_so_on_disk(store):
     """Those of other processes as well: nobody here knows their ids."""
     keep_leftovers(store)
     store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
-    records = store._state_log._open(state_partition_of(APP)).partition
+    records = parts_of(store).files.state_log._open(state_partition_of(APP)).partition
     assert records.recovery_point < records.log_end_offset
-    with store._staged.quiet() as is_quiet:
+    with parts_of(store).staged.quiet() as is_quiet:
         assert is_quiet
         assert records.recovery_point == records.log_end_offset
 
@@ -255,6 +256,6 @@ def test_a_job_with_a_list_of_its_own_is_complete_on_disk_first(store, monkeypat
     """Its list of files goes with them: what decides it is worth nothing without."""
     monkeypatch.setattr(staged_job, "INLINE_MANIFEST_BYTES_MAX", 10)
     store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
-    records = store._state_log._open(state_partition_of(APP)).partition
+    records = parts_of(store).files.state_log._open(state_partition_of(APP)).partition
     assert records.recovery_point == records.log_end_offset
-    assert store._state_log.get(APPLICATION, APP)["state"] == "complete"
+    assert parts_of(store).files.state_log.get(APPLICATION, APP)["state"] == "complete"

@@ -32,6 +32,7 @@ from eoslog.errors import (
 )
 from eoslog.staging.staged_job import VERSION_PARTITION
 from eoslog.storage.partition import Partition
+from eoslog.store.store import parts_of
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 
@@ -159,7 +160,7 @@ class StagedMachine(RuleBasedStateMachine):
     @rule()
     def the_group_commits_by_itself(self) -> None:
         self.attempts += 1
-        self.store._group_offsets.commit(GROUP, {READ: self.attempts})
+        parts_of(self.store).files.group_offsets.commit(GROUP, {READ: self.attempts})
         self.offset = self.attempts
 
     def decided(self, version: int, run_id: str, job: range) -> None:
@@ -192,7 +193,7 @@ class StagedMachine(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        self.store._staged.sweep()
+        parts_of(self.store).staged.sweep()
         self.look_again()
 
     @rule()
@@ -206,7 +207,7 @@ class StagedMachine(RuleBasedStateMachine):
         """What a killed process leaves is what its files hold at this moment."""
         before = self.path
         self.lives += 1
-        self.store._checkpointer.stop()  # It removes what is being copied.
+        parts_of(self.store).checkpointer.stop()  # It removes what is being copied.
         shutil.copytree(before, self.path)
         self.store.close()
         shutil.rmtree(before)

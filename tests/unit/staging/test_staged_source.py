@@ -25,6 +25,7 @@ from eoslog.errors import (
     StagedSourceError,
 )
 from eoslog.staging.staged_source import OVERTAKEN_MAX, VersionSource, version_run_id
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 
 ROWS = 20
@@ -375,7 +376,7 @@ def test_what_dead_drivers_staged_goes_with_the_version(store):
 def test_what_a_zombie_stages_later_is_swept(store):
     commit(store, 0, 0)
     staged(store.path, 0, 1, driver="dead")
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert staged_files(store.path) == []
 
 
@@ -383,7 +384,7 @@ def test_the_files_of_another_source_stay(store):
     """A new source stages its version 0 while the application is at a higher one."""
     commit(store, 5, 0)
     run_id, messages = staged(store.path, 0, 1, source="another", driver="driver-2")
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     commit(store, 6, 2)
     allowed = VersionSource("another", "driver-2", new_allowed=True)
     assert store.commit_staged(APP, 0, messages, run_id=run_id, source=allowed).committed

@@ -21,6 +21,7 @@ from eoslog.staging.staged_application import ApplicationRecord
 from eoslog.staging.staged_spans import JobSpan, OffsetRange, thinned
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.store.consistent_snapshot import consistent_offsets
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.compacted_partition import RECENT_JOBS
 
@@ -70,13 +71,13 @@ def cuts(store, topics=None):
 
 
 def spans(store) -> list[JobSpan]:
-    with store._staged.standing_still():
-        return store._staged.pending.spans()
+    with parts_of(store).staged.standing_still():
+        return parts_of(store).staged.pending.spans()
 
 
 def written(store) -> int:
     """How many records of recent jobs stand in the log."""
-    partition = store._partitions.state_partition(0)
+    partition = parts_of(store).files.partitions.state_partition(0)
     records, _ = partition.fetch_records(0, 10_000, 1 << 24)
     return sum(record.key == RECENT_JOBS.to_bytes(2, "big") for record in records)
 
@@ -181,9 +182,9 @@ def test_compaction_keeps_them(store):
     held = open_transaction(store, 0)
     load(store, 0, 0, 1)
     before = spans(store)
-    partition = store._partitions.state_partition(0)
+    partition = parts_of(store).files.partitions.state_partition(0)
     partition.roll()
-    assert store._files.compact(partition) == 1
+    assert parts_of(store).files.compact(partition) == 1
     assert spans(store) == before
     assert cuts(store) == [0, 0, 0]
     held.abort_transaction()
@@ -233,8 +234,8 @@ def test_of_a_job_that_only_its_record_is_missing_readers_see_all(store, monkeyp
         held.begin_transaction()
         held.append(TOPIC, partition=1, values=[b"open"])
         with pytest.raises(StagedJobIncompleteError):
-            store._staged.pending.settle(APP)
-        assert len(store._staged.pending._recent.spans()) == 1, "it was noted once more"
+            parts_of(store).staged.pending.settle(APP)
+        assert len(parts_of(store).staged.pending._recent.spans()) == 1, "it was noted once more"
     assert cuts(store) == [4, 2, 0]
     load(store, 1, 1, 2)
     assert store.application(APP).state == "complete"
@@ -257,7 +258,7 @@ def test_where_it_cannot_be_noted_the_job_is_not_complete(store, monkeypatch):
         with pytest.raises(StagedJobIncompleteError):
             load(store, 0, 0, 1)
         assert cuts(store) == [0, 0, 0]
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert store.application(APP).state == "complete"
     assert cuts(store) == [0, 0, 0]
     held.commit_transaction()
@@ -283,7 +284,7 @@ def test_a_job_behind_one_that_is_stuck(store, monkeypatch):
         load(store, 0, 1, 2)
         assert store.application("stuck").state == "prepared"
         assert cuts(store) == [0, 0, 0]
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert cuts(store) == [4, 4, 2]
 
 

@@ -27,6 +27,7 @@ from eoslog.errors import StagedCommitError, StagedJobIncompleteError, StoreFull
 from eoslog.staging import staged_leftovers
 from eoslog.staging.staged_writer import StagedWriter
 from eoslog.storage.partition import Partition
+from eoslog.store.store import parts_of
 
 pytestmark = pytest.mark.usefixtures("no_retries")
 
@@ -59,7 +60,7 @@ def make_old(store: Any, run: str, age_s: float = WEEK_S + 60) -> None:
 
 def test_what_was_written_lately_stays(store):
     stage(store.path, "run-a", "0", JOB)
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert runs_left(store) == {"app/run-a"}
 
 
@@ -71,14 +72,14 @@ def test_runs_that_nobody_writes_to_any_more_go_after_the_retention(store):
     make_old(store, "app/new")
     make_old(store, "other/old", age_s=WEEK_S - 3600)
     stage(store.path, "new", "1", JOB)
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert runs_left(store) == {"app/new", "other/old"}
 
 
 def test_an_application_without_runs_leaves_no_directory(store):
     stage(store.path, "old", "0", JOB)
     make_old(store, "app/old")
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert not (store.path / "staging" / "app").exists()
 
 
@@ -86,7 +87,7 @@ def test_the_retention_is_a_setting(tmp_path):
     config = {"eoslog.staging.retention.ms": 0}
     with eoslog.open(tmp_path / "store", create=True, config=config) as opened:
         stage(opened.path, "run-a", "0", JOB)
-        opened._staged.sweep()
+        parts_of(opened).staged.sweep()
         assert staged_files(opened.path) == []
 
 
@@ -96,12 +97,12 @@ def test_losing_attempts_and_late_files_of_a_complete_job_go_at_once(store):
     store.commit_staged(APP, 0, messages)
     assert staged_files(store.path) == []
     stage(store.path, "run-a", "zombie", JOB)
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert staged_files(store.path) == []
     store.close()
     stage(store.path, "run-a", "zombie", JOB)
     with eoslog.open(store.path) as opened:
-        opened._staged.sweep()
+        parts_of(opened).staged.sweep()
         assert staged_files(opened.path) == []
         assert visible_numbers(opened) == expected_numbers(JOB)
 
@@ -111,13 +112,13 @@ def test_a_registered_run_keeps_what_it_staged_for_later_versions(store):
     first = stage(store.path, run_id, "first", range(50))
     second = stage(store.path, run_id, "second", range(50, 80))
     store.commit_staged(APP, 0, [first])
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert store.commit_staged(APP, 1, [second]).committed
     stage(store.path, run_id, "late", JOB)
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert runs_left(store) == {f"app/{run_id}"}
     store.begin_run(APP)
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert runs_left(store) == set()
 
 
@@ -126,7 +127,7 @@ def test_overtaken_runs_go_and_unknown_ones_stay(store):
         store.commit_staged(APP, number, [], run_id=f"own-{number}")
         stage(store.path, f"own-{number}", "late", JOB)
     stage(store.path, "own-3", "0", JOB)
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert runs_left(store) == {"app/own-3"}
 
 
@@ -137,7 +138,7 @@ def test_a_replay_that_is_not_needed_is_removed_with_its_zombies(store):
     store.commit_staged(APP, 0, replay)
     assert staged_files(store.path) == []
     stage(store.path, "run-b", "zombie", JOB)
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert staged_files(store.path) == []
 
 
@@ -152,14 +153,14 @@ def test_a_run_given_up_is_removed_with_what_its_zombies_write_later(store, monk
     with pytest.raises(StagedCommitError, match="over"):
         writer.append(TOPIC, 1, [b"x" * 700])
     stage(store.path, "run-a", "zombie-2", JOB)
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert staged_files(store.path) == []
     with pytest.raises(StagedCommitError, match="missing"):
         store.commit_staged(APP, 0, [message])
     monkeypatch.setattr(staged_leftovers, "ZOMBIES_GONE_S", -1.0)
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     stage(store.path, "run-a", "next-life", JOB)
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert runs_left(store) == {"app/run-a"}, "not watched for ever"
 
 
@@ -173,15 +174,15 @@ def test_a_decided_job_is_never_swept(store, monkeypatch):
     with pytest.raises(StagedJobIncompleteError):
         store.commit_staged(APP, 0, messages)
     make_old(store, "app/run-a")
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert store.sweep_run(APP, "run-a") == 0
     assert len(staged_files(store.path)) == sum(len(message.files) for message in messages)
     store.close()
     with eoslog.open(store.path) as opened:
-        opened._staged.sweep()
+        parts_of(opened).staged.sweep()
         assert len(staged_files(opened.path)) == sum(len(message.files) for message in messages)
         monkeypatch.undo()
-        opened._staged.sweep()
+        parts_of(opened).staged.sweep()
         assert visible_numbers(opened) == expected_numbers(JOB)
         assert staged_files(opened.path) == []
 
@@ -197,9 +198,9 @@ def test_a_decided_job_is_not_swept_though_its_run_was_over_before(store, monkey
     monkeypatch.setattr(Partition, "adopt", full)
     with pytest.raises(StagedJobIncompleteError):
         store.commit_staged(APP, 1, messages)
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     monkeypatch.undo()
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert visible_numbers(store) == expected_numbers(range(50))
 
 
@@ -209,7 +210,7 @@ def test_a_sweep_waits_for_nothing_while_a_job_is_decided(store, monkeypatch):
     adopt = Partition.adopt
 
     def sweeping(partition: Partition, *arguments: Any) -> tuple[int, int]:
-        sweeper = threading.Thread(target=store._staged.sweep)
+        sweeper = threading.Thread(target=parts_of(store).staged.sweep)
         sweeper.start()
         sweeper.join(timeout=60)
         assert not sweeper.is_alive()
@@ -232,7 +233,7 @@ def test_foreign_files_below_staging_do_not_stop_a_sweep(store):
     (outside / "precious").write_bytes(b"")
     (staging / "app" / "link").symlink_to(outside, target_is_directory=True)
     (staging / "link").symlink_to(outside, target_is_directory=True)
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert (outside / "precious").exists()
     assert not (staging / "app" / "old").exists()
 
@@ -244,7 +245,7 @@ def test_sweeps_and_tasks_at_work_do_not_disturb_each_other(store):
     def sweep_on() -> None:
         while not stopped.is_set():
             try:
-                store._staged.sweep()
+                parts_of(store).staged.sweep()
             except BaseException as error:
                 errors.append(error)
                 raise
@@ -265,13 +266,13 @@ def test_sweeps_and_tasks_at_work_do_not_disturb_each_other(store):
 
 def test_nothing_is_looked_up_when_nothing_is_staged(store, monkeypatch):
     store.commit_staged(APP, 0, stage_job(store.path, "run-a", JOB))
-    store._staged.clear_leftovers()
+    parts_of(store).staged.clear_leftovers()
 
     def fail(*_: Any) -> Any:
         raise AssertionError("a look-up")
 
-    monkeypatch.setattr(type(store._state_log), "get", fail)
-    store._staged.roll_forward()
+    monkeypatch.setattr(type(parts_of(store).files.state_log), "get", fail)
+    parts_of(store).staged.roll_forward()
 
 
 # Links.
@@ -297,7 +298,7 @@ def test_nothing_is_removed_that_a_link_leads_to(tmp_path, store, at):
         APP, 1, [] if message is None else [stage(store.path, "run", "1", JOB)], "run"
     )
     store.commit_staged(APP, 1, [], "run")
-    store._staged.sweep()
-    store._staged.clear_leftovers()
+    parts_of(store).staged.sweep()
+    parts_of(store).staged.clear_leftovers()
     assert sorted(outside.rglob("*")) == there
     assert staged_files(store.path) == []

@@ -34,6 +34,7 @@ from eoslog.errors import (
 from eoslog.inspect.file_dump import dump_file
 from eoslog.staging import staged_job
 from eoslog.storage.partition import Partition
+from eoslog.store.store import parts_of
 
 NUMBERS = range(100)
 HIGHEST = 1 << 40
@@ -123,7 +124,7 @@ def test_the_staged_file_is_the_segment(store):
         assert staged <= segments
     assert visible_numbers(store) == expected_numbers(NUMBERS, range(100, 200))
     assert store.verify() == []
-    store._staged.clear_leftovers()
+    parts_of(store).staged.clear_leftovers()
     assert {file.stat().st_nlink for number in range(3) for file in log_files(store, number)} == {1}
     assert {file.stat().st_mode & 0o777 for file in log_files(store)} == {0o600}
 

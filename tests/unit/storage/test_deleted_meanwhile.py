@@ -11,6 +11,7 @@ from eoslog import TopicPartition
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
 from eoslog.storage import topic_registry
 from eoslog.storage.partition import Partition
+from eoslog.store.store import parts_of
 
 
 @pytest.fixture
@@ -81,5 +82,5 @@ def test_others_learn_of_a_change_that_was_interrupted(store_path, monkeypatch):
             patched.setattr(topic_registry, "write_atomically", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 store.delete_topic("gone")
-        store._files.registry.refresh()
+        parts_of(store).files.registry.refresh()
         assert other.value("list(store.topics())") == []

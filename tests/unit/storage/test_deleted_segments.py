@@ -10,6 +10,7 @@ from prompted_process import PromptedProcess
 from unit_stores import QUIET
 
 import eoslog
+from eoslog.store.store import parts_of
 
 CONFIG = {**QUIET, "eoslog.spare.segments": 0}
 SEALED = 3
@@ -87,7 +88,7 @@ def test_what_another_process_deleted_is_freed_by_a_close(deleted_elsewhere, sto
 
 def test_nothing_is_freed_under_the_lock(partition, store, store_path):
     """Where every writer of every process would wait for the file system."""
-    store._checkpointer.stop()
+    parts_of(store).checkpointer.stop()
     read_all(partition)
     with PromptedProcess() as other:
         other.run(DELETES, path=str(store_path))

@@ -10,6 +10,7 @@ from unclean_stops import as_of_a_crash
 
 import eoslog
 from eoslog.store.retention import apply_retention
+from eoslog.store.store import parts_of
 
 WRITTEN = {"producer_id": 123_456, "producer_epoch": 0, "base_sequence": 0}
 CONFIG = {"retention.bytes": 3000, "retention.ms": -1}
@@ -30,7 +31,7 @@ def path(tmp_path):
         other = store.producer()
         for _ in range(60):
             other.append("rows", 0, [b"c" * 300])
-        assert apply_retention(partition, store._names, CONFIG, 0) > 0
+        assert apply_retention(partition, parts_of(store).files.names, CONFIG, 0) > 0
         assert partition.log_start_offset > 8
         assert partition.producer(123_456) is not None
     as_of_a_crash(path)

@@ -5,7 +5,6 @@ import threading
 
 import numpy as np
 import pytest
-from unit_stores import abandon
 
 import eoslog
 from eoslog.bindings.record_batch import BatchEncoder, iter_batches
@@ -15,6 +14,7 @@ from eoslog.errors import (
     OutOfOrderSequenceError,
     StoreFailedError,
 )
+from eoslog.store.store import abandon, parts_of
 
 
 @pytest.fixture
@@ -143,7 +143,7 @@ def test_rows_lost_while_open_stop_the_idle_producers_and_come_back(open_store):
         partition.append_columns([b"x"], producer_id=producer_id, producer_epoch=0, base_sequence=0)
     partition.producer_state.persist()
     assert partition.log.evicted_producer_count == 4
-    store._files.rows.environment._begin_anew()
+    parts_of(store).files.rows.environment._begin_anew()
     with pytest.raises(StoreFailedError, match="reopen"):
         partition.append_columns([b"x"], producer_id=0, producer_epoch=0, base_sequence=1)
     with pytest.raises(StoreFailedError, match="reopen"):

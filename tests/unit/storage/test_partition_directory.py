@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from unit_stores import abandon
+from eoslog.store.store import abandon
 
 
 def spares_of(store_path: Path, name: str) -> Path:

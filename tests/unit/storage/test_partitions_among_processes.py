@@ -14,6 +14,7 @@ from unit_stores import QUIET, run_and_kill
 
 from eoslog import TopicPartition
 from eoslog.errors import LogClosedError, OutOfOrderSequenceError, UnknownTopicOrPartitionError
+from eoslog.store.store import parts_of
 
 T0 = TopicPartition("t", 0)
 SMALL = {"eoslog.spare.segments": 0}
@@ -154,9 +155,9 @@ def test_rows_that_another_process_stored_are_enough(store, other):
     # Only a record behind: that is left as it is, and what is stored is known.
     partition.producer_state.persist(behind_max=10)
     assert partition.producer_state.persisted_offset == 6
-    assert store._files.rows.read_head(partition.topic_id, 0).offset == 6
+    assert parts_of(store).files.rows.read_head(partition.topic_id, 0).offset == 6
     partition.producer_state.persist()
-    assert store._files.rows.read_head(partition.topic_id, 0) == (7, 3)
+    assert parts_of(store).files.rows.read_head(partition.topic_id, 0) == (7, 3)
     peer.run("store.partition('t', 0).producer_state.persist()")
     assert peer.value("store.partition('t', 0).producer_state.persisted_offset") == 7
 
@@ -239,14 +240,16 @@ def test_a_deletion_that_a_process_left_is_finished_by_another(store, other, sto
     peer.run(
         "reached = threading.Event()\n"
         "def stop(topic):\n    reached.set()\n    time.sleep(60)\n"
-        "store._partitions.remove = stop\n"
+        "parts_of(store).files.partitions.remove = stop\n"
         "threading.Thread(target=store.delete_topic, args=('t',), daemon=True).start()\n"
         "reached.wait()\n"
     )
     assert "t" not in store.topics()
     assert (store_path / "t-0").exists()
     peer.kill()
-    eventually(lambda: not (store_path / "t-0").exists() and not store._files.registry.deleting())
+    eventually(
+        lambda: not (store_path / "t-0").exists() and not parts_of(store).files.registry.deleting()
+    )
     store.create_topic("t")
     assert store.partition("t", 0).log_end_offset == 0
 
@@ -293,15 +296,20 @@ def test_internal_partitions_are_made_by_several_at_once(store, store_path):
         for topic in ("__transaction_state", "__consumer_offsets"):
             for peer in peers:
                 peer.begin(
-                    f"for one in range(8): store._partitions.internal_partition({topic!r}, one)"
+                    "partitions = parts_of(store).files.partitions\n"
+                    f"for one in range(8): partitions.internal_partition({topic!r}, one)"
                 )
             for one in range(8):
-                store._partitions.internal_partition(topic, one)
+                parts_of(store).files.partitions.internal_partition(topic, one)
             for peer in peers:
                 peer.end()
-            assert store._partitions.existing_internal_partitions(topic) == list(range(8))
-            ids = {store._files.registry.get(topic).topic_id}
-            ids |= {p.value(f"store._files.registry.get({topic!r}).topic_id") for p in peers}
+            assert parts_of(store).files.partitions.existing_internal_partitions(topic) == list(
+                range(8)
+            )
+            ids = {parts_of(store).files.registry.get(topic).topic_id}
+            ids |= {
+                p.value(f"parts_of(store).files.registry.get({topic!r}).topic_id") for p in peers
+            }
             assert len(ids) == 1
     finally:
         for peer in peers:
@@ -324,19 +332,25 @@ def test_what_nobody_recovered_is_recovered_by_whoever_opens_it(open_store, othe
             file.seek(12 + int.from_bytes(file.read(12)[8:], "big"))
             file.write(b"torn")
     store = open_store()
-    assert store._partitions.unrecovered >= {T0, TopicPartition("u", 0), TopicPartition("v", 0)}
+    assert parts_of(store).files.partitions.unrecovered >= {
+        T0,
+        TopicPartition("u", 0),
+        TopicPartition("v", 0),
+    }
     peer = other()
     assert peer.value("store.partition('t', 0).log_end_offset") == 3
     assert not peer.value("store.partition('t', 0).attached")
-    assert T0 not in store._partitions.unrecovered
+    assert T0 not in parts_of(store).files.partitions.unrecovered
     assert store.partition("t", 0).attached
     assert store.partition("u", 0).log_end_offset == 3
-    assert not peer.value("eoslog.TopicPartition('u', 0) in store._partitions.unrecovered")
+    assert not peer.value(
+        "eoslog.TopicPartition('u', 0) in parts_of(store).files.partitions.unrecovered"
+    )
     store.close()
     peer.run("store.close()")
     assert not (store_path / ".kafka_cleanshutdown").exists()
     store = open_store()
-    assert store._partitions.unrecovered == {TopicPartition("v", 0)}
+    assert parts_of(store).files.partitions.unrecovered == {TopicPartition("v", 0)}
     assert store.partition("t", 0).cut_bytes == 0
 
 
@@ -347,7 +361,7 @@ def test_the_last_one_closes_what_the_others_opened(open_store, other, store_pat
     for number, peer in enumerate(peers):
         peer.run("store.partition('t', number).append_columns([b'x'] * 3)", number=number)
     peers[0].run("store.close()")
-    assert store._partitions.if_open(T0) is None
+    assert parts_of(store).files.partitions.if_open(T0) is None
     peers[1].kill()
     store.close()
     assert (store_path / ".kafka_cleanshutdown").exists()
@@ -396,7 +410,7 @@ def test_one_process_does_what_is_for_all_and_another_goes_on_when_it_dies(open_
     open_store().close()
     leader = other(**busy)
     leader.run("store.create_topic('t', config={'segment.bytes': 4096, 'retention.bytes': 8192})")
-    eventually(lambda: leader.value("store._checkpointer._peers._leads"))
+    eventually(lambda: leader.value("parts_of(store).checkpointer._peers._leads"))
     store = open_store(**busy, **{"eoslog.spare.segments": 0})
     for _ in range(20):
         leader.run("store.partition('t', 0).append_columns([bytes(1000)])")
@@ -467,7 +481,7 @@ def test_a_process_that_fell_behind_takes_the_log_up_anew(open_store, other):
         assert there(1, 0, 3) == (0, False)
         behind[first] = append
     # Its own thread would catch up before what it is to do first, or be stopped with a lock held.
-    peer.run("store._checkpointer.stop()")
+    peer.run("parts_of(store).checkpointer.stop()")
     peer.signal(signal.SIGSTOP)
     ends = {}
     try:

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 from crash.transaction_trace import QUIET
-from unit_stores import abandon
 
 import eoslog
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import StoreFullError
 from eoslog.storage.producer_state_store import ProducerStateStore
 from eoslog.store.retention import apply_retention
+from eoslog.store.store import abandon, parts_of
 
 WHERE = TopicPartition("rows", 0)
 PRODUCERS = 20
@@ -22,7 +22,7 @@ PRODUCERS = 20
 def store(tmp_path):
     """One batch of each producer, two in a segment."""
     with eoslog.open(tmp_path / "store", create=True, config=QUIET) as opened:
-        opened._checkpointer.stop()  # It writes rows down at each roll.
+        parts_of(opened).checkpointer.stop()  # It writes rows down at each roll.
         opened.create_topic("rows", config={"segment.bytes": 1024})
         for producer_id in range(PRODUCERS):
             append(opened, producer_id)
@@ -37,7 +37,7 @@ def append(store: eoslog.Store, producer_id: int) -> None:
 
 def retain(store: eoslog.Store, **config: int) -> int:
     wanted = {"retention.bytes": 1, "retention.ms": -1, **config}
-    return apply_retention(store.partition(*WHERE), store._names, wanted, 1 << 60)
+    return apply_retention(store.partition(*WHERE), parts_of(store).files.names, wanted, 1 << 60)
 
 
 def bases(store: eoslog.Store) -> list[int]:

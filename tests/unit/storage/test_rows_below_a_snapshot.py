@@ -5,6 +5,7 @@ from other_process import OtherProcess
 
 import eoslog
 from eoslog.errors import OutOfOrderSequenceError
+from eoslog.store.store import parts_of
 
 WRITER = """
 import eoslog
@@ -22,6 +23,7 @@ wait()
 """
 SUCCESSOR = """
 import eoslog
+from eoslog.store.store import parts_of
 with eoslog.open({path!r}, durability="process") as store:
     partition = store.partition("orders", 0)
     say("opened")
@@ -35,7 +37,7 @@ def test_what_a_snapshot_told_is_stored_though_older_rows_come_later(tmp_path):
     """Else the rows say less of a producer than they claim, and a repeated batch is taken."""
     path = tmp_path / "store"
     with eoslog.open(path, create=True, durability="process") as store:
-        store._checkpointer.stop()  # It would store better rows once the writer is dead.
+        parts_of(store).checkpointer.stop()  # It would store better rows once the writer is dead.
         store.create_topic("orders", config={"segment.bytes": 1024})
         partition = store.partition("orders", 0)
         with (

@@ -3,13 +3,14 @@
 import time
 
 import pytest
-from unit_stores import abandon, values_of
+from unit_stores import values_of
 
 from eoslog import TopicPartition
 from eoslog.common import clock
 from eoslog.errors import StoreFullError
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET, RECOVERY_POINT, read_checkpoint
 from eoslog.storage.partition_producers import PartitionProducers
+from eoslog.store.store import abandon, parts_of
 
 T0 = TopicPartition("t", 0)
 
@@ -116,7 +117,7 @@ def test_an_error_is_shown_and_tried_again(open_store, monkeypatch, caplog):
         raise StoreFullError("no room for rows")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._files.rows, "write_rows", refuse)
+        patch.setattr(parts_of(store).files.rows, "write_rows", refuse)
         store.producer().append("t", 0, [b"x"])
         eventually(lambda: counts(store)["error_count"] >= 2)
     assert counts(store)["errors"] == ["t-0: StoreFullError: no room for rows"]
@@ -331,7 +332,7 @@ def test_commits_do_not_move_the_recovery_point_that_is_written_down(open_store)
     store = open_store("commit", eoslog__checkpoint__interval__ms=3_600_000)
     store.create_topic("t")
     producer = store.producer()
-    checkpointer, checkpoints = store._checkpointer, store._files.checkpoints
+    checkpointer, checkpoints = parts_of(store).checkpointer, parts_of(store).files.checkpoints
 
     def append() -> int:
         producer.append("t", 0, [b"x"])
@@ -348,7 +349,7 @@ def test_commits_do_not_move_the_recovery_point_that_is_written_down(open_store)
     assert append() == 2
     store.close()
     store = open_store("commit")
-    assert store._files.checkpoints.recovery_point(T0) == 3
+    assert parts_of(store).files.checkpoints.recovery_point(T0) == 3
 
 
 # When the clock is set.
@@ -404,11 +405,11 @@ def ten_years_later(monkeypatch):
 
 def expire_all(store):
     """Do what the background thread does by the wall clock."""
-    checkpointer = store._checkpointer
+    checkpointer = parts_of(store).checkpointer
     checkpointer._abort_timed_out()
     checkpointer._expire_ids()
     checkpointer._expire_producers()
     checkpointer._expire_offsets()
     checkpointer._retain()
-    store._staged.sweep()
+    parts_of(store).staged.sweep()
     assert counts(store)["error_count"] == 0, counts(store)["errors"]

@@ -8,7 +8,7 @@ import contextlib
 import time
 
 import pytest
-from unit_stores import QUIET, abandon, values_of
+from unit_stores import QUIET, values_of
 
 import eoslog
 from eoslog import TopicPartition
@@ -25,6 +25,7 @@ from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.store import store as store_module
 from eoslog.store import store_files, store_topics
 from eoslog.store.retention import apply_retention
+from eoslog.store.store import abandon, parts_of
 from eoslog.transactions import named_producers
 
 T0 = TopicPartition("t", 0)
@@ -166,12 +167,15 @@ RETAINING = {
 def test_a_crash_while_retaining(filled, open_store, store_path, monkeypatch, step, lost):
     store = filled
     partition = store.partition("t", 0)
-    config = {**store._partitions.config_of(store.topics()["t"]), "retention.ms": 60_000}
+    config = {
+        **parts_of(store).files.partitions.config_of(store.topics()["t"]),
+        "retention.ms": 60_000,
+    }
     later_ms = int(time.time() * 1000) + 2 * config["retention.ms"]
     with monkeypatch.context() as patch:
         RETAINING[step](patch)
         with pytest.raises(Crash):
-            apply_retention(partition, store._names, config, later_ms)
+            apply_retention(partition, parts_of(store).files.names, config, later_ms)
     assert partition.log_start_offset == (60 if step == "R4" else 0)
     abandon(store)
     if lost == "lmdb":

@@ -14,6 +14,7 @@ from eoslog.errors import (
     TransactionAbortableError,
     UnknownTopicOrPartitionError,
 )
+from eoslog.store.store import parts_of
 
 ROWS = TopicPartition("rows", 0)
 COMES_AND_GOES = """
@@ -62,7 +63,7 @@ def test_a_commit_that_meets_a_closed_partition_names_the_topic(store, monkeypat
     with store.consumer(group="readers") as consumer:
         consumer.assign([ROWS])
         consumer.poll(0)
-        monkeypatch.setattr(store._group_offsets, "commit", commit)
+        monkeypatch.setattr(parts_of(store).files.group_offsets, "commit", commit)
         with pytest.raises(UnknownTopicOrPartitionError, match="rows-0"):
             consumer.commit()
 

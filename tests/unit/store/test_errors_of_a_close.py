@@ -9,6 +9,7 @@ import pytest
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import StoreFullError
+from eoslog.store.store import parts_of
 
 WHERE = TopicPartition("rows", 0)
 
@@ -33,7 +34,7 @@ def full(*_: object, **__: object) -> None:
 def test_behind_the_last_append_the_records_are_in(path, monkeypatch):
     store = eoslog.open(path)
     store.producer(config={"linger.ms": 60_000}).send("rows", b"gathered")
-    monkeypatch.setattr(store._files.checkpoints, "write", full)
+    monkeypatch.setattr(parts_of(store).files.checkpoints, "write", full)
     with pytest.raises(StoreFullError, match="no room") as caught:
         store.close()
     assert caught.value.outcome == "unknown"
@@ -52,7 +53,7 @@ def test_an_append_that_failed_says_so_first(path, monkeypatch):
     store = eoslog.open(path)
     producer = store.producer(config={"linger.ms": 60_000})
     producer.send("rows", b"gathered")
-    monkeypatch.setattr(store._files.checkpoints, "write", full)
+    monkeypatch.setattr(parts_of(store).files.checkpoints, "write", full)
     monkeypatch.setattr(store.partition("rows", 0), "append_accumulated", full)
     with pytest.raises(StoreFullError) as caught:
         store.close()

@@ -8,6 +8,7 @@ import pytest
 import eoslog
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.storage import log_settings
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_partition import state_partition_of
 
 SEGMENT_BYTES = 16_384
@@ -23,7 +24,9 @@ def small_segments(monkeypatch):
 def store(tmp_path, small_segments):
     with eoslog.open(tmp_path / "store", create=True, durability="process") as opened:
         opened.create_topic("t", partitions=2)
-        opened._checkpointer.stop()  # It would compact by itself, and change what is copied.
+        parts_of(
+            opened
+        ).checkpointer.stop()  # It would compact by itself, and change what is copied.
         yield opened
 
 
@@ -40,14 +43,14 @@ def commit_some(made, count=200):
 
 
 def state_partition(store, name):
-    return store._partitions.state_partition(state_partition_of(name))
+    return parts_of(store).files.partitions.state_partition(state_partition_of(name))
 
 
 def compact(store, partition, safe=None):
     def safe_offset(number):
         return partition.log_end_offset if safe is None else safe
 
-    return store._state_log.compact(partition, safe_offset)
+    return parts_of(store).files.state_log.compact(partition, safe_offset)
 
 
 def same_partition_ids(name, count):
@@ -155,7 +158,9 @@ def commit_offsets(store, group, count):
 
 
 def offsets_partition(store, group):
-    return store._partitions.offsets_partition(store._group_offsets.log.partition_of(group))
+    return parts_of(store).files.partitions.offsets_partition(
+        parts_of(store).files.group_offsets.log.partition_of(group)
+    )
 
 
 def test_offsets_of_groups_are_compacted_and_stay(store, tmp_path):
@@ -164,7 +169,7 @@ def test_offsets_of_groups_are_compacted_and_stay(store, tmp_path):
     commit_offsets(store, "busy", 400)
     partition = offsets_partition(store, "busy")
     assert partition.segment_count > 2
-    assert store._files.compact(partition) > 1
+    assert parts_of(store).files.compact(partition) > 1
     assert partition.segment_count == 1
     before = store.groups()
     assert before["busy"][where].offset == 399
@@ -186,9 +191,9 @@ def test_offsets_stay_as_they_are_while_a_transaction_is_open(store):
     made.send_offsets_to_transaction({where: 1000}, "busy")
     made.flush()
     partition = offsets_partition(store, "busy")
-    assert store._files.compact(partition) == 0
+    assert parts_of(store).files.compact(partition) == 0
     made.commit_transaction()
-    assert store._files.compact(partition) > 0
+    assert parts_of(store).files.compact(partition) > 0
     assert store.groups()["busy"][where].offset == 1000
 
 

@@ -5,6 +5,7 @@ from crash.interrupted_lines import interrupted_at
 
 import eoslog
 from eoslog import TopicPartition
+from eoslog.store.store import parts_of
 
 FILES = (
     "/eoslog/producer/transactional_producer.py",
@@ -30,7 +31,7 @@ def is_ours(frame):
 def test_closing_ends_what_an_interrupted_commit_left(tmp_path, staged, is_prepared):
     path = tmp_path / "store"
     with eoslog.open(path, create=True, durability="process") as store:
-        store._checkpointer.stop()  # Nobody else ends it.
+        parts_of(store).checkpointer.stop()  # Nobody else ends it.
         store.create_topic("in")
         line, was_cut, committed, undone, left = 0, True, 0, 0, 0
         while was_cut:

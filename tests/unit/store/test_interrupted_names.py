@@ -7,6 +7,7 @@ from crash.interrupted_steps import Steps
 
 import eoslog
 from eoslog.errors import ProducerFencedError
+from eoslog.store.store import parts_of
 
 # An interrupt may come into a finalizer, which the interpreter goes on without.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
@@ -40,7 +41,7 @@ def test_an_interrupted_opening_leaves_no_older_one_with_the_name(store):
         newer.append("orders", 0, [b"appended"])
         assert newer.next_sequence("orders", 0) == count + 1
         # What is deleted next is counted, whoever of them had the name.
-        store._names.renew(eoslog.TopicPartition("orders", 0))
+        parts_of(store).files.names.renew(eoslog.TopicPartition("orders", 0))
         newer.close()
     assert step > 50
 
@@ -61,7 +62,7 @@ def test_an_interrupted_close_is_ended_by_the_next(store):
             producer.send("orders", b"late", partition=0)
         producer._append_waiting(0)
         assert partition.log_end_offset == end
-        assert "importer" not in store._names._live
+        assert "importer" not in parts_of(store).files.names._live
     assert step > 20
 
 
@@ -70,6 +71,6 @@ def test_a_name_whose_producer_was_fenced_is_renewed_all_the_same(store):
     older = store.producer(name="importer")
     older.append("orders", 0, [b"one", b"two"])
     older.fence("the next opening was interrupted behind this")
-    store._names.renew(eoslog.TopicPartition("orders", 0))
-    (identity,) = store._names.all()
+    parts_of(store).files.names.renew(eoslog.TopicPartition("orders", 0))
+    (identity,) = parts_of(store).files.names.all()
     assert identity.checkpoints["orders", 0].position == 2

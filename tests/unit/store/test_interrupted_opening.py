@@ -14,6 +14,7 @@ from file_locks import is_free
 import eoslog
 from eoslog import TopicPartition
 from eoslog.fs.file_lock import directory_locked, file_locked
+from eoslog.store.store import parts_of
 
 # Where a lock is taken, or what has one is on its way to whoever asked for it.
 FILES = (
@@ -53,7 +54,7 @@ def store(tmp_path):
 
 
 def locked_files_of(store, where):
-    paths = store._files.paths
+    paths = parts_of(store).files.paths
     found = [paths.partition(where), paths.control(where)]
     return [path for path in found if path.exists() and not is_free(path)]
 
@@ -99,7 +100,7 @@ def test_an_interrupt_at_any_line_of_a_look_at_groups_leaves_them_to_all(store):
         consumer.commit()
 
     def check(_, line):
-        logs = store._group_offsets.log.used()
+        logs = parts_of(store).files.group_offsets.log.used()
         assert not [one.number for one in logs if one.lock.locked()], line
         assert store.groups()["readers"][WHERE].offset == 1
 

@@ -15,6 +15,7 @@ from short_form import short_form
 import eoslog
 from eoslog import TopicPartition
 from eoslog.session import store_lock
+from eoslog.store.store import parts_of
 
 FILES = (
     "/eoslog/store/opening.py",
@@ -93,7 +94,7 @@ def test_an_interrupt_at_any_line_of_an_opening_leaves_the_store_to_all(
             if kept is None:
                 store.close()
             with eoslog.open(path, create=True, durability="process") as store:
-                assert store._files.session.first, seen[-1]
+                assert parts_of(store).files.session.first, seen[-1]
                 if stop != "absent":
                     consumer = store.consumer()
                     consumer.assign([TopicPartition("rows", 0)])
@@ -142,7 +143,7 @@ def test_a_second_interrupt_as_it_clears_up_keeps_nothing_for_good(path, in_shor
                 gc.collect()
                 place = f"{first.last}, then {second.last}"
                 with eoslog.open(path, durability="process") as store:
-                    assert store._files.session.first, place
+                    assert parts_of(store).files.session.first, place
             step += STRIDE
             gc.collect()
     finally:

@@ -11,6 +11,7 @@ from unit_stores import values_of
 import eoslog
 from eoslog import Producer, Record, Store, TopicPartition, errors, read_process_write
 from eoslog.store.process_loop import next_offsets
+from eoslog.store.store import parts_of
 
 GROUP = "upper"
 
@@ -311,7 +312,7 @@ def test_what_a_slow_loop_did_is_undone_and_done_by_another(topics):
         if len(calls) == 1:
             # It does not poll for too long: another has taken its partitions by now.
             (member,) = topics.describe_group(GROUP).members
-            topics._files.group_members.leave(GROUP, member.member_id)
+            parts_of(topics).files.group_members.leave(GROUP, member.member_id)
             assert caught_up(topics, share=True) == 20
 
     assert caught_up(topics, process=slow, share=True) == 0

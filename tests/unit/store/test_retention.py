@@ -10,6 +10,7 @@ from eoslog import TopicPartition
 from eoslog.bindings.record_batch import BatchEncoder
 from eoslog.bindings.segment_times import newest_timestamp
 from eoslog.store.retention import OldestRecords, apply_retention
+from eoslog.store.store import parts_of
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS
@@ -44,16 +45,16 @@ def topic(open_store):
 def look(store, topic="t", oldest_records=None, limits=None, later_ms=0):
     """What retention does at its look; how many segments it deleted."""
     description = store.topics()[topic]
-    config = {**store._partitions.config_of(description), **(limits or {})}
+    config = {**parts_of(store).files.partitions.config_of(description), **(limits or {})}
     oldest_records = oldest_records or OldestRecords()
     where = TopicPartition(topic, 0)
-    directory = store._files.paths.partition(where)
+    directory = parts_of(store).files.paths.partition(where)
     moment_ms = now_ms() + later_ms
     if not oldest_records.may_be_released(
         where, description.topic_id, directory, config, moment_ms
     ):
         return 0
-    return apply_retention(store.partition(*where), store._names, config, moment_ms)
+    return apply_retention(store.partition(*where), parts_of(store).files.names, config, moment_ms)
 
 
 def reopen(store, open_store):
@@ -93,7 +94,7 @@ def test_a_partition_is_not_opened_before_something_is_due(topic, open_store):
     topic.create_topic("empty", config={"retention.ms": 1})
     store = reopen(topic, open_store)
     assert [look(store, one) for one in ("t", "empty")] == [0, 0]
-    assert store._partitions.opened() == []
+    assert parts_of(store).files.partitions.opened() == []
 
 
 def test_the_newest_record_of_a_segment_decides_and_the_oldest_segment_comes_first(topic):
@@ -201,7 +202,9 @@ def test_a_wrong_time_index_neither_deletes_young_records_nor_keeps_old_ones(
     if not opened:
         store = reopen(topic, open_store)
         for name, wrong_ms in (("t", young), ("u", old)):
-            for path in store._files.paths.partition(TopicPartition(name, 0)).glob("*.timeindex"):
+            for path in (
+                parts_of(store).files.paths.partition(TopicPartition(name, 0)).glob("*.timeindex")
+            ):
                 damaged(path, way, wrong_ms)
     assert [look(store, name) for name in ("t", "u")] == [3, 0]
     assert len(values_of(store, "u")) == 5

@@ -9,7 +9,7 @@ import threading
 import time
 
 import pytest
-from unit_stores import abandon, run_and_kill, values_of
+from unit_stores import run_and_kill, values_of
 
 import eoslog
 from eoslog import TopicPartition
@@ -30,6 +30,7 @@ from eoslog.errors import (
 from eoslog.fs.atomic_file import write_atomically
 from eoslog.fs.checkpoint_file import RECOVERY_POINT, read_checkpoint
 from eoslog.storage.partition import Partition
+from eoslog.store.store import abandon, parts_of
 
 MARKER = ".kafka_cleanshutdown"
 
@@ -163,7 +164,7 @@ def test_a_process_that_died_is_in_nobodys_way(store_path):
         other.kill()
         other.wait()
     with eoslog.open(store_path) as store:
-        assert store._files.was_stopped_uncleanly
+        assert parts_of(store).files.was_stopped_uncleanly
 
 
 def test_a_failed_opening_frees_the_store(store_path, monkeypatch):
@@ -383,7 +384,7 @@ def test_without_state_everything_is_made_anew(open_store, store_path):
     assert store.topics()["t"].partitions == 2
     assert values_of(store, "t", 1) == [b"a", b"b", b"c"]
     assert store.producer(name="n").next_sequence("t", 0) == 5
-    assert store._files.registry.get("__transaction_state").partitions == 50
+    assert parts_of(store).files.registry.get("__transaction_state").partitions == 50
 
 
 def test_a_partitions_directory_that_is_gone_is_an_error_and_no_empty_log(open_store, store_path):
@@ -460,9 +461,9 @@ def test_opening_a_clean_store_opens_no_partition_and_reads_no_checkpoint(open_s
         0,
         0,
     )
-    assert store._files.checkpoints._offsets == {}
+    assert parts_of(store).files.checkpoints._offsets == {}
     # Its thread runs, for what dead processes leave, and opens none either.
-    store._checkpointer._look_after_peers()
+    parts_of(store).checkpointer._look_after_peers()
     assert store.metrics()["partitions"] == 0
 
 

@@ -10,12 +10,13 @@ import time
 
 import pytest
 from short_form import short_form
-from unit_stores import abandon, values_of
+from unit_stores import values_of
 
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import StoreError
 from eoslog.store.retention import apply_retention
+from eoslog.store.store import abandon, parts_of
 
 TOPIC, PARTITIONS, STEPS = "t", 2, 60
 NAMES = ("red", "green", "blue")
@@ -103,8 +104,8 @@ class Life:
         for number in range(PARTITIONS):
             partition = self.store.partition(TOPIC, number)
             partition.producer_state.persist()
-        self.store._state_log.persist()
-        self.store._checkpointer._write_offsets()
+        parts_of(self.store).files.state_log.persist()
+        parts_of(self.store).checkpointer._write_offsets()
 
     def retain(self):
         where = TopicPartition(TOPIC, self.random.randrange(PARTITIONS))
@@ -113,7 +114,7 @@ class Life:
         if self.random.random() < 0.3:
             config["retention.ms"] = 1
         later_ms = int(time.time() * 1000) + 1000
-        apply_retention(partition, self.store._names, config, later_ms)
+        apply_retention(partition, parts_of(self.store).files.names, config, later_ms)
 
     def end(self):
         if self.random.random() < 0.5:

@@ -25,6 +25,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.storage.partition import Partition
+from eoslog.store.store import parts_of
 
 MARKER = ".kafka_cleanshutdown"
 OPEN = """
@@ -57,7 +58,7 @@ def check_whole(path, topic="t", values=None):
     """The stop was clean, and everything is in order; Kafka's marker says so too."""
     assert (path / MARKER).exists()
     with eoslog.open(path, config=QUIET) as store:
-        assert store._files.was_stopped_uncleanly is False
+        assert parts_of(store).files.was_stopped_uncleanly is False
         assert store.metrics()["partitions_unrecovered"] == 0
         assert store.verify() == []
         if values is not None:
@@ -110,7 +111,9 @@ def test_a_flush_syncs_what_any_process_appended(open_store, other, killed):
     store.flush()
     assert unsynced() == 0
     # What is synced, or was never written, is not opened for that.
-    opened = [store._partitions.if_open(TopicPartition("t", number)) for number in range(4)]
+    opened = [
+        parts_of(store).files.partitions.if_open(TopicPartition("t", number)) for number in range(4)
+    ]
     assert [partition is not None for partition in opened] == [True, True, False, False]
 
 
@@ -270,7 +273,7 @@ def test_the_death_of_the_first_is_no_end_of_the_session(others, store_path):
     one.kill()
     two.run("store.producer().append('t', 0, [b'2'])")
     with eoslog.open(store_path, durability="process", config=QUIET) as store:
-        assert not store._files.session.first
+        assert not parts_of(store).files.session.first
         assert values_of(store, "t") == [b"1", b"2"]
     two.run("store.close()")
     check_whole(store_path, values=[b"1", b"2"])
@@ -284,7 +287,7 @@ def test_when_all_died_everything_is_recovered(others, store_path):
     one.kill()
     two.kill()
     with eoslog.open(store_path, config=QUIET) as store:
-        assert store._files.was_stopped_uncleanly
+        assert parts_of(store).files.was_stopped_uncleanly
         assert store.metrics()["partitions_unrecovered"] == 2
         assert values_of(store, "t") == [b"1"]
         assert values_of(store, "t", 1) == [b"2"]
@@ -309,7 +312,7 @@ def test_what_was_to_be_recovered_is_so_whoever_opens_it(others, store_path):
     # The one that nobody opened is still to be recovered.
     assert not (store_path / MARKER).exists()
     with eoslog.open(store_path, config=QUIET) as store:
-        assert [str(one) for one in store._partitions.unrecovered] == ["t-2"]
+        assert [str(one) for one in parts_of(store).files.partitions.unrecovered] == ["t-2"]
         assert store.partition("t", 2).log_end_offset == 1
     check_whole(store_path)
 
@@ -344,9 +347,9 @@ def test_deaths_while_coming_and_going(store_path, others, seed):
 
 def test_a_stopped_process_that_closes_is_named(store, other, monkeypatch):
     other.run("store = open_it()")
-    other.run("store._files.session.begin_leaving()")
+    other.run("parts_of(store).files.session.begin_leaving()")
     other.signal(signal.SIGSTOP)
-    monkeypatch.setattr(store._files.session._lock, "_timeout_s", 0.1)
+    monkeypatch.setattr(parts_of(store).files.session._lock, "_timeout_s", 0.1)
     # It is left to the other to be the last, and the close is none the worse.
     store.close()
     other.signal(signal.SIGCONT)
@@ -371,11 +374,11 @@ def test_a_session_has_one_set_of_defaults_for_topics(open_store, other):
     with pytest.raises(PromptedProcessError, match=r"segment\.bytes=2048.*not with 4096"):
         other.run("open_it(**{'log.segment.bytes': 4096})")
     other.run("store = open_it(); store.create_topic('t')")
-    for which in (store._partitions, None):
+    for which in (parts_of(store).files.partitions, None):
         config = (
             which.config_of(store.topics()["t"])
             if which
-            else other.value("store._partitions.config_of(store.topics()['t'])")
+            else other.value("parts_of(store).files.partitions.config_of(store.topics()['t'])")
         )
         assert config["segment.bytes"] == 2048
 
@@ -415,7 +418,7 @@ def test_a_forked_child_opens_the_store_anew(store, store_path):
             return "the parent's object was not refused"
         with eoslog.open(store_path, durability="process", config=QUIET) as own:
             own.producer().append("t", 0, [b"child"])
-            return values_of(own, "t"), len(own.processes()), own._files.session.first
+            return values_of(own, "t"), len(own.processes()), parts_of(own).files.session.first
 
     assert child_of(work) == "([b'parent', b'child'], 2, False)"
     producer.append("t", 0, [b"parent again"])
@@ -438,7 +441,7 @@ def test_a_forked_child_may_outlive_its_parent_and_its_store(store_path, tmp_pat
         other.kill()
         # The child holds nothing: this is the first of a new session.
         with eoslog.open(store_path, config=QUIET) as store:
-            assert store._files.session.first
+            assert parts_of(store).files.session.first
             assert values_of(store, "t") == [b"1"]
     finally:
         os.kill(child, signal.SIGKILL)
@@ -464,7 +467,7 @@ def test_a_fork_while_other_threads_open_and_close(store_path):
         done.set()
         thread.join()
     with eoslog.open(store_path, config=QUIET) as store:
-        assert store._files.was_stopped_uncleanly is False
+        assert parts_of(store).files.was_stopped_uncleanly is False
 
 
 @pytest.mark.parametrize("duplicate", [pickle.dumps, copy.copy, copy.deepcopy])
@@ -500,7 +503,7 @@ def test_a_deletion_that_was_cut_short_is_finished_with_the_next_change(store, o
     before = store.create_topic("t", partitions=2)
     store.create_topic("u")
     other.run("s = open_it()")
-    other.run("s._files.registry.mark_deleting('t')")
+    other.run("parts_of(s).files.registry.mark_deleting('t')")
     other.kill()
     if way == "make it":
         assert store.create_topic("t", partitions=1).topic_id != before.topic_id
@@ -509,7 +512,7 @@ def test_a_deletion_that_was_cut_short_is_finished_with_the_next_change(store, o
         store.delete_topic("t")
     store.delete_topic("u")
     assert not list(store.path.glob("t-*"))
-    assert store._files.registry.deleting() == []
+    assert parts_of(store).files.registry.deleting() == []
 
 
 # Replaced files.

@@ -6,7 +6,7 @@ import json
 import pickle
 
 import pytest
-from unit_stores import abandon, values_of
+from unit_stores import values_of
 
 from eoslog import TopicDescription
 from eoslog.errors import (
@@ -21,6 +21,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.storage import partition_directory
+from eoslog.store.store import abandon, parts_of
 
 
 def test_a_topic_is_described_as_it_was_created(store, open_store):
@@ -105,7 +106,7 @@ def test_what_was_not_set_follows_the_defaults_of_the_version_that_opens(open_st
     document = json.loads((store_path / "state" / "topics.json").read_text())
     assert document["topics"]["t"]["config"] == {"segment.bytes": 2048}
     with open_store() as store:
-        effective = store._partitions.config_of(store.topics()["t"])
+        effective = parts_of(store).files.partitions.config_of(store.topics()["t"])
     assert (effective["retention.ms"], effective["retention.bytes"]) == (-1, -1)
 
 
@@ -142,7 +143,7 @@ def test_a_topic_that_goes_during_the_look_for_its_partition(store, monkeypatch)
     store.create_topic("t", partitions=3)
     with pytest.raises(UnknownTopicOrPartitionError, match="has partitions 0 to 2, not 3"):
         store.partition("t", 3)
-    monkeypatch.setattr(store._partitions, "find", lambda where: None)
+    monkeypatch.setattr(parts_of(store).files.partitions, "find", lambda where: None)
     with pytest.raises(UnknownTopicOrPartitionError, match="'t' was deleted just now"):
         store.partition("t", 2)
 
@@ -185,7 +186,7 @@ def test_a_deletion_cut_short_is_finished(store, store_path, open_store, monkeyp
         raise StoreFullError("here it stops")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._partitions, "remove", stop)
+        patch.setattr(parts_of(store).files.partitions, "remove", stop)
         with pytest.raises(StoreFullError):
             store.delete_topic("t")
         with pytest.raises(UnknownTopicOrPartitionError):
@@ -209,7 +210,7 @@ def test_a_creation_cut_short_leaves_no_topic_and_is_no_obstacle(store, store_pa
         raise StoreFullError("here it stops")
 
     with monkeypatch.context() as patch:
-        patch.setattr(store._files.registry, "add", stop)
+        patch.setattr(parts_of(store).files.registry, "add", stop)
         with pytest.raises(StoreFullError):
             store.create_topic("t", partitions=2)
     assert store.topics() == {}

@@ -3,11 +3,11 @@
 import shutil
 
 import pytest
-from unit_stores import abandon
 
 from eoslog import TopicPartition
 from eoslog.errors import CorruptRecordError, StoreVersionError
 from eoslog.storage.producer_state_store import StateStoreDamagedError
+from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_log import _record_of_index
 from eoslog.transactions.compacted_partition import (
     NAMED_PRODUCER,
@@ -37,7 +37,7 @@ def test_keys_are_a_type_and_a_name():
 
 
 def test_the_newest_record_of_a_key_holds(store):
-    log = store._state_log
+    log = parts_of(store).files.state_log
     assert log.get(MADE_UP, "a") is None
     log.append(MADE_UP, "a", {"n": 1})
     log.append(MADE_UP, "b", {"n": 2})
@@ -56,15 +56,15 @@ def test_states_survive_whatever_is_lost_beside_the_log(
 ):
     store = open_store()
     for number in range(30):
-        store._state_log.append(MADE_UP, f"app-{number % 10}", {"n": number})
+        parts_of(store).files.state_log.append(MADE_UP, f"app-{number % 10}", {"n": number})
         if persisted and number == 20:
-            store._state_log.persist()
+            parts_of(store).files.state_log.persist()
     store.close() if clean else abandon(store)
     if lost == "lmdb":
         shutil.rmtree(store_path / "state" / "lmdb")
     if lost == "mark" and clean:
         (store_path / ".kafka_cleanshutdown").write_text("{}")
-    log = open_store()._state_log
+    log = parts_of(open_store()).files.state_log
     assert [log.get(MADE_UP, f"app-{number}")["n"] for number in range(10)] == list(range(20, 30))
     assert len(log.names(MADE_UP)) == 10
 
@@ -72,15 +72,15 @@ def test_states_survive_whatever_is_lost_beside_the_log(
 def test_an_index_that_knows_more_than_the_log_is_not_believed(open_store, store_path):
     """A power cut took an unsynced record that LMDB had seen."""
     store = open_store()
-    store._state_log.append(MADE_UP, "a", {"n": 1})
+    parts_of(store).files.state_log.append(MADE_UP, "a", {"n": 1})
     where = TopicPartition("__transaction_state", state_partition_of("a"))
-    size_bytes = store._partitions.state_partition(where.partition).size_bytes
-    store._state_log.append(MADE_UP, "a", {"n": 2})
-    store._state_log.persist()
+    size_bytes = parts_of(store).files.partitions.state_partition(where.partition).size_bytes
+    parts_of(store).files.state_log.append(MADE_UP, "a", {"n": 2})
+    parts_of(store).files.state_log.persist()
     abandon(store)
     path = store_path / str(where) / f"{0:020d}.log"
     path.write_bytes(path.read_bytes()[:size_bytes])
-    assert open_store()._state_log.get(MADE_UP, "a")["n"] == 1
+    assert parts_of(open_store()).files.state_log.get(MADE_UP, "a")["n"] == 1
 
 
 def test_a_record_that_was_read_is_not_written_over_a_newer_one_of_this_process(store, monkeypatch):
@@ -89,7 +89,7 @@ def test_a_record_that_was_read_is_not_written_over_a_newer_one_of_this_process(
     The newest record is told once; whoever opens the store next, and trusts the index, would give
     an epoch out twice without it.
     """
-    log = store._state_log
+    log = parts_of(store).files.state_log
     number, key = state_partition_of("x"), transaction_key("x")
     entries = log._transactions
     told = entries.changed
@@ -118,21 +118,21 @@ def test_a_record_that_was_read_is_not_written_over_a_newer_one_of_this_process(
 
 
 def test_lmdb_lost_while_open_is_read_again_from_the_log(store):
-    log = store._state_log
+    log = parts_of(store).files.state_log
     log.append(MADE_UP, "a", {"n": 1})
     log.persist()
-    store._files.rows.environment._begin_anew()
+    parts_of(store).files.rows.environment._begin_anew()
     assert log.get(MADE_UP, "a")["n"] == 1
     assert log.names(MADE_UP) == ["a"]
     log.persist()
-    assert store._files.rows.read_state(state_key(MADE_UP, "a"))
+    assert parts_of(store).files.rows.read_state(state_key(MADE_UP, "a"))
 
 
 @pytest.mark.parametrize("says_so", [True, False])
 def test_keys_are_all_listed_where_lmdb_is_lost_between_two_looks(store, monkeypatch, says_so):
     """What is compacted is listed so: an id that is left out would go with its segment."""
     monkeypatch.setattr("eoslog.transactions.compacted_log._KEYS_PER_LOOK", 4)
-    log, rows = store._state_log, store._files.rows
+    log, rows = parts_of(store).files.state_log, parts_of(store).files.rows
     names = [f"{number:03}" for number in range(10)]
     for name in names:
         log.append(MADE_UP, name, {})
@@ -165,7 +165,7 @@ def test_keys_are_all_listed_where_lmdb_is_lost_between_two_looks(store, monkeyp
 )
 def test_records_that_this_version_cannot_read(open_store, value, error):
     store = open_store()
-    partition = store._partitions.state_partition(3)
+    partition = parts_of(store).files.partitions.state_partition(3)
     partition.append_columns([value], [state_key(MADE_UP, "x")])
     abandon(store)
     with pytest.raises(error):
@@ -174,20 +174,23 @@ def test_records_that_this_version_cannot_read(open_store, value, error):
 
 def test_records_of_kafkas_own_are_passed_over(open_store):
     store = open_store()
-    partition = store._partitions.state_partition(3)
+    partition = parts_of(store).files.partitions.state_partition(3)
     partition.append_columns([b"\0\1", None, b"x"], [b"\0\0name", b"\0\0name", None])
-    store._state_log.append(MADE_UP, "a", {"n": 1})
+    parts_of(store).files.state_log.append(MADE_UP, "a", {"n": 1})
     abandon(store)
     store = open_store()
-    assert store._state_log.get(MADE_UP, "a")["n"] == 1
+    assert parts_of(store).files.state_log.get(MADE_UP, "a")["n"] == 1
 
 
 def test_producer_ids_come_in_blocks_that_are_durable_first(store):
-    first = store._files.producer_ids.take()
-    block = store._state_log.get(PRODUCER_ID_BLOCK, "")
+    first = parts_of(store).files.producer_ids.take()
+    block = parts_of(store).files.state_log.get(PRODUCER_ID_BLOCK, "")
     assert block["next_producer_id"] == first + 1000
-    assert [store._files.producer_ids.take() for _ in range(1000)] == list(
+    assert [parts_of(store).files.producer_ids.take() for _ in range(1000)] == list(
         range(first + 1, first + 1001)
     )
-    assert store._state_log.get(PRODUCER_ID_BLOCK, "")["next_producer_id"] == first + 2000
-    assert store._partitions.state_partition(0).recovery_point == 2
+    assert (
+        parts_of(store).files.state_log.get(PRODUCER_ID_BLOCK, "")["next_producer_id"]
+        == first + 2000
+    )
+    assert parts_of(store).files.partitions.state_partition(0).recovery_point == 2

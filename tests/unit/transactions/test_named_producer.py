@@ -4,7 +4,7 @@ import shutil
 import time
 
 import pytest
-from unit_stores import abandon, run_and_kill, values_of
+from unit_stores import run_and_kill, values_of
 
 from eoslog import TopicPartition
 from eoslog.common.sequence import SEQUENCE_MAX
@@ -17,6 +17,7 @@ from eoslog.errors import (
     UnknownTopicOrPartitionError,
 )
 from eoslog.store.retention import apply_retention
+from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_log import CompactedLog
 from eoslog.transactions.compacted_partition import NAMED_PRODUCER
 from eoslog.transactions.named_producers import EPOCH_MAX, Checkpoint, NamedIdentity, _counted_on
@@ -34,13 +35,13 @@ def topic(store):
 def retain_nothing(store, where=WHERE):
     """Delete every record of a partition by its age."""
     partition = store.partition(*where)
-    config = store._partitions.config_of(store.topics()[where.topic])
+    config = parts_of(store).files.partitions.config_of(store.topics()[where.topic])
     later_ms = int(time.time() * 1000) + 10_000
-    return apply_retention(partition, store._names, config, later_ms)
+    return apply_retention(partition, parts_of(store).files.names, config, later_ms)
 
 
 def named_state(store, name):
-    return NamedIdentity.of_state(name, store._state_log.get(NAMED_PRODUCER, name))
+    return NamedIdentity.of_state(name, parts_of(store).files.state_log.get(NAMED_PRODUCER, name))
 
 
 def test_a_new_name_begins_at_zero_everywhere(topic):
@@ -229,10 +230,10 @@ def test_a_state_log_that_lost_its_tail_is_caught_up_from_the_partition(topic, m
     """A power cut may take the name's newest records, but leave what they allowed to be written."""
     producer = topic.producer(name="n")
     producer.append("t", 0, [b"x"] * 3)
-    kept = topic._state_log.get(NAMED_PRODUCER, "n")
+    kept = parts_of(topic).files.state_log.get(NAMED_PRODUCER, "n")
     for count in (2, 4):
         topic.producer(name="n").append("t", 0, [b"x"] * count)
-    topic._state_log.append(NAMED_PRODUCER, "n", kept)
+    parts_of(topic).files.state_log.append(NAMED_PRODUCER, "n", kept)
     newer = topic.producer(name="n")
     assert newer.next_sequence("t", 0) == 9
     assert newer.producer_epoch == 3
@@ -277,7 +278,7 @@ def test_what_a_checkpoint_counts_is_on_disk_before_it(open_store, monkeypatch, 
     newer.renew_checkpoints([WHERE])
     newer.append("t", 0, [b"x"])
     newer.close()
-    store._names.renew(WHERE)
+    parts_of(store).files.names.renew(WHERE)
     assert synced == [(3, 3), (5, 5), (6, 6)]
 
 
@@ -394,9 +395,9 @@ def test_a_worn_out_epoch_rotates_the_id_and_keeps_the_position(topic, open_stor
     producer.append("t", 0, [b"x"] * 3)
     old_id = producer.producer_id
     producer.close()
-    state = dict(topic._state_log.get(NAMED_PRODUCER, "n"))
+    state = dict(parts_of(topic).files.state_log.get(NAMED_PRODUCER, "n"))
     state["epoch"] = EPOCH_MAX
-    topic._state_log.append(NAMED_PRODUCER, "n", state)
+    parts_of(topic).files.state_log.append(NAMED_PRODUCER, "n", state)
     newer = topic.producer(name="n")
     assert newer.producer_id != old_id
     assert newer.producer_epoch == 0
@@ -448,11 +449,21 @@ def test_names_never_expire(topic):
     other.append("t", 0, [b"x"], timestamps=[1000])
     producer.close()
     ids = {producer.producer_id, other.producer_id}
-    assert topic._checkpointer.unexpiring_producer_ids() >= ids
+    assert parts_of(topic).checkpointer.unexpiring_producer_ids() >= ids
     partition = topic.partition("t", 0)
-    assert partition.producer_state.expire(10**15, topic._checkpointer.unexpiring_producer_ids) == 0
+    assert (
+        partition.producer_state.expire(
+            10**15, parts_of(topic).checkpointer.unexpiring_producer_ids
+        )
+        == 0
+    )
     del other
-    assert partition.producer_state.expire(10**15, topic._checkpointer.unexpiring_producer_ids) == 1
+    assert (
+        partition.producer_state.expire(
+            10**15, parts_of(topic).checkpointer.unexpiring_producer_ids
+        )
+        == 1
+    )
     assert partition.producer(producer.producer_id) is not None
 
 

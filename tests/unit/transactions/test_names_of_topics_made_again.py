@@ -10,6 +10,7 @@ import pytest
 
 from eoslog import TopicPartition
 from eoslog.producer.producer_identity import ProducerIdentity
+from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_partition import NAMED_PRODUCER
 from eoslog.transactions.named_producers import NamedProducers
 
@@ -100,7 +101,7 @@ def test_a_producer_that_is_not_told(topic, monkeypatch):
     make_again(topic)
     monkeypatch.undo()
     producer.append("other", 0, VALUES)
-    state = topic._state_log.get(NAMED_PRODUCER, "n")
+    state = parts_of(topic).files.state_log.get(NAMED_PRODUCER, "n")
     assert str(TopicPartition("t", 0)) not in state["positions"]
     goes_on_from_zero(topic, producer)
 

@@ -4,7 +4,6 @@ import json
 import shutil
 
 import pytest
-from unit_stores import abandon
 
 import eoslog
 from eoslog import TopicPartition
@@ -14,6 +13,7 @@ from eoslog.fs.checkpoint_file import RECOVERY_POINT
 from eoslog.storage.log_opener import LogOpener
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN, FoundProducerIds
+from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_partition import (
     PRODUCER_ID_BLOCK,
     state_partition_of,
@@ -66,10 +66,12 @@ def write_transaction(store, transactional_id, **fields):
         "start_ms": -1,
         "client_transaction_version": 2,
     }
-    partition = store._state_log.partition_of(transactional_id)
+    partition = parts_of(store).files.state_log.partition_of(transactional_id)
     value = encode_transaction_value(**(known | fields))
     result = partition.append_columns([value], [transaction_key(transactional_id)])
-    store._state_log._open(state_partition_of(transactional_id)).read_from(result.base_offset)
+    parts_of(store).files.state_log._open(state_partition_of(transactional_id)).read_from(
+        result.base_offset
+    )
 
 
 def committed(store):
@@ -79,7 +81,7 @@ def committed(store):
 
 
 def next_id(store):
-    return store._files.producer_ids.take()
+    return parts_of(store).files.producer_ids.take()
 
 
 def with_topic(store, partitions=1):
@@ -122,7 +124,7 @@ def test_a_new_store_counts_from_2_to_the_40th(store, give):
 @pytest.mark.parametrize("known", [0, 1000, 3000, FIRST - 1, FIRST, FIRST + 5000])
 def test_a_store_of_an_older_version_goes_on_there_too(open_store, known):
     store = with_topic(open_store())
-    store._state_log.append(PRODUCER_ID_BLOCK, "", {"next_producer_id": known})
+    parts_of(store).files.state_log.append(PRODUCER_ID_BLOCK, "", {"next_producer_id": known})
     store.partition("t", 0).append_columns(
         [b"old"], producer_id=max(known - 1, 0), producer_epoch=0, base_sequence=0
     )
@@ -204,15 +206,17 @@ def test_they_are_above_those_of_transactional_ids_that_came_from_elsewhere(open
     store = with_topic(open_store())
     fields = {"producer_id": 5, "producer_epoch": 1} | {field: FIRST + 77}
     write_transaction(store, "theirs", **fields)
-    assert store._state_log.get(PRODUCER_ID_BLOCK, "") is None
+    assert parts_of(store).files.state_log.get(PRODUCER_ID_BLOCK, "") is None
     assert next_id(store) == FIRST + 78
 
 
 def test_a_record_that_cannot_be_read_keeps_nobody_from_an_id(open_store):
     store = with_topic(open_store())
-    partition = store._state_log.partition_of("theirs")
+    partition = parts_of(store).files.state_log.partition_of("theirs")
     result = partition.append_columns([b"\0\x07nonsense, long enough"], [transaction_key("theirs")])
-    store._state_log._open(state_partition_of("theirs")).read_from(result.base_offset)
+    parts_of(store).files.state_log._open(state_partition_of("theirs")).read_from(
+        result.base_offset
+    )
     assert next_id(store) == FIRST
 
 
@@ -239,7 +243,7 @@ def test_they_are_above_what_only_lmdb_remembers(open_store):
 
 def test_a_partition_that_is_opened_later_ends_the_block_of_ids(store):
     first = next_id(store)
-    found = store._partitions._found_ids
+    found = parts_of(store).files.partitions._found_ids
     found.note(first + 500)
     assert next_id(store) == first + BLOCK_IDS
     found.note(first + 100)  # It is below: the ids go on.
@@ -298,7 +302,7 @@ def test_a_store_of_our_own_opens_nothing_for_it(open_store, store_path, monkeyp
         for number in range(2):
             producer.append("t", number, [b"x"])
     if "rows" in stop:
-        for partition in store._partitions.opened():
+        for partition in parts_of(store).files.partitions.opened():
             partition.producer_state.persist()
     store.close() if stop == "close" else abandon(store)
     if "checkpoints" in stop:

@@ -10,7 +10,6 @@ import time
 import pytest
 from coordinated_store import ID, SMALL, TIMEOUT_MS, CoordinatedStore, batches_of
 from transaction_files import fill_up, full_disk
-from unit_stores import abandon
 
 import eoslog
 from eoslog import TopicPartition
@@ -35,6 +34,7 @@ from eoslog.errors import (
 )
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.storage.producer_id_range import STAGED_PRODUCER_ID_MIN
+from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_partition import (
     DURABILITY,
     PRODUCER_ID_BLOCK,
@@ -60,11 +60,11 @@ def at(open_store):
 
 
 def ids_of(at, count):
-    return [at.store._files.producer_ids.take() for _ in range(count)]
+    return [parts_of(at.store).files.producer_ids.take() for _ in range(count)]
 
 
 def blocks_of(at):
-    partition = at.store._partitions.state_partition(0)
+    partition = parts_of(at.store).files.partitions.state_partition(0)
     return [
         record.offset
         for record in partition.fetch_records(0, 1000, 1 << 20)[0]
@@ -85,7 +85,7 @@ def test_p03_a_block_is_recorded_before_its_first_id(at):
 
 def test_p06_an_allocation_that_fails_gives_no_id_and_a_later_one_goes_on(at, monkeypatch):
     with monkeypatch.context() as patch:
-        patch.setattr(at.store._state_log, "append", full)
+        patch.setattr(parts_of(at.store).files.state_log, "append", full)
         for _ in range(2):
             with pytest.raises(StoreFullError):
                 ids_of(at, 1)
@@ -93,7 +93,7 @@ def test_p06_an_allocation_that_fails_gives_no_id_and_a_later_one_goes_on(at, mo
 
 
 def test_p10_there_are_no_ids_left(at):
-    log = at.store._state_log
+    log = parts_of(at.store).files.state_log
     log.append(PRODUCER_ID_BLOCK, "", {"next_producer_id": STAGED_PRODUCER_ID_MIN - 1000})
     assert ids_of(at, 1) == [STAGED_PRODUCER_ID_MIN - 1000]
     ids_of(at, 999)
@@ -106,7 +106,7 @@ def test_p10_there_are_no_ids_left(at):
 def test_p08_p11_a_block_that_does_not_rise_is_refused_on_reading(open_store, store_path, second):
     store = open_store()
     for block in (3000, second):
-        store._state_log.append(PRODUCER_ID_BLOCK, "", {"next_producer_id": block})
+        parts_of(store).files.state_log.append(PRODUCER_ID_BLOCK, "", {"next_producer_id": block})
     abandon(store)
     with pytest.raises(CorruptRecordError, match="block of producer ids at offset 1"):
         eoslog.open(store_path)
@@ -116,9 +116,9 @@ def test_p11_a_block_that_rises_is_read(open_store):
     store = open_store()
     # The same one twice is a copy, as compaction makes it.
     for block in (FIRST + 3000, FIRST + 3000, FIRST + 3001):
-        store._state_log.append(PRODUCER_ID_BLOCK, "", {"next_producer_id": block})
+        parts_of(store).files.state_log.append(PRODUCER_ID_BLOCK, "", {"next_producer_id": block})
     abandon(store)
-    assert open_store()._files.producer_ids.take() == FIRST + 3001
+    assert parts_of(open_store()).files.producer_ids.take() == FIRST + 3001
 
 
 def full(*_arguments, **_named):
@@ -141,7 +141,7 @@ def test_i01_without_an_id_every_producer_is_another(at):
 def test_i02_an_id_that_is_none(at, wrong):
     with pytest.raises(InvalidRequestError):
         at.init(wrong)
-    assert at.store._partitions.existing_state_partitions() == []
+    assert parts_of(at.store).files.partitions.existing_state_partitions() == []
 
 
 def test_i02_an_id_is_a_text(at):
@@ -199,7 +199,7 @@ def test_i10_init_of_a_settled_id(at, state):
 def test_i11_init_while_a_decision_cannot_be_completed(at, monkeypatch, state):
     at.record(state=state, producer_epoch=5, last_producer_epoch=4, partitions=[("a", 0)])
     with monkeypatch.context() as patch:
-        patch.setattr(at.store._partitions, "find_for_transaction", full)
+        patch.setattr(parts_of(at.store).files.partitions, "find_for_transaction", full)
         for _ in range(2):
             with pytest.raises(ConcurrentTransactionsError, match="as the test has it"):
                 at.init()
@@ -240,7 +240,7 @@ def test_i14_init_aborts_an_open_transaction(at):
 
 def test_i16_a_fence_that_cannot_be_written_leaves_the_epoch(at):
     older = at.begun("a-0")
-    partition = at.store._state_log.partition_of(ID)
+    partition = parts_of(at.store).files.state_log.partition_of(ID)
     fill_up(partition._log, ROOM_BYTES)
     with full_disk():
         for _ in range(3):
@@ -452,7 +452,7 @@ def test_v12_the_last_epoch_rotates(at, commit):
     assert at.end(going_on)[1:3] == (FIRST, 1)
     # Once all is synced the partition forgets the old id.
     assert at.partition("a-0").producer(7) is not None
-    at.store._files.transaction_recovery.advance()
+    parts_of(at.store).files.transaction_recovery.advance()
     assert at.partition("a-0").producer(7) is None
     assert at.partition("a-0").producer(FIRST) is not None
 
@@ -461,7 +461,7 @@ def test_v14_no_id_for_the_rotation(at, monkeypatch):
     at.record(producer_epoch=32765)
     begun = at.begun("a-0")
     with monkeypatch.context() as patch:
-        patch.setattr(at.store._state_log, "append", full)
+        patch.setattr(parts_of(at.store).files.state_log, "append", full)
         for _ in range(2):
             with pytest.raises(StoreFullError):
                 at.end(begun)
@@ -513,7 +513,7 @@ def end(store, stop):
         store.close()
         return
     if "persisted" in stop:
-        store._state_log.persist()
+        parts_of(store).files.state_log.persist()
     abandon(store)
 
 
@@ -526,7 +526,7 @@ def test_s04_a_decision_is_completed_on_opening(open_store, stop):
     for place in ("a-0", "b-1"):
         assert at.markers(place) == [(7, 4, "COMMIT")]
     assert at.states() == ["PrepareCommit", "CompleteCommit"]
-    assert at.store._files.transaction_recovery._left == set()
+    assert parts_of(at.store).files.transaction_recovery._left == set()
 
 
 @pytest.mark.parametrize("stop", ["close", "abandon", "abandon persisted"])
@@ -560,8 +560,8 @@ def test_s09_a_damaged_record_harms_its_own_id_alone(open_store, damaged, stop):
     assert [one.transactional_id for one in at.store.transactions()] == ["after", "before"]
     assert at.entry("after").state == "CompleteCommit"
     assert at.init("before").producer_epoch == 1
-    at.store._files.transaction_recovery.retry()
-    at.store._files.transaction_recovery.advance()
+    parts_of(at.store).files.transaction_recovery.retry()
+    parts_of(at.store).files.transaction_recovery.advance()
 
 
 def test_s13_s15_s16_expiry(at):
@@ -582,7 +582,7 @@ def test_s13_s15_s16_expiry(at):
 
 
 def expire(at, now_ms=NOW_MS):
-    return expire_ids(at.coordinator, at.store._state_log, now_ms, WEEK_MS)
+    return expire_ids(at.coordinator, parts_of(at.store).files.state_log, now_ms, WEEK_MS)
 
 
 def test_s13_a_producer_whose_id_expired_is_refused(at):
@@ -601,7 +601,7 @@ def test_s18_many_ids_expire_and_stay_away(open_store, stop):
     at = CoordinatedStore(open_store())
     for number in range(100):
         at.record(f"id-{number}", last_update_ms=0)
-    at.store._state_log.persist()
+    parts_of(at.store).files.state_log.persist()
     assert expire(at) == 100
     end(at.store, stop)
     at = CoordinatedStore(open_store())
@@ -677,7 +677,7 @@ def test_s23_o02_describe(at):
 def test_s27_records_stand_in_kafkas_partition(at, name):
     expected = {"a": 47, "é": 33, "日本": 47, "😀": 49, "txn-1": 10, "my-txn": 45}.get(name, 0)
     at.init(name)
-    assert expected in at.store._partitions.existing_state_partitions()
+    assert expected in parts_of(at.store).files.partitions.existing_state_partitions()
     assert at.states(name) == ["Empty"]
 
 
@@ -689,7 +689,7 @@ def test_only_used_ids_stay_in_memory(at, monkeypatch):
         name = f"id-{number}"
         at.coordinator.release(at.init(name).entry, at.coordinator.entries.owner_of(name))
     owned = at.init("owned")
-    at.store._state_log.persist()
+    parts_of(at.store).files.state_log.persist()
     known = {entry.transactional_id for entry in at.coordinator.entries.known()}
     assert len(known) == 3
     assert {"open", "owned"} <= known
@@ -703,16 +703,16 @@ def test_ids_are_listed_page_by_page_from_the_index_and_what_is_newer(at, monkey
     names = [f"{number:03}" for number in range(30)]
     for number in range(0, 30, 2):
         at.record(names[number])
-    at.store._state_log.persist()
+    parts_of(at.store).files.state_log.persist()
     for number in range(1, 30, 3):
         at.record(names[number])
     at.raw_record(None, names[4])
     expected = sorted({*names[0::2], *names[1::3]} - {names[4]})
-    listed = at.store._state_log.transactions
+    listed = parts_of(at.store).files.state_log.transactions
     assert [name for name, _ in listed()] == expected
-    at.store._state_log.persist()
+    parts_of(at.store).files.state_log.persist()
     assert [name for name, _ in listed()] == expected
-    assert at.store._state_log.undecided_transactions() == []
+    assert parts_of(at.store).files.state_log.undecided_transactions() == []
 
 
 @pytest.mark.parametrize(
@@ -733,7 +733,7 @@ def test_keys_of_no_known_type_are_passed_over(open_store, key):
     at = CoordinatedStore(open_store())
     at.end(at.begun("a-0"))
     for value in (b"?", None):
-        at.store._state_log.partition_of(ID).append_columns([value], [key])
+        parts_of(at.store).files.state_log.partition_of(ID).append_columns([value], [key])
     abandon(at.store)
     at = CoordinatedStore(open_store())
     assert [one.transactional_id for one in at.store.transactions()] == [ID]
@@ -779,7 +779,7 @@ def test_the_background_thread_times_out_and_expires(open_store, monkeypatch):
     begun = at.init()
     at.write(begun, "a-0")
     # Weeks go by, and not before: a moment that the test stands still must not do it.
-    monkeypatch.setattr(store._expiry_clock, "now_ms", weeks_later(clock.now_ms))
+    monkeypatch.setattr(parts_of(store).expiry_clock, "now_ms", weeks_later(clock.now_ms))
     monkeypatch.setattr(clock, "now_ms", weeks_later(clock.now_ms))
 
     def counts():
@@ -1057,7 +1057,7 @@ def test_the_state_log_says_how_durable_a_life_is_where_that_changes(open_store,
         at.init()
         at.store.close()
     at = CoordinatedStore(open_store())
-    partition = at.store._partitions.state_partition(0)
+    partition = parts_of(at.store).files.partitions.state_partition(0)
     records = partition.fetch_records(0, 1000, 1 << 20)[0]
     found = [json.loads(one.value) for one in records if one.key == state_key(DURABILITY, "")]
     assert [one["durable"] for one in found] == [False, True]
@@ -1066,7 +1066,9 @@ def test_the_state_log_says_how_durable_a_life_is_where_that_changes(open_store,
 @pytest.mark.parametrize("durable", [True, False])
 def test_the_record_of_an_older_version_counts_openings_too(open_store, durable):
     store = open_store()
-    store._state_log.append(DURABILITY, "", {"coordinator_epoch": 29, "durable": durable})
+    parts_of(store).files.state_log.append(
+        DURABILITY, "", {"coordinator_epoch": 29, "durable": durable}
+    )
     abandon(store)
     at = CoordinatedStore(open_store(durability="commit"))
     at.end(at.begun("a-0"))
@@ -1101,7 +1103,7 @@ def test_an_evicted_producer_takes_part(open_store):
     going_on = at.end(at.begun("a-0", "b-0"))
     for _ in range(5):
         at.store.producer().append("a", 0, [b"other"])
-    for partition in at.store._partitions.opened():
+    for partition in parts_of(at.store).files.partitions.opened():
         if partition.topic == "a":
             partition.producer_state.persist()
     assert at.partition("a-0")._log.producer(FIRST) is None
@@ -1139,7 +1141,7 @@ def test_o01_o10_list_and_terminate(at):
 
 def test_an_id_that_somebody_is_about_to_begin_with_is_not_there_yet(at):
     """Its entry is made before its lock is taken, and its first record is written with the lock."""
-    entries = at.store._files.transactions.entries
+    entries = parts_of(at.store).files.transactions.entries
     entries.look_up("new", create=True)
     assert at.store.transactions() == []
     for use in (at.store.describe_transaction, at.store.abort_transaction):
@@ -1262,7 +1264,7 @@ def test_o08_a_hanging_transaction_is_aborted_by_its_offset(at):
 def test_a_transaction_that_ended_meanwhile_is_not_taken_for_the_next(at, monkeypatch, forgotten):
     """Its producer's next one has the same id, and goes on."""
     first = at.begun("a-0")
-    admin = at.store._files.transaction_admin
+    admin = parts_of(at.store).files.transaction_admin
     id_that_ends = admin._id_that_ends
     following = []
 
@@ -1393,9 +1395,9 @@ def test_keeping_a_prepared_transaction_fences_the_producer_that_prepared_it(at)
 
 def test_a_live_ids_producer_does_not_expire(at):
     going_on = at.end(at.begun("a-0"))
-    assert going_on.producer_id in at.store._checkpointer.unexpiring_producer_ids()
+    assert going_on.producer_id in parts_of(at.store).checkpointer.unexpiring_producer_ids()
     partition = at.partition("a-0")
-    exempt = at.store._checkpointer.unexpiring_producer_ids
+    exempt = parts_of(at.store).checkpointer.unexpiring_producer_ids
     assert partition.producer_state.expire(1 << 50, exempt) == 0
     assert partition.producer_state.expire(1 << 50, frozenset) == 1
 
@@ -1423,7 +1425,7 @@ def test_a_reopened_partition_knows_its_open_transactions_among_many_producers(o
     at.store.commit_prepared([token])
     assert partition.last_stable_offset == 32
     at.store.close()
-    assert at.store._files.rows.path.exists()
+    assert parts_of(at.store).files.rows.path.exists()
     partition = CoordinatedStore(open_store("commit", **settings)).partition("a-0")
     assert partition.open_transactions() == []
 
@@ -1434,7 +1436,7 @@ def test_a_reopened_partition_knows_its_open_transactions_among_many_producers(o
 def test_threads_with_ids_of_their_own_and_in_common(open_store):
     """Commits, fencing, timeouts, expiry, checkpoints and snapshots at the same time."""
     at = CoordinatedStore(open_store())
-    recovery = at.store._files.transaction_recovery
+    recovery = parts_of(at.store).files.transaction_recovery
     committed, errors, stop = [], [], threading.Event()
 
     def produce(number):
@@ -1456,7 +1458,7 @@ def test_threads_with_ids_of_their_own_and_in_common(open_store):
 
     def look_after():
         jobs = [
-            at.store._state_log.persist,
+            parts_of(at.store).files.state_log.persist,
             recovery.advance,
             recovery.retry,
             at.store.snapshot,

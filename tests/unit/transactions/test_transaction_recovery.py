@@ -13,7 +13,6 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from coordinated_store import ID, CoordinatedStore, batches_of
 from short_form import short_form
-from unit_stores import abandon
 
 from eoslog import TopicPartition
 from eoslog.common.prepared_transaction import PreparedTransaction
@@ -23,6 +22,7 @@ from eoslog.staging import pending_jobs
 from eoslog.storage import opened_partitions
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.store import store_files
+from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_partition import APPLICATION, state_partition_of
 
 PLACES = ("a-0", "a-1", "b-0", "b-1")
@@ -52,8 +52,8 @@ def cut(store_path, where, size_bytes):
 
 def checkpointed(at):
     """What the background thread does for the checkpoint files."""
-    checkpointer = at.store._checkpointer
-    checkpointer._unwritten |= set(at.store._partitions.opened())
+    checkpointer = parts_of(at.store).checkpointer
+    checkpointer._unwritten |= set(parts_of(at.store).files.partitions.opened())
     checkpointer._write_checkpoints()
     assert not checkpointer.metrics()["errors"]
 
@@ -70,7 +70,7 @@ def assert_settled(at):
         "CompleteAbort",
     }
     assert at.store.verify() == []
-    recovery = at.store._files.transaction_recovery
+    recovery = parts_of(at.store).files.transaction_recovery
     assert (recovery._left, recovery._unresolved, recovery._decided) == (set(), set(), {})
 
 
@@ -88,7 +88,7 @@ def whole(tmp_path_factory):
     first = at.begun("a-0", "b-1")
     at.write(first, "a-0", value=b"y")
     logs = {
-        STATE: store._state_log.partition_of(ID),
+        STATE: parts_of(store).files.state_log.partition_of(ID),
         TopicPartition("a", 0): at.partition("a-0"),
         TopicPartition("b", 1): at.partition("b-1"),
     }
@@ -165,7 +165,7 @@ def test_a_crash_after_each_step(open_store, store_path, step, commit, again, mo
     positions = {
         where: [size for size, _ in boundaries(partition)]
         for where, partition in {
-            STATE: at.store._state_log.partition_of(ID),
+            STATE: parts_of(at.store).files.state_log.partition_of(ID),
             TopicPartition("a", 0): at.partition("a-0"),
             TopicPartition("b", 1): at.partition("b-1"),
         }.items()
@@ -231,9 +231,9 @@ def test_a_marker_that_the_power_took_is_written_again_though_its_transaction_is
     other = at.init()
     at.write(other, "b-0")
     at.end(other)
-    state = at.store._state_log.partition_of(ID)
+    state = parts_of(at.store).files.state_log.partition_of(ID)
     assert at.states().index("CompleteCommit") + 2 < state.recovery_point
-    at.store._state_log.persist()
+    parts_of(at.store).files.state_log.persist()
     abandon(at.store)
     cut(store_path, TopicPartition("a", 0), size_bytes)
     at = CoordinatedStore(open_store("commit"))
@@ -247,11 +247,11 @@ def test_checkpoints_pass_a_decision_only_when_its_markers_are_synced(open_store
     at = CoordinatedStore(open_store("commit"))
     begun = at.begun("a-0")
     at.end(begun)
-    state = at.store._state_log.partition_of(ID)
+    state = parts_of(at.store).files.state_log.partition_of(ID)
     at.store.flush()
     assert state.recovery_point == state.log_end_offset
     # Written for another reason, as retention does, the checkpoint keeps below.
-    at.store._checkpointer._write_offsets()
+    parts_of(at.store).checkpointer._write_offsets()
     assert recovery_point_of_state(at) == 0
     checkpointed(at)
     end = state.log_end_offset
@@ -260,9 +260,9 @@ def test_checkpoints_pass_a_decision_only_when_its_markers_are_synced(open_store
     other = next(f"t{n}" for n in range(1000) if state_partition_of(f"t{n}") == STATE.partition)
     at.record(other, state="PrepareCommit", producer_epoch=4, partitions=[("b", 1)])
     with monkeypatch.context() as patch:
-        patch.setattr(at.store._partitions, "find_for_transaction", fail)
+        patch.setattr(parts_of(at.store).files.partitions, "find_for_transaction", fail)
         assert not at.coordinator.complete(at.entry(other))
-        at.store._state_log.append(APPLICATION, ID, {"n": 1})
+        parts_of(at.store).files.state_log.append(APPLICATION, ID, {"n": 1})
         checkpointed(at)
         assert recovery_point_of_state(at) == end < state.recovery_point
     assert at.coordinator.complete(at.entry(other))
@@ -281,11 +281,14 @@ def test_a_partition_that_cannot_be_synced_holds_all_decisions_back(open_store, 
     before = recovery_point_of_state(at)
     with monkeypatch.context() as patch:
         patch.setattr(at.partition("b-0"), "flush", fail)
-        at.store._checkpointer._write_checkpoints()
+        parts_of(at.store).checkpointer._write_checkpoints()
     assert recovery_point_of_state(at) == before
     at.store.flush()
-    at.store._checkpointer._write_checkpoints()
-    assert recovery_point_of_state(at) == at.store._state_log.partition_of(ID).log_end_offset
+    parts_of(at.store).checkpointer._write_checkpoints()
+    assert (
+        recovery_point_of_state(at)
+        == parts_of(at.store).files.state_log.partition_of(ID).log_end_offset
+    )
 
 
 @pytest.mark.parametrize("failing", ["a-0", None])
@@ -294,7 +297,7 @@ def test_a_close_that_could_not_sync_everything_holds_decisions_back(
 ):
     at = CoordinatedStore(open_store("commit"))
     at.end(at.begun("a-0", "b-0"))
-    state = at.store._state_log.partition_of(ID)
+    state = parts_of(at.store).files.state_log.partition_of(ID)
     end = state.log_end_offset
     if failing is None:
         at.store.close()
@@ -321,7 +324,7 @@ def test_what_cannot_be_completed_on_opening_is_tried_again(open_store, monkeypa
         patch.setattr(opened_partitions.OpenedPartitions, "find_for_transaction", fail)
         at = CoordinatedStore(open_store("commit"))
     assert at.entry().state == "PrepareCommit"
-    recovery = at.store._files.transaction_recovery
+    recovery = parts_of(at.store).files.transaction_recovery
     assert recovery._left == {ID, "open"}
     recovery.retry()
     assert_settled(at)
@@ -336,7 +339,7 @@ def test_what_is_tried_again_is_not_a_later_transaction_of_the_id(open_store, mo
     with monkeypatch.context() as patch:
         patch.setattr(store_files.TransactionCoordinator, "fence", fail)
         at = CoordinatedStore(open_store("commit"))
-    recovery = at.store._files.transaction_recovery
+    recovery = parts_of(at.store).files.transaction_recovery
     assert recovery._left == {ID}
     later = at.begun("a-0")
     recovery.retry()
@@ -357,11 +360,11 @@ def test_a_disk_too_full_for_the_durability_lets_the_store_be_opened(open_store,
         at = CoordinatedStore(open_store("commit"))
         # What is not in memory is left alone all the same.
         assert len(at.partition("a-0").open_transactions()) == 1
-        assert at.store._files.transaction_recovery._left == {ID}
-        at.store._files.transaction_recovery.advance()
-    at.store._files.transaction_recovery.retry()
+        assert parts_of(at.store).files.transaction_recovery._left == {ID}
+        parts_of(at.store).files.transaction_recovery.advance()
+    parts_of(at.store).files.transaction_recovery.retry()
     assert at.store.describe_transaction(ID).prepared
-    assert at.store._files.transaction_recovery._left == set()
+    assert parts_of(at.store).files.transaction_recovery._left == set()
 
 
 @pytest.mark.parametrize("stop", ["close", "abandon"])
@@ -404,7 +407,7 @@ def test_a_partition_that_could_not_be_ended_counts_as_unrecovered_at_the_close(
         patch.setattr("eoslog.storage.partition.Partition.append_marker", fail)
         at = CoordinatedStore(open_store("commit"))
         assert at.partition("a-0").last_stable_offset == 0
-        assert at.store._files.transaction_recovery._unresolved == {TopicPartition("a", 0)}
+        assert parts_of(at.store).files.transaction_recovery._unresolved == {TopicPartition("a", 0)}
         checkpointed(at)
         at.store.close()
     assert not (store_path / ".kafka_cleanshutdown").exists()
@@ -420,17 +423,17 @@ def test_a_clean_opening_without_anything_undecided_opens_nothing(open_store):
     at.end(at.begun("a-0"))
     at.store.close()
     store = open_store("commit")
-    assert store._partitions.opened() == []
+    assert parts_of(store).files.partitions.opened() == []
 
 
 def test_the_index_is_not_ahead_of_a_log_that_lost_its_tail(open_store, store_path):
     """With durability "process" nothing is synced: the index may know what the power took."""
     at = CoordinatedStore(open_store("process"))
     begun = at.init()
-    size_bytes = at.store._state_log.partition_of(ID).size_bytes
+    size_bytes = parts_of(at.store).files.state_log.partition_of(ID).size_bytes
     at.write(begun, "a-0")
     at.end(begun)
-    at.store._state_log.persist()
+    parts_of(at.store).files.state_log.persist()
     abandon(at.store)
     cut(store_path, STATE, size_bytes)
     at = CoordinatedStore(open_store("process"))
@@ -441,9 +444,9 @@ def test_the_index_is_not_ahead_of_a_log_that_lost_its_tail(open_store, store_pa
 def test_a_synced_index_is_never_ahead_of_its_log(open_store):
     at = CoordinatedStore(open_store("commit"))
     at.write(at.init(), "a-0")
-    state = at.store._state_log.partition_of(ID)
+    state = parts_of(at.store).files.state_log.partition_of(ID)
     assert state.recovery_point < state.log_end_offset
-    at.store._state_log.persist()
+    parts_of(at.store).files.state_log.persist()
     assert state.recovery_point == state.log_end_offset
 
 
@@ -453,7 +456,7 @@ def test_rotated_ids_are_forgotten_only_with_rows_that_know_their_end(open_store
     begun = at.begun("a-0")
     at.partition("a-0").producer_state.persist()
     at.end(begun, commit=False)
-    at.store._files.transaction_recovery.advance()
+    parts_of(at.store).files.transaction_recovery.advance()
     assert at.partition("a-0").producer(7) is None
     abandon(at.store)
     at = CoordinatedStore(open_store("commit"))
@@ -502,7 +505,7 @@ def test_random_lives_of_a_store(open_store, store_path, seed):
         elif action == "checkpoint":
             checkpointed(at)
         elif action == "persist":
-            at.store._state_log.persist()
+            parts_of(at.store).files.state_log.persist()
         elif action == "rows":
             at.partition(chance.choice(PLACES)).producer_state.persist()
         else:
@@ -551,7 +554,7 @@ def transact(at, model, going_on, chance, action):
 
 def next_life(at, model, open_store, store_path, chance, action):
     cuts = {}
-    for partition in at.store._partitions.opened():
+    for partition in parts_of(at.store).files.partitions.opened():
         where = partition.topic_partition
         synced = max(partition.recovery_point, model.synced.get(where, 0))
         model.synced[where] = partition.log_end_offset if action == "close" else synced
@@ -586,7 +589,7 @@ def test_epochs_that_a_power_cut_took_are_not_given_out_again(
     """Nothing was synced: the partition has seen epochs that the state log never heard of."""
     at = CoordinatedStore(open_store("process"))
     begun = at.init()
-    state_bytes = at.store._state_log.partition_of(ID).size_bytes
+    state_bytes = parts_of(at.store).files.state_log.partition_of(ID).size_bytes
     for _ in range(3):
         at.write(begun, "a-0")
         begun = at.end(begun)
@@ -622,22 +625,25 @@ def test_a_marker_written_on_opening_holds_its_decision_until_it_is_synced(open_
     abandon(at.store)
     cut(store_path, TopicPartition("a", 0), size_bytes)
     at = CoordinatedStore(open_store("commit"))
-    recovery = at.store._files.transaction_recovery
+    recovery = parts_of(at.store).files.transaction_recovery
     assert set(recovery._ended) == {TopicPartition("a", 0), TopicPartition("b", 0)}
-    at.store._checkpointer._write_offsets()
+    parts_of(at.store).checkpointer._write_offsets()
     assert recovery_point_of_state(at) == 0
     checkpointed(at)
     assert recovery._ended == {}
     assert at.partition("a-0").recovery_point == at.partition("a-0").log_end_offset
     checkpointed(at)
-    assert recovery_point_of_state(at) == at.store._state_log.partition_of(ID).log_end_offset
+    assert (
+        recovery_point_of_state(at)
+        == parts_of(at.store).files.state_log.partition_of(ID).log_end_offset
+    )
 
 
 def test_a_partition_opened_while_points_are_raised_is_synced_too(open_store, monkeypatch):
     """Between the look at the state log's end and the syncs, a whole transaction may pass."""
     at = CoordinatedStore(open_store("commit"))
     at.init()
-    recovery = at.store._files.transaction_recovery
+    recovery = parts_of(at.store).files.transaction_recovery
     original = recovery._lowest_decisions
 
     def meanwhile(**how):
@@ -647,14 +653,17 @@ def test_a_partition_opened_while_points_are_raised_is_synced_too(open_store, mo
     monkeypatch.setattr(recovery, "_lowest_decisions", meanwhile)
     recovery.advance()
     assert at.partition("b-1").recovery_point == at.partition("b-1").log_end_offset
-    assert recovery._safe[STATE.partition] < at.store._state_log.partition_of(ID).log_end_offset
+    assert (
+        recovery._safe[STATE.partition]
+        < parts_of(at.store).files.state_log.partition_of(ID).log_end_offset
+    )
 
 
 def test_rotated_ids_are_kept_for_later_if_a_sync_fails(open_store, monkeypatch):
     at = CoordinatedStore(open_store("commit"))
     at.record(producer_epoch=32765)
     at.end(at.begun("a-0"))
-    recovery = at.store._files.transaction_recovery
+    recovery = parts_of(at.store).files.transaction_recovery
     with monkeypatch.context() as patch:
         patch.setattr(at.partition("a-0"), "flush", fail)
         with pytest.raises(StoreFullError):
@@ -668,7 +677,7 @@ def test_many_records_of_transactions_make_a_checkpoint_due(open_store, monkeypa
     monkeypatch.setattr("eoslog.store.checkpointer.STATE_RECORDS_BEHIND_MAX", 10)
     at = CoordinatedStore(open_store("commit", eoslog__checkpoint__interval__ms=5))
     going_on = at.init()
-    state = at.store._state_log.partition_of(ID)
+    state = parts_of(at.store).files.state_log.partition_of(ID)
     deadline_s = time.monotonic() + 60
     while recovery_point_of_state(at) <= 10:
         assert time.monotonic() < deadline_s
@@ -687,7 +696,7 @@ def test_what_was_never_decided_is_ended_before_a_job_that_is_completed_on_openi
     at = CoordinatedStore(open_store("commit"))
     producer = at.store.producer(transactional_id=ID)
     producer.init_transactions()
-    state = at.store._partitions.state_partition(STATE.partition)
+    state = parts_of(at.store).files.partitions.state_partition(STATE.partition)
     size_bytes = boundaries(state)[-1][0]
     producer.begin_transaction()
     producer.append("a", partition=0, values=[b"never decided"])
@@ -721,7 +730,9 @@ def test_a_lost_registration_does_not_refuse_the_ids_next_transaction(open_store
     at.begun("b-0", transactional_id="at work")
     producer = at.store.producer(transactional_id=ID)
     producer.init_transactions()
-    size_bytes = boundaries(at.store._partitions.state_partition(STATE.partition))[-1][0]
+    size_bytes = boundaries(parts_of(at.store).files.partitions.state_partition(STATE.partition))[
+        -1
+    ][0]
     producer.begin_transaction()
     producer.append("a", partition=0, values=[b"never decided"])
     abandon(at.store)

@@ -15,6 +15,7 @@ from cli_calls import DONE, call
 import eoslog
 from eoslog import TopicPartition
 from eoslog.bindings.transaction_record import encode_transaction_value
+from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_partition import state_partition_of, transaction_key
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -47,7 +48,7 @@ class BrokerLog:
             start_ms=-1 if state == "Empty" else self.now_ms,
         )
         number = state_partition_of(ID)
-        self.store._partitions.state_partition(number).append_columns(
+        parts_of(self.store).files.partitions.state_partition(number).append_columns(
             [value], [transaction_key(ID)]
         )
 
@@ -106,7 +107,7 @@ def stop(log: BrokerLog, *, clean: bool = False) -> None:
     if clean:
         log.store.close()
     else:
-        log.store._abandon()
+        abandon(log.store)
     shutil.rmtree(log.store.path / "state" / "lmdb")
 
 
@@ -225,7 +226,7 @@ def test_what_may_have_been_decided_either_way_stays_open(log, path):
             (still,) = store.partition(*T1).open_transactions()
             assert still.first_offset == 2
             assert len(store.verify()) == 1
-            store._abandon()
+            abandon(store)
     with eoslog.open(path) as store:
         store.abort_transaction(topic="t", partition=1, start_offset=2)
         assert store.verify() == []
