@@ -40,7 +40,7 @@ from eoslog.groups.group_records import MembersKey
 from eoslog.session.process_slots import SLOT_BYTES, ProcessSlots
 from eoslog.storage.topic_registry import TopicRegistry
 
-MEMBERS_DIRECTORY_NAME = "members"
+_DIRECTORY_NAME = "members"
 _NAME_BYTES = 16
 
 
@@ -86,7 +86,7 @@ class MemberHeartbeats:
     """
 
     def __init__(self, state_path: Path) -> None:
-        self._path = state_path / MEMBERS_DIRECTORY_NAME
+        self._path = state_path / _DIRECTORY_NAME
 
     def begin(self, member_id: str) -> None:
         """Make the file of a new member. Raises StoreFullError, StoreReadOnlyError."""
