@@ -357,29 +357,24 @@ class HeldPartitions:
         """Sync all partitions at once: their syncs share those of the disk."""
         waiting = []
         for where, partition in list(self._held.items()):
-            if self._has_unsynced(where, partition):
-                waiting.append((where, partition))
-            else:
-                self._sync_partition(where, partition)  # Raises if a sync failed before.
-        run_together([partial(self._sync_partition, *one) for one in waiting])
+            with self._deletions_passed_over(where):
+                if partition.recovery_point < partition.log_end_offset:
+                    waiting.append(where)
+                else:
+                    self.sync_partition(where)  # Raises if a sync failed before.
+        run_together([partial(self.sync_partition, where) for where in waiting])
 
-    def _has_unsynced(self, where: TopicPartition, partition: Partition) -> bool:
-        try:
-            return partition.recovery_point < partition.log_end_offset
-        except LogClosedError:
-            if self.find(where) is not None:
-                raise
-            return False
-
-    def sync_one(self, where: TopicPartition) -> None:
-        """Sync one of the partitions."""
+    def sync_partition(self, where: TopicPartition) -> None:
+        """Sync a partition, unless its topic was deleted."""
         partition = self._held.get(where)
         if partition is not None:
-            self._sync_partition(where, partition)
+            with self._deletions_passed_over(where):
+                partition.sync_up_to(partition.log_end_offset)
 
-    def _sync_partition(self, where: TopicPartition, partition: Partition) -> None:
+    @contextmanager
+    def _deletions_passed_over(self, where: TopicPartition) -> Iterator[None]:
         try:
-            partition.sync_up_to(partition.log_end_offset)
+            yield
         except LogClosedError:
             if self.find(where) is not None:
                 raise
@@ -396,9 +391,7 @@ class HeldPartitions:
             del self._held[where]
 
 
-def adopt_files(
-    job: StagedJob, held: HeldPartitions, *, sync: bool, checked: bool = False
-) -> Offsets:
+def adopt_files(job: StagedJob, held: HeldPartitions, *, sync: bool, checked: bool) -> Offsets:
     """Append the batches that the partitions do not hold; return first and last offset of each.
 
     Several threads fill the partitions of a large job; with `sync` each is synced while others are
@@ -412,15 +405,12 @@ def adopt_files(
     if threads_max > 1 and sync:
         threads_max = min(len(by_partition), SYNC_THREADS_MAX)  # Mostly they wait for the disk.
     if threads_max < 2:
-        filled = [_fill(files, held, checked) for files in by_partition.values()]
+        filled = [_fill(files, held, checked, False) for files in by_partition.values()]
     else:
         for where in by_partition:
             held.find(where)  # Opening it may need a lock that this thread holds.
         filled = run_together(
-            [
-                partial(_fill, files, held, checked, where if sync else None)
-                for where, files in by_partition.items()
-            ],
+            [partial(_fill, files, held, checked, sync) for files in by_partition.values()],
             threads_max,
         )
     return {
@@ -429,23 +419,17 @@ def adopt_files(
 
 
 def _fill(
-    files: Sequence[JobFile],
-    held: HeldPartitions,
-    checked: bool,
-    synced: TopicPartition | None = None,
+    files: Sequence[JobFile], held: HeldPartitions, checked: bool, sync: bool
 ) -> tuple[int, int] | None:
-    """Append a partition's files in order; return its first and last new offset, if there are any.
-
-    `synced` is the partition if it is to be synced, else None.
-    """
+    """Append a partition's files in order; return its first and last new offset, if any."""
     found: tuple[int, int] | None = None
     for one in files:
         first_offset, appended = _adopt_file(one, held, checked)
         if appended:
             begin = first_offset if found is None else found[0]
             found = (begin, first_offset + appended - 1)
-    if synced is not None:
-        held.sync_one(synced)
+    if sync:
+        held.sync_partition(files[0].file.topic_partition)
     return found
 
 

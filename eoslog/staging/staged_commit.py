@@ -115,9 +115,8 @@ class StagedCommits:
         self.leftovers = Leftovers(engine, state_log)
         recent = RecentJobs(state_log, engine.find_partition, none_is_open)
         self.pending = PendingJobs(engine, state_log, group_offsets, self.leftovers, recent)
-        self._undone = self.pending.undone
         self._retry_due_s = 0.0
-        group_offsets.ask_staged(self._undone.hold_back, self._find_applications)
+        group_offsets.ask_staged(self.pending.undone.hold_back, self._find_applications)
         # Owners of the newest runs that were registered since the store was opened.
         self._owners: dict[str, TransactionOwner] = {}
 
@@ -283,7 +282,7 @@ class StagedCommits:
 
         Called periodically; it costs nothing if no job is undone.
         """
-        if not self._undone.any:
+        if not self.pending.undone.any:
             return
         with IfFree(self._lock) as held:
             if not held:
@@ -296,7 +295,7 @@ class StagedCommits:
     def verify(self) -> list[Problem]:
         """Return the problems of jobs that are decided and not complete."""
         return verify_pending_jobs(
-            self._undone, self._state_log, self._engine.find_partition, self._staging_path
+            self.pending.undone, self._state_log, self._engine.find_partition, self._staging_path
         )
 
     def _at_work(self) -> LockBlock[None]:
@@ -313,7 +312,7 @@ class StagedCommits:
 
     def _settle_undone(self) -> None:
         if not self.pending.by_name:
-            self._undone.settle()
+            self.pending.undone.settle()
 
     def _look_around(self) -> None:
         """Take in what other processes did, and left undone, since this one had the lock."""
@@ -434,7 +433,7 @@ class StagedCommits:
             )
         held = HeldPartitions(self._engine.find_partition, topic_ids)
         pending = PendingJob(record, held, partitions, checked=True)
-        self._undone.begin()
+        self.pending.undone.begin()
         self._retry_due_s = 0.0
         try:
             bounds = held.hold_at_end(partitions)

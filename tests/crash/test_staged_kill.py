@@ -95,8 +95,7 @@ def adopt_half(adopt: Callable[..., Any], partition: Partition, staged: Any, pid
 
 
 def sync_half(sync: Callable[..., Any], held: HeldPartitions) -> None:
-    where, partition = next(iter(held._held.items()))
-    held._sync_partition(where, partition)
+    held.sync_partition(next(iter(held._held)))
 
 
 def remove_half(remove: Callable[..., Any], path: Path, staging_path: Path) -> None:

@@ -68,7 +68,7 @@ def adopt_half(adopt: Any, partition: Partition, staged: Any, producer_id: int) 
 
 
 def sync_half(sync: Any, held: HeldPartitions) -> None:
-    held._sync_partition(*next(iter(held._held.items())))
+    held.sync_partition(next(iter(held._held)))
 
 
 def write_temporary(write: Any, path: Path, content: bytes, **_: Any) -> None:
