@@ -8,7 +8,6 @@ from typing import Any, Final
 import numpy as np
 
 from eoslog.checking.evidence import Anomaly, Evidence, Found, identities_of, passed_offsets
-from eoslog.checking.history import History
 from eoslog.checking.history_reader import read_history
 from eoslog.checking.isolation import (
     aborted_reads,
@@ -31,7 +30,6 @@ from eoslog.checking.order import (
     poll_skips,
 )
 from eoslog.checking.outcomes import (
-    GroupOffsets,
     group_offsets,
     note_commits_by_offsets,
     record_places,
@@ -141,21 +139,10 @@ def check(
     for name, given in {**limits, "examples_max": examples_max}.items():
         if not 0 <= given < 1e9:
             raise ValueError(f"{name} {given} is outside [0, 1e9)")
-    evidence, offsets = _gather(
-        read_history(paths),
-        visible_within_ns=int(visible_within_s * 1e9),
-        clock_error_ns=int(clock_error_ms * 1e6),
-        examples_max=examples_max,
-    )
-    return _report(evidence, offsets)
-
-
-def _gather(
-    history: History, *, visible_within_ns: int, clock_error_ns: int, examples_max: int
-) -> tuple[Evidence, GroupOffsets]:
-    """Derive the evidence of the history; first the outcomes of its transactions."""
-    transactions = transactions_of(history)
-    offsets = group_offsets(history)
+    clock_error_ns = int(clock_error_ms * 1e6)
+    history = read_history(paths)
+    transactions, offsets = transactions_of(history), group_offsets(history)
+    # First the outcomes of transactions: all else follows from them.
     note_commits_by_offsets(history, transactions, offsets, clock_error_ns)
     evidence = Evidence(
         history=history,
@@ -165,15 +152,11 @@ def _gather(
         tries=tries_of(history, transactions),
         passed=passed_offsets(history),
         clock_error_ns=clock_error_ns,
-        visible_within_ns=visible_within_ns,
+        visible_within_ns=int(visible_within_s * 1e9),
         examples_max=examples_max,
     )
-    return evidence, offsets
-
-
-def _report(evidence: Evidence, offsets: GroupOffsets) -> Report:
     missing = missing_records(evidence)
-    found = [  # In the order of ANOMALIES.
+    found = (  # In the order of ANOMALIES.
         lost_writes(evidence, missing),
         duplicates(evidence),
         aborted_reads(evidence),
@@ -187,8 +170,8 @@ def _report(evidence: Evidence, offsets: GroupOffsets) -> Report:
         zombie_writes(evidence),
         offset_divergence(evidence, offsets, missing),
         invisible_records(evidence, missing),
-    ]
-    return Report(counts=_counts(evidence), found=tuple(found))
+    )
+    return Report(counts=_counts(evidence), found=found)
 
 
 def _counts(evidence: Evidence) -> dict[str, int]:

@@ -312,23 +312,9 @@ class _Reader:
         if get("op") is not None:
             self._replace(client, place.number(line, "op", NEVER_NS), kind_number)
         self._parts[kind](line, outcome)
-        self._ops.extend(
-            (
-                client,
-                kind_number,
-                outcome,
-                begin,
-                end,
-                transaction,
-                transactional_id,
-                producer_id,
-                epoch,
-                group,
-                isolation,
-                len(self._files) - 1,
-                place.line_number,
-            )
-        )
+        identity = (transaction, transactional_id, producer_id, epoch, group, isolation)
+        place_in_files = (len(self._files) - 1, place.line_number)
+        self._ops.extend((client, kind_number, outcome, begin, end, *identity, *place_in_files))
         self._row += 1
 
     def _times(self, line: dict[str, Any], outcome: int) -> tuple[int, int]:
