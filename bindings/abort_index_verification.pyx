@@ -204,7 +204,7 @@ cdef AbortIndexView view_of(
             if status == STATUS_OK:
                 break
             with gil:
-                opened._before_repeat(status, &fault, -1)
+                opened._before_repeat(status, &fault)
         is_gone = log.segments[0].base_offset > base_offset
         view.log_end_offset = log_end(log)
         status = abort_file_describe(log, base_offset, upper_bound, &stored, &fault)

@@ -36,7 +36,7 @@ from eoslog.native.transaction_state cimport TransactionPart as NativePart
 class PartitionLost(Exception):
     """The log of one of the transaction's partitions is closed, or was never attached.
 
-    Look whether the topic was deleted: drop the partition, or attach it anew; then call again.
+    Look whether the topic was deleted: drop the partition, or attach it again; then call again.
     """
 
     def __init__(self, topic, partition):
@@ -119,7 +119,7 @@ cdef class KnownTransaction:
 
     @property
     def last_producer_epoch(self):
-        """The epoch before the last bump, -1 if nobody may repeat that bump."""
+        """The epoch before the last bump, -1 if that bump must not be repeated."""
         return self._txn.state.last_producer_epoch
 
     @property
@@ -148,7 +148,7 @@ cdef class KnownTransaction:
 
     @property
     def owner(self):
-        """The slot of the process whose producer has the id, None if nobody has it."""
+        """The slot of the process whose producer has the id, None if there is none."""
         return owner_of(&self._txn.state)
 
     @property
@@ -366,7 +366,7 @@ cdef class KnownTransaction:
         part = &self._txn.parts[self._txn.failed_part]
         topic = topic_of(part, self._state_log.path)
         if status in (STATUS_IO, STATUS_FAILED) and was_deleted(part):
-            # A file was not there any more: another process deletes the topic just now.
+            # A file is gone: another process is deleting the topic.
             status, fault.reason = STATUS_CLOSED, "the topic was deleted"
         if status == STATUS_CLOSED and not appending:
             return PartitionLost(topic, part.partition)
@@ -374,14 +374,9 @@ cdef class KnownTransaction:
             return behind_at(status, fault, topic, part.partition, path_of(part))
         error = fault_error(status, fault, f"{topic}-{part.partition}", path_of(part))
         if status == STATUS_PRODUCER_NOT_CACHED:
-            return self._not_cached(error, topic, part.partition)
-        return error
-
-    def _not_cached(self, error, topic, partition):
-        """Say which producer of which partition has to be looked up."""
-        error.topic = topic
-        error.partition = partition
-        error.producer_id = self.producer_id
+            error.topic = topic
+            error.partition = part.partition
+            error.producer_id = fault.actual
         return error
 
 

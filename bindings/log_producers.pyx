@@ -2,7 +2,7 @@
 """The producers of an opened log: restored from rows, a snapshot or the log; stored, evicted,
 dropped.
 
-The table is looked at and changed under the partition's lock; no file is read while it is held.
+The table is read and changed under the partition's lock; no file is read while it is held.
 """
 
 import os
@@ -70,12 +70,13 @@ cdef class LogProducers(LogReader):
 
     def restore_producers(self, bytes rows, Py_ssize_t rows_offset, Py_ssize_t evicted_count=0,
                           abort_files=None):
-        """Fill the producer table and the abort index. Says from what: "rows", "snapshot" or "log".
+        """Fill the producer table and the abort index, and return the source: "rows", "snapshot" or
+        "log".
 
         `rows` (PRODUCER_ROW_BYTES each) are true for all batches below rows_offset; the rest is
-        replayed. None stands for no rows: the newest readable .snapshot serves, else the whole log.
-        `abort_files` is what abort_files() answered when the rows were stored, None if that is not
-        known: then the abort index is made anew from the log.
+        replayed. None stands for no rows: the newest readable .snapshot is used, else the whole
+        log. `abort_files` is what abort_files() returned when the rows were stored, None if that is
+        not known: then the abort index is rebuilt from the log.
         """
         self._check_open()
         self._clear_producers()
@@ -83,7 +84,7 @@ cdef class LogProducers(LogReader):
             self._log.whole_end = log_end(&self._log)
         self._first_base = self._log.segments[0].base_offset
         if self.attached and rows is not None and rows_offset < self._first_base:
-            # Whoever deleted what lies between had stored newer rows first.
+            # The process that deleted what lies between stored newer rows first.
             raise errors.FellBehindError(
                 f"{self.topic}-{self.partition}: rows of offset {rows_offset} are too old for a "
                 f"log that begins at {self._first_base}; call again")
@@ -103,7 +104,7 @@ cdef class LogProducers(LogReader):
         return "snapshot" if snapshot >= 0 else "log"
 
     cdef int _restore_aborts(self, object files, int64_t below_offset) except -1:
-        """Have the abort index of all markers below an offset; those behind come with a replay."""
+        """Restore the abort index of all markers below an offset; a replay adds the others."""
         cdef AbortFile described
         cdef bint whole = True
         cdef Fault fault
@@ -131,12 +132,12 @@ cdef class LogProducers(LogReader):
         return 0
 
     def _segment_ranges(self):
-        """Base offset of each segment, and of the one behind it."""
+        """Base offset of each segment, and of the next one."""
         bases = [segment["base_offset"] for segment in self.segment_files()]
         return zip(bases, [*bases[1:], 0x7FFFFFFFFFFFFFFF])
 
     cdef int _trim_abort_files(self) except -1:
-        """Cut from the files what the log did not keep: others who read them would believe it."""
+        """Cut from the files what the log did not keep: other readers would believe it."""
         cdef Fault fault
         cdef Status status = STATUS_OK
         if self.attached or not any(name.endswith(".txnindex") for name in os.listdir(self.path)):
@@ -149,7 +150,7 @@ cdef class LogProducers(LogReader):
         return 0
 
     def store_abort_files(self, bint sync=False):
-        """Write what the .txnindex files do not hold yet; with `sync` it is on the disk."""
+        """Write what the .txnindex files do not hold yet; with `sync`, sync them."""
         cdef int64_t first_offset
         cdef Fault fault
         cdef Status status = STATUS_OK
@@ -169,12 +170,12 @@ cdef class LogProducers(LogReader):
                     log_unlock(&self._log)
             if status == STATUS_OK:
                 break
-            self._before_repeat(status, &fault, -1)
+            self._before_repeat(status, &fault)
         if sync and first_offset >= 0:
             self._sync_abort_files(first_offset)
 
     def _sync_abort_files(self, first_offset):
-        """Sync the files of the segments that hold an offset or lie behind it."""
+        """Sync the files of the segments that hold an offset or come after it."""
         for base_offset, next_base in self._segment_ranges():
             if next_base > first_offset:
                 # There is none where nothing was aborted, or once its segment is deleted.
@@ -216,11 +217,11 @@ cdef class LogProducers(LogReader):
         self._view_log()
         first_base = self._log.segments[0].base_offset
         if first_base != self._first_base and from_offset < first_base:
-            # Neither rows nor a snapshot tell of all that was deleted.
+            # Neither rows nor a snapshot have all producers of what was deleted.
             log_view_end(&self._log)
             raise errors.FellBehindError(
-                f"{self.topic}-{self.partition}: segments were deleted while it was taken up; call "
-                "again")
+                f"{self.topic}-{self.partition}: segments were deleted while its producers were "
+                "restored; call again")
         with nogil:
             abort_index_drop_below(&self._log.aborts, first_base)
             status = log_restore_ongoing(&self._log)
@@ -302,7 +303,7 @@ cdef class LogProducers(LogReader):
                 position += header.batch_bytes
             offset = batches.next_offset
             read_close(&self._log, &batches)
-        # Whoever comes later may have a row that was not asked for.
+        # A producer that appends later may have a row that was not loaded.
         self._log.whole_end = offset
         return found
 

@@ -32,8 +32,8 @@ cdef class OpenedLog:
     cdef int _view_log(self) except -1
     cdef int _refresh(self) except -1
     cdef void _fault_init(self, Fault* fault) noexcept
-    cdef int _raise(self, Status status, Fault* fault) except -1
-    cdef int _before_repeat(self, Status status, Fault* fault, int64_t producer_id) except -1
+    cdef int _raise(self, Status status, Fault* fault, str path=*) except -1
+    cdef int _before_repeat(self, Status status, Fault* fault, str path=*) except -1
     cdef int _raise_read(self, Status status, Fault* fault, int64_t offset) except -1
     cdef int _check_open(self) except -1
     cdef int64_t _bound(self, int64_t upper_bound, bint committed) except -2

@@ -56,10 +56,10 @@ _SETTINGS = ("segment.bytes", "segment.index.bytes", "index.interval.bytes", "se
 cdef class OpenedLog:
     """Parts that reading, appending and keeping producers share.
 
-    The engine may ask for something in the middle of a call: the row of a producer that is not in
-    memory, or to be attached again because another process deleted segments that were not read
-    here. The callbacks do that, with no lock of the engine held, and the call goes on from where it
-    stopped. Without callbacks it raises ProducerNotCached or FellBehindError.
+    In the middle of a call the engine may need the row of a producer that is not in memory, or to
+    be attached again because another process deleted segments that were not read here. The
+    callbacks do that, with no lock of the engine held, and the call goes on from where it stopped.
+    Without callbacks it raises ProducerNotCached or FellBehindError.
     """
 
     def __cinit__(self):
@@ -141,10 +141,10 @@ cdef class OpenedLog:
         return 0
 
     cdef int _open_page(self, str control_path, bytes session, bytes topic_id) except -1:
-        """Map the page; it is laid out anew unless it is of this session and others may attach.
+        """Map the page; it is initialized unless it is of this session and others may attach.
 
-        With a session the file stays locked until _let_others_in. What earlier sessions say of the
-        same log is `synced_before`, and stays in the page.
+        With a session the file stays locked until _let_others_in. `synced_before` comes from
+        earlier sessions of the same log, and stays in the page.
         """
         cdef bytes path = os.fsencode(control_path)
         cdef bytes own_session = os.urandom(16) if session is None else session
@@ -171,7 +171,7 @@ cdef class OpenedLog:
             self._log.page = <ControlPage*>self._page_map
             self.attached = session is not None and control_is_ready(self._log.page, raw)
             if not self.attached:
-                # Stored after the sync that it tells of, so it is true after a power cut too.
+                # Stored after the sync that it records, so it is true after a power cut too.
                 self.synced_before = control_synced_before(self._log.page, topic_id)
                 control_keep_synced(self._log.page, topic_id, self.synced_before)
                 error = control_init(self._log.page, raw)
@@ -208,14 +208,14 @@ cdef class OpenedLog:
     cdef int _let_others_in(self) except -1:
         """Let others attach: what is written to the page is true."""
         if self._page_fd >= 0:
-            # Said aloud: a child that was forked just now may have a copy open.
+            # Explicitly: a child that was forked just now may have a copy open.
             fcntl.flock(self._page_fd, fcntl.LOCK_UN)
             close_fd(self._page_fd)
             self._page_fd = -1
         return 0
 
     cdef int _give_up_opening(self) except -1:
-        """Close it as it is. Another process opens it anew, if nobody was let in yet."""
+        """Close it as it is. Another process opens it again, if none was let in yet."""
         with self._close_lock:
             if self._page_map != NULL and self._log.opened and not self._log.closed:
                 with nogil:
@@ -229,7 +229,7 @@ cdef class OpenedLog:
         names = set(os.listdir(self.path))
         for name in sorted(names):
             match = SEGMENT_NAME.fullmatch(name)
-            # What somebody deleted, and just removes, is none any more.
+            # A file that is being deleted may be gone by now.
             with suppress(FileNotFoundError):
                 if match:
                     path = os.path.join(self.path, name)
@@ -271,7 +271,7 @@ cdef class OpenedLog:
         return 0
 
     cdef int _attach(self) except -1:
-        """Take up what other processes have open, while nobody appends, rolls or deletes."""
+        """Attach to what other processes have open; none appends, rolls or deletes meanwhile."""
         cdef Fault fault
         cdef Status status
         cdef int64_t first, active
@@ -312,14 +312,17 @@ cdef class OpenedLog:
         self._load_producer = load_producer
         self._reattach = reattach
 
-    cdef int _before_repeat(self, Status status, Fault* fault, int64_t producer_id) except -1:
-        """Do what the engine asks for, so that the call can be repeated; raise any other error."""
+    cdef int _before_repeat(self, Status status, Fault* fault, str path=None) except -1:
+        """Do what the engine asks for, so that the call can be repeated; raise any other error.
+
+        `path` is what a CorruptRecordError names, if that is not the log.
+        """
         if status == STATUS_FELL_BEHIND and self._reattach is not None:
             self._reattach()
         elif status == STATUS_PRODUCER_NOT_CACHED and self._load_producer is not None:
-            self._load_producer(producer_id)
+            self._load_producer(fault.actual)
         else:
-            self._raise(status, fault)
+            self._raise(status, fault, path)
         return 0
 
     @property
@@ -353,12 +356,13 @@ cdef class OpenedLog:
         memset(fault, 0, sizeof(Fault))
         fault.base_offset = -1
 
-    cdef int _raise(self, Status status, Fault* fault) except -1:
+    cdef int _raise(self, Status status, Fault* fault, str path=None) except -1:
         if status in (STATUS_IO, STATUS_FAILED) and self._page_map != NULL and (
                 control_flag(&self._log.page.deleted)):
-            # A file was not there any more: another process deletes the topic just now.
+            # A file is gone: another process is deleting the topic.
             raise errors.LogClosedError(f"{self.topic}-{self.partition} was deleted")
-        return raise_status(status, fault, f"{self.topic}-{self.partition}", self.path)
+        return raise_status(
+            status, fault, f"{self.topic}-{self.partition}", self.path if path is None else path)
 
     cdef int _check_open(self) except -1:
         if self._page_map == NULL or self._log.closed or not self._log.opened:
@@ -379,7 +383,7 @@ cdef class OpenedLog:
                 status = log_view(&self._log, &fault)
             if status == STATUS_OK:
                 return 0
-            self._before_repeat(status, &fault, -1)
+            self._before_repeat(status, &fault)
 
     cdef int _view(self) except -1:
         """Know what was published by now, and keep it so until log_view_end."""
@@ -391,7 +395,7 @@ cdef class OpenedLog:
             log_view_end(&self._log)
             self._fault_init(&fault)
             fault.reason = "the log is being reattached; call again"
-            self._before_repeat(STATUS_FELL_BEHIND, &fault, -1)
+            self._before_repeat(STATUS_FELL_BEHIND, &fault)
 
     cdef int _refresh(self) except -1:
         """Know what was published by now."""
@@ -407,7 +411,7 @@ cdef class OpenedLog:
                 status = log_refresh(&self._log, &fault)
             if status == STATUS_OK:
                 return 0
-            self._before_repeat(status, &fault, -1)
+            self._before_repeat(status, &fault)
 
     def refresh(self):
         """Take in what others appended; the log end offset. Reads and appends do it too."""
@@ -479,8 +483,8 @@ cdef class OpenedLog:
 
     @property
     def own_end(self):
-        """End of the records that this process knows: it appended them in an unbroken row, or was
-        told by setting this. An append moves it on only from the append's base offset.
+        """End of the records that this process knows: it appended them in an unbroken row, or set
+        this. An append moves it on only from the append's base offset.
         """
         self._check_open()
         return load_acquire_64(&self._log.own_end)
@@ -493,9 +497,9 @@ cdef class OpenedLog:
         log_view_end(&self._log)
 
     def want_wakeup(self):
-        """The next publish, in whatever process, is to wake those who sleep on the shared page.
+        """Have the next publish, in any process, wake the sleepers on the shared page.
 
-        To be called before the look at what is waited for.
+        Call it before the check of what is waited for.
         """
         self._check_open()
         control_want(self._log.page)
@@ -567,7 +571,7 @@ cdef class OpenedLog:
         return total
 
     def segment_files(self):
-        """One dict a segment, oldest first: base_offset, size_bytes, path. No file is looked at."""
+        """One dict a segment, oldest first: base_offset, size_bytes, path. No file is read."""
         cdef list found = []
         cdef int32_t index
         self._check_open()
@@ -621,7 +625,7 @@ cdef class OpenedLog:
             return None
 
     cdef bint _was_deleted(self, int64_t base_offset) except -1:
-        """True if a segment that was listed went since; its files went after this was so."""
+        """True if a segment that was listed was deleted since; its files go after that."""
         self._check_open()
         return control_load(&self._log.page.first_base_offset) > base_offset
 
@@ -634,10 +638,10 @@ cdef class OpenedLog:
 
 
 cdef class LogOpening:
-    """A block in which one log is opened, and told of it.
+    """A block in which one log is opened, which registers here.
 
-    It is closed again if the block ends with an exception, also where that came between the log and
-    whoever asked for it: what the exception keeps alive would keep other processes out of it.
+    It is closed again if the block ends with an exception, also where that came before the caller
+    had the log: what the exception keeps alive would keep other processes out of it.
     """
 
     def __enter__(self):

@@ -3,7 +3,6 @@ from libc.stdint cimport int64_t
 
 from eoslog.bindings.log_transactions cimport LogTransactions
 from eoslog.native.log_append cimport AppendOutcome, ProducerStamp
-from eoslog.native.status cimport Fault, Status
 
 
 cdef class AppendResult:
@@ -12,17 +11,12 @@ cdef class AppendResult:
     cdef readonly int64_t record_count
     cdef readonly int64_t timestamp_ms
     cdef readonly bint duplicate             # Every record was in the log before the call.
-    cdef int64_t duplicate_count
 
 
 cdef AppendResult make_result(const AppendOutcome* outcome)
 
 
 cdef class PartitionLog(LogTransactions):
-    cdef int _before_rest(
-        self, Status status, Fault* fault, int64_t producer_id, const AppendOutcome* outcome
-    ) except -1
     cdef AppendResult append_stamped(
         self, object values, object keys, object timestamps, object headers, int64_t timestamp_ms,
-        ProducerStamp* stamp, int64_t batch_records_max, int64_t batch_bytes_max,
-        AppendResult after)
+        ProducerStamp* stamp, int64_t batch_records_max, int64_t batch_bytes_max)

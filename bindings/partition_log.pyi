@@ -44,7 +44,6 @@ class PartitionLog(LogTransactions):
         batch_records_max: int = 0,
         batch_bytes_max: int = 0,
         transactional: bool = False,
-        after: AppendResult | None = None,
     ) -> AppendResult: ...
     def append_batch(self, batch: Buffer, verified: bool = False) -> AppendResult: ...
     def append_accumulated(

@@ -24,7 +24,6 @@ from eoslog.bindings.abort_index_verification cimport AbortIndexCheck
 from eoslog.bindings.accumulator cimport RecordAccumulator
 from eoslog.bindings.log_transactions cimport LogTransactions
 from eoslog.bindings.record_batch cimport ColumnSet, check_identity, open_columns
-from eoslog.bindings.status cimport raise_status
 from eoslog.native.control_page cimport control_flag, control_load, control_store
 from eoslog.native.deleted_segments cimport log_delete_segments, log_raise_start
 from eoslog.native.log_adopt cimport log_adopt, log_adopt_file
@@ -38,14 +37,10 @@ from eoslog.native.log_recovery cimport log_truncate
 from eoslog.native.log_sync cimport log_flush, log_sync_up_to
 from eoslog.native.log_roll cimport log_roll
 from eoslog.native.partition_log cimport deleted_segments_free, log_end
-from eoslog.native.record_batch cimport (
-    ATTRIBUTE_TRANSACTIONAL, BatchHeader, BatchIdentity, batch_header_load,
-)
+from eoslog.native.record_batch cimport ATTRIBUTE_TRANSACTIONAL, BatchIdentity
 from eoslog.native.sequence_window cimport NO_SEQUENCE, OFFSETS_SEQUENCE
 from eoslog.native.spare_file cimport spare_prepare
-from eoslog.native.status cimport (
-    STATUS_FELL_BEHIND, STATUS_OK, STATUS_PRODUCER_NOT_CACHED, Fault, Status,
-)
+from eoslog.native.status cimport STATUS_OK, Fault, Status
 
 
 @cython.final
@@ -64,24 +59,7 @@ cdef AppendResult make_result(const AppendOutcome* outcome):
     result.record_count = outcome.record_count
     result.timestamp_ms = outcome.timestamp
     result.duplicate = outcome.duplicate_count == outcome.record_count
-    result.duplicate_count = outcome.duplicate_count
     return result
-
-
-cdef inline bint is_request(Status status) noexcept:
-    """True if the engine asks for something, and the call is to be repeated then."""
-    return status == STATUS_FELL_BEHIND or status == STATUS_PRODUCER_NOT_CACHED
-
-
-cdef void outcome_of(AppendResult result, AppendOutcome* outcome) noexcept:
-    """The outcome of a call that stopped between two batches, for the one that goes on."""
-    memset(outcome, 0, sizeof(AppendOutcome))
-    if result is not None:
-        outcome.base_offset = result.base_offset
-        outcome.last_offset = result.last_offset
-        outcome.timestamp = result.timestamp_ms
-        outcome.record_count = result.record_count
-        outcome.duplicate_count = result.duplicate_count
 
 
 @cython.final
@@ -92,31 +70,16 @@ cdef class PartitionLog(LogTransactions):
     cut once flush() returned.
     """
 
-    cdef int _before_rest(
-        self, Status status, Fault* fault, int64_t producer_id, const AppendOutcome* outcome
-    ) except -1:
-        """Do what the engine asks for, so that an append of several batches can go on; any error
-        tells what is in.
-        """
-        try:
-            self._before_repeat(status, fault, producer_id)
-        except Exception as error:
-            error.appended_record_count = outcome.record_count
-            if outcome.record_count:
-                error.appended = make_result(outcome)
-            raise
-
     def append_columns(self, values, keys=None, timestamps=None, headers=None, *,
                        Py_ssize_t timestamp_ms, Py_ssize_t producer_id=-1,
                        Py_ssize_t producer_epoch=-1, Py_ssize_t base_sequence=-1,
                        Py_ssize_t batch_records_max=0, Py_ssize_t batch_bytes_max=0,
-                       bint transactional=False, AppendResult after=None):
+                       bint transactional=False):
         """Append all records of the columns and return an AppendResult.
 
         They are split into batches of at most batch_records_max records and batch_bytes_max bytes
         (0: max.message.bytes). A duplicate returns the first write's offsets. On an error in the
-        middle (a full disk), the exception's `appended_record_count` says how many are in, and
-        `appended` where. With that as `after` the same call goes on behind them.
+        middle (a full disk), the exception's `appended_record_count` says how many are in.
         `transactional`: the producer's transaction, in which its coordinator has this partition;
         without a base sequence (-1), or with OFFSETS_SEQUENCE, it is an append of a coordinator
         itself, and no sequence is judged.
@@ -134,12 +97,11 @@ cdef class PartitionLog(LogTransactions):
         stamp.base_sequence = <int32_t>base_sequence
         return self.append_stamped(
             values, keys, timestamps, headers, timestamp_ms, &stamp, batch_records_max,
-            batch_bytes_max, after)
+            batch_bytes_max)
 
     cdef AppendResult append_stamped(
         self, object values, object keys, object timestamps, object headers, int64_t timestamp_ms,
-        ProducerStamp* stamp, int64_t batch_records_max, int64_t batch_bytes_max,
-        AppendResult after
+        ProducerStamp* stamp, int64_t batch_records_max, int64_t batch_bytes_max
     ):
         """Append columns like append_columns, for a producer whose identity was checked."""
         cdef ColumnSet opened = open_columns(values, keys, timestamps, headers, timestamp_ms)
@@ -150,9 +112,7 @@ cdef class PartitionLog(LogTransactions):
         self._check_open()
         if opened.columns.count == 0:
             raise ValueError("no records to append")
-        outcome_of(after, &outcome)
-        if outcome.record_count >= opened.columns.count:
-            raise ValueError(f"{outcome.record_count} records of {opened.columns.count} are in")
+        memset(&outcome, 0, sizeof(AppendOutcome))
         while True:
             self._fault_init(&fault)
             with nogil:
@@ -161,20 +121,23 @@ cdef class PartitionLog(LogTransactions):
                     &outcome, &fault)
             if status >= 0:
                 return make_result(&outcome)
-            self._before_rest(status, &fault, stamp.producer_id, &outcome)
+            try:
+                self._before_repeat(status, &fault)
+            except Exception as error:
+                error.appended_record_count = outcome.record_count
+                raise
             # The call moved it on with each batch, and counts again from the first record.
             stamp.base_sequence = base_sequence
 
     def append_batch(self, batch not None, bint verified=False):
-        """Append one whole v2 batch as a client builds it (base offset 0); an AppendResult.
+        """Append one whole v2 batch as a client builds it (base offset 0); return an AppendResult.
 
         A leader's checks apply: checksum, size, counts, deltas, timestamps. A transactional one
         needs an open transaction of its producer here, or `verified`: its coordinator has this
         partition in the transaction. Nothing is written on an error.
         """
-        # A copy unless it is bytes: nobody may change it between the checksum and the write.
+        # A copy unless it is bytes: it must not change between the checksum and the write.
         cdef const uint8_t[::1] whole = batch if isinstance(batch, bytes) else bytes(batch)
-        cdef BatchHeader header
         cdef AppendOutcome outcome
         cdef Fault fault
         cdef Status status
@@ -189,15 +152,12 @@ cdef class PartitionLog(LogTransactions):
                     &self._log, &whole[0], whole.shape[0], verified, &outcome, &fault)
             if status >= 0:
                 return make_result(&outcome)
-            if not is_request(status):
-                raise_status(status, &fault, f"{self.topic}-{self.partition}", "")
-            batch_header_load(&whole[0], &header)    # It is whole, or nothing was asked for.
-            self._before_repeat(status, &fault, header.producer_id)
+            self._before_repeat(status, &fault, "")
 
     def append_accumulated(self, RecordAccumulator accumulator not None, Py_ssize_t producer_id,
                            Py_ssize_t producer_epoch, Py_ssize_t base_sequence,
                            bint transactional=False):
-        """Append what the accumulator holds as one batch, and empty it; an AppendResult.
+        """Append what the accumulator holds as one batch, empty it, and return an AppendResult.
 
         On an error the accumulator keeps its records.
         """
@@ -226,9 +186,7 @@ cdef class PartitionLog(LogTransactions):
             if status >= 0:
                 accumulator.reset()
                 return make_result(&outcome)
-            if not is_request(status):
-                raise_status(status, &fault, f"{self.topic}-{self.partition}", "")
-            self._before_repeat(status, &fault, producer_id)
+            self._before_repeat(status, &fault, "")
 
     def adopt(self, const uint8_t[::1] data not None, Py_ssize_t producer_id):
         """Append the staged batches of one producer id whose sequences count from 0.
@@ -250,15 +208,13 @@ cdef class PartitionLog(LogTransactions):
                     &self._log, &data[0], data.shape[0], producer_id, &outcome, &fault)
             if status >= 0:
                 return (outcome.base_offset if outcome.record_count else -1), outcome.record_count
-            if not is_request(status):
-                raise_status(status, &fault, f"{self.topic}-{self.partition}", "")
-            self._before_repeat(status, &fault, producer_id)
+            self._before_repeat(status, &fault, "")
 
     def adopt_file(self, str path not None, Py_ssize_t file_bytes, Py_ssize_t producer_id, *,
                    bint checked):
         """Make a staged file of one producer id a segment of the log, without a copy.
 
-        The file keeps its own name beside that of the segment, and nobody may write to it any more.
+        The file keeps its own name beside that of the segment, and must not be written to again.
         `checked`: its checksums were verified just now. With the next flush it is in the log on
         disk too.
 
@@ -282,14 +238,12 @@ cdef class PartitionLog(LogTransactions):
                     &fault)
             if status >= 0:
                 return (outcome.base_offset, outcome.record_count) if adopted else None
-            if not is_request(status):
-                raise_status(status, &fault, f"{self.topic}-{self.partition}", path)
-            self._before_repeat(status, &fault, producer_id)
+            self._before_repeat(status, &fault, path)
 
     def append_marker(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch,
                       object coordinator_epoch, bint commit, *, Py_ssize_t timestamp_ms,
                       bint newer_epoch=True):
-        """End a producer's transaction here with a control batch; an AppendResult.
+        """End a producer's transaction here with a control batch, and return an AppendResult.
 
         `coordinator_epoch`: None for this store's own coordinator, which is never fenced: the
         marker gets the highest epoch that the partition has seen of the producer, 0 if none.
@@ -326,10 +280,10 @@ cdef class PartitionLog(LogTransactions):
                 status = log_append_marker(&self._log, &marker, &outcome, &fault)
             if status >= 0:
                 return make_result(&outcome)
-            self._before_repeat(status, &fault, producer_id)
+            self._before_repeat(status, &fault)
 
     def sync_up_to(self, Py_ssize_t offset):
-        """Have everything below `offset` on the disk; threads that wait here share one sync."""
+        """Sync everything below `offset`; threads that wait here share one sync."""
         cdef Fault fault
         cdef Status status
         self._check_open()
@@ -339,10 +293,10 @@ cdef class PartitionLog(LogTransactions):
                 status = log_sync_up_to(&self._log, offset, &fault)
             if status == STATUS_OK:
                 return
-            self._before_repeat(status, &fault, -1)
+            self._before_repeat(status, &fault)
 
     def flush(self, bint with_indexes=True):
-        """Sync all that was appended before the call; the new recovery point.
+        """Sync all that was appended before the call, and return the new recovery point.
 
         `with_indexes` also writes index entries, so that a recovery begins at the last of them and
         not at the segment's start: for checkpoints, not for each commit.
@@ -359,10 +313,11 @@ cdef class PartitionLog(LogTransactions):
                 status = log_flush(&self._log, with_indexes, &fault)
             if status == STATUS_OK:
                 return self.recovery_point
-            self._before_repeat(status, &fault, -1)
+            self._before_repeat(status, &fault)
 
     def roll(self):
-        """Seal the active segment, if it holds records, and start the next; its base offset."""
+        """Seal the active segment, if it holds records, start the next, and return its base offset.
+        """
         cdef Fault fault
         cdef Status status
         self._check_open()
@@ -375,25 +330,25 @@ cdef class PartitionLog(LogTransactions):
                     log_unlock(&self._log)
             if status == STATUS_OK:
                 return self.active_base_offset
-            self._before_repeat(status, &fault, -1)
+            self._before_repeat(status, &fault)
 
     def raise_log_start(self, Py_ssize_t up_to_offset):
-        """The log starts at the first segment that stays when the oldest ones that end at or below
-        up_to_offset are deleted; where it starts. They are all there yet, and not read any more.
+        """Raise the log start to the first segment that stays when the oldest ones that end at or
+        below up_to_offset are deleted, and return it. Their files stay, but are no longer read.
         """
         self._check_open()
         return log_raise_start(&self._log, up_to_offset)
 
     def delete_segments(self, Py_ssize_t up_to_offset):
-        """Delete the oldest segments that end at or below up_to_offset; how many went.
+        """Delete the oldest segments that end at or below up_to_offset, and return how many.
 
         The log start offset moves to the first one left. Files are kept as spares, up to
-        eoslog.spare.segments. The caller has written down what it needs of them. Each is gone on
-        disk too before the next one goes.
+        eoslog.spare.segments. The caller has saved what it needs of them. Each deletion is durable
+        before the next one.
 
-        Raises StoreFailedError when a sync fails, as `flush` does; StoreError, or a subclass that
-        says why, when a file cannot be removed: no younger segment goes, and the next call tries
-        again.
+        Raises StoreFailedError when a sync fails, as `flush` does; StoreError, or a subclass for
+        the cause, when a file cannot be removed: no younger segment is deleted, and the next call
+        tries again.
         """
         cdef int32_t deleted = 0
         cdef int64_t total = 0
@@ -408,10 +363,10 @@ cdef class PartitionLog(LogTransactions):
             total += deleted
             if status == STATUS_OK:
                 return total
-            self._before_repeat(status, &fault, -1)
+            self._before_repeat(status, &fault)
 
     def free_deleted(self):
-        """Give back the files of segments that are deleted and read by nobody any more; how many.
+        """Free the files of segments that are deleted and no longer read, and return how many.
 
         Other processes delete segments too, and this one holds their files until then. It may take
         long: a file system frees a large file slowly.
@@ -458,8 +413,8 @@ cdef class PartitionLog(LogTransactions):
         self.restore_producers(None, 0)
 
     def prepare_spare(self, Py_ssize_t count=1):
-        """Have usable files in the first `count` spare slots: recycled or zeroed; how many were
-        made.
+        """Fill the first `count` spare slots with recycled or zeroed files, and return how many
+        were made.
 
         Runs beside appends and reads; one thread at a time may call it.
         """
@@ -519,8 +474,8 @@ cdef class PartitionLog(LogTransactions):
         `transactions`: see ProducersCheck. `rows()` gives stored rows when the log was followed:
         where they are kept, the rows, and at which offset they are true. `counted(records)` is
         called with the number of sound records, markers aside. Runs beside appends, rolls
-        and deletions, by other processes too. What is appended later is not looked at; a segment
-        that is deleted meanwhile is passed over.
+        and deletions, by other processes too. What is appended later is not checked; a segment that
+        is deleted meanwhile is skipped.
         """
         cdef list problems = []
         cdef int64_t expected = -1
@@ -532,7 +487,7 @@ cdef class PartitionLog(LogTransactions):
         for segment in segments:
             pieces = open_segment(segment["path"])
             if pieces is None and self._was_deleted(segment["base_offset"]):
-                # So were all before it: what they hold of transactions does not count any more.
+                # So were all before it: what they hold of transactions no longer counts.
                 aborts = producers = None
                 expected = -1
                 continue
@@ -566,7 +521,7 @@ cdef class PartitionLog(LogTransactions):
     def _verify_producers(
         self, ProducersCheck producers, Py_ssize_t expected, rows, list problems
     ):
-        """Check that the newest snapshot, the rows and the engine say what the log was found to."""
+        """Check that the newest snapshot, the rows and the engine agree with the log."""
         newest = max(self.snapshots(), default=-1)
         if newest == expected:
             producers.check_snapshot(self._snapshot_path(newest), problems, is_newest=True)

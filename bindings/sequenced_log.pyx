@@ -70,7 +70,7 @@ cdef class SequencedLog:
         stamp.producer_epoch = self._producer_epoch
         stamp.base_sequence = self._next_sequence
         self.in_doubt = True
-        result = log.append_stamped(values, None, None, None, eos_now_ms(), &stamp, 0, 0, None)
+        result = log.append_stamped(values, None, None, None, eos_now_ms(), &stamp, 0, 0)
         if not result.duplicate:
             self.took(result)
         return result

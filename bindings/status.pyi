@@ -1,7 +1,4 @@
-from eoslog.bindings.partition_log import AppendResult
-
 class ProducerNotCached(Exception):  # noqa: N818 (no error: a question to the caller)
     topic: str
     partition: int
     producer_id: int
-    appended: AppendResult | None

@@ -21,14 +21,13 @@ from eoslog.native.status cimport (
 class ProducerNotCached(Exception):
     """The producer is not in memory, and some producers are on disk only.
 
-    Look its row up, give it to `PartitionLog.install_producer`, and repeat the call. The entry of a
-    transaction says which one is meant.
+    Load its row, give it to `PartitionLog.install_producer`, and repeat the call. The entry of a
+    transaction sets which one it is.
     """
 
     topic = ""
     partition = -1
     producer_id = -1
-    appended = None             # What earlier batches of the same call put in: an AppendResult.
 
 
 _CLASSES = {

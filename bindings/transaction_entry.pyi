@@ -53,7 +53,6 @@ class TransactionEntry(KnownTransaction):
         headers: object = None,
         *,
         timestamp_ms: int,
-        after: AppendResult | None = None,
     ) -> AppendResult: ...
     def append_offsets(
         self,
@@ -64,7 +63,6 @@ class TransactionEntry(KnownTransaction):
         keys: object,
         *,
         timestamp_ms: int,
-        after: AppendResult | None = None,
     ) -> AppendResult: ...
     def prepare(self, producer_id: int, producer_epoch: int) -> None: ...
     @property

@@ -11,7 +11,6 @@ from eoslog import errors
 
 # Parts of this module's interface.
 from eoslog.bindings.known_transaction import PartitionLost, TransactionPart  # no-cython-lint
-from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_record import (
     STATE_NAMES,  # no-cython-lint
     decode_transaction_value,  # no-cython-lint
@@ -160,26 +159,18 @@ cdef class TransactionEntry(KnownTransaction):
 
     def append_columns(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch,
                        Part part not None, values, keys=None, timestamps=None,
-                       headers=None, *, Py_ssize_t timestamp_ms, AppendResult after=None):
+                       headers=None, *, Py_ssize_t timestamp_ms):
         """Append all records of the columns in the transaction; an AppendResult.
 
-        The partition is added to it first. Raises what add_partitions() and appends raise; `after`
-        as with PartitionLog.append_columns, before anything else is appended.
+        The partition is added to it first. Raises what add_partitions() and appends raise.
         """
         cdef AppendResult result
         cdef NativePart* native
         self._register([part], producer_id, producer_epoch)
         native = &self._txn.parts[find_part(&self._txn, part)]
-        try:
-            result = part.log.append_columns(
-                values, keys, timestamps, headers, timestamp_ms=timestamp_ms,
-                producer_id=producer_id, producer_epoch=producer_epoch,
-                base_sequence=native.next_sequence, transactional=True, after=after)
-        except ProducerNotCached as error:
-            raise self._not_cached(error, part.topic, part.partition)
-        except errors.FellBehindError as error:
-            error.topic, error.partition = part.topic, part.partition
-            raise
+        result = part.log.append_columns(
+            values, keys, timestamps, headers, timestamp_ms=timestamp_ms, producer_id=producer_id,
+            producer_epoch=producer_epoch, base_sequence=native.next_sequence, transactional=True)
         native = &self._txn.parts[find_part(&self._txn, part)]
         native.end_offset = result.last_offset + 1
         native.next_sequence = sequence_add(
@@ -187,21 +178,13 @@ cdef class TransactionEntry(KnownTransaction):
         return result
 
     def append_offsets(self, Py_ssize_t producer_id, Py_ssize_t producer_epoch,
-                       Part part not None, values, keys, *, Py_ssize_t timestamp_ms,
-                       AppendResult after=None):
+                       Part part not None, values, keys, *, Py_ssize_t timestamp_ms):
         """Append records of a group coordinator in the transaction: sequence 0 in each batch."""
         cdef AppendResult result
         self._register([part], producer_id, producer_epoch)
-        try:
-            result = part.log.append_columns(
-                values, keys, timestamp_ms=timestamp_ms, producer_id=producer_id,
-                producer_epoch=producer_epoch, base_sequence=OFFSETS_SEQUENCE, transactional=True,
-                after=after)
-        except ProducerNotCached as error:
-            raise self._not_cached(error, part.topic, part.partition)
-        except errors.FellBehindError as error:
-            error.topic, error.partition = part.topic, part.partition
-            raise
+        result = part.log.append_columns(
+            values, keys, timestamp_ms=timestamp_ms, producer_id=producer_id,
+            producer_epoch=producer_epoch, base_sequence=OFFSETS_SEQUENCE, transactional=True)
         self._txn.parts[find_part(&self._txn, part)].end_offset = result.last_offset + 1
         return result
 

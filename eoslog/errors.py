@@ -16,7 +16,7 @@ and not retriable, as the store is closed.
 All errors can be pickled. This module imports nothing of eoslog.
 """
 
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 Outcome = Literal["not_appended", "unknown", "damaged"]
 
@@ -402,7 +402,8 @@ class FellBehindError(StoreError):
     """
 
     retriable = True
-    appended: Any = None  # What earlier batches of the call put in: an AppendResult.
+    topic = ""
+    partition = -1
 
 
 class StoreVersionError(StoreError):

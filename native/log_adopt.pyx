@@ -147,7 +147,8 @@ cdef Status count_held(
     cdef ProducerEntry* entry = table_find_whole(&log.producers, producer_id, &row_needed)
     held_count[0] = 0
     if row_needed:
-        return fault(out, STATUS_PRODUCER_NOT_CACHED, "the producer is not in memory", 0, 0)
+        return fault(
+            out, STATUS_PRODUCER_NOT_CACHED, "the producer is not in memory", 0, producer_id)
     if entry != NULL and entry.producer_epoch != NO_EPOCH:
         held_count[0] = <int64_t>window_last_sequence(entry) + 1
     return STATUS_OK

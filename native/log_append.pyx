@@ -280,7 +280,8 @@ cdef Status append_locked(
     if stamp.producer_id >= 0:
         entry = table_find_whole(&log.producers, stamp.producer_id, &row_needed)
         if row_needed:
-            return fault(out, STATUS_PRODUCER_NOT_CACHED, "the producer is not in memory", 0, 0)
+            return fault(out, STATUS_PRODUCER_NOT_CACHED, "the producer is not in memory", 0,
+                         stamp.producer_id)
         if entry == NULL:
             known = False
             entry_clear(&unknown, stamp.producer_id)

@@ -114,7 +114,8 @@ cdef Status marker_locked(
     cdef int64_t offset = log_end(log)
     cdef Status status
     if row_needed:
-        return fault(out, STATUS_PRODUCER_NOT_CACHED, "the producer is not in memory", 0, 0)
+        return fault(
+            out, STATUS_PRODUCER_NOT_CACHED, "the producer is not in memory", 0, marker.producer_id)
     status = marker_verdict(entry, marker, out)
     if status != STATUS_OK:
         return status

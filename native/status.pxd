@@ -19,7 +19,7 @@ cdef enum Status:
     STATUS_INVALID_RECORD = -12
     STATUS_INVALID_TIMESTAMP = -13
     STATUS_INVALID_TXN_STATE = -14
-    STATUS_PRODUCER_NOT_CACHED = -15  # Some are on disk only: look there, install, call again.
+    STATUS_PRODUCER_NOT_CACHED = -15  # Load the row of producer id `actual`, and call again.
     STATUS_OFFSET_OVERFLOW = -16
     STATUS_FAILED = -17              # An earlier flush failed: nothing is taken until recovery.
     STATUS_READ_ONLY = -19

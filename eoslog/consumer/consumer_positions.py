@@ -15,7 +15,6 @@ from eoslog.common.durability import IsolationLevel
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     EoslogError,
-    FellBehindError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
     UnstableOffsetCommitError,
@@ -182,14 +181,13 @@ class ConsumerPositions:
         if signal.shared is None:
             signal.wait(partitions.values(), self.anything_to_read, timeout_s)
             return
-        with suppress(FellBehindError):  # The next look reattaches it.
-            wait_for_more(
-                signal.shared,
-                [partitions[where].log for where in positions],
-                list(positions.values()),
-                self._committed_only,
-                timeout_s,
-            )
+        wait_for_more(
+            signal.shared,
+            [partitions[where].log for where in positions],
+            list(positions.values()),
+            self._committed_only,
+            timeout_s,
+        )
 
     def is_one(self) -> bool:
         """True if there is a single partition, and a position at it."""

@@ -13,7 +13,6 @@ from typing import Any, Never, Self, overload
 from eoslog.bindings.accumulator import PartitionBuffer, TopicBuffers
 from eoslog.bindings.partition_log import AppendResult
 from eoslog.bindings.sender import Sender
-from eoslog.bindings.status import ProducerNotCached
 from eoslog.columns.column_batch import columns_by_partition
 from eoslog.common.arguments import whole_number
 from eoslog.common.config import PRODUCER_SETTINGS, parse_config, with_defaults
@@ -23,7 +22,6 @@ from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     ConcurrentAccessError,
     EoslogError,
-    FellBehindError,
     ForkedProcessError,
     IllegalStateError,
     InvalidProducerEpochError,
@@ -566,11 +564,6 @@ class Producer(Sender):
             return result
 
     def _append_failed(self, ready: SequencedPartition, error: Exception) -> None:
-        if isinstance(error, (ProducerNotCached, FellBehindError)) and not getattr(
-            error, "appended_record_count", 0
-        ):
-            ready.in_doubt = False  # Nothing was written, and there is a way.
-            return
         if isinstance(error, LogClosedError) and not self._engine.is_closed():
             return  # The topic was deleted, with all that is in it: there may be a new one.
         if not isinstance(error, EoslogError):

@@ -111,35 +111,10 @@ class TransactionManager(TransactionStates):
                 looked = True
                 self._coordinator.end_unknown()
 
-    def _append_on_entry(
-        self,
-        append: Callable[[TransactionEntry, AppendResult | None], AppendResult],
-        request: Request,
-    ) -> AppendResult:
-        """Call the entry for an append of several batches. It is called again after a cure, with
-        what the call before put in: it goes on behind that.
-        """
-        appended: AppendResult | None = None
-
-        def go_on(entry: TransactionEntry) -> AppendResult:
-            nonlocal appended
-            try:
-                return append(entry, appended)
-            except (ProducerNotCached, FellBehindError) as asked:
-                appended = asked.appended
-                raise
-
-        try:
-            return self._on_entry(go_on)
-        except EoslogError as error:
-            self.break_(error, request)
-
     def _cure(self, entry: TransactionEntry, error: Exception) -> None:
         """Put right what keeps the entry from a call; raises what cannot be."""
-        if isinstance(error, ProducerNotCached):
-            self._coordinator.hold_producer(error.producer_id, error.topic, error.partition)
-        elif isinstance(error, FellBehindError):
-            self._coordinator.reattach(error)
+        if isinstance(error, (ProducerNotCached, FellBehindError)):
+            self._coordinator.before_repeat(error)
         elif isinstance(error, PartitionLost):
             self._engine.check_open()
             if self._engine.find_partition(TopicPartition(error.topic, error.partition)):
@@ -186,7 +161,7 @@ class TransactionManager(TransactionStates):
         partition, part = opened
         moment_ms = clock.now_ms()
 
-        def append(entry: TransactionEntry, after: AppendResult | None) -> AppendResult:
+        def append(entry: TransactionEntry) -> AppendResult:
             self.register(partition)
             return entry.append_columns(
                 self.producer_id,
@@ -197,10 +172,12 @@ class TransactionManager(TransactionStates):
                 timestamps,
                 headers,
                 timestamp_ms=moment_ms,
-                after=after,
             )
 
-        result = self._append_on_entry(append, Request.PRODUCE)
+        try:
+            result = self._on_entry(append)
+        except EoslogError as error:
+            self.break_(error, Request.PRODUCE)
         partition.note_append()
         self._engine.signal.appended()
         return result
@@ -215,7 +192,7 @@ class TransactionManager(TransactionStates):
             self.register()
             if parts:
                 entry.add_partitions(self.producer_id, self.producer_epoch, parts)
-            # Where a producer's row had to be looked up, some of them may be in already.
+            # Where a producer's row had to be loaded, some of them may be in already.
             entry.flush(self.producer_id, self.producer_epoch, pairs)
 
         self._on_entry(append)
@@ -265,7 +242,7 @@ class TransactionManager(TransactionStates):
             self.break_(error, Request.OFFSETS)
         moment_ms = clock.now_ms()
 
-        def append(entry: TransactionEntry, after: AppendResult | None) -> AppendResult:
+        def append(entry: TransactionEntry) -> AppendResult:
             self.register(partition)
             # Until it is in, no other member of the group is given the partitions, and no deletion
             # of a topic goes by.
@@ -277,10 +254,12 @@ class TransactionManager(TransactionStates):
                     values,
                     keys,
                     timestamp_ms=moment_ms,
-                    after=after,
                 )
 
-        self._append_on_entry(append, Request.OFFSETS)
+        try:
+            self._on_entry(append)
+        except EoslogError as error:
+            self.break_(error, Request.OFFSETS)
 
     # Its ends.
 

@@ -194,7 +194,7 @@ class TransactionCoordinator:
                 return entry.end(producer_id, producer_epoch, False, next_producer_id)
 
             try:
-                answer = self._supplied(entry, decide, touched)
+                answer = self._supplied(entry, decide)
             except BaseException:
                 self.appended(touched)
                 raise
@@ -255,16 +255,19 @@ class TransactionCoordinator:
             raise UnknownTopicOrPartitionError(f"no partition {partition} of topic {topic!r}")
         return found
 
-    def hold_producer(self, producer_id: int, topic: str, partition: int) -> None:
-        """Bring a producer that only LMDB remembers back into the partition's memory."""
-        self.partition_of(topic, partition).producer_state.load(producer_id)
-
-    def reattach(self, behind: FellBehindError) -> None:
-        """Reattach a partition of which another process deleted segments before they were read."""
-        where = TopicPartition(getattr(behind, "topic", ""), getattr(behind, "partition", -1))
+    def before_repeat(self, asked: ProducerNotCached | FellBehindError) -> None:
+        """Load the producer's row, or reattach the partition, which an entry's call needs: then it
+        can be repeated. A partition that is gone fails the repeated call.
+        """
+        where = TopicPartition(asked.topic, asked.partition)
+        if isinstance(asked, ProducerNotCached):
+            found = self._partitions.find_for_transaction(where)
+            if found is not None:
+                found.producer_state.load(asked.producer_id)
+            return
         found = self._partitions.if_open(where)
         if found is None:
-            raise behind
+            raise asked
         found.producer_state.reattach()
 
     def appended(self, partitions: Touched) -> None:
@@ -316,7 +319,7 @@ class TransactionCoordinator:
                     settled += self._settle_one(entry)
             except TransactionalIdNotFoundError:
                 continue  # Forgotten meanwhile.
-            except (EoslogError, PartitionLost, ProducerNotCached) as error:
+            except (EoslogError, PartitionLost) as error:
                 _log.warning("%s: it cannot be ended now: %s", one.transactional_id, error)
                 left += 1
         return settled, left
@@ -356,7 +359,7 @@ class TransactionCoordinator:
         the decision could not be written; nothing has changed then.
         """
         before, touched = entry.producer_id, entry.partitions
-        self._supplied(entry, entry.fence, touched)
+        self._supplied(entry, entry.fence)
         self.entries.take_from_owner(entry.transactional_id, reason)
         self._after_decision(entry, touched, before)
 
@@ -409,7 +412,7 @@ class TransactionCoordinator:
                 owner=self.entries.own_slot if owned else None,
             )
 
-        self._supplied(entry, initialize, ())
+        self._supplied(entry, initialize)
         if renewed is not None:
             renewed.add(entry.transactional_id)
         self.entries.note_append(entry)
@@ -423,12 +426,9 @@ class TransactionCoordinator:
                 f"({entry.state}), but cannot be completed now: {error}"
             ) from error
 
-    def _supplied(
-        self, entry: TransactionEntry, work: Callable[[int], _Result], touched: Touched
-    ) -> _Result:
+    def _supplied(self, entry: TransactionEntry, work: Callable[[int], _Result]) -> _Result:
         """Do the work, and supply what it asks for: a new producer id, a producer's row."""
         next_producer_id = -1
-        held = False
         while True:
             try:
                 return work(next_producer_id)
@@ -436,13 +436,8 @@ class TransactionCoordinator:
                 if next_producer_id >= 0:
                     raise
                 next_producer_id = self._producer_ids.take()
-            except ProducerNotCached:
-                if held:
-                    raise
-                held = True
-                self._hold(entry.producer_id, touched)
-            except FellBehindError as behind:
-                self.reattach(behind)
+            except (ProducerNotCached, FellBehindError) as asked:
+                self.before_repeat(asked)
             except PartitionLost as lost:
                 # Its log is closed. Unless the whole store is, its topic was deleted: what the
                 # transaction wrote there is gone, and a topic made anew has nothing of it.
@@ -450,12 +445,6 @@ class TransactionCoordinator:
                 if (lost.topic, lost.partition) not in entry.partitions:
                     raise
                 entry.drop_partition(lost.topic, lost.partition)
-
-    def _hold(self, producer_id: int, touched: Touched) -> None:
-        for where in set(touched):
-            found = self._partitions.find_for_transaction(TopicPartition(*where))
-            if found is not None:
-                found.producer_state.load(producer_id)
 
     def _after_decision(
         self, entry: TransactionEntry, touched: Touched, producer_id: int
@@ -475,7 +464,6 @@ class TransactionCoordinator:
 
     def _complete(self, entry: TransactionEntry) -> Exception | None:
         looked_up: set[TopicPartition] = set()
-        held = False
         try:
             while entry.state in PREPARE_STATES:
                 try:
@@ -484,14 +472,9 @@ class TransactionCoordinator:
                     where = TopicPartition(lost.topic, lost.partition)
                     if not self._looked_up(entry, where, looked_up):
                         raise
-                except ProducerNotCached:
-                    if held:
-                        raise
-                    held = True
-                    self._hold(entry.producer_id, entry.partitions)
-                except FellBehindError as behind:
-                    self.reattach(behind)
-        except (EoslogError, PartitionLost, ProducerNotCached) as error:
+                except (ProducerNotCached, FellBehindError) as asked:
+                    self.before_repeat(asked)
+        except (EoslogError, PartitionLost) as error:
             _log.warning(
                 "transactional id %r is decided (%s), and will be completed later: %s",
                 entry.transactional_id,

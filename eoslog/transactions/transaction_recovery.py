@@ -25,7 +25,6 @@ from typing import NamedTuple
 from eoslog.bindings.entry_lock import AllKeysHeld
 from eoslog.bindings.lock_block import LockBlock
 from eoslog.bindings.shared_page import SharedPage
-from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import (
     PartitionLost,
     TransactionEntry,
@@ -188,7 +187,7 @@ class TransactionRecovery:
                     self._coordinator.complete(entry)
                 if entry.state not in UNDECIDED_STATES or entry.prepared:
                     self._left.discard(transactional_id)
-        except (EoslogError, PartitionLost, ProducerNotCached) as error:
+        except (EoslogError, PartitionLost) as error:
             _log.warning("transactional id %r cannot be ended now: %s", transactional_id, error)
 
     def _read_decisions(self, state: TopicPartition, data: set[TopicPartition]) -> None:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 
-from eoslog.bindings.status import ProducerNotCached
 from eoslog.bindings.transaction_entry import (
     PartitionLost,
     TransactionEntry,
@@ -50,7 +49,7 @@ def abort_timed_out(coordinator: TransactionCoordinator, now_ms: int) -> int:
                 reason = timed_out(entry.transactional_id, entry.start_ms, entry.timeout_ms, now_ms)
                 coordinator.fence(entry, reason)
                 aborted += 1
-        except (EoslogError, PartitionLost, ProducerNotCached) as error:
+        except (EoslogError, PartitionLost) as error:
             _log.warning("%s: it cannot be aborted now: %s", one.transactional_id, error)
     return aborted
 

@@ -236,7 +236,7 @@ def install(error):
     return empty_row(7)
 
 
-@pytest.mark.parametrize("call", ["flush", "commit", "columns", "offsets"])
+@pytest.mark.parametrize("call", ["flush", "commit"])
 def test_a_producer_is_asked_for_and_the_call_repeated(files, call):
     part = files.part("a")
     other = files.part("b")
@@ -247,8 +247,6 @@ def test_a_producer_is_asked_for_and_the_call_repeated(files, call):
     make = {
         "flush": lambda: entry.flush(7, 0, pairs),
         "commit": lambda: entry.commit(7, 0, pairs),
-        "columns": lambda: entry.append_columns(7, 0, part, [b"x"], timestamp_ms=1),
-        "offsets": lambda: entry.append_offsets(7, 0, part, [b"x"], [b"k"], timestamp_ms=1),
     }[call]
     for _ in range(2):
         with pytest.raises(ProducerNotCached) as asked:
@@ -258,7 +256,7 @@ def test_a_producer_is_asked_for_and_the_call_repeated(files, call):
     if call != "commit":
         assert entry.end(7, 0, True) == (7, 1)
     assert committed(part.log) == [b"x"]
-    assert committed(other.log) == ([b"o"] if call in ("flush", "commit") else [])
+    assert committed(other.log) == [b"o"]
 
 
 @pytest.mark.parametrize("commit", [True, False])
