@@ -13,7 +13,7 @@ from eoslog.cli.cli_table import print_rows
 from eoslog.common.config import CLEANUP_POLICY, parse_topic_config
 from eoslog.common.topic_name import INTERNAL_TOPICS, check_user_topic_name
 from eoslog.errors import LogClosedError, UnknownTopicOrPartitionError
-from eoslog.storage.log_settings import cleanup_policy_of
+from eoslog.storage.topic_registry import cleanup_policy_of
 from eoslog.store.store import engine_of
 
 _INTERNAL_OPTION = click.option(

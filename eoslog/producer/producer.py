@@ -34,9 +34,9 @@ from eoslog.errors import (
 from eoslog.groups.group_metadata import ConsumerGroupMetadata, OffsetAndMetadata
 from eoslog.producer.producer_identity import ProducerIdentity
 from eoslog.producer.producer_parts import ProducerParts
+from eoslog.producer.sequenced_partition import SequencedPartition
 from eoslog.producer.transaction_states import TransactionStates
 from eoslog.storage.partition import Partition
-from eoslog.storage.sequenced_partition import SequencedPartition
 from eoslog.storage.topic_registry import TopicDescription
 
 RECORDS_PER_CALL_MAX = 1 << 30

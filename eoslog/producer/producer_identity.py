@@ -12,9 +12,9 @@ from eoslog.common.sequence import NO_SEQUENCE
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import InvalidRequestError
 from eoslog.producer.producer_parts import ProducerParts
+from eoslog.producer.sequenced_partition import NO_EPOCH, NO_PRODUCER_ID, SequencedPartition
 from eoslog.session.store_lock import moment_text
 from eoslog.storage.partition import Partition
-from eoslog.storage.sequenced_partition import NO_EPOCH, NO_PRODUCER_ID, SequencedPartition
 from eoslog.transactions.named_producers import Checkpoint, HeldName, LiveProducer, NamedIdentity
 
 # Half of the sequences before they wrap: an older one is never taken for a newer one.

@@ -22,10 +22,9 @@ from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.store_paths import StorePaths
-from eoslog.storage.log_settings import is_compacted
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
 from eoslog.storage.producer_state_store import ProducerStateStore, StateStoreDamagedError
-from eoslog.storage.topic_registry import TopicDescription, TopicRegistry
+from eoslog.storage.topic_registry import TopicDescription, TopicRegistry, is_compacted
 
 
 def is_unknown_log(

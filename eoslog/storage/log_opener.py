@@ -13,11 +13,16 @@ from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.append_signal import AppendSignal
 from eoslog.session.store_paths import StorePaths
 from eoslog.storage.legal_holes import LegalHoles
-from eoslog.storage.log_settings import log_settings
 from eoslog.storage.offset_checkpoints import OffsetCheckpoints
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_state_store import ProducerStateStore
-from eoslog.storage.topic_registry import TopicDescription
+from eoslog.storage.topic_registry import TopicDescription, is_compacted
+
+# How large the pages are that a segment is filled with ahead of its batches. A sync writes whole
+# pages, so they are small where each append is synced, and large where bulk speed is all.
+_FILL_BYTES: dict[Durability, int] = {"always": 1 << 16, "commit": 1 << 16, "process": 1 << 20}
+# Of the internal topics a commit syncs a record or two at a time.
+_INTERNAL_FILL_BYTES = 1 << 14
 
 
 class LogOpener:
@@ -59,7 +64,7 @@ class LogOpener:
 
         An exception in the block of `opening` closes the log again.
         """
-        config = log_settings(
+        config = _log_settings(
             topic, topic_config, self._config, self._durability, self._holes.below(topic, where)
         )
         recovery_point = self._checkpoints.recovery_point(where)
@@ -102,3 +107,23 @@ class LogOpener:
             start_offset = self._checkpoints.log_start_offset(where)
             partition.note_lost_beginning(start_offset, first_offset)
         return partition
+
+
+def _log_settings(
+    topic: TopicDescription,
+    topic_settings: Mapping[str, int],
+    store_settings: Mapping[str, int],
+    durability: Durability,
+    holes_below: int,
+) -> dict[str, int]:
+    """Return the settings that the log of a topic's partition is opened with."""
+    fill_bytes = _FILL_BYTES[durability]
+    if topic.internal and durability != "process":
+        fill_bytes = _INTERNAL_FILL_BYTES
+    return {
+        **topic_settings,
+        "eoslog.spare.segments": 0 if topic.internal else store_settings["eoslog.spare.segments"],
+        "eoslog.contiguous": not is_compacted(topic),
+        "eoslog.holes.below": holes_below,
+        "eoslog.fill.bytes": fill_bytes,
+    }

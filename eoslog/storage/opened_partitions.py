@@ -36,7 +36,6 @@ from eoslog.session.store_paths import StorePaths
 from eoslog.storage.damage import CutTail
 from eoslog.storage.legal_holes import LegalHoles
 from eoslog.storage.log_opener import LogOpener
-from eoslog.storage.log_settings import settings_of
 from eoslog.storage.offset_checkpoints import LastOffsets, OffsetCheckpoints, last_offsets
 from eoslog.storage.partition import Partition
 from eoslog.storage.partition_directory import (
@@ -56,6 +55,7 @@ from eoslog.storage.topic_registry import (
     TopicDescription,
     TopicRegistry,
     nothing_to_check,
+    settings_of,
 )
 
 _log = logging.getLogger(__name__)

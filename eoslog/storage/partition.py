@@ -30,6 +30,7 @@ from eoslog.common.topic_name import INTERNAL_TOPICS
 from eoslog.common.topic_partition import TopicPartition
 from eoslog.errors import (
     CorruptRecordError,
+    ForkedProcessError,
     LogClosedError,
     OffsetOutOfRangeError,
     StoreError,
@@ -38,7 +39,6 @@ from eoslog.errors import (
 from eoslog.fs.file_lock import directory_locked
 from eoslog.fs.os_errors import named_os_errors
 from eoslog.session.append_signal import AppendSignal
-from eoslog.storage.closed_log import ClosedLog, LogOfParent
 from eoslog.storage.damage import Damage, lost_beginning, lost_end, misnamed_segment
 from eoslog.storage.partition_producers import PartitionProducers
 from eoslog.storage.producer_state_store import ProducerStateStore
@@ -53,6 +53,49 @@ NO_HOLD = -1
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
+
+
+class ClosedLog:
+    """Stub in the place of a log that was closed, so that its memory and mappings can be freed.
+
+    Each call raises the error of the close, a new one each time.
+    """
+
+    def __init__(self, log: PartitionLog) -> None:
+        self.path = log.path
+        self.recovery_point = log.recovery_point
+        self.failed = log.failed
+        self.deleted = log.deleted
+        self.cut_bytes = log.cut_bytes
+        self.attached = log.attached
+        self.error: StoreError = LogClosedError(f"{log.topic}-{log.partition} is closed")
+
+    def close(self, clean: bool) -> None:
+        """Do nothing: it is closed."""
+
+    def __getattr__(self, name: str) -> Any:
+        # A new one each time: tracebacks would gather on one that is raised again and again.
+        raise type(self.error)(*self.error.args)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name in ("own_end", "hold_offset"):
+            self.__getattr__(name)
+        super().__setattr__(name, value)
+
+
+class LogOfParent:
+    """Stub in the place of a log that the parent process owns: freeing it here would touch the
+    parent's memory.
+    """
+
+    def __init__(self, log: object) -> None:
+        self.__dict__["kept"] = log
+
+    def __getattr__(self, name: str) -> Any:
+        raise ForkedProcessError("the store was opened before a fork: open it again in the child")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        self.__getattr__(name)
 
 
 class Partition:

@@ -22,7 +22,7 @@ from eoslog.bindings.record_batch import crc32c
 from eoslog.bindings.shared_page import COUNTER_TOPICS, LOCK_TOPICS, SharedPage
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common import clock
-from eoslog.common.config import parse_topic_config
+from eoslog.common.config import CLEANUP_POLICY, NO_LIMIT, TOPIC_SETTINGS, parse_topic_config
 from eoslog.common.json_text import loads_json
 from eoslog.common.kafka_uuid import id_bytes, new_id
 from eoslog.common.topic_name import INTERNAL_TOPICS, check_topic_name
@@ -42,6 +42,8 @@ CHANGES_FILE_NAME = "topics.lock"
 REGISTRY_VERSION = 1
 PARTITIONS_MAX = 100_000
 INTERNAL_TOPIC_PARTITIONS = 50
+# Kafka's segment size of its own state topics. A record may be a job's whole manifest.
+_INTERNAL_TOPIC_CONFIG = {"segment.bytes": 104_857_600, "max.message.bytes": 67_108_864}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,35 @@ class TopicDescription:
     def __reduce__(self) -> tuple[type["TopicDescription"], tuple[object, ...]]:
         fields = (self.name, self.topic_id, self.partitions, dict(self.config), self.internal)
         return type(self), (*fields, self.deleting, dict(self.holes_below), self.created_ms)
+
+
+def cleanup_policy_of(topic: TopicDescription) -> str:
+    """Return Kafka's cleanup policy of a topic's old records: "delete", "compact", or both."""
+    return str(topic.config.get(CLEANUP_POLICY, TOPIC_SETTINGS[CLEANUP_POLICY].default))
+
+
+def is_compacted(topic: TopicDescription) -> bool:
+    """True if offsets may be missing anywhere in the topic."""
+    return "compact" in cleanup_policy_of(topic)
+
+
+def settings_of(topic: TopicDescription, topic_defaults: Mapping[str, int]) -> dict[str, int]:
+    """A topic's settings that are numbers: its own, else the store's, else the defaults."""
+    defaults = {
+        name: int(setting.default)
+        for name, setting in TOPIC_SETTINGS.items()
+        if isinstance(setting.default, int)
+    }
+    own = {name: int(one) for name, one in topic.config.items() if name != CLEANUP_POLICY}
+    config = {**defaults, **topic_defaults, **own}
+    if topic.internal:
+        config = {**defaults, **_INTERNAL_TOPIC_CONFIG}
+    if cleanup_policy_of(topic) == "compact":
+        # The newest record of each key holds, however old it is.
+        config["retention.ms"] = config["retention.bytes"] = NO_LIMIT
+    # A batch has to fit into a segment.
+    config["max.message.bytes"] = min(config["max.message.bytes"], config["segment.bytes"])
+    return config
 
 
 def nothing_to_check() -> None:

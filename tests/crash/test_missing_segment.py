@@ -17,7 +17,7 @@ from eoslog import TopicPartition
 from eoslog.bindings.record_batch import iter_batches
 from eoslog.errors import CorruptRecordError
 from eoslog.fs.checkpoint_file import LOG_START_OFFSET
-from eoslog.storage import log_settings
+from eoslog.storage import topic_registry
 from eoslog.storage.offset_checkpoints import last_offsets
 from eoslog.store.store import parts_of
 from eoslog.store.store_files import StoreFiles
@@ -146,7 +146,7 @@ def test_a_beginning_that_is_gone_is_told_until_more_of_the_log_goes(tmp_path, c
 
 def test_the_beginning_of_an_internal_log_is_told_too(tmp_path, monkeypatch):
     small = dict.fromkeys(("segment.bytes", "max.message.bytes"), 1 << 14)
-    monkeypatch.setattr(log_settings, "_INTERNAL_TOPIC_CONFIG", small)
+    monkeypatch.setattr(topic_registry, "_INTERNAL_TOPIC_CONFIG", small)
     monkeypatch.setattr(StoreFiles, "compact", lambda *_: 0)
     path = tmp_path / "store"
     fill(path)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import eoslog
-from eoslog.storage import log_settings
+from eoslog.storage import topic_registry
 
 
 class Hand:
@@ -41,7 +41,7 @@ class Hand:
         """Open the store; with small segments its internal topics are compacted all the time."""
         if internal_segment_bytes:
             small = dict.fromkeys(("segment.bytes", "max.message.bytes"), internal_segment_bytes)
-            vars(log_settings)["_INTERNAL_TOPIC_CONFIG"] = small
+            vars(topic_registry)["_INTERNAL_TOPIC_CONFIG"] = small
         self.store = eoslog.open(Path(path), **options)
 
     def close(self) -> None:

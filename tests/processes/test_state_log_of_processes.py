@@ -20,7 +20,7 @@ from processes.member_main import Hand
 import eoslog
 from eoslog import TopicPartition
 from eoslog.errors import ProducerFencedError
-from eoslog.storage import log_settings
+from eoslog.storage import topic_registry
 from eoslog.storage.partition import Partition
 from eoslog.storage.producer_id_range import FIRST_PRODUCER_ID as FIRST
 from eoslog.store.store import parts_of
@@ -123,7 +123,7 @@ def compact_again_and_again(hand: Hand, numbers: list[int], seconds: float) -> i
 
 
 def small_segments(hand: Hand | None) -> None:
-    log_settings._INTERNAL_TOPIC_CONFIG.update(SMALL)
+    topic_registry._INTERNAL_TOPIC_CONFIG.update(SMALL)
 
 
 def append_named(hand: Hand, name: str, count: int) -> int:
@@ -402,8 +402,8 @@ def test_no_id_twice_though_a_process_dies_taking_a_block(path, durability, kill
 
 def test_compaction_writes_no_older_record_over_a_newer_one(path, crew, monkeypatch):
     """Two processes write the same keys and ids while a third compacts their partitions."""
-    monkeypatch.setitem(log_settings._INTERNAL_TOPIC_CONFIG, "segment.bytes", 1 << 14)
-    monkeypatch.setitem(log_settings._INTERNAL_TOPIC_CONFIG, "max.message.bytes", 1 << 14)
+    monkeypatch.setitem(topic_registry._INTERNAL_TOPIC_CONFIG, "segment.bytes", 1 << 14)
+    monkeypatch.setitem(topic_registry._INTERNAL_TOPIC_CONFIG, "max.message.bytes", 1 << 14)
     keys = ["key-0", "key-1", "key-2"]
     members = []
     for _ in range(3):

@@ -18,7 +18,7 @@ from eoslog.bindings.transaction_record import encode_transaction_value
 from eoslog.errors import TransactionCoordinatorFencedError
 from eoslog.inspect.store_repair import TORN_ADVICE
 from eoslog.inspect.transaction_verification import AHEAD, BEHIND
-from eoslog.storage import log_settings
+from eoslog.storage import topic_registry
 from eoslog.store.store import abandon, parts_of
 from eoslog.transactions.compacted_partition import state_partition_of, transaction_key
 from eoslog.transactions.transaction_timeouts import expire_ids
@@ -34,7 +34,7 @@ Work = Callable[[eoslog.Store, int], None]
 @pytest.fixture
 def small_segments(monkeypatch):
     config = {"segment.bytes": 16_384, "max.message.bytes": 16_384}
-    monkeypatch.setattr(log_settings, "_INTERNAL_TOPIC_CONFIG", config)
+    monkeypatch.setattr(topic_registry, "_INTERNAL_TOPIC_CONFIG", config)
 
 
 def commit(

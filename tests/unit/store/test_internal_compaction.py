@@ -7,7 +7,7 @@ import pytest
 
 import eoslog
 from eoslog.common.topic_name import TRANSACTION_STATE_TOPIC
-from eoslog.storage import log_settings
+from eoslog.storage import topic_registry
 from eoslog.store.store import parts_of
 from eoslog.transactions.compacted_partition import state_partition_of
 
@@ -17,7 +17,7 @@ SEGMENT_BYTES = 16_384
 @pytest.fixture
 def small_segments(monkeypatch):
     config = {"segment.bytes": SEGMENT_BYTES, "max.message.bytes": SEGMENT_BYTES}
-    monkeypatch.setattr(log_settings, "_INTERNAL_TOPIC_CONFIG", config)
+    monkeypatch.setattr(topic_registry, "_INTERNAL_TOPIC_CONFIG", config)
 
 
 @pytest.fixture

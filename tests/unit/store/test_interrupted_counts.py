@@ -8,7 +8,7 @@ import eoslog
 FILES = (
     "/eoslog/producer/producer.py",
     "/eoslog/producer/producer_identity.py",
-    "/eoslog/storage/sequenced_partition.py",
+    "/eoslog/producer/sequenced_partition.py",
     "/eoslog/storage/partition.py",
     "/eoslog/storage/partition_producers.py",
     "/eoslog/transactions/named_producers.py",
