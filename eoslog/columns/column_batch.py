@@ -213,7 +213,8 @@ def columns_by_partition(
         config["message.timestamp.after.max.ms"],
     )
     limits.check_timestamp_column(batch.timestamps)
-    checked_records(*batch.for_encoder(), timestamp_ms=0, batch_bytes_max=bytes_max)
+    if int(batch.sizes.max()) > bytes_max - BATCH_HEADER_BYTES:  # Else no record is too large.
+        checked_records(*batch.for_encoder(), timestamp_ms=0, batch_bytes_max=bytes_max)
     for partition, part in batch.by_partition(partition_count, first_partition, bytes_max):
         yield partition, part.for_encoder()
 
