@@ -8,6 +8,7 @@ from faults import Fault
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 from read_back import numbers_in, records_in, staged_files, values_in
+from short_form import short_form
 
 import eoslog
 from eoslog.bindings.partitioner import partition_for_key
@@ -131,12 +132,15 @@ def test_rows_name_their_topics_in_a_store_that_was_used(spark, store_path):
 
 @pytest.mark.parametrize(
     ("topic", "reason"),
-    [
+    short_form(
+        [
+            ("'nowhere'", "nowhere"),
+            ("CAST(NULL AS STRING)", "no topic"),
+            ("''", "topic ''"),
+            ("'__transaction_state'", "__transaction_state"),
+        ],
         ("'nowhere'", "nowhere"),
-        ("CAST(NULL AS STRING)", "no topic"),
-        ("''", "topic ''"),
-        ("'__transaction_state'", "__transaction_state"),
-    ],
+    ),
 )
 def test_rows_of_a_topic_that_is_not_there_fail_the_job(spark, store_path, topic, reason):
     frame = numbers(spark).selectExpr("value", f"{topic} AS topic")

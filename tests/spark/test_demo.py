@@ -106,6 +106,7 @@ def no_java_of_its_own(tmp_path):
     return {**kept, "PATH": str(folder), "XDG_CACHE_HOME": str(tmp_path)}
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_the_command_brings_its_java_and_replaces_the_store_of_an_earlier_demo(
     no_java_of_its_own, tmp_path

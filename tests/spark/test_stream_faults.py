@@ -61,7 +61,7 @@ def versions(store_path):
 # Attempts at a task.
 
 
-@pytest.mark.parametrize("action", ["raise", "kill"])
+@pytest.mark.parametrize("action", short_form(["raise", "kill"], "kill"))
 def test_an_attempt_that_dies_is_made_again(query, store_path, gates, action):
     gates.set("write 1 of batch 1", action)
     gates.set("staged 0 of batch 2", action)
@@ -124,7 +124,7 @@ def test_a_commit_that_goes_wrong_is_replayed(query, store_path, gates, step, ac
 # Queries that are stopped.
 
 
-@pytest.mark.parametrize("step", ["write 0", "staged 1"])
+@pytest.mark.parametrize("step", short_form(["write 0", "staged 1"], "staged 1"))
 def test_a_query_stopped_while_its_tasks_write_goes_on_where_it_was(query, store_path, gates, step):
     gates.set(f"{step} of batch 1", "hold")
     stopped = query(available_now=False)

@@ -5,6 +5,7 @@ import shutil
 import pytest
 from exactly_once import assert_exactly_once, assert_swept
 from read_back import numbers_in
+from short_form import short_form
 from spark_jobs import add_file, start, start_files
 
 import eoslog
@@ -89,7 +90,7 @@ def test_a_batch_without_rows_is_a_version_too(files, gates):
 # A checkpoint that was deleted.
 
 
-@pytest.mark.parametrize("options", [{}, {"txnAppId": "job"}], ids=["query id", "txnAppId"])
+@pytest.mark.parametrize("options", short_form([{}, {"txnAppId": "job"}], {}))
 def test_a_query_whose_checkpoint_was_deleted_is_refused(files, options):
     """Else it would land all again, or, with an application id, skip what is new."""
     files.add(2)

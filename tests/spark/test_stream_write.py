@@ -14,6 +14,7 @@ from pyspark import inheritable_thread_target
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql.types import StructType
 from read_back import numbers_in, records_in, staged_files
+from short_form import short_form
 
 import eoslog
 from eoslog import TopicPartition
@@ -397,7 +398,7 @@ def run_partition_writer(frame, path, checkpoint, use_rdd=False, **names):
     query.trigger(availableNow=True).start().awaitTermination()
 
 
-@pytest.mark.parametrize("use_rdd", [False, True])
+@pytest.mark.parametrize("use_rdd", short_form([False, True], True))
 def test_write_partitions_in_foreach_batch(spark, store_path, files, checkpoint, tmp_path, use_rdd):
     options = {"app_id": "a", "use_rdd": use_rdd}
     put(files, range(10))
