@@ -17,8 +17,12 @@ from eoslog.aio.aio_waiter import TailWaiter
 from eoslog.bindings.record_batch import Record
 from eoslog.common.other_clients import with_methods_of_other_clients
 from eoslog.common.topic_partition import TopicPartition
-from eoslog.consumer.consumer import ARROW_BYTES_MAX, Consumer, OffsetAndTimestamp
-from eoslog.consumer.consumer_internals import ConsumerInternals
+from eoslog.consumer.consumer import (
+    ARROW_BYTES_MAX,
+    Consumer,
+    ConsumerInternals,
+    OffsetAndTimestamp,
+)
 from eoslog.consumer.consumer_subscription import OnChange
 from eoslog.consumer.record_iterator import record_iterator, take_back
 from eoslog.errors import LogClosedError

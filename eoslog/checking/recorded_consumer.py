@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from eoslog.checking.recorded_call import Call, CallWriter, offsets_as_json, partitions_as_json
 from eoslog.common.arguments import check_synchronous, whole_number
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
-from eoslog.consumer.consumer_internals import ConsumerInternals
+from eoslog.consumer.consumer import ConsumerInternals
 from eoslog.errors import EoslogError
 
 if TYPE_CHECKING:

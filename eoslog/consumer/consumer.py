@@ -11,7 +11,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Never, Self, TypeVar, TypeVarTuple, overload
 
@@ -19,10 +19,10 @@ from eoslog.bindings.record_batch import Record
 from eoslog.bindings.thread_lock import ThreadLock
 from eoslog.common.arguments import whole_number
 from eoslog.common.config import CONSUMER_SETTINGS, INT64_MAX, parse_config, with_defaults
-from eoslog.common.durability import check_isolation_level
+from eoslog.common.durability import IsolationLevel, check_isolation_level
 from eoslog.common.other_clients import refuse_parameters, with_methods_of_other_clients
 from eoslog.common.topic_partition import TopicPartition, as_topic_partition
-from eoslog.consumer.consumer_positions import RESETS, ConsumerPositions
+from eoslog.consumer.consumer_positions import RESETS, ConsumerPositions, count_visible
 from eoslog.consumer.consumer_subscription import (
     ConsumerSubscription,
     OnChange,
@@ -32,7 +32,6 @@ from eoslog.consumer.consumer_subscription import (
 )
 from eoslog.consumer.consumer_turns import ConsumerTurns
 from eoslog.consumer.record_iterator import record_iterator
-from eoslog.consumer.visible_records import count_visible
 from eoslog.errors import (
     EoslogError,
     IllegalStateError,
@@ -53,7 +52,7 @@ if TYPE_CHECKING:
     import pyarrow
 
 
-__all__ = ["ARROW_BYTES_MAX", "Consumer", "OffsetAndTimestamp"]
+__all__ = ["ARROW_BYTES_MAX", "Consumer", "ConsumerInternals", "OffsetAndTimestamp"]
 
 # What a core still has in a cache of its own is copied out at two thirds of the cost.
 ARROW_BYTES_MAX = 2 << 20
@@ -776,3 +775,45 @@ class Consumer:
 
 def _closed_error() -> LogClosedError:
     return LogClosedError("the consumer is closed")
+
+
+class ConsumerInternals:
+    """The internal face of a consumer, for its asyncio client and its recorder."""
+
+    def __init__(self, consumer: Consumer) -> None:
+        self._consumer = consumer
+        self.positions = consumer._positions
+        self.group: str | None = consumer._group
+        self.isolation_level: IsolationLevel = consumer._isolation_level
+
+    def check_open(self) -> None:
+        """Raise LogClosedError if the consumer or the store is closed."""
+        self._consumer._check_open()
+
+    def partition(self, where: TopicPartition) -> Partition:
+        """Return a partition, which need not be assigned."""
+        return self._consumer._opened(where)
+
+    def deletions_named(self) -> AbstractContextManager[None]:
+        """Return a block in which a deleted topic raises UnknownTopicOrPartitionError."""
+        return self._consumer._deletions_named()
+
+    def is_plain(self) -> bool:
+        """Return True if only the ends of partitions show that there is something to read."""
+        is_begun = len(self.positions.begun()) == len(self.positions.partitions)
+        return is_begun and self._consumer._subscription is None
+
+    def group_partition(self) -> Partition | None:
+        """Return the partition whose appends decide the group's offsets, if these are awaited."""
+        if self._consumer._subscription is not None:
+            return None
+        own = self.positions.partitions.values()
+        return next((one for one in self._consumer._watched() if one not in own), None)
+
+    def lag(self) -> int:
+        """Return the number of offsets between the positions and the ends."""
+        positions = self.positions
+        return sum(
+            max(0, positions.end_of(positions.partitions[where]) - position)
+            for where, position in positions.begun().items()
+        )

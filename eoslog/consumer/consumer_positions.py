@@ -8,7 +8,7 @@ transaction may move the group. An offset that the log does not hold is left for
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 
-from eoslog.bindings.record_batch import Record
+from eoslog.bindings.record_batch import BatchHeader, Record
 from eoslog.bindings.shared_page import SharedPage
 from eoslog.bindings.tail_wait import next_records, wait_for_more
 from eoslog.common.durability import IsolationLevel
@@ -24,6 +24,9 @@ from eoslog.session.append_signal import AppendSignal
 from eoslog.storage.partition import Partition
 
 RESETS = ("earliest", "latest", "none")
+# Over a longer way only the distance is returned: what is counted is read.
+COUNTED_OFFSETS_MAX = 100_000
+_READ_BYTES = 1 << 20
 
 
 class ConsumerPositions:
@@ -245,3 +248,41 @@ class ConsumerPositions:
         position = partition.log_start_offset if self.begins_at_oldest else self.end_of(partition)
         self.current[where] = position
         return position
+
+
+def count_visible(
+    partition: Partition, first: int, upper_bound: int, isolation_level: IsolationLevel
+) -> int:
+    """Return the number of records in [first, upper_bound) that a consumer of the isolation level
+    gets: markers of transactions, and records of aborted ones, take offsets too.
+
+    Over more than 100,000 offsets it is their number. Raises OffsetOutOfRangeError.
+    """
+    if upper_bound - first > COUNTED_OFFSETS_MAX:
+        return upper_bound - first
+    count = 0
+    offset = first
+    while offset < upper_bound:
+        headers = partition.read_headers(offset, _READ_BYTES, isolation_level)
+        if not headers:
+            break
+        for header in headers:
+            if header.base_offset >= upper_bound:
+                return count
+            if not header.is_control:
+                count += _count_of(partition, header, offset, upper_bound)
+            offset = max(offset, header.last_offset + 1)
+    return count
+
+
+def _count_of(partition: Partition, header: BatchHeader, first: int, upper_bound: int) -> int:
+    """The records of a batch in [first, upper_bound); compaction may have taken some out."""
+    first = max(first, header.base_offset)
+    upper_bound = min(upper_bound, header.last_offset + 1)
+    offset_count = header.last_offset - header.base_offset + 1
+    if header.record_count == offset_count:
+        return max(0, upper_bound - first)
+    if upper_bound - first == offset_count:
+        return header.record_count
+    records, _ = partition.fetch_records(first, offset_count, 1)  # Of one batch.
+    return sum(record.offset < upper_bound for record in records)

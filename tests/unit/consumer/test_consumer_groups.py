@@ -424,7 +424,7 @@ def test_lag_counts_the_records_that_are_to_come(topic, monkeypatch):
     # All is read, but the last marker was not passed yet.
     committed.seek(T0, topic.partition("t", 0).log_end_offset - 1)
     assert committed.lag(T0) == 0
-    monkeypatch.setattr("eoslog.consumer.visible_records.COUNTED_OFFSETS_MAX", 10)
+    monkeypatch.setattr("eoslog.consumer.consumer_positions.COUNTED_OFFSETS_MAX", 10)
     committed.seek(T0, 0)
     assert committed.lag(T0) == topic.partition("t", 0).log_end_offset
 
