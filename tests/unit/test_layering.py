@@ -7,8 +7,7 @@ next one would have to change with it.
 Inside native/ and inside bindings/ cimports form no cycle.
 
 Inside eoslog/ the table of rooms in docs/architecture.md says which room may import which. Imports
-inside functions and under TYPE_CHECKING count. What is not as it must be yet stands in KNOWN_...:
-a line that is no longer needed fails, so these lists only get shorter.
+inside functions and under TYPE_CHECKING count.
 """
 
 import ast
@@ -324,11 +323,6 @@ TREES = {name: ast.parse(path.read_text(encoding="utf-8")) for name, path in MOD
 PUBLIC = {"_replace", "_asdict", "_make", "_fields", "_exit", "_getframe"}
 FACES = {"eoslog", "eoslog.__main__"}
 
-KNOWN_IMPORTS: set[str] = set()
-KNOWN_FILES: dict[str, int] = {}
-KNOWN_REACHES: dict[str, int] = {}
-KNOWN_MIXINS: set[str] = set()
-
 
 def table() -> dict[str, set[str]]:
     """The rooms, lowest first, and what each may import; spark and the face are no rooms here."""
@@ -374,7 +368,7 @@ def test_a_room_imports_only_what_it_may():
             fine = {room} | FOR_ALL | rooms[room]
             if of not in fine and not (one == "eoslog" and "public" in rooms[room]):
                 wrong.add(f"{name} imports {one}")
-    assert wrong == KNOWN_IMPORTS
+    assert wrong == set()
 
 
 def reachable(start: str, edges: dict[str, set[str]]) -> set[str]:
@@ -412,7 +406,7 @@ def test_a_room_has_few_files():
         for path in MODULES.values()
         if path.name != "__init__.py"
     )
-    assert {room: n for room, n in count.items() if n > FILES_MAX} == KNOWN_FILES
+    assert {room: n for room, n in count.items() if n > FILES_MAX} == {}
 
 
 def test_no_folder_of_spark_has_too_many_files():
@@ -473,7 +467,7 @@ def test_no_room_reads_what_another_keeps_to_itself():
                     found[name] += 1
             elif isinstance(node, ast.ImportFrom) and room_of(node.module or "") != room_of(name):
                 found[name] += sum(is_private(alias.name) for alias in node.names)
-    assert {name: n for name, n in found.items() if n} == KNOWN_REACHES
+    assert {name: n for name, n in found.items() if n} == {}
 
 
 def test_no_class_is_continued_in_another_file():
@@ -504,4 +498,4 @@ def test_no_class_is_continued_in_another_file():
         if base in homes and len(built) == 1 and base not in free
         if homes[base] != homes[next(iter(built))]
     }
-    assert found == KNOWN_MIXINS
+    assert found == set()
